@@ -116,7 +116,7 @@ def test_another_team_cannot_answer(
     answer = word(request, approve=True)
     chained = {"model": script.model, "input": [answer], "tools": [], "previous_response_id": first["id"]}
     assert error(outsider.post("/responses", chained))[0] == 400
-    # The same as of an id that nobody has.
+    # The same error as for an unknown id.
     for one in (request, {**request, "id": "mcpr_unknown"}):
         forged = {"model": script.model, "input": [one, word(one, approve=False)]}
         refused = outsider.post("/responses", forged)
@@ -171,7 +171,7 @@ def test_an_approval_works_without_stored_responses(reaching: Api, script: Scrip
     history = [user, *first["output"], word(first["output"][1], approve=True)]
     second = reaching.create(model=script.model, input=history, tools=tools, store=False)
     assert of(second, "mcp_call")[0]["output"] == "1"
-    # The whole history again: what was answered then is no new answer.
+    # The whole history is sent again: the old denial in it is not a new answer.
     more = [*history, *second["output"], {"role": "user", "content": "Sure?"}]
     third = reaching.create(model=script.model, input=more, tools=tools, store=False)
     assert ([item["type"] for item in third["output"]], served.names()) == (["message"], ["add"])

@@ -65,7 +65,7 @@ def moderator() -> Iterator[ScriptedUpstream]:
 
 @pytest.fixture
 def moderation_script(moderator: ScriptedUpstream, database: None) -> Iterator[Script]:
-    """What one of its models says."""
+    """The answers of one moderation model."""
     with moderator.script() as script:
         services.add_upstream(name=f"judge {uuid.uuid4().hex}", base_url=moderator.url, models=[script.model])
         yield script

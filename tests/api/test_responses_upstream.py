@@ -40,7 +40,7 @@ ANSWERS: dict[str, Answer] = {
     "two parts": answer(
         [added(0, message("")), *texts(0, "One. "), *texts(0, "Two.", part=1), done(0, message("", content=[]))]
     ),
-    "a message without a word": answer([added(0, message("")), done(0, message(""))]),
+    "an empty message": answer([added(0, message("")), done(0, message(""))]),
     "nothing": answer(),
     "a citation": answer(
         [
@@ -85,8 +85,8 @@ ANSWERS: dict[str, Answer] = {
             done(0, custom_call("sh", "ls -l")),
         ]
     ),
-    "words and a call": answer(message_events("Let me see."), call_events("look", "{}", index=1)),
-    "items side by side": answer(
+    "text and a call": answer(message_events("Let me see."), call_events("look", "{}", index=1)),
+    "interleaved items": answer(
         [
             added(0, message("")),
             added(1, function_call("look", "")),
@@ -101,18 +101,16 @@ ANSWERS: dict[str, Answer] = {
     "items without deltas": answer(
         [done(0, reasoning("Hm.")), done(1, message("Hello")), done(2, function_call("look", "{}"))]
     ),
-    "the response alone": stream(end(output=[reasoning("Hm."), message("Hello")]), done=False),
+    "only the response": stream(end(output=[reasoning("Hm."), message("Hello")]), done=False),
     "no stream": unstreamed(reasoning("Hm."), message("Hello"), function_call("look", '{"a":1}')),
-    "items without ends": answer([added(0, message("")), *texts(0, "Hel", "lo")]),
-    "an item of another type": answer([event("output_item.done", output_index=0, item=PROGRAM)]),
-    "events that nobody knows": answer(
-        event("weather.changed", to="rain"), message_events("Hello"), {"type": "keepalive"}
-    ),
+    "items without done events": answer([added(0, message("")), *texts(0, "Hel", "lo")]),
+    "an item of an unknown type": answer([event("output_item.done", output_index=0, item=PROGRAM)]),
+    "unknown events": answer(event("weather.changed", to="rain"), message_events("Hello"), {"type": "keepalive"}),
     "named events": stream(b"event: response.created\n: comment\n\n", *answer(message_events("Hi")).pieces, done=True),
-    "cut by its length": answer(
+    "truncated by length": answer(
         message_events("Hel"), status="incomplete", incomplete_details={"reason": "max_output_tokens"}
     ),
-    "a call that is cut": answer(
+    "a truncated call": answer(
         [
             added(0, function_call("look", "")),
             event("function_call_arguments.delta", output_index=0, delta='{"a'),
@@ -121,10 +119,10 @@ ANSWERS: dict[str, Answer] = {
         status="incomplete",
         incomplete_details={"reason": "max_output_tokens"},
     ),
-    "cut by a filter": answer(
+    "stopped by a content filter": answer(
         message_events("Hel"), status="incomplete", incomplete_details={"reason": "content_filter"}
     ),
-    "no end": cut(message_events("Hello")),
+    "no final event": cut(message_events("Hello")),
     "unicode": answer(message_events("Grüße", " 👋🏽", "\u2028", '"\\\n')),
 }
 
@@ -140,7 +138,7 @@ def test_streamed_and_stored_response_are_equal(api: Api, responses_api_script: 
 
 
 def test_interleaved_items_are_emitted_one_after_the_other(api: Api, responses_api_script: Script) -> None:
-    responses_api_script.then(ANSWERS["items side by side"])
+    responses_api_script.then(ANSWERS["interleaved items"])
     events = api.events(model=responses_api_script.model, input="Hi")
     deltas = [(event["output_index"], event["delta"]) for event in events if "delta" in event]
     assert deltas == [(0, "Let "), (0, "me see."), (1, "{}")]
@@ -213,7 +211,8 @@ def test_usage_and_service_tier_are_passed_on(api: Api, responses_api_script: Sc
 
 
 @pytest.mark.parametrize(
-    ("what", "reason"), [("cut by its length", "max_output_tokens"), ("cut by a filter", "content_filter")]
+    ("what", "reason"),
+    [("truncated by length", "max_output_tokens"), ("stopped by a content filter", "content_filter")],
 )
 def test_a_truncated_answer_is_incomplete(api: Api, responses_api_script: Script, what: str, reason: str) -> None:
     responses_api_script.then(ANSWERS[what])
@@ -228,7 +227,7 @@ def test_an_incomplete_answer_in_a_completed_event_is_incomplete(api: Api, respo
 
 
 def test_items_of_unknown_types_are_passed_on(api: Api, responses_api_script: Script) -> None:
-    responses_api_script.then(ANSWERS["an item of another type"])
+    responses_api_script.then(ANSWERS["an item of an unknown type"])
     (item,) = api.create(model=responses_api_script.model, input="Hi")["output"]
     assert {**item, "id": ""} == {**PROGRAM, "id": ""}
     assert item["id"] != PROGRAM["id"]

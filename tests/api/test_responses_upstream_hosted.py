@@ -18,19 +18,19 @@ DRAWN = {"id": "ig_theirs", "type": "image_generation_call", "status": "complete
 LISTED = {**SAMPLES["mcpl_1"], "id": "mcpl_theirs", "error": None}
 CALLED = {**SAMPLES["mcp_1"], "id": "mcp_theirs", "error": None}
 EVENTS: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "a search of the web": (
+    "a web search": (
         SEARCH,
         ["web_search_call.in_progress", "web_search_call.searching", "web_search_call.completed"],
     ),
-    "a search of files": (
+    "a file search": (
         LOOKED,
         ["file_search_call.in_progress", "file_search_call.searching", "file_search_call.completed"],
     ),
-    "a search that failed": (
+    "a failed search": (
         {**SEARCH, "status": "failed"},
         ["web_search_call.in_progress", "web_search_call.searching"],
     ),
-    "a program": (
+    "a code interpreter call": (
         CODE,
         [
             "code_interpreter_call.in_progress",
@@ -40,16 +40,16 @@ EVENTS: dict[str, tuple[dict[str, Any], list[str]]] = {
             "code_interpreter_call.completed",
         ],
     ),
-    "a picture": (
+    "an image": (
         DRAWN,
         ["image_generation_call.in_progress", "image_generation_call.generating", "image_generation_call.completed"],
     ),
-    "a list of tools": (LISTED, ["mcp_list_tools.in_progress", "mcp_list_tools.completed"]),
-    "a list of tools that failed": (
+    "a tool list": (LISTED, ["mcp_list_tools.in_progress", "mcp_list_tools.completed"]),
+    "a failed tool list": (
         {**LISTED, "error": "gone"},
         ["mcp_list_tools.in_progress", "mcp_list_tools.failed"],
     ),
-    "a tool of a server": (
+    "an MCP call": (
         CALLED,
         ["mcp_call.in_progress", "mcp_call_arguments.delta", "mcp_call_arguments.done", "mcp_call.completed"],
     ),

@@ -30,7 +30,7 @@ LOGPROB = {"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": [
 ANSWERS: dict[str, Answer] = {
     "text": stream(*text("Hel", "lo")),
     "nothing": stream(chunk(finish="stop")),
-    "blanks": stream(*text(" ", "\n")),
+    "whitespace": stream(*text(" ", "\n")),
     "one call": stream(*calls(look='{"a":1}')),
     "a call without arguments": stream(*calls(look="")),
     "parallel calls": stream(*calls(look='{"a":1}', listen='{"b":2}')),
@@ -41,19 +41,19 @@ ANSWERS: dict[str, Answer] = {
         chunk(tool_calls=[{"index": 1, "function": {"arguments": "}"}}]),
         chunk(finish="tool_calls"),
     ),
-    "words and a call": stream(chunk(content="Let me see."), *calls(look="{}")),
+    "text and a call": stream(chunk(content="Let me see."), *calls(look="{}")),
     "reasoning": stream(chunk(reasoning_content="Hm. "), chunk(reasoning_content="Ah."), *text("Yes")),
     "reasoning and a call": stream(chunk(reasoning="Hm."), *calls(look="{}")),
     "a refusal": stream(chunk(refusal="I "), chunk(refusal="won't."), chunk(finish="stop")),
-    "words and a refusal": stream(chunk(content="Well, "), chunk(refusal="no."), chunk(finish="stop")),
-    "cut by its length": stream(*text("Hel", finish="length")),
-    "cut by a filter": stream(*text("Hel", finish="content_filter")),
-    "a call that is cut": stream(
+    "text and a refusal": stream(chunk(content="Well, "), chunk(refusal="no."), chunk(finish="stop")),
+    "truncated by length": stream(*text("Hel", finish="length")),
+    "stopped by a content filter": stream(*text("Hel", finish="content_filter")),
+    "a truncated call": stream(
         chunk(tool_calls=[{"index": 0, "function": {"name": "a", "arguments": '{"x'}}]), chunk(finish="length")
     ),
     "no stream": whole({"choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}]}),
-    "no end": stream(chunk(content="Hel"), done=False),
-    "an error inside": stream(chunk(content="Hel"), {"error": {"message": "Out of memory.", "code": 500}}),
+    "no final event": stream(chunk(content="Hel"), done=False),
+    "an error in the stream": stream(chunk(content="Hel"), {"error": {"message": "Out of memory.", "code": 500}}),
     "usage with every chunk": stream({**chunk(content="Hi"), "usage": usage()["usage"]}, *text("Ho")),
     "unicode": stream(*text("Grüße", " 👋🏽", "\u2028", '"\\\n')),
 }

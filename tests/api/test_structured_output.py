@@ -21,7 +21,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 KEPT = '{"city":"Oslo","degrees":3}'
-BROKEN = {"no JSON": "It is 3 degrees.", "half of it": KEPT[:-1], "another type": '{"city":"Oslo","degrees":"3"}'}
+BROKEN = {"invalid JSON": "It is 3 degrees.", "half of it": KEPT[:-1], "another type": '{"city":"Oslo","degrees":"3"}'}
 
 
 def strict(**changes: Any) -> dict[str, Any]:
@@ -110,18 +110,18 @@ def test_a_truncated_answer_is_incomplete(api: Api, script: Script) -> None:
     assert api.create(model=script.model, input="Hi", text=strict())["status"] == "incomplete"
 
 
-NO_SCHEMAS: dict[str, dict[str, Any]] = {
+INVALID_SCHEMAS: dict[str, dict[str, Any]] = {
     "an unknown type": {"type": "thing"},
-    "a reference to elsewhere": {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:1/schema"}}},
-    "a pattern that is none": {"type": "string", "pattern": "("},
-    "a reference to nothing": {"$ref": "#/$defs/nope"},
-    "patterns of names": {"type": "object", "patternProperties": {"^a": {"type": "string"}}},
+    "an external reference": {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:1/schema"}}},
+    "an invalid pattern": {"type": "string", "pattern": "("},
+    "an unresolvable reference": {"$ref": "#/$defs/nope"},
+    "pattern properties": {"type": "object", "patternProperties": {"^a": {"type": "string"}}},
 }
 
 
-@pytest.mark.parametrize("what", NO_SCHEMAS)
+@pytest.mark.parametrize("what", INVALID_SCHEMAS)
 def test_an_invalid_schema_is_refused(api: Api, what: str) -> None:
-    answer = api.post("/responses", {"model": "m", "input": "Hi", "text": strict(schema=NO_SCHEMAS[what])})
+    answer = api.post("/responses", {"model": "m", "input": "Hi", "text": strict(schema=INVALID_SCHEMAS[what])})
     assert error(answer) == (400, "text.format.schema", "invalid_json_schema")
 
 

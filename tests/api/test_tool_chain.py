@@ -21,7 +21,7 @@ Json = dict[str, Any]
 SUMS = [(1, 1), (2, 2), (4, 4), (8, 8), (16, 16)]
 SHOWN = ["web_search_call.action.sources", "web_search_call.results", "code_interpreter_call.outputs"]
 # Fields that differ between runs.
-OWN = {"id", "created_at", "completed_at", "container_id", "background", "metadata", "model", "expires_at"}
+VARIABLE_FIELDS = {"id", "created_at", "completed_at", "container_id", "background", "metadata", "model", "expires_at"}
 ITEMS = [
     *("mcp_list_tools", "mcp_list_tools"),
     *("mcp_call", "mcp_call", "mcp_call", "mcp_call", "mcp_call"),
@@ -49,7 +49,7 @@ def body(script: Script, *servers: McpServer) -> Json:
 def comparable(value: Any) -> Any:
     """Return a response without the fields that differ between runs."""
     if isinstance(value, dict):
-        return {name: comparable(entry) for name, entry in value.items() if name not in OWN}
+        return {name: comparable(entry) for name, entry in value.items() if name not in VARIABLE_FIELDS}
     return [comparable(entry) for entry in value] if isinstance(value, list) else value
 
 

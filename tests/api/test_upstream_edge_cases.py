@@ -153,14 +153,14 @@ def test_sse_comments_carriage_returns_and_multi_line_data_are_parsed(ask: Ask) 
 
 
 BROKEN: dict[str, Answer] = {
-    "an error inside of the stream": stream(chunk(content="Hel"), {"error": {"message": "gone", "code": 500}}),
+    "an error in the stream": stream(chunk(content="Hel"), {"error": {"message": "gone", "code": 500}}),
     "an error inside of a 200": whole({"error": {"message": "gone", "code": 500}}),
     "what is no JSON": stream(chunk(content="Hel"), b"data: oops\n\n"),
     "half a line": stream(chunk(content="Hel"), b'data: {"choices": [{"del', Cut()),
     "half a line at the end": stream(chunk(content="Hel"), b'data: {"choices": [{"del', done=False),
     "half a character": stream(b'data: {"choices":[{"index":0,"delta":{"content":"Gr\xc3"}}]}\n\n'),
     "no UTF-8": stream(b'data: {"choices":[{"index":0,"delta":{"content":"\xff\xfe"}}]}\n\n'),
-    "a cut": stream(chunk(content="Hel"), Cut()),
+    "a broken stream": stream(chunk(content="Hel"), Cut()),
 }
 
 

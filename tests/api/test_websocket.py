@@ -27,10 +27,10 @@ Connect = Callable[[], AbstractContextManager[Socket]]
 _ID = re.compile(rb'_[0-9a-f]{36}\b|"(created_at|completed_at)":\d+|"(obfuscation|encrypted_content)":"[^"]*"')
 ANSWERS: dict[str, Answer] = {
     "text": stream(*text("Hel", "lo")),
-    "words and calls": stream(chunk(content="Let me see."), *calls(look="{}", listen='{"to": "it"}')),
+    "text and calls": stream(chunk(content="Let me see."), *calls(look="{}", listen='{"to": "it"}')),
     "reasoning": stream(chunk(reasoning_content="Hm. "), *text("Yes")),
     "a refusal": stream(chunk(refusal="I "), chunk(refusal="won't."), chunk(finish="stop")),
-    "cut by its length": stream(*text("Hel", finish="length")),
+    "truncated by length": stream(*text("Hel", finish="length")),
     "a failure": stream(chunk(content="Hel"), Cut()),
     "a refused request": refusal(400),
     "unicode": stream(*text("Grüße", " 👋🏽", "\u2028", '"\\\n\n')),
@@ -231,22 +231,22 @@ def test_the_number_of_waiting_requests_is_limited(socket: Socket, script: Scrip
 
 # -- errors ------------------------------------------------------------------------------------------------------------
 
-DEFECTS: dict[str, tuple[Any, Event]] = {
-    "no JSON": ("{", error_event("invalid_json", None)),
-    "no object": ("[]", error_event("invalid_type", None)),
+INVALID_MESSAGES: dict[str, tuple[Any, Event]] = {
+    "invalid JSON": ("{", error_event("invalid_json", None)),
+    "not an object": ("[]", error_event("invalid_type", None)),
     "nothing": ("", error_event("invalid_json", None)),
     "a binary frame": (b"{}", error_event("invalid_type", None)),
     "an empty binary frame": (b"", error_event("invalid_type", None)),
     "too deep": ("[" * 200 + "]" * 200, error_event("invalid_type", None)),
     "no type": ({}, error_event("missing_required_parameter", "type")),
     "an unknown type": ({"type": "response.cancel"}, error_event("invalid_value", "type")),
-    "a type that is no string": ({"type": ["response.create"]}, error_event("invalid_value", "type")),
+    "a type that is not a string": ({"type": ["response.create"]}, error_event("invalid_value", "type")),
     "no input": (create(), error_event("missing_required_parameter", "input")),
     "no stream": (create(input="Hi", stream=False), error_event("unsupported_parameter", "stream")),
-    "an odd stream": (create(input="Hi", stream=1), error_event("unsupported_parameter", "stream")),
+    "an invalid stream": (create(input="Hi", stream=1), error_event("unsupported_parameter", "stream")),
     "background": (create(input="Hi", background=True), error_event("unsupported_parameter", "background")),
     "no background": (create(input="Hi", background=False), error_event("unsupported_parameter", "background")),
-    "an odd generate": (create(input="Hi", generate=1), error_event("invalid_type", "generate")),
+    "an invalid generate": (create(input="Hi", generate=1), error_event("invalid_type", "generate")),
     "an unknown parameter": (create(input="Hi", inptu="Hi"), error_event("unknown_parameter", "inptu")),
     "an unknown model": (create(input="Hi", model=""), error_event("empty_string", "model")),
     "an unknown stream option": (
@@ -260,9 +260,9 @@ DEFECTS: dict[str, tuple[Any, Event]] = {
 }
 
 
-@pytest.mark.parametrize("what", DEFECTS)
+@pytest.mark.parametrize("what", INVALID_MESSAGES)
 def test_an_invalid_message_does_not_close_the_connection(socket: Socket, script: Script, what: str) -> None:
-    event, error = DEFECTS[what]
+    event, error = INVALID_MESSAGES[what]
     assert socket.refuse(event) == error
     assert socket.respond(model=script.say("Hello").model, input="Hi")["status"] == "completed"
 
