@@ -23,19 +23,19 @@ def batch_of(api: Api, script: Script, count: int) -> str:
     return batch_id
 
 
-def completed(api: Api, batch_id: str) -> int:
+def completed_lines(api: Api, batch_id: str) -> int:
     """Return the number of lines with an answer."""
     count: int = retrieved(api, batch_id)["request_counts"]["completed"]
     return count
 
 
-def asked_for(script: Script) -> dict[str, int]:
+def calls_by_line(script: Script) -> dict[str, int]:
     """Return the number of upstream calls for each line."""
     texts = [messages[-1]["content"] for messages in script.messages]
     return {text: texts.count(text) for text in texts}
 
 
-def states(api: Api) -> list[tuple[str, int]]:
+def open_lines(api: Api) -> list[tuple[str, int]]:
     """Return state and attempts of the team's open lines."""
     with scope.team(api.caller.team.pk):
         lines = BatchLine.objects.filter(team=api.caller.team.pk, answer="").order_by("position")
@@ -51,7 +51,7 @@ def test_a_killed_worker_costs_only_its_active_lines(api: Api, script: Script, m
     batch_id = batch_of(api, script, 8)
     for gate in gates:
         gate.wait_until_reached()
-    eventually(lambda: completed(api, batch_id) == 4)
+    eventually(lambda: completed_lines(api, batch_id) == 4)
     first.stop(signal.SIGKILL)
     for _ in range(4):
         script.say("Done")
@@ -59,7 +59,7 @@ def test_a_killed_worker_costs_only_its_active_lines(api: Api, script: Script, m
     batch = ended(api, batch_id)
     assert (batch["status"], batch["request_counts"]) == ("completed", {"total": 8, "completed": 8, "failed": 0})
     assert list(answers(api, batch["output_file_id"])) == [f"{n}" for n in range(8)]
-    assert sorted(asked_for(script).values()) == [1, 1, 1, 1, 1, 1, 2, 2]
+    assert sorted(calls_by_line(script).values()) == [1, 1, 1, 1, 1, 1, 2, 2]
 
 
 def test_a_stopping_worker_releases_its_lines(api: Api, script: Script, make_worker: MakeWorker) -> None:
@@ -69,7 +69,7 @@ def test_a_stopping_worker_releases_its_lines(api: Api, script: Script, make_wor
     gate.wait_until_reached()
     first.stop()
     assert script.received[0].was_closed_within(1)
-    assert states(api) == [("queued", 0)]
+    assert open_lines(api) == [("queued", 0)]
     script.say("Done")
     make_worker()
     assert ended(api, batch_id)["request_counts"]["completed"] == 1
@@ -89,7 +89,7 @@ def test_lines_only_use_slots_free_of_background_responses(
         # Once a batch has started, the lines of all batches before it were considered as well.
         batch_ids.append(batch_of(api, script, 1))
         eventually(lambda: retrieved(api, batch_ids[-1])["status"] == "in_progress")
-    assert (script.received, set(states(api))) == ([], {("queued", 0)})
+    assert (script.received, set(open_lines(api))) == ([], {("queued", 0)})
     script.say("Done").say("Done").say("Done")
     gates[0].open()
     assert [ended(api, batch_id)["status"] for batch_id in batch_ids] == ["completed"] * 3

@@ -19,7 +19,7 @@ PLAN = Plan(
 )
 
 
-async def judged(directory: Path) -> list[Figure]:
+async def outcomes(directory: Path) -> list[Figure]:
     """Return the outcomes of the runs in the plan."""
     async with played(PLAN, directory=directory) as play:
         assert play.course.disasters == {"worker": 5, "valkey": 1, "postgres": 1}
@@ -27,7 +27,7 @@ async def judged(directory: Path) -> list[Figure]:
 
 
 def test_killed_processes_lose_and_repeat_nothing(tmp_path: Path) -> None:
-    figures = asyncio.run(judged(tmp_path / "chaos"))
+    figures = asyncio.run(outcomes(tmp_path / "chaos"))
     values = {figure.name: figure.value for figure in figures}
     assert {figure.name: figure.faults for figure in figures if figure.faults} == {}
     assert values["responses"] >= PLAN.runs

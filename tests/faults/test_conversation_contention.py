@@ -63,12 +63,12 @@ def test_fifty_retrying_clients_are_served_one_after_the_other(
     name = begin(api)
     nodes = [api, Api(api._http, url=uvicorn_web.url, caller=api.caller)]
 
-    def insist(number: int) -> None:
+    def ask_until_answered(number: int) -> None:
         while ask(nodes[number % 2], script, name, number) is None:
             Event().wait(0.3)
 
     with ThreadPoolExecutor(CLIENTS) as crowd:
-        list(crowd.map(insist, range(CLIENTS)))
+        list(crowd.map(ask_until_answered, range(CLIENTS)))
     check_turns(api, name, script, length=CLIENTS)
 
 

@@ -45,7 +45,7 @@ streamed_or_not = pytest.mark.parametrize("streamed", [True, False], ids=["strea
 
 
 @contextmanager
-def begun(api: Api, script: Script, gate: Gate, *, streamed: bool, **more: Any) -> Iterator[Received]:
+def running_request(api: Api, script: Script, gate: Gate, *, streamed: bool, **more: Any) -> Iterator[Received]:
     """A run whose upstream has sent "Hel" and waits at the gate. The client disconnects when the block ends."""
     script.then(stream(chunk(content="Hel"), gate, *text("lo")[1:]))
     with api.open("/responses", {"model": script.model, "input": "Hi", "stream": streamed, **more}):
@@ -54,16 +54,16 @@ def begun(api: Api, script: Script, gate: Gate, *, streamed: bool, **more: Any) 
         yield received
 
 
-def row(api: Api) -> Response:
+def only_response(api: Api) -> Response:
     """Return the only response of the team."""
     with scope.team(api.caller.team.pk):
         return Response.objects.get()
 
 
-def ended(api: Api) -> Response:
+def ended_response(api: Api) -> Response:
     """Return the only response of the team when its run has ended."""
-    eventually(lambda: row(api).ended_at)
-    return row(api)
+    eventually(lambda: only_response(api).ended_at)
+    return only_response(api)
 
 
 @streamed_or_not
@@ -71,10 +71,10 @@ def test_an_unstored_run_is_aborted_within_a_second(
     with_grace_period: MakeApiWithGrace, script: Script, streamed: bool
 ) -> None:
     api = with_grace_period(None)
-    with begun(api, script, Gate(), streamed=streamed, store=False) as received:
+    with running_request(api, script, Gate(), streamed=streamed, store=False) as received:
         pass
     assert received.was_closed_within(1.0)
-    assert (ended(api).status, ended(api).parameters) == ("cancelled", {})
+    assert (ended_response(api).status, ended_response(api).parameters) == ("cancelled", {})
 
 
 @streamed_or_not
@@ -82,10 +82,10 @@ def test_a_run_is_aborted_immediately_without_a_grace_period(
     with_grace_period: MakeApiWithGrace, script: Script, streamed: bool
 ) -> None:
     api = with_grace_period(0)
-    with begun(api, script, Gate(), streamed=streamed) as received:
+    with running_request(api, script, Gate(), streamed=streamed) as received:
         pass
     assert received.was_closed_within(1.0)
-    response = api.retrieve(ended(api).pk)
+    response = api.retrieve(ended_response(api).pk)
     (message,) = response["output"]
     assert (response["status"], response["error"], response["incomplete_details"]) == ("cancelled", None, None)
     assert (message["status"], message["content"][0]["text"]) == ("incomplete", "Hel")
@@ -96,13 +96,13 @@ def test_a_stored_run_continues_for_the_grace_period(
     with_grace_period: MakeApiWithGrace, script: Script, streamed: bool
 ) -> None:
     api = with_grace_period(1)
-    with begun(api, script, Gate(), streamed=streamed) as received:
+    with running_request(api, script, Gate(), streamed=streamed) as received:
         left = time.monotonic()
     assert not received.was_closed_within(0.7)
-    assert row(api).status == "in_progress"
+    assert only_response(api).status == "in_progress"
     assert received.was_closed_within(1.3)
     assert time.monotonic() - left >= 1.0
-    assert ended(api).status == "cancelled"
+    assert ended_response(api).status == "cancelled"
 
 
 @streamed_or_not
@@ -111,18 +111,18 @@ def test_a_run_that_ends_within_the_grace_period_is_complete(
     with_grace_period: MakeApiWithGrace, script: Script, streamed: bool, grace: int | None
 ) -> None:
     api, gate = with_grace_period(grace), Gate()
-    with begun(api, script, gate, streamed=streamed):
+    with running_request(api, script, gate, streamed=streamed):
         pass
     gate.open()
-    response = api.retrieve(ended(api).pk)
+    response = api.retrieve(ended_response(api).pk)
     assert (response["status"], response["output"][0]["content"][0]["text"]) == ("completed", "Hello")
 
 
 def test_a_cancelled_run_has_a_usage_record(with_grace_period: MakeApiWithGrace, script: Script) -> None:
     api = with_grace_period(0)
-    with begun(api, script, Gate(), streamed=True):
+    with running_request(api, script, Gate(), streamed=True):
         pass
-    response = ended(api)
+    response = ended_response(api)
     with scope.team(api.caller.team.pk):
         ledger = UsageRecord.objects.get()
     assert (ledger.object_id, ledger.outcome, ledger.estimated) == (response.pk, "interrupted", True)
@@ -131,10 +131,10 @@ def test_a_cancelled_run_has_a_usage_record(with_grace_period: MakeApiWithGrace,
 
 def test_a_cancelled_response_can_be_continued(with_grace_period: MakeApiWithGrace, script: Script) -> None:
     api = with_grace_period(0)
-    with begun(api, script, Gate(), streamed=True):
+    with running_request(api, script, Gate(), streamed=True):
         pass
     script.say("Again")
-    api.create(model=script.model, input="?", previous_response_id=ended(api).pk)
+    api.create(model=script.model, input="?", previous_response_id=ended_response(api).pk)
     assert [message["content"] for message in script.messages[1]] == ["Hi", "Hel", "?"]
 
 
@@ -146,7 +146,7 @@ def test_a_disconnect_before_the_upstream_answers_is_noticed(
     with api.open("/responses", {"model": script.model, "input": "Hi", "stream": True}):
         received = script.wait_for_call()
     assert received.was_closed_within(1.0)
-    assert (ended(api).status, ended(api).output_tokens) == ("cancelled", 0)
+    assert (ended_response(api).status, ended_response(api).output_tokens) == ("cancelled", 0)
 
 
 @streamed_or_not
@@ -185,7 +185,7 @@ def test_other_streams_are_not_affected(
     api, gate = with_grace_period(0), Gate()
     other_script.then(stream(chunk(content="Hel"), gate, chunk(content="lo"), chunk(finish="stop")))
     with api.stream(model=other_script.model, input="Hi") as live:
-        with begun(api, script, Gate(), streamed=True) as received:
+        with running_request(api, script, Gate(), streamed=True) as received:
             pass
         assert received.was_closed_within(1.0)
         gate.open()

@@ -64,7 +64,7 @@ async def server() -> AsyncIterator[Server]:
     await runner.cleanup()
 
 
-class Names:
+class ScriptedResolver:
     """A resolver with one answer per lookup; the last one repeats."""
 
     def __init__(self, *answers: str) -> None:
@@ -76,10 +76,10 @@ class Names:
         return [self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]]
 
 
-def opened(*entries: str, names: Names | None = None, tls: ssl.SSLContext | None = None) -> Egress:
+def allowing(*entries: str, names: ScriptedResolver | None = None, tls: ssl.SSLContext | None = None) -> Egress:
     """Return an egress client with these entries in EGRESS_ALLOW."""
     options = {} if tls is None else {"tls": tls}
-    return Egress(allow=AllowList.parse(entries), resolve=names or Names("127.0.0.1"), **options)
+    return Egress(allow=AllowList.parse(entries), resolve=names or ScriptedResolver("127.0.0.1"), **options)
 
 
 async def get(egress: Egress, url: str, *, max_bytes: int = KIB, seconds: float = 5.0) -> Fetched:
@@ -87,7 +87,7 @@ async def get(egress: Egress, url: str, *, max_bytes: int = KIB, seconds: float 
 
 
 async def test_it_fetches_from_allowed_hosts(server: Server) -> None:
-    fetched = await get(opened("127.0.0.1"), server.url("/a?b=c"))
+    fetched = await get(allowing("127.0.0.1"), server.url("/a?b=c"))
     assert (fetched.status, fetched.content, fetched.content_type) == (200, b"hello", "text/plain")
     assert fetched.url == server.url("/a?b=c")
     assert server.seen[0].path_qs == "/a?b=c"
@@ -97,22 +97,22 @@ async def test_it_fetches_from_allowed_hosts(server: Server) -> None:
 async def test_it_sends_nothing_to_other_private_hosts(server: Server, entries: list[str]) -> None:
     for host in ("127.0.0.1", "rebound.example"):
         with pytest.raises(EgressRefused):
-            await get(opened(*entries), server.url(host=host))
+            await get(allowing(*entries), server.url(host=host))
     assert server.seen == []
 
 
 async def test_it_connects_to_the_address_that_it_checked(server: Server) -> None:
-    names = Names("127.0.0.1", "10.255.255.1")
-    fetched = await get(opened("127.0.0.1", names=names), server.url(host="files.example.com"))
+    names = ScriptedResolver("127.0.0.1", "10.255.255.1")
+    fetched = await get(allowing("127.0.0.1", names=names), server.url(host="files.example.com"))
     assert (fetched.content, names.asked) == (b"hello", 1)
     assert server.seen[0].headers["Host"] == f"files.example.com:{server.port}"
 
 
 async def test_a_name_that_resolves_to_a_private_address_later_is_rejected(server: Server) -> None:
     server.redirect("/", server.url("/again", host="rebound.test"))
-    names = Names("127.0.0.1", "127.0.0.2")
+    names = ScriptedResolver("127.0.0.1", "127.0.0.2")
     with pytest.raises(EgressRefused):
-        await get(opened("127.0.0.1", names=names), server.url(host="rebound.test"))
+        await get(allowing("127.0.0.1", names=names), server.url(host="rebound.test"))
     assert [request.path for request in server.seen] == ["/"]
 
 
@@ -127,11 +127,11 @@ async def test_it_tries_the_next_address_of_a_name(server: Server) -> None:
 async def test_it_ignores_the_proxies_of_the_environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
-    assert (await get(opened("127.0.0.1"), server.url())).content == b"hello"
+    assert (await get(allowing("127.0.0.1"), server.url())).content == b"hello"
 
 
 async def test_tls_verifies_the_name_of_the_server(tmp_path: Path) -> None:
-    certificate, key = certified(tmp_path, "files.test")
+    certificate, key = self_signed(tmp_path, "files.test")
     serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     serving.load_cert_chain(certificate, key)
     asked: list[str | None] = []
@@ -139,9 +139,9 @@ async def test_tls_verifies_the_name_of_the_server(tmp_path: Path) -> None:
     server, trust = Server(), ssl.create_default_context(cafile=certificate)
     runner = await server.start(serving)
     try:
-        fetched = await get(opened("files.test", tls=trust), server.url(host="files.test", scheme="https"))
+        fetched = await get(allowing("files.test", tls=trust), server.url(host="files.test", scheme="https"))
         with pytest.raises(EgressFailed):
-            await get(opened("other.test", tls=trust), server.url(host="other.test", scheme="https"))
+            await get(allowing("other.test", tls=trust), server.url(host="other.test", scheme="https"))
     finally:
         await runner.cleanup()
     assert (fetched.content, asked) == (b"hello", ["files.test", "other.test"])
@@ -154,13 +154,13 @@ async def test_it_follows_three_redirects(server: Server) -> None:
     server.redirect("/1", "/2")
     server.redirect("/2", server.url("/3"))
     server.redirect("/3", f"//127.0.0.1:{server.port}/4")
-    assert (await get(opened("127.0.0.1"), server.url("/1"))).url == server.url("/4")
+    assert (await get(allowing("127.0.0.1"), server.url("/1"))).url == server.url("/4")
 
 
 async def test_it_does_not_follow_a_fourth_redirect(server: Server) -> None:
     server.redirect("/", "/")
     with pytest.raises(EgressFailed, match="too many redirects"):
-        await get(opened("127.0.0.1"), server.url("/"))
+        await get(allowing("127.0.0.1"), server.url("/"))
     assert len(server.seen) == 4
 
 
@@ -182,13 +182,13 @@ async def test_it_does_not_follow_a_fourth_redirect(server: Server) -> None:
 async def test_it_rejects_a_redirect_to_another_private_host(server: Server, to: str) -> None:
     server.redirect("/", to)
     with pytest.raises(EgressRefused):
-        await get(opened("127.0.0.1", names=Names("93.184.216.34")), server.url("/"))
+        await get(allowing("127.0.0.1", names=ScriptedResolver("93.184.216.34")), server.url("/"))
     assert len(server.seen) == 1
 
 
 async def test_another_client_is_denied_the_same_redirect(server: Server) -> None:
     server.redirect("/", "http://127.0.0.2/")
-    transport = opened("127.0.0.1").transport()
+    transport = allowing("127.0.0.1").transport()
     async with httpx2.AsyncClient(transport=transport, trust_env=False, follow_redirects=True) as client:
         with pytest.raises(EgressRefused):
             await client.get(server.url())
@@ -200,7 +200,7 @@ async def test_it_does_not_send_authorization_to_other_origins(server: Server) -
     server.redirect("/1", "/2")
     server.redirect("/2", other.url("/3"))
     try:
-        await opened("127.0.0.1").get(
+        await allowing("127.0.0.1").get(
             server.url("/1"), max_bytes=KIB, timeout=5.0, headers={"Authorization": "secret", "X-Key": "secret"}
         )
     finally:
@@ -211,7 +211,7 @@ async def test_it_does_not_send_authorization_to_other_origins(server: Server) -
 
 async def test_a_post_follows_no_redirect(server: Server) -> None:
     server.redirect("/", "/elsewhere")
-    answer = await opened("127.0.0.1").post(server.url(), content=b"{}", max_bytes=KIB, timeout=5.0)
+    answer = await allowing("127.0.0.1").post(server.url(), content=b"{}", max_bytes=KIB, timeout=5.0)
     assert (answer.status, [request.method for request in server.seen]) == (302, ["POST"])
 
 
@@ -220,7 +220,7 @@ async def test_a_post_sends_its_body_and_headers(server: Server) -> None:
         return web.Response(status=410, body=await request.read(), content_type=request.content_type)
 
     server.handlers["/"] = echo
-    answer = await opened("127.0.0.1").post(
+    answer = await allowing("127.0.0.1").post(
         server.url(), content=b"{}", max_bytes=KIB, timeout=5.0, headers={"Content-Type": "application/json"}
     )
     assert (answer.status, answer.content, answer.content_type) == (410, b"{}", "application/json")
@@ -245,14 +245,14 @@ def endless(pause: float, piece: bytes = b"x" * KIB) -> Handler:
 async def test_it_stops_reading_an_endless_body(server: Server) -> None:
     server.handlers["/"] = endless(0)
     with pytest.raises(EgressFailed, match="larger than 65536 bytes"):
-        await get(opened("127.0.0.1"), server.url(), max_bytes=64 * KIB)
+        await get(allowing("127.0.0.1"), server.url(), max_bytes=64 * KIB)
 
 
 async def test_it_does_not_wait_for_a_slow_body(server: Server) -> None:
     server.handlers["/"] = endless(0.05, b"x")
     began = asyncio.get_running_loop().time()
     with pytest.raises(EgressFailed, match="in time"):
-        await get(opened("127.0.0.1"), server.url(), seconds=0.5)
+        await get(allowing("127.0.0.1"), server.url(), seconds=0.5)
     assert asyncio.get_running_loop().time() - began < 2
 
 
@@ -263,7 +263,7 @@ async def test_it_does_not_wait_for_a_silent_server(server: Server) -> None:
 
     server.handlers["/"] = silent
     with pytest.raises(EgressFailed, match="in time"):
-        await get(opened("127.0.0.1"), server.url(), seconds=0.3)
+        await get(allowing("127.0.0.1"), server.url(), seconds=0.3)
 
 
 async def test_it_does_not_wait_for_a_slow_resolver() -> None:
@@ -284,7 +284,7 @@ async def test_it_does_not_read_a_body_announced_as_too_large(server: Server) ->
 
     server.handlers["/"] = large
     with pytest.raises(EgressFailed, match="larger than 1024 bytes"):
-        await get(opened("127.0.0.1"), server.url())
+        await get(allowing("127.0.0.1"), server.url())
 
 
 async def test_it_reads_a_body_of_exactly_the_limit(server: Server) -> None:
@@ -292,7 +292,7 @@ async def test_it_reads_a_body_of_exactly_the_limit(server: Server) -> None:
         return web.Response(body=b"x" * KIB)
 
     server.handlers["/"] = large
-    assert len((await get(opened("127.0.0.1"), server.url())).content) == KIB
+    assert len((await get(allowing("127.0.0.1"), server.url())).content) == KIB
 
 
 async def test_it_does_not_inflate_a_compression_bomb(server: Server) -> None:
@@ -302,7 +302,7 @@ async def test_it_does_not_inflate_a_compression_bomb(server: Server) -> None:
 
     server.handlers["/"] = bomb
     with pytest.raises(EgressFailed, match="compressing"):
-        await get(opened("127.0.0.1"), server.url(), max_bytes=64 * KIB)
+        await get(allowing("127.0.0.1"), server.url(), max_bytes=64 * KIB)
     assert server.seen[0].headers["Accept-Encoding"] == "identity"
 
 
@@ -314,7 +314,7 @@ async def test_the_body_of_a_redirect_is_not_read(server: Server) -> None:
         return response
 
     server.handlers["/"] = handler
-    assert (await get(opened("127.0.0.1"), server.url())).url == server.url("/there")
+    assert (await get(allowing("127.0.0.1"), server.url())).url == server.url("/there")
 
 
 @pytest.mark.parametrize("status", [304, 400, 404, 500, 503])
@@ -324,7 +324,7 @@ async def test_an_error_status_is_not_content(server: Server, status: int) -> No
 
     server.handlers["/"] = failing
     with pytest.raises(EgressFailed, match=str(status)):
-        await get(opened("127.0.0.1"), server.url())
+        await get(allowing("127.0.0.1"), server.url())
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ async def test_it_fetches_only_accepted_types(server: Server, accept: list[str],
         return web.Response(body=b"png", headers={"Content-Type": "IMAGE/png; charset=x"})
 
     server.handlers["/"] = image
-    fetching = opened("127.0.0.1").get(server.url(), max_bytes=KIB, timeout=5.0, accept=accept)
+    fetching = allowing("127.0.0.1").get(server.url(), max_bytes=KIB, timeout=5.0, accept=accept)
     if fits:
         assert (await fetching).content_type == "image/png"
     else:
@@ -346,7 +346,7 @@ async def test_it_fetches_only_accepted_types(server: Server, accept: list[str],
 
 async def test_an_unreachable_server_fails_with_a_code(server: Server) -> None:
     with pytest.raises(EgressFailed) as failed:
-        await get(opened("127.0.0.1"), "http://127.0.0.1:9/")
+        await get(allowing("127.0.0.1"), "http://127.0.0.1:9/")
     assert failed.value.detail() == {
         "message": "The URL could not be fetched.",
         "type": "invalid_request_error",
@@ -355,7 +355,7 @@ async def test_an_unreachable_server_fails_with_a_code(server: Server) -> None:
     }
 
 
-def certified(folder: Path, name: str) -> tuple[Path, Path]:
+def self_signed(folder: Path, name: str) -> tuple[Path, Path]:
     """Return a self-signed certificate for a name, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])

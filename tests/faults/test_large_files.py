@@ -40,7 +40,7 @@ def send_zeros(api: Api, size: int, *, announced: bool = True) -> httpx2.Respons
     return api.request("POST", "/files", content=form_of_zeros(size), headers=headers, timeout=100)
 
 
-class Meter:
+class MemoryMeter:
     """Measures the peak memory of a process during a block, in addition to what it used before."""
 
     def __init__(self, pid: int) -> None:
@@ -64,7 +64,7 @@ class Meter:
 
 
 @pytest.fixture(scope="module", params=["daphne", "uvicorn"])
-def fresh(request: pytest.FixtureRequest, upstream: ScriptedUpstream) -> Iterator[WebProcess]:
+def fresh_web(request: pytest.FixtureRequest, upstream: ScriptedUpstream) -> Iterator[WebProcess]:
     """A fresh web process: memory that an earlier request freed would hide what is allocated again."""
     with running_web(server=request.param) as process:
         yield process
@@ -73,22 +73,22 @@ def fresh(request: pytest.FixtureRequest, upstream: ScriptedUpstream) -> Iterato
 @pytest.mark.slow
 @pytest.mark.parametrize("announced", [True, False])
 def test_a_large_upload_is_not_held_in_memory(
-    fresh: WebProcess, http: httpx2.Client, caller: Caller, *, announced: bool
+    fresh_web: WebProcess, http: httpx2.Client, caller: Caller, *, announced: bool
 ) -> None:
-    api = Api(http, url=fresh.url, caller=caller)
+    api = Api(http, url=fresh_web.url, caller=caller)
     ok(send_zeros(api, MIB))
-    with Meter(fresh.pid) as memory:
+    with MemoryMeter(fresh_web.pid) as memory:
         made = ok(send_zeros(api, 100 * MIB, announced=announced))
     assert made["bytes"] == 100 * MIB
     assert memory.most < FEW
 
 
 @pytest.mark.slow
-def test_a_slow_reader_does_not_fill_the_memory(fresh: WebProcess, http: httpx2.Client, caller: Caller) -> None:
-    api = Api(http, url=fresh.url, caller=caller)
-    content = f"{fresh.url}/v1/files/{ok(send_zeros(api, 100 * MIB))['id']}/content"
+def test_a_slow_reader_does_not_fill_the_memory(fresh_web: WebProcess, http: httpx2.Client, caller: Caller) -> None:
+    api = Api(http, url=fresh_web.url, caller=caller)
+    content = f"{fresh_web.url}/v1/files/{ok(send_zeros(api, 100 * MIB))['id']}/content"
     read = 0
-    with Meter(fresh.pid) as memory, http.stream("GET", content, headers=api.headers) as answer:
+    with MemoryMeter(fresh_web.pid) as memory, http.stream("GET", content, headers=api.headers) as answer:
         for piece in answer.iter_raw():
             read += len(piece)
             if read < 4 * MIB:

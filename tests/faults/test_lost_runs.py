@@ -13,7 +13,7 @@ from tests.support.upstream import Gate, Pause, Script, stream
 from tests.support.waiting import eventually
 
 
-def slow(script: Script) -> Gate:
+def slow_answer(script: Script) -> Gate:
     """Return an answer that takes seconds after the gate, in pieces that are logged one by one."""
     gate = Gate()
     script.then(
@@ -29,7 +29,7 @@ def ledger(api: Api) -> list[UsageRecord]:
 
 
 def test_deleting_a_running_response_stops_the_run(api: Api, script: Script, database: None) -> None:
-    gate = slow(script)
+    gate = slow_answer(script)
     with api.stream(model=script.model, input="Hi") as live:
         response_id = live.next()["response"]["id"]
         gate.wait_until_reached()
@@ -42,7 +42,7 @@ def test_deleting_a_running_response_stops_the_run(api: Api, script: Script, dat
 
 
 def test_a_run_resumed_elsewhere_stops_and_writes_nothing(api: Api, script: Script, database: None) -> None:
-    gate = slow(script)
+    gate = slow_answer(script)
     with api.stream(model=script.model, input="Hi") as live:
         response_id = live.next()["response"]["id"]
         gate.wait_until_reached()

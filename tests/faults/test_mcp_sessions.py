@@ -29,7 +29,7 @@ async def sessions() -> AsyncIterator[McpSessions]:
     await sessions.close()
 
 
-def named(running: McpServer, **headers: str) -> RemoteServer:
+def server_spec(running: McpServer, **headers: str) -> RemoteServer:
     """Return the server as a request specifies it."""
     return RemoteServer(label="test", url=running.url, headers=headers)
 
@@ -42,40 +42,40 @@ async def failure(work: object) -> dict[str, object]:
 
 
 async def test_it_lists_and_calls_tools(served: McpServer, sessions: McpSessions) -> None:
-    tools = await sessions.list_tools(named(served))
+    tools = await sessions.list_tools(server_spec(served))
     assert [tool.name for tool in tools][:2] == ["add", "note"]
     assert (tools[0].read_only, tools[1].read_only) == (True, False)
-    result = await sessions.call(named(served), "add", {"a": 2, "b": 3})
+    result = await sessions.call(server_spec(served), "add", {"a": 2, "b": 3})
     assert result.content[0].text == "5"  # type: ignore[union-attr]
     assert (served.lists, served.names()) == (1, ["add"])
 
 
 async def test_calls_of_one_session_run_concurrently(served: McpServer, sessions: McpSessions) -> None:
-    both = [sessions.call(named(served), "meet", {}) for _ in range(2)]
+    both = [sessions.call(server_spec(served), "meet", {}) for _ in range(2)]
     results = await asyncio.gather(*both)
     assert [result.is_error for result in results] == [False, False]
 
 
 async def test_a_tool_that_fails_is_a_result(served: McpServer, sessions: McpSessions) -> None:
-    assert (await sessions.call(named(served), "fail", {})).is_error
+    assert (await sessions.call(server_spec(served), "fail", {})).is_error
 
 
 async def test_a_protocol_error_contains_the_message_of_the_server(served: McpServer, sessions: McpSessions) -> None:
-    error = await failure(sessions.call(named(served), "refuse", {}))
+    error = await failure(sessions.call(server_spec(served), "refuse", {}))
     assert error == {"type": "mcp_protocol_error", "code": -32602, "message": "These arguments are wrong."}
 
 
 async def test_a_server_that_dies_fails_the_call_and_is_reconnected(served: McpServer, sessions: McpSessions) -> None:
-    error = await failure(sessions.call(named(served), "die", {}))
+    error = await failure(sessions.call(server_spec(served), "die", {}))
     assert error == {"type": "http_error", "code": 502, "message": "The connection to the server failed."}
-    assert not (await sessions.call(named(served), "note", {})).is_error
+    assert not (await sessions.call(server_spec(served), "note", {})).is_error
     assert served.names() == ["die", "note"]
 
 
 async def test_a_slow_server_times_out(served: McpServer) -> None:
     sessions = McpSessions(OPEN, Timeouts(call=0.5))
-    await sessions.list_tools(named(served))
-    error = await failure(sessions.call(named(served), "wait", {}))
+    await sessions.list_tools(server_spec(served))
+    error = await failure(sessions.call(server_spec(served), "wait", {}))
     assert error == {"type": "http_error", "code": 504, "message": "The server did not respond within 0.5 seconds."}
     await sessions.close()
 
@@ -83,42 +83,42 @@ async def test_a_slow_server_times_out(served: McpServer) -> None:
 @pytest.mark.parametrize("legacy", [False, True])
 async def test_it_sends_the_token(sessions: McpSessions, *, legacy: bool) -> None:
     with mcp_server(legacy=legacy, token="open-sesame") as running:
-        error = await failure(sessions.list_tools(named(running)))
+        error = await failure(sessions.list_tools(server_spec(running)))
         assert error == {"type": "http_error", "code": 401, "message": "Http status code: 401 (Unauthorized)"}
-        tools = await sessions.list_tools(named(running, Authorization="Bearer open-sesame"))
+        tools = await sessions.list_tools(server_spec(running, Authorization="Bearer open-sesame"))
     assert len(tools) == 9
 
 
 async def test_it_reads_every_page(sessions: McpSessions) -> None:
     with mcp_server(paged=True) as running:
-        tools = await sessions.list_tools(named(running))
+        tools = await sessions.list_tools(server_spec(running))
     assert (len(tools), tools[-1].name) == (209, "tool_199")
 
 
 async def test_it_accepts_five_megabytes_and_an_image(sessions: McpSessions) -> None:
     with mcp_server() as running:
-        result = await sessions.call(named(running), "picture", {})
+        result = await sessions.call(server_spec(running), "picture", {})
     assert [block.type for block in result.content] == ["image", "text"]
     assert result.content[1].text == LONG_TEXT  # type: ignore[union-attr]
 
 
 async def test_a_too_large_answer_on_the_older_transport_is_reported(sessions: McpSessions) -> None:
     with mcp_server(legacy=True) as running:
-        error = await failure(sessions.call(named(running), "picture", {}))
+        error = await failure(sessions.call(server_spec(running), "picture", {}))
         assert error == {"type": "http_error", "code": 502, "message": "The response is too large."}
-        assert not (await sessions.call(named(running), "note", {})).is_error
+        assert not (await sessions.call(server_spec(running), "note", {})).is_error
 
 
 async def test_nothing_is_sent_to_addresses_that_egress_blocks() -> None:
     with mcp_server() as running:
         sessions = McpSessions(Egress())
-        error = await failure(sessions.list_tools(named(running)))
+        error = await failure(sessions.list_tools(server_spec(running)))
         await sessions.close()
     assert (error["code"], running.headers) == (403, [])
 
 
 async def test_an_unreachable_server_is_reported(sessions: McpSessions) -> None:
     with mcp_server() as running:
-        gone = named(running)
+        gone = server_spec(running)
     error = await failure(sessions.list_tools(gone))
     assert error == {"type": "http_error", "code": 502, "message": "The connection to the server failed."}

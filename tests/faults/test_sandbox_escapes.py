@@ -144,7 +144,7 @@ def service() -> Iterator[Sandbox]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inside:
+class ContainerClient:
     """A container of a single test."""
 
     name: str
@@ -165,45 +165,45 @@ class Inside:
 
 
 @pytest.fixture
-def inside(service: Sandbox) -> Iterator[Inside]:
+def container(service: Sandbox) -> Iterator[ContainerClient]:
     """A container that is removed after the test; asserts that none of its processes is left."""
     name = f"cntr_{next(_names)}"
     asked(service.client.create(name, memory="1g", idle=600))
-    yield Inside(name=name, service=service)
+    yield ContainerClient(name=name, service=service)
     asked(service.client.delete(name))
     eventually(lambda: not family(service.process.pid))
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_code_cannot_reach(what: str, inside: Inside) -> None:
+def test_code_cannot_reach(what: str, container: ContainerClient) -> None:
     if what in X86_ONLY and os.uname().machine != "x86_64":
         pytest.skip("the numbers of these calls are those of x86_64")
     code, values = REFUSED[what]
     known = {"root": ROOT, "pid": os.getpid(), "secret": SECRET, "port": 22, "abstract": "/tmp/.X11-unix/X0"}
     for name, value in known.items():
         code = code.replace(f"{{{name}}}", str(value))
-    ran = inside.run(code)
+    ran = container.run(code)
     assert ran.error is None
     assert (ran.value or "").strip("'") in values or ran.value in values
 
 
-def test_a_fork_bomb_ends_with_its_call(inside: Inside) -> None:
-    before = inside.processes
-    ran = inside.run("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", seconds=1)
+def test_a_fork_bomb_ends_with_its_call(container: ContainerClient) -> None:
+    before = container.processes
+    ran = container.run("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", seconds=1)
     assert ran.stopped == "it took longer than 1 seconds"
-    eventually(lambda: inside.processes == before)
-    assert inside.run("1 + 1").value == "2"
+    eventually(lambda: container.processes == before)
+    assert container.run("1 + 1").value == "2"
 
 
-def test_a_fork_bomb_of_a_shell_ends_with_its_call(inside: Inside) -> None:
-    before = inside.processes
-    inside.shell("f() { f | f & }; f; sleep 5", seconds=1)
-    eventually(lambda: inside.processes == before)
-    assert inside.run("1 + 1").value == "2"
+def test_a_fork_bomb_of_a_shell_ends_with_its_call(container: ContainerClient) -> None:
+    before = container.processes
+    container.shell("f() { f | f & }; f; sleep 5", seconds=1)
+    eventually(lambda: container.processes == before)
+    assert container.run("1 + 1").value == "2"
 
 
-def test_the_number_of_processes_is_limited(inside: Inside) -> None:
-    ran = inside.run(
+def test_the_number_of_processes_is_limited(container: ContainerClient) -> None:
+    ran = container.run(
         "import os, time\nmade = 0\ntry:\n"
         "    while True:\n        if os.fork() == 0: time.sleep(60)\n        made += 1\nexcept OSError: pass\nmade < 64"
     )
@@ -218,40 +218,40 @@ def test_the_number_of_processes_is_limited(inside: Inside) -> None:
         'subprocess.Popen(\'nohup sh -c "trap \\"\\" TERM HUP INT; sleep 1000" &\', shell=True)',
     ],
 )
-def test_no_process_survives_its_call(start: str, inside: Inside) -> None:
-    before = inside.processes
-    assert inside.run(f"import subprocess\np = {start}").error is None
-    eventually(lambda: inside.processes == before)
+def test_no_process_survives_its_call(start: str, container: ContainerClient) -> None:
+    before = container.processes
+    assert container.run(f"import subprocess\np = {start}").error is None
+    eventually(lambda: container.processes == before)
 
 
-def test_no_process_survives_its_command(inside: Inside) -> None:
-    before = inside.processes
-    assert inside.shell("(setsid sleep 1000 &) ; sleep 1000 & echo done").stdout == "done\n"
-    eventually(lambda: inside.processes == before)
+def test_no_process_survives_its_command(container: ContainerClient) -> None:
+    before = container.processes
+    assert container.shell("(setsid sleep 1000 &) ; sleep 1000 & echo done").stdout == "done\n"
+    eventually(lambda: container.processes == before)
 
 
-def test_threads_do_not_run_between_calls(inside: Inside) -> None:
-    inside.run(
+def test_threads_do_not_run_between_calls(container: ContainerClient) -> None:
+    container.run(
         "import threading, time\nbeats = []\n"
         "def beat():\n    while True: beats.append(1); time.sleep(0.001)\n"
         "threading.Thread(target=beat, daemon=True).start()"
     )
-    first = int(inside.run("len(beats)").value or 0)
+    first = int(container.run("len(beats)").value or 0)
     asked(asyncio.sleep(0.5))
-    assert int(inside.run("len(beats)").value or 0) - first < 100
+    assert int(container.run("len(beats)").value or 0) - first < 100
 
 
-def test_the_memory_of_all_processes_is_limited_together(inside: Inside) -> None:
-    ran = inside.run(
+def test_the_memory_of_all_processes_is_limited_together(container: ContainerClient) -> None:
+    ran = container.run(
         "import os, time\nfor _ in range(8):\n    if os.fork() == 0:\n        held = bytearray(300 * 1024 ** 2)\n"
         "        time.sleep(60)\ntime.sleep(60)"
     )
     assert ran.stopped == "it used more memory than allowed"
-    assert inside.run("1 + 1").value == "2"
+    assert container.run("1 + 1").value == "2"
 
 
-def test_shared_memory_counts(inside: Inside) -> None:
-    ran = inside.run(
+def test_shared_memory_counts(container: ContainerClient) -> None:
+    ran = container.run(
         "import mmap, os, time\nfor _ in range(8):\n    if os.fork() == 0:\n"
         "        held = mmap.mmap(-1, 300 * 1024 ** 2)\n        held.write(bytes(len(held)))\n"
         "        time.sleep(60)\ntime.sleep(60)",
@@ -261,8 +261,8 @@ def test_shared_memory_counts(inside: Inside) -> None:
 
 
 @pytest.mark.parametrize("folder", ["/mnt/data", "/tmp", "/dev/shm"])
-def test_the_disk_of_a_container_is_limited(folder: str, inside: Inside) -> None:
-    ran = inside.run(
+def test_the_disk_of_a_container_is_limited(folder: str, container: ContainerClient) -> None:
+    ran = container.run(
         f"n = 0\ntry:\n    with open('{folder}/a', 'wb') as f, open('{folder}/b', 'wb') as g:\n"
         "        while True: n += f.write(bytes(2 ** 20)); n += g.write(bytes(2 ** 20))\n"
         "except OSError: pass\nn <= 640 * 2 ** 20"
@@ -270,63 +270,63 @@ def test_the_disk_of_a_container_is_limited(folder: str, inside: Inside) -> None
     assert ran.value == "True"
 
 
-def test_too_many_files_end_the_container(inside: Inside) -> None:
+def test_too_many_files_end_the_container(container: ContainerClient) -> None:
     with pytest.raises(ContainerGone):
-        inside.run("for n in range(10 ** 7): open(f'/tmp/{n}', 'w').close()")
-    eventually(lambda: inside.processes == 0)
+        container.run("for n in range(10 ** 7): open(f'/tmp/{n}', 'w').close()")
+    eventually(lambda: container.processes == 0)
 
 
-def test_a_flood_of_output_is_cut(inside: Inside) -> None:
-    ran = inside.run("for _ in range(200): print('x' * 1_000_000)")
+def test_a_flood_of_output_is_cut(container: ContainerClient) -> None:
+    ran = container.run("for _ in range(200): print('x' * 1_000_000)")
     assert len(ran.stdout) < 300_000
     assert "more bytes were cut" in ran.stdout
 
 
-def test_endless_output_ends_with_the_time_limit(inside: Inside) -> None:
-    ran = inside.shell("yes", seconds=1)
+def test_endless_output_ends_with_the_time_limit(container: ContainerClient) -> None:
+    ran = container.shell("yes", seconds=1)
     assert ran.stopped == "it took longer than 1 seconds"
     assert len(ran.stdout) < 300_000
 
 
-def test_an_endless_loop_ends_with_the_time_limit(inside: Inside) -> None:
-    assert inside.run("while True: pass", seconds=1).stopped == "it took longer than 1 seconds"
-    assert inside.run("1 + 1").value == "2"
+def test_an_endless_loop_ends_with_the_time_limit(container: ContainerClient) -> None:
+    assert container.run("while True: pass", seconds=1).stopped == "it took longer than 1 seconds"
+    assert container.run("1 + 1").value == "2"
 
 
-def test_a_forged_report_is_not_believed(inside: Inside) -> None:
-    ran = inside.run(
+def test_a_forged_report_is_not_believed(container: ContainerClient) -> None:
+    ran = container.run(
         "import os, struct\nfor n in range(3, 20):\n    try: os.write(n, struct.pack('>I', 5) + b'hello')\n"
         "    except OSError: pass"
     )
     assert (ran.stopped, ran.value) == ("the interpreter has ended", None)
-    assert inside.run("1 + 1").value == "2"
+    assert container.run("1 + 1").value == "2"
 
 
-def test_an_interpreter_that_exits_is_replaced(inside: Inside) -> None:
-    assert inside.run("import os\nos.kill(os.getpid(), 9)").stopped == "the interpreter has ended"
-    assert inside.run("1 + 1").value == "2"
+def test_an_interpreter_that_exits_is_replaced(container: ContainerClient) -> None:
+    assert container.run("import os\nos.kill(os.getpid(), 9)").stopped == "the interpreter has ended"
+    assert container.run("1 + 1").value == "2"
 
 
-def test_special_files_are_not_read(inside: Inside) -> None:
-    inside.run("import os\nos.mkfifo('/mnt/data/pipe')\nos.symlink('/proc/self/environ', '/mnt/data/link')")
-    assert asked(inside.service.client.files(inside.name)) == []
+def test_special_files_are_not_read(container: ContainerClient) -> None:
+    container.run("import os\nos.mkfifo('/mnt/data/pipe')\nos.symlink('/proc/self/environ', '/mnt/data/link')")
+    assert asked(container.service.client.files(container.name)) == []
 
 
-def test_a_folder_that_became_a_link_is_not_followed(inside: Inside) -> None:
+def test_a_folder_that_became_a_link_is_not_followed(container: ContainerClient) -> None:
     """Files are read by the first process in the container, which may access its own /proc."""
-    inside.run("import os\nos.mkdir('/mnt/data/a')\nopen('/mnt/data/a/maps', 'w').close()")
-    assert [file.path for file in asked(inside.service.client.files(inside.name))] == ["/mnt/data/a/maps"]
-    inside.run("import shutil\nshutil.rmtree('/mnt/data/a')\nos.symlink('/proc/1', '/mnt/data/a')")
+    container.run("import os\nos.mkdir('/mnt/data/a')\nopen('/mnt/data/a/maps', 'w').close()")
+    assert [file.path for file in asked(container.service.client.files(container.name))] == ["/mnt/data/a/maps"]
+    container.run("import shutil\nshutil.rmtree('/mnt/data/a')\nos.symlink('/proc/1', '/mnt/data/a')")
     with pytest.raises(OperationFailed):
-        asked(inside.service.client.read(inside.name, "/mnt/data/a/maps"))
+        asked(container.service.client.read(container.name, "/mnt/data/a/maps"))
     with pytest.raises(OperationFailed):
-        asked(inside.service.client.read(inside.name, "/proc/1/maps"))
+        asked(container.service.client.read(container.name, "/proc/1/maps"))
 
 
-def test_containers_do_not_see_each_other(inside: Inside, service: Sandbox) -> None:
+def test_containers_do_not_see_each_other(container: ContainerClient, service: Sandbox) -> None:
     asked(service.client.create("cntr_neighbour", memory="1g", idle=600))
     asked(service.client.write("cntr_neighbour", "/mnt/data/secret", b"secret"))
     pid = max(family(service.process.pid))
-    found = inside.run(f"import os\n(os.listdir('/mnt/data'), os.path.exists('/proc/{pid}'))").value
+    found = container.run(f"import os\n(os.listdir('/mnt/data'), os.path.exists('/proc/{pid}'))").value
     asked(service.client.delete("cntr_neighbour"))
     assert found == "([], False)"

@@ -73,7 +73,7 @@ FAULTS: dict[str, tuple[Answer, tuple[int, str | None, str], str]] = {
 }
 
 
-def stored(caller: Caller) -> tuple[Response, Turn, UsageRecord]:
+def stored_rows(caller: Caller) -> tuple[Response, Turn, UsageRecord]:
     """Return the rows of the team's only response: response, turn and usage record."""
     with scope.team(caller.team.pk):
         return Response.objects.get(), Turn.objects.get(), UsageRecord.objects.get()
@@ -81,7 +81,7 @@ def stored(caller: Caller) -> tuple[Response, Turn, UsageRecord]:
 
 def assert_failed(caller: Caller, code: str, message: str) -> None:
     """Assert that the rows contain the failure as well."""
-    response, turn, ledger = stored(caller)
+    response, turn, ledger = stored_rows(caller)
     assert (response.status, response.error_code) == ("failed", code)
     assert response.error == {"code": code, "message": message}
     assert (turn.state, ledger.outcome, ledger.object_id) == ("failed", "failed", response.pk)
@@ -143,7 +143,7 @@ def test_a_request_is_retried_before_the_first_byte(api: Api, script: Script, ca
     script.then(again, again).say("Hello")
     response = api.create(model=script.model, input="Hi")
     assert (response["status"], len(script.bodies)) == ("completed", 3)
-    assert stored(caller)[2].outcome == "stop"
+    assert stored_rows(caller)[2].outcome == "stop"
 
 
 def test_it_gives_up_after_three_attempts(api: Api, script: Script) -> None:
@@ -180,46 +180,46 @@ def test_an_unreachable_upstream_is_unavailable(
 
 
 @pytest.fixture(scope="module")
-def impatient_web(upstream: Any) -> Iterator[WebProcess]:
+def short_timeout_web(upstream: Any) -> Iterator[WebProcess]:
     """A web process that waits one second for an upstream."""
     with running_web(UPSTREAM_IDLE_TIMEOUT="1") as process:
         yield process
 
 
 @pytest.fixture
-def impatient(impatient_web: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> Api:
+def short_timeout_api(short_timeout_web: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> Api:
     """The API on that web process."""
-    return Api(http, url=impatient_web.url, caller=make_caller())
+    return Api(http, url=short_timeout_web.url, caller=make_caller())
 
 
-def test_an_upstream_that_falls_silent_times_out(impatient: Api, script: Script) -> None:
+def test_an_upstream_that_falls_silent_times_out(short_timeout_api: Api, script: Script) -> None:
     script.then(stream(chunk(content="Hel"), Gate()))
-    events = impatient.events(model=script.model, input="Hi")
+    events = short_timeout_api.events(model=script.model, input="Hi")
     message = "The model's server stopped responding in the middle of its answer."
     assert events[-1]["response"]["error"] == {"code": "server_error", "message": message}
-    assert_stream_equals_stored(events, impatient.retrieve(events[0]["response"]["id"]))
+    assert_stream_equals_stored(events, short_timeout_api.retrieve(events[0]["response"]["id"]))
     assert script.received[0].was_closed_within(1.0)
-    assert_failed(impatient.caller, "server_error", message)
+    assert_failed(short_timeout_api.caller, "server_error", message)
 
 
-def test_an_upstream_that_never_answers_times_out_without_a_retry(impatient: Api, script: Script) -> None:
+def test_an_upstream_that_never_answers_times_out_without_a_retry(short_timeout_api: Api, script: Script) -> None:
     script.then(Answer(pieces=[Gate()], delayed_head=True))
-    answer = impatient.post("/responses", {"model": script.model, "input": "Hi"})
+    answer = short_timeout_api.post("/responses", {"model": script.model, "input": "Hi"})
     assert error(answer) == (503, None, "server_error")
     message = "The model's server did not answer in time."
     assert answer.json()["error"]["message"] == message
-    assert_failed(impatient.caller, "server_error", message)
+    assert_failed(short_timeout_api.caller, "server_error", message)
 
 
-def test_a_slow_upstream_is_awaited(impatient: Api, script: Script) -> None:
+def test_a_slow_upstream_is_awaited(short_timeout_api: Api, script: Script) -> None:
     script.then(stream(*[piece for one in text("Hel", "lo") for piece in (one, Pause(0.4))]))
-    assert impatient.create(model=script.model, input="Hi")["output"][0]["content"][0]["text"] == "Hello"
+    assert short_timeout_api.create(model=script.model, input="Hi")["output"][0]["content"][0]["text"] == "Hello"
 
 
 LONG = "x" * 400
 
 
-def raw(delta: bytes, finish: bytes = b'"stop"') -> bytes:
+def raw_chunk(delta: bytes, finish: bytes = b'"stop"') -> bytes:
     """Return a chunk with a delta that no JSON library would write."""
     return b'data: {"choices":[{"delta":{%b},"finish_reason":%b}]}\n\n' % (delta, finish)
 
@@ -235,10 +235,10 @@ ODD: dict[str, Answer] = {
     "content in parts": stream(chunk(content=[{"type": "text", "text": "a"}], finish="stop")),
     "a word as an error": stream({"error": "boom"}),
     "a code as an error": stream({"error": {"code": "rate_limit_exceeded", "message": "x"}}),
-    "NUL": stream(raw(rb'"content":"a\u0000b"')),
-    "half a character": stream(raw(rb'"content":"\ud83d"')),
+    "NUL": stream(raw_chunk(rb'"content":"a\u0000b"')),
+    "half a character": stream(raw_chunk(rb'"content":"\ud83d"')),
     "NUL in a call": stream(
-        raw(
+        raw_chunk(
             rb'"tool_calls":[{"index":0,"id":"a\u0000","function":{"name":"b\u0000","arguments":"{\"x\":\"\\u0000\"}"}}]'
         )
     ),
@@ -265,7 +265,7 @@ def test_any_upstream_output_ends_in_a_terminal_state(api: Api, script: Script, 
 MALFORMED: dict[str, Answer] = {
     "a long tier": stream({**chunk(content="a", finish="stop"), "service_tier": LONG}),
     "a number as a tier": stream({**chunk(content="a", finish="stop"), "service_tier": 5}),
-    "a number as a reason": stream(raw(b'"content":"a"', b"7")),
+    "a number as a reason": stream(raw_chunk(b'"content":"a"', b"7")),
     "a number as content": stream(chunk(content=5, finish="stop")),
     "a word as choices": stream({"choices": "x"}),
     "null as a choice": stream({"choices": [None]}),

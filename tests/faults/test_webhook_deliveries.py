@@ -45,13 +45,13 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def slow() -> Iterator[Receiver]:
+def slow_receiver() -> Iterator[Receiver]:
     """A receiver that does not answer until its gate is opened."""
     with running_receiver(closed=True) as running:
         yield running
 
 
-def audited(caller: Caller) -> list[str]:
+def audit_actions(caller: Caller) -> list[str]:
     """Return the audit actions of the platform on the team's endpoints."""
     with scope.team(caller.team.pk):
         return list(
@@ -109,28 +109,28 @@ def test_failing_deliveries_are_retried_for_three_days(caller: Caller, receiver:
     assert len(receiver.requests) == 5
 
 
-def test_a_slow_endpoint_delays_no_other(caller: Caller, receiver: Receiver, slow: Receiver) -> None:
-    add_endpoint(caller, slow.url, "response.failed")
+def test_a_slow_endpoint_delays_no_other(caller: Caller, receiver: Receiver, slow_receiver: Receiver) -> None:
+    add_endpoint(caller, slow_receiver.url, "response.failed")
     add_endpoint(caller, receiver.url, "response.completed")
     for number in range(20):
         announce(caller, "response.failed", f"resp_{number}")
     with delivering(slots=queue.PER_ENDPOINT + 2):
-        eventually(lambda: slow.here == queue.PER_ENDPOINT)
+        eventually(lambda: slow_receiver.here == queue.PER_ENDPOINT)
         announce(caller, "response.completed")
         receiver.wait_for(1, seconds=1.5)
-        slow.gate.set()
+        slow_receiver.gate.set()
         settled(caller, *["delivered"] * 21)
-    assert slow.most_here == queue.PER_ENDPOINT
+    assert slow_receiver.most_here == queue.PER_ENDPOINT
 
 
-def test_a_failing_endpoint_gets_one_attempt_at_a_time(caller: Caller, slow: Receiver) -> None:
-    add_endpoint(caller, slow.url)
+def test_a_failing_endpoint_gets_one_attempt_at_a_time(caller: Caller, slow_receiver: Receiver) -> None:
+    add_endpoint(caller, slow_receiver.url)
     change_endpoint(caller, failing_since=now())
     for number in range(3):
         announce(caller, object_id=f"resp_{number}")
     with delivering():
-        slow.wait_for(1)
-        slow.gate.set()
+        slow_receiver.wait_for(1)
+        slow_receiver.gate.set()
         settled(caller, *["delivered"] * 3)
     assert endpoint_of(caller).failing_since is None
 
@@ -170,15 +170,15 @@ def test_a_private_address_is_rejected_at_every_attempt(caller: Caller, receiver
     assert receiver.requests == []
 
 
-def test_an_endpoint_that_does_not_answer_in_time_fails(caller: Caller, slow: Receiver) -> None:
-    add_endpoint(caller, slow.url)
+def test_an_endpoint_that_does_not_answer_in_time_fails(caller: Caller, slow_receiver: Receiver) -> None:
+    add_endpoint(caller, slow_receiver.url)
     with delivering():
         announce(caller)
         delivery = eventually(lambda: [one for one in deliveries_of(caller) if one.attempts])[0]
-        slow.gate.set()
+        slow_receiver.gate.set()
         assert "in time" in delivery.history[0]["error"]
         settled(caller, "delivered")
-    assert len(set(slow.ids)) == 1
+    assert len(set(slow_receiver.ids)) == 1
 
 
 def test_a_success_may_have_a_body_of_any_size_and_form(caller: Caller, receiver: Receiver) -> None:
@@ -200,7 +200,7 @@ def test_an_endpoint_that_answers_gone_is_disabled(caller: Caller, receiver: Rec
         announce(caller)
         eventually(lambda: not endpoint_of(caller).enabled)
     assert endpoint_of(caller).disabled_reason == DisabledReason.GONE
-    assert audited(caller) == ["webhook_endpoint.disabled"]
+    assert audit_actions(caller) == ["webhook_endpoint.disabled"]
     assert (announce(caller), len(receiver.requests)) == (0, 1)
 
 
@@ -267,17 +267,17 @@ def test_every_end_of_a_background_response_is_delivered(
 
 
 @pytest.mark.slow
-def test_a_worker_killed_during_a_delivery_loses_nothing(caller: Caller, slow: Receiver) -> None:
-    add_endpoint(caller, slow.url)
+def test_a_worker_killed_during_a_delivery_loses_nothing(caller: Caller, slow_receiver: Receiver) -> None:
+    add_endpoint(caller, slow_receiver.url)
     with running_worker(WEBHOOK_CONCURRENCY="10", WEBHOOK_TIMEOUT_SECONDS="30") as worker:
         announce(caller)
-        slow.wait_for(1, seconds=30)
+        slow_receiver.wait_for(1, seconds=30)
         worker.stop(signal.SIGKILL)
-    slow.gate.set()
+    slow_receiver.gate.set()
     (delivery,) = deliveries_of(caller)
     assert (delivery.state, delivery.attempts) == ("pending", 0)
     # Its claim expires.
     change_deliveries(caller, claimed_until=now(), next_attempt_at=now())
     with running_worker(WEBHOOK_CONCURRENCY="10"):
         settled(caller, "delivered", seconds=30)
-    assert slow.ids == [delivery.event_id] * 2
+    assert slow_receiver.ids == [delivery.event_id] * 2

@@ -23,7 +23,7 @@ from tests.support.stored import abegin
 WORDS = base64.b64encode(b"Seven apples").decode()
 
 
-def keep(caller: Caller, content: bytes) -> File:
+def store_file(caller: Caller, content: bytes) -> File:
     """Create a file of the caller's team with this content."""
     with scope.team(caller.team.pk):
         file = File.objects.create(
@@ -42,7 +42,7 @@ def keep(caller: Caller, content: bytes) -> File:
 
 
 async def test_a_resumed_run_loads_its_files_again(database: None, caller: Caller) -> None:
-    file = await in_db_thread(lambda: keep(caller, png()))
+    file = await in_db_thread(lambda: store_file(caller, png()))
     parts = [
         {"type": "input_image", "file_id": file.pk},
         {"type": "input_file", "filename": "a.txt", "file_data": WORDS},
@@ -50,11 +50,11 @@ async def test_a_resumed_run_loads_its_files_again(database: None, caller: Calle
     begun = await abegin(caller, input=[{"role": "user", "content": parts}])
     model = ScriptedModel(text("A dot."))
 
-    def take() -> resume.ResumedRun:
+    def load_run() -> resume.ResumedRun:
         with scope.every_team():
             return resume.load(response_id=begun.who.response_id, model=model)
 
-    resumed = await in_db_thread(take)
+    resumed = await in_db_thread(load_run)
     async for step in resumed.run.steps():
         await resumed.recorder.record(step)
     (request,) = model.requests
@@ -65,7 +65,7 @@ async def test_a_resumed_run_loads_its_files_again(database: None, caller: Calle
 
 
 async def test_a_run_loads_a_file_only_once(database: None, caller: Caller) -> None:
-    file = await in_db_thread(lambda: keep(caller, png()))
+    file = await in_db_thread(lambda: store_file(caller, png()))
     begun = await abegin(caller, input=[{"role": "user", "content": [{"type": "input_image", "file_id": file.pk}]}])
     content = TeamAttachments(caller.team.pk)
     first = dict(await content.load(begun.context.items, files=False, inline_images=False))
@@ -75,7 +75,7 @@ async def test_a_run_loads_a_file_only_once(database: None, caller: Caller) -> N
 
 
 async def test_lost_content_is_reported_as_a_missing_file(database: None, caller: Caller) -> None:
-    file = await in_db_thread(lambda: keep(caller, png()))
+    file = await in_db_thread(lambda: store_file(caller, png()))
     (settings.STATE_DIR / "files" / file.pk[-2:] / file.pk).unlink()
     begun = await abegin(caller, input=[{"role": "user", "content": [{"type": "input_image", "file_id": file.pk}]}])
     found = await TeamAttachments(caller.team.pk).load(begun.context.items, files=False, inline_images=False)

@@ -26,7 +26,7 @@ def rolled_back(database: None) -> Iterator[None]:
         transaction.set_rollback(True)
 
 
-def batches(caller: Caller, number: int, **columns: Any) -> list[str]:
+def create_batches(caller: Caller, number: int, **columns: Any) -> list[str]:
     """Create batches of this caller, oldest first."""
     at = now()
     rows = [
@@ -45,37 +45,37 @@ def batches(caller: Caller, number: int, **columns: Any) -> list[str]:
     return [batch.pk for batch in Batch.objects.bulk_create(rows)]
 
 
-def begun(caller: Caller, number: int) -> list[str]:
+def create_started(caller: Caller, number: int) -> list[str]:
     """Create batches in progress, each with one line."""
-    made = batches(caller, number, status=BatchStatus.IN_PROGRESS, total=1)
+    made = create_batches(caller, number, status=BatchStatus.IN_PROGRESS, total=1)
     lines = [BatchLine(team=caller.team, batch_id=pk, position=0, custom_id="a", body="{}") for pk in made]
     BatchLine.objects.bulk_create(lines)
     return made
 
 
-def taken(most: int) -> set[str]:
+def claim_all(most: int) -> set[str]:
     """Return the batches that a worker claims now."""
     return {job.batch_id for job in queue.claim_batches(limit=most, own=[])}
 
 
 def test_teams_take_turns_with_their_oldest_batch_first(rolled_back: None, make_caller: MakeCaller) -> None:
     many, few = make_caller(), make_caller()
-    first, second = batches(many, 5), batches(few, 1)
-    assert taken(2) == {first[0], second[0]}
+    first, second = create_batches(many, 5), create_batches(few, 1)
+    assert claim_all(2) == {first[0], second[0]}
 
 
 def test_a_team_with_active_batches_waits_for_other_teams(rolled_back: None, make_caller: MakeCaller) -> None:
     many, late = make_caller(), make_caller()
-    first = batches(many, 5)
-    assert taken(2) == set(first[:2])
-    second = batches(late, 2)
-    assert taken(1) == {second[0]}
-    assert taken(1) == {second[1]}
-    assert taken(9) == set(first[2:])
+    first = create_batches(many, 5)
+    assert claim_all(2) == set(first[:2])
+    second = create_batches(late, 2)
+    assert claim_all(1) == {second[0]}
+    assert claim_all(1) == {second[1]}
+    assert claim_all(9) == set(first[2:])
 
 
 def test_many_batches_of_one_team_do_not_hide_those_of_others(rolled_back: None, make_caller: MakeCaller) -> None:
     many, late = make_caller(), make_caller()
-    begun(many, queue._MAX_BATCHES + 1)
-    (second,) = begun(late, 1)
+    create_started(many, queue._MAX_BATCHES + 1)
+    (second,) = create_started(late, 1)
     assert second in {line.batch_id for line in queue.claim_lines(slots=4, own=[])}

@@ -40,7 +40,7 @@ async def broken_line() -> AsyncIterator[tuple[Proxy, GroupCommit[Change]]]:
         yield proxy, GroupCommit(apply, recall=marker.recall, name="test")
 
 
-def ending(begun: Begun, *, token: int = 1) -> Change:
+def ending_change(begun: Begun, *, token: int = 1) -> Change:
     """Return a change that ends the response, with an event and a usage record."""
     who, at = begun.who, now()
     event = EventBatch(
@@ -53,7 +53,7 @@ def ending(begun: Begun, *, token: int = 1) -> Change:
     return Change(team_id=who.team_id, insert=[event, spent], update=update)
 
 
-def kept(begun: Begun) -> tuple[int, int, str]:
+def stored_counts(begun: Begun) -> tuple[int, int, str]:
     """Return the numbers of events after the opening and of usage records, and the response's status."""
     with scope.team(begun.who.team_id):
         events = EventBatch.objects.filter(response_id=begun.who.response_id, first_sequence=2).count()
@@ -67,12 +67,12 @@ async def test_an_unconfirmed_commit_is_not_repeated(database: None, caller: Cal
         await commit.submit(Change(team_id=begun.who.team_id))
         proxy.cut_at(COMMITTED)
         outcomes = await asyncio.gather(
-            commit.submit(ending(begun)), commit.submit(ending(other, token=7)), return_exceptions=True
+            commit.submit(ending_change(begun)), commit.submit(ending_change(other, token=7)), return_exceptions=True
         )
         assert proxy.has_cut
     assert [type(outcome) for outcome in outcomes] == [type(None), LeaseLost]
-    assert await in_db_thread(lambda: kept(begun)) == (1, 1, "failed")
-    assert await in_db_thread(lambda: kept(other)) == (0, 0, "in_progress")
+    assert await in_db_thread(lambda: stored_counts(begun)) == (1, 1, "failed")
+    assert await in_db_thread(lambda: stored_counts(other)) == (0, 0, "in_progress")
 
 
 async def test_a_failed_commit_is_repeated(database: None, caller: Caller) -> None:
@@ -80,9 +80,9 @@ async def test_a_failed_commit_is_repeated(database: None, caller: Caller) -> No
     async with broken_line() as (proxy, commit):
         await commit.submit(Change(team_id=begun.who.team_id))
         proxy.cut_at(COMMIT)
-        await commit.submit(ending(begun))
+        await commit.submit(ending_change(begun))
         assert proxy.has_cut
-    assert await in_db_thread(lambda: kept(begun)) == (1, 1, "failed")
+    assert await in_db_thread(lambda: stored_counts(begun)) == (1, 1, "failed")
 
 
 async def test_each_process_keeps_one_mark(database: None, caller: Caller) -> None:

@@ -47,7 +47,7 @@ def row_of(made: Begun) -> Response:
         return Response.objects.get(pk=made.who.response_id)
 
 
-async def play(run: Run, recorder: Recorder, *, steps: int) -> bool:
+async def record_steps(run: Run, recorder: Recorder, *, steps: int) -> bool:
     """Record this many steps. Return whether the run has ended."""
     async with aclosing(run.steps()) as playing:
         async for step in playing:
@@ -67,13 +67,15 @@ def resumed(made: Begun, script: Sequence[Sequence[Chunk]]) -> tuple[resume.Resu
         return resume.load(response_id=made.who.response_id, model=left), left
 
 
-async def cut(made: Begun, script: Sequence[Sequence[Chunk]], *, after: int) -> tuple[dict[str, Any], ScriptedModel]:
+async def interrupt_and_resume(
+    made: Begun, script: Sequence[Sequence[Chunk]], *, after: int
+) -> tuple[dict[str, Any], ScriptedModel]:
     """Interrupt a run after this many steps. Return its response and the model of the process that resumed it."""
-    await play(made.run(ScriptedModel(*script)), made.recorder, steps=after)
+    await record_steps(made.run(ScriptedModel(*script)), made.recorder, steps=after)
     made.recorder._flush()
     await everything_written(made)
     successor, model = await in_db_thread(lambda: resumed(made, script))
-    assert await play(successor.run, successor.recorder, steps=1000)
+    assert await record_steps(successor.run, successor.recorder, steps=1000)
     await everything_written(made)
     log, body = await in_db_thread(lambda: (log_of(made), body_of(made)))
     assert_well_formed(log)
@@ -84,7 +86,7 @@ async def cut(made: Begun, script: Sequence[Sequence[Chunk]], *, after: int) -> 
 @pytest.mark.parametrize("after", range(4))
 async def test_a_compacting_run_resumes_after_its_last_step(database: None, caller: Caller, after: int) -> None:
     made = await begun(caller, input=TALK, context_management=MANAGED)
-    body, model = await cut(made, [NOTES, ANSWER], after=after)
+    body, model = await interrupt_and_resume(made, [NOTES, ANSWER], after=after)
     shown = [item for item in body["output"] if item.get("status") != "incomplete"]
     assert (body["status"], [item["type"] for item in shown]) == ("completed", ["compaction", "message"])
     assert body["output"][0]["encrypted_content"].startswith("s1.")
@@ -97,6 +99,6 @@ async def test_a_compacting_run_resumes_after_its_last_step(database: None, call
 @pytest.mark.parametrize("after", range(3))
 async def test_a_requested_compaction_is_made_only_once(database: None, caller: Caller, after: int) -> None:
     made = await begun(caller, input=[*TALK, {"type": "compaction_trigger"}])
-    body, _ = await cut(made, [NOTES], after=after)
+    body, _ = await interrupt_and_resume(made, [NOTES], after=after)
     assert (body["status"], [item["type"] for item in body["output"]]) == ("completed", ["compaction"])
     assert body["usage"]["input_tokens"] == 5

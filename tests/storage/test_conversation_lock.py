@@ -48,7 +48,7 @@ def conversation_id(principal: Principal) -> str:
     return services.create_conversation(principal=principal, items=[], metadata={}).pk
 
 
-def take(principal: Principal, conversation_id: str, response_id: str) -> None:
+def acquire_lock(principal: Principal, conversation_id: str, response_id: str) -> None:
     with scope.team(principal.team_id):
         conversation_lock.acquire(team_id=principal.team_id, conversation_id=conversation_id, response_id=response_id)
 
@@ -67,17 +67,17 @@ def store_response(caller: Caller, conversation_id: str, response_id: str | None
     return Change(team_id=change.team_id, insert=change.insert, lock=lock)
 
 
-def age(principal: Principal, response_id: str) -> None:
+def expire_lease(principal: Principal, response_id: str) -> None:
     """Expire the lease of a response."""
     with scope.team(principal.team_id):
         Response.objects.filter(pk=response_id).update(lease_until=now() - timedelta(seconds=1))
 
 
-def made(principal: Principal, caller: Caller, conversation_id: str) -> str:
+def store_locked_response(principal: Principal, caller: Caller, conversation_id: str) -> str:
     """Store a running response that has locked the conversation."""
     change = store_response(caller, conversation_id)
     assert change.lock is not None
-    take(principal, conversation_id, change.lock.response_id)
+    acquire_lock(principal, conversation_id, change.lock.response_id)
     assert store.apply([change]) == [None]
     return change.lock.response_id
 
@@ -86,17 +86,17 @@ def made(principal: Principal, caller: Caller, conversation_id: str) -> str:
 
 
 def test_a_locked_conversation_cannot_be_locked_again(principal: Principal, conversation_id: str) -> None:
-    take(principal, conversation_id, "resp_1")
+    acquire_lock(principal, conversation_id, "resp_1")
     with pytest.raises(ConversationLocked):
-        take(principal, conversation_id, "resp_2")
+        acquire_lock(principal, conversation_id, "resp_2")
     assert owner(principal, conversation_id) == "resp_1"
 
 
 def test_a_lock_without_a_response_expires(principal: Principal, conversation_id: str) -> None:
-    take(principal, conversation_id, "resp_1")
+    acquire_lock(principal, conversation_id, "resp_1")
     with scope.team(principal.team_id):
         ConversationLock.objects.update(until=now() - timedelta(seconds=1))
-    take(principal, conversation_id, "resp_2")
+    acquire_lock(principal, conversation_id, "resp_2")
     assert owner(principal, conversation_id) == "resp_2"
 
 
@@ -104,7 +104,7 @@ def test_a_response_that_lost_its_lock_is_not_stored(
     principal: Principal, caller: Caller, conversation_id: str
 ) -> None:
     late = store_response(caller, conversation_id)
-    take(principal, conversation_id, "resp_2")
+    acquire_lock(principal, conversation_id, "resp_2")
     (lost,) = store.apply([late])
     assert isinstance(lost, store.LeaseLost)
     with scope.team(principal.team_id):
@@ -114,7 +114,7 @@ def test_a_response_that_lost_its_lock_is_not_stored(
 def test_the_lock_of_a_stored_response_is_not_released(
     principal: Principal, caller: Caller, conversation_id: str
 ) -> None:
-    response_id = made(principal, caller, conversation_id)
+    response_id = store_locked_response(principal, caller, conversation_id)
     conversation_lock.release(team_id=principal.team_id, conversation_id=conversation_id, response_id=response_id)
     assert owner(principal, conversation_id) == response_id
 
@@ -130,9 +130,9 @@ def test_a_client_that_disconnects_while_locking_releases_the_lock(principal: Pr
     asking = loop.create_task(ask())
     with ThreadPoolExecutor(1) as other:
         with scope.team(principal.team_id):
-            take(principal, conversation_id, "resp_1")
+            acquire_lock(principal, conversation_id, "resp_1")
             asked = other.submit(loop.run_until_complete, asyncio.wait([asking]))
-            eventually(lambda: waiting() == 1)
+            eventually(lambda: waiting_sessions() == 1)
             loop.call_soon_threadsafe(asking.cancel)
             transaction.set_rollback(True)
         asked.result()
@@ -141,7 +141,7 @@ def test_a_client_that_disconnects_while_locking_releases_the_lock(principal: Pr
     assert owner(principal, conversation_id) is None
 
 
-def waiting() -> int:
+def waiting_sessions() -> int:
     """Return the number of sessions that wait for a lock of this one."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))")
@@ -151,14 +151,14 @@ def waiting() -> int:
 def test_a_dead_run_is_ended_before_its_conversation_is_locked_again(
     principal: Principal, caller: Caller, conversation_id: str
 ) -> None:
-    response_id = made(principal, caller, conversation_id)
+    response_id = store_locked_response(principal, caller, conversation_id)
     with pytest.raises(ConversationLocked):
-        take(principal, conversation_id, "resp_2")
-    age(principal, response_id)
+        acquire_lock(principal, conversation_id, "resp_2")
+    expire_lease(principal, response_id)
     with pytest.raises(DeadLockOwner):
-        take(principal, conversation_id, "resp_2")
+        acquire_lock(principal, conversation_id, "resp_2")
     sweeper.end_dead_run(response_id=response_id)
-    take(principal, conversation_id, "resp_2")
+    acquire_lock(principal, conversation_id, "resp_2")
     with scope.team(principal.team_id):
         assert Response.objects.get(pk=response_id).status == "failed"
 
@@ -166,7 +166,7 @@ def test_a_dead_run_is_ended_before_its_conversation_is_locked_again(
 def test_a_request_ends_the_dead_run_that_locks_its_conversation(
     principal: Principal, caller: Caller, conversation_id: str
 ) -> None:
-    age(principal, made(principal, caller, conversation_id))
+    expire_lease(principal, store_locked_response(principal, caller, conversation_id))
     body = parse_create({"model": "m", "input": "Hi", "conversation": conversation_id})
     context = asyncio.run(conversation_runs.lock_and_read(principal=principal, body=body, response_id="resp_2"))
     assert context.conversation_id == conversation_id
@@ -176,20 +176,20 @@ def test_a_request_ends_the_dead_run_that_locks_its_conversation(
 def test_a_background_run_keeps_its_lock_without_a_worker(
     principal: Principal, caller: Caller, conversation_id: str
 ) -> None:
-    response_id = made(principal, caller, conversation_id)
+    response_id = store_locked_response(principal, caller, conversation_id)
     with scope.team(principal.team_id):
         Response.objects.filter(pk=response_id).update(background=True, lease_until=None)
     with pytest.raises(ConversationLocked):
-        take(principal, conversation_id, "resp_2")
-    age(principal, response_id)
+        acquire_lock(principal, conversation_id, "resp_2")
+    expire_lease(principal, response_id)
     with pytest.raises(ConversationLocked):
-        take(principal, conversation_id, "resp_2")
+        acquire_lock(principal, conversation_id, "resp_2")
 
 
 def test_locks_of_responses_that_were_never_stored_are_deleted(principal: Principal, caller: Caller) -> None:
     names = [services.create_conversation(principal=principal, items=[], metadata={}).pk for _ in range(2)]
-    take(principal, names[0], "resp_never_made")
-    response_id = made(principal, caller, names[1])
+    acquire_lock(principal, names[0], "resp_never_made")
+    response_id = store_locked_response(principal, caller, names[1])
     with scope.team(principal.team_id):
         ConversationLock.objects.update(until=now() - timedelta(days=1))
     assert conversation_lock.delete_stale_locks() >= 1
@@ -199,7 +199,7 @@ def test_locks_of_responses_that_were_never_stored_are_deleted(principal: Princi
 def test_a_resumed_run_appends_all_of_its_items(principal: Principal, caller: Caller, conversation_id: str) -> None:
     """The placements of the interrupted run are read from the rows, including fragments."""
     begun, _ = prepare(caller)
-    response_id = made(principal, caller, conversation_id)
+    response_id = store_locked_response(principal, caller, conversation_id)
     with scope.team(principal.team_id):
         response = Response.objects.get(pk=response_id)
         stored = Placement.objects.filter(owner=response_id).values_list("item_id", flat=True)
@@ -227,7 +227,7 @@ def compaction(principal: Principal, **more: Any) -> Compaction:
     return Compaction(encrypted_content=sealed, **more)
 
 
-def fill(principal: Principal, conversation_id: str, length: int) -> None:
+def add_items(principal: Principal, conversation_id: str, length: int) -> None:
     for start in range(0, length, 1000):
         texts = [str(number) for number in range(start, min(start + 1000, length))]
         services.append_items(
@@ -251,13 +251,13 @@ def test_reading_a_long_conversation_takes_no_more_statements(principal: Princip
     counts = set()
     for length in (0, 10, 2000):
         name = services.create_conversation(principal=principal, items=[], metadata={}).pk
-        fill(principal, name, length)
+        add_items(principal, name, length)
         counts.add(len(statements(partial(read, principal, name, new_id("resp")))))
     assert counts == {4}
 
 
 def test_items_before_a_compaction_item_are_not_read(principal: Principal, conversation_id: str) -> None:
-    fill(principal, conversation_id, 3000)
+    add_items(principal, conversation_id, 3000)
     services.append_items(
         principal=principal, conversation_id=conversation_id, items=[compaction(principal), message("after")]
     )
@@ -275,13 +275,13 @@ def rows_looked_at(principal: Principal, conversation_id: str) -> int:
         cursor.execute("SET LOCAL enable_seqscan = off")
         cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + conversation_selectors._CONTEXT, values)
         ((plan,),) = cursor.fetchall()
-    return touched(plan[0]["Plan"])
+    return rows_touched(plan[0]["Plan"])
 
 
-def touched(node: dict[str, Any]) -> int:
+def rows_touched(node: dict[str, Any]) -> int:
     """Return rows times loops, summed over the whole plan."""
     own = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
-    return int(own) + sum(touched(child) for child in node.get("Plans", ()))
+    return int(own) + sum(rows_touched(child) for child in node.get("Plans", ()))
 
 
 def test_a_fork_and_a_deletion_keep_the_start_of_the_context(principal: Principal, conversation_id: str) -> None:

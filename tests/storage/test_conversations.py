@@ -63,7 +63,7 @@ def page(principal: Principal, conversation_id: str, cursor: str | None) -> list
         return list(selectors.list_items(conversation=conversation, page=request).rows)
 
 
-def middle(principal: Principal, conversation_id: str) -> str:
+def middle_item_id(principal: Principal, conversation_id: str) -> str:
     """Return the id of an item in the middle."""
     with scope.team(principal.team_id):
         places = Placement.objects.filter(owner=conversation_id).order_by("position").select_related("item")
@@ -92,7 +92,7 @@ def test_appending_to_a_long_conversation_takes_no_more_statements(principal: Pr
     counts = []
     for length in LENGTHS:
         one = begin(principal, length)
-        item = middle(principal, one)
+        item = middle_item_id(principal, one)
         counts.append(len(statements(partial(OPERATIONS[name], principal, one, item))))
     assert counts[0] == counts[1] <= MOST
 
@@ -108,7 +108,7 @@ def test_a_new_conversation_with_20_items_takes_as_many_statements_as_with_one(p
 # -- concurrent writes -------------------------------------------------------------------------------------------------
 
 
-def at_once(*works: Callable[[], Any]) -> list[Any]:
+def run_concurrently(*works: Callable[[], Any]) -> list[Any]:
     """Run the calls concurrently. Return each result or API error."""
 
     def run(work: Callable[[], Any]) -> Any:
@@ -125,7 +125,7 @@ def at_once(*works: Callable[[], Any]) -> list[Any]:
 
 def test_concurrent_appends_lose_duplicate_and_mix_nothing(principal: Principal) -> None:
     one = begin(principal, 0)
-    at_once(*(partial(add, principal, one, f"{n}a", f"{n}b") for n in range(8)))
+    run_concurrently(*(partial(add, principal, one, f"{n}a", f"{n}b") for n in range(8)))
     with scope.team(principal.team_id):
         places = Placement.objects.filter(owner=one).order_by("position").select_related("item")
         texts = [place.item.body["content"][0]["text"] for place in places]
@@ -138,8 +138,8 @@ def test_concurrent_appends_lose_duplicate_and_mix_nothing(principal: Principal)
 @pytest.mark.parametrize("attempt", range(5))
 def test_an_item_deleted_while_it_is_referenced_is_kept_or_not_found(principal: Principal, attempt: int) -> None:
     one, other = begin(principal, 1), begin(principal, 0)
-    item = middle(principal, one)
-    gone, shared = at_once(
+    item = middle_item_id(principal, one)
+    gone, shared = run_concurrently(
         lambda: services.delete_item(
             team_id=principal.team_id, actor=principal.actor, conversation_id=one, item_id=item, request_id=""
         ),
@@ -153,7 +153,7 @@ def test_an_item_deleted_while_it_is_referenced_is_kept_or_not_found(principal: 
 
 def test_an_append_after_the_deletion_finds_no_conversation(principal: Principal) -> None:
     one = begin(principal, 3)
-    _, *added = at_once(
+    _, *added = run_concurrently(
         lambda: services.delete_conversation(
             team_id=principal.team_id, actor=principal.actor, conversation_id=one, request_id=""
         ),

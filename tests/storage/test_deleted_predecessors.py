@@ -22,7 +22,7 @@ from tests.support.web import WebProcess
 _WAITING = "SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))"
 
 
-def follower(caller: Caller, previous_id: str) -> tuple[str, Change]:
+def new_successor(caller: Caller, previous_id: str) -> tuple[str, Change]:
     """Return the id of a new successor and the change that stores it."""
     begun, change = prepare(caller, previous_response_id=previous_id)
     response_id = begun.who.response_id
@@ -39,7 +39,7 @@ def delete(caller: Caller, response_id: str) -> None:
 
 def test_a_response_to_a_deleted_predecessor_is_not_stored(database: None, caller: Caller) -> None:
     previous = begin(caller).who.response_id
-    _, change = follower(caller, previous)
+    _, change = new_successor(caller, previous)
     delete(caller, previous)
     other, unconcerned = prepare(caller)
     lost, made = store.apply([change, unconcerned])
@@ -51,7 +51,7 @@ def test_a_response_to_a_deleted_predecessor_is_not_stored(database: None, calle
 def test_a_deletion_waits_for_a_new_successor_and_links_it(database: None, caller: Caller) -> None:
     first = begin(caller).who.response_id
     second = begin(caller, previous_response_id=first).who.response_id
-    third, change = follower(caller, second)
+    third, change = new_successor(caller, second)
 
     def work(*_: Any) -> None:
         try:
@@ -63,13 +63,13 @@ def test_a_deletion_waits_for_a_new_successor_and_links_it(database: None, calle
         with scope.team(caller.team.pk):
             assert store.apply([change]) == [None]
             deleting = other.submit(work)
-            eventually(lambda: waiting() == 1 and not deleting.done())
+            eventually(lambda: waiting_sessions() == 1 and not deleting.done())
         deleting.result()
     with scope.team(caller.team.pk):
         assert Response.objects.get(pk=third).previous_response_id == first
 
 
-def waiting() -> int:
+def waiting_sessions() -> int:
     """Return the number of sessions that wait for a lock of this one."""
     with connections["default"].cursor() as cursor:
         cursor.execute(_WAITING)

@@ -29,7 +29,7 @@ def seconds_until(happened: Callable[[], bool]) -> float:
     return time.monotonic() - began
 
 
-def is_admitted(secret: str) -> bool:
+def is_accepted(secret: str) -> bool:
     """Return whether the key is accepted."""
     try:
         directory.principal(secret)
@@ -52,9 +52,9 @@ def test_a_key_resolves_to_its_team_and_limits(database: None, make_caller: Make
 
 
 def test_a_revoked_key_is_rejected_within_two_seconds(database: None, caller: Caller) -> None:
-    assert is_admitted(caller.secret)
+    assert is_accepted(caller.secret)
     assert services.revoke_key(key=caller.key)
-    assert seconds_until(lambda: not is_admitted(caller.secret)) < PROMISED_SECONDS
+    assert seconds_until(lambda: not is_accepted(caller.secret)) < PROMISED_SECONDS
     with pytest.raises(Unauthorized) as refused:
         directory.principal(caller.secret)
     assert refused.value.code == "api_key_revoked"
@@ -66,8 +66,8 @@ def test_a_key_can_only_be_revoked_once(database: None, caller: Caller) -> None:
 
 def test_an_expired_key_is_rejected_even_if_it_is_cached(database: None, make_caller: MakeCaller) -> None:
     caller = make_caller(expires_at=now() + timedelta(seconds=0.3))
-    assert is_admitted(caller.secret)
-    assert seconds_until(lambda: not is_admitted(caller.secret)) < directory.CACHE_SECONDS
+    assert is_accepted(caller.secret)
+    assert seconds_until(lambda: not is_accepted(caller.secret)) < directory.CACHE_SECONDS
     with pytest.raises(Unauthorized) as refused:
         directory.principal(caller.secret)
     assert refused.value.code == "api_key_expired"
@@ -113,7 +113,7 @@ def name() -> str:
     return f"model-{uuid.uuid4().hex}"
 
 
-def add(name: str, *teams: Team, default: bool = False, upstream_model: str = "", enabled: bool = True) -> str:
+def add_route(name: str, *teams: Team, default: bool = False, upstream_model: str = "", enabled: bool = True) -> str:
     """Route a name to a new upstream, for these teams or for all. Return the upstream's id."""
     upstream = Upstream.objects.create(name=uuid.uuid4().hex, base_url="http://x/v1", api_key="k", is_default=default)
     model = Model.objects.create(name=name, upstream=upstream, upstream_model=upstream_model, enabled=enabled)
@@ -130,18 +130,18 @@ async def route(caller: Caller, model: str) -> Route:
 
 
 async def test_an_exact_name_wins_over_the_wildcard(database: None, caller: Caller, name: str) -> None:
-    _, own = await in_db_thread(lambda: (add("*", caller.team, default=True), add(name)))
+    _, own = await in_db_thread(lambda: (add_route("*", caller.team, default=True), add_route(name)))
     assert (await route(caller, name)).upstream.id == own
 
 
 async def test_any_other_name_matches_the_wildcard(database: None, caller: Caller, name: str) -> None:
-    star = await in_db_thread(lambda: add("*", caller.team))
+    star = await in_db_thread(lambda: add_route("*", caller.team))
     found = await route(caller, name)
     assert (found.upstream.id, found.model, found.upstream_model) == (star, name, name)
 
 
 async def test_a_route_of_the_team_wins_over_a_shared_one(database: None, caller: Caller, name: str) -> None:
-    _, own = await in_db_thread(lambda: (add(name, default=True), add(name, caller.team)))
+    _, own = await in_db_thread(lambda: (add_route(name, default=True), add_route(name, caller.team)))
     assert (await route(caller, name)).upstream.id == own
 
 
@@ -150,24 +150,24 @@ async def test_a_route_of_several_teams_counts_as_own_for_each(
 ) -> None:
     callers = await in_db_thread(lambda: [make_caller() for _ in range(3)])
     teams = [caller.team for caller in callers]
-    everybodys, shared = await in_db_thread(lambda: (add(name, default=True), add(name, *teams[:2])))
+    everybodys, shared = await in_db_thread(lambda: (add_route(name, default=True), add_route(name, *teams[:2])))
     found = [(await route(caller, name)).upstream.id for caller in callers]
     assert found == [shared, shared, everybodys]
 
 
 async def test_the_default_upstream_wins_over_others(database: None, caller: Caller, name: str) -> None:
-    _, default, _ = await in_db_thread(lambda: (add(name), add(name, default=True), add(name)))
+    _, default, _ = await in_db_thread(lambda: (add_route(name), add_route(name, default=True), add_route(name)))
     assert (await route(caller, name)).upstream.id == default
 
 
 async def test_the_oldest_of_equal_routes_wins(database: None, caller: Caller, name: str) -> None:
-    oldest, _ = await in_db_thread(lambda: (add(name), add(name)))
+    oldest, _ = await in_db_thread(lambda: (add_route(name), add_route(name)))
     assert (await route(caller, name)).upstream.id == oldest
 
 
 async def test_a_model_of_another_team_is_not_found(database: None, make_caller: MakeCaller, name: str) -> None:
     mine, other = await in_db_thread(lambda: (make_caller(), make_caller()))
-    theirs = await in_db_thread(lambda: {add(name, other.team), add("*", other.team)})
+    theirs = await in_db_thread(lambda: {add_route(name, other.team), add_route("*", other.team)})
     assert await upstream_of(other, name) in theirs
     # Another test may have left a wildcard for all teams.
     assert await upstream_of(mine, name) == await upstream_of(mine, f"{name}-unknown")
@@ -183,40 +183,40 @@ async def upstream_of(caller: Caller, model: str) -> str | None:
 
 
 async def test_a_disabled_route_is_ignored(database: None, caller: Caller, name: str) -> None:
-    disabled, other = await in_db_thread(lambda: (add(name, caller.team, enabled=False), add(name)))
+    disabled, other = await in_db_thread(lambda: (add_route(name, caller.team, enabled=False), add_route(name)))
     assert (await route(caller, name)).upstream.id == other != disabled
 
 
 async def test_a_key_can_be_limited_to_some_models(database: None, make_caller: MakeCaller, name: str) -> None:
     caller = await in_db_thread(lambda: make_caller(allowed_models=["another"]))
-    await in_db_thread(lambda: add(name, caller.team))
+    await in_db_thread(lambda: add_route(name, caller.team))
     with pytest.raises(ModelNotFound):
         await route(caller, name)
 
 
 async def test_the_upstream_may_use_another_model_name(database: None, caller: Caller, name: str) -> None:
-    await in_db_thread(lambda: add(name, caller.team, upstream_model="gpt"))
+    await in_db_thread(lambda: add_route(name, caller.team, upstream_model="gpt"))
     found = await route(caller, name)
     assert (found.model, found.upstream_model, found.upstream.api_key) == (name, "gpt", "k")
 
 
 async def test_the_wildcard_is_not_a_model_name(database: None, caller: Caller) -> None:
-    await in_db_thread(lambda: add("*", caller.team))
+    await in_db_thread(lambda: add_route("*", caller.team))
     with pytest.raises(ModelNotFound):
         await route(caller, "*")
 
 
 async def test_a_new_route_is_found_within_two_seconds(database: None, caller: Caller, name: str) -> None:
-    old = await in_db_thread(lambda: add(name))
+    old = await in_db_thread(lambda: add_route(name))
     assert (await route(caller, name)).upstream.id == old
-    new = await in_db_thread(lambda: add(name, caller.team))
+    new = await in_db_thread(lambda: add_route(name, caller.team))
     began = time.monotonic()
     while (await route(caller, name)).upstream.id != new:
         assert time.monotonic() - began < PROMISED_SECONDS
 
 
 def test_the_key_of_an_upstream_is_encrypted_and_never_shown(database: None, name: str) -> None:
-    upstream = Upstream.objects.get(pk=add(name))
+    upstream = Upstream.objects.get(pk=add_route(name))
     with connection.cursor() as cursor:
         cursor.execute("SELECT api_key FROM tenants_upstream WHERE id = %s", [upstream.pk])
         (stored,) = cursor.fetchone()

@@ -49,7 +49,7 @@ def principal(database: None, caller: Caller) -> Principal:
 
 
 @asynccontextmanager
-async def running(caller: Caller, *, gates: int = 1) -> AsyncIterator[Running]:
+async def running_response(caller: Caller, *, gates: int = 1) -> AsyncIterator[Running]:
     """A run that sends one word, and another one after each gate."""
     begun = await abegin(caller, background=True)
     events = [asyncio.Event() for _ in range(gates)]
@@ -64,7 +64,7 @@ async def running(caller: Caller, *, gates: int = 1) -> AsyncIterator[Running]:
         await live.finished()
 
 
-async def followed(principal: Principal, run: Running, *, after: int = -1) -> bytes:
+async def follow_to_end(principal: Principal, run: Running, *, after: int = -1) -> bytes:
     """Return all bytes that a follower receives."""
     frames = await follow.follow(principal=principal, response_id=run.response_id, after=after, obfuscation=True)
     return b"".join([data async for data in frames])
@@ -75,7 +75,7 @@ def numbers(raw: bytes) -> list[int]:
     return [int(number) for number in re.findall(rb'"sequence_number":(\d+)', raw)]
 
 
-async def seen(frames: AsyncIterator[bytes], words: bytes) -> None:
+async def read_until(frames: AsyncIterator[bytes], words: bytes) -> None:
     """Read until these words were received."""
     async with asyncio.timeout(10):
         while words not in await anext(frames):
@@ -91,8 +91,8 @@ async def until(look: Callable[[], bool]) -> None:
 
 @pytest.mark.slow
 async def test_the_number_of_followers_does_not_multiply_the_reads(caller: Caller, principal: Principal) -> None:
-    async with running(caller, gates=DELTAS) as run:
-        followers = [asyncio.create_task(followed(principal, run)) for _ in range(300)]
+    async with running_response(caller, gates=DELTAS) as run:
+        followers = [asyncio.create_task(follow_to_end(principal, run)) for _ in range(300)]
         await until(lambda: getattr(follow._Tail._open.get(run.response_id), "_followers", 0) == 300)
         async with captured_statements() as statements:
             for gate in run.gates:
@@ -112,9 +112,9 @@ def log_numbers(run: Running) -> list[int]:
 
 
 async def test_following_from_a_later_number_waits_for_it(caller: Caller, principal: Principal) -> None:
-    async with running(caller) as run:
-        beyond = asyncio.create_task(followed(principal, run, after=6))
-        far_beyond = asyncio.create_task(followed(principal, run, after=999))
+    async with running_response(caller) as run:
+        beyond = asyncio.create_task(follow_to_end(principal, run, after=6))
+        far_beyond = asyncio.create_task(follow_to_end(principal, run, after=999))
         run.gates[0].set()
         raw = await beyond
         last = (await in_db_thread(lambda: log_numbers(run)))[-1]
@@ -123,11 +123,11 @@ async def test_following_from_a_later_number_waits_for_it(caller: Caller, princi
 
 
 async def test_followers_of_a_deleted_run_stop_waiting(caller: Caller, principal: Principal) -> None:
-    async with running(caller) as run:
+    async with running_response(caller) as run:
         frames = await follow.follow(principal=principal, response_id=run.response_id, after=-1, obfuscation=True)
-        await seen(frames, b"Hel")
+        await read_until(frames, b"Hel")
         await in_db_thread(lambda: delete(run))
-        await seen(frames, b"[DONE]")
+        await read_until(frames, b"[DONE]")
     assert run.live.end is not None
 
 
@@ -141,8 +141,8 @@ async def test_without_redis_followers_get_everything_and_cancelled_runs_stop(
     caller: Caller, principal: Principal, settings: Settings
 ) -> None:
     settings.REDIS_URL = "redis://127.0.0.1:1/0"
-    async with running(caller) as run:
-        follower = asyncio.create_task(followed(principal, run))
+    async with running_response(caller) as run:
+        follower = asyncio.create_task(follow_to_end(principal, run))
         await until(lambda: bool(run.model.opened))
         await in_db_thread(lambda: cancel(principal, run))
         async with asyncio.timeout(1.5):

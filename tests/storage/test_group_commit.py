@@ -41,7 +41,7 @@ def change(begun: Begun, number: int, *, token: int | None = None) -> Change:
     return Change(team_id=who.team_id, insert=[events(begun, number)], update=update)
 
 
-def written(*begun: Begun) -> list[tuple[int, int]]:
+def stored_batches(*begun: Begun) -> list[tuple[int, int]]:
     """Return number and transaction of the batches after the opening, in row order."""
     with scope.team(*{one.who.team_id for one in begun}), connection.cursor() as cursor:
         ids = [one.who.response_id for one in begun]
@@ -53,7 +53,7 @@ def written(*begun: Begun) -> list[tuple[int, int]]:
         return list(cursor.fetchall())
 
 
-async def settled(*futures: "asyncio.Future[None]") -> list[Any]:
+async def outcomes_of(*futures: "asyncio.Future[None]") -> list[Any]:
     """Return the outcome of each change."""
     return await asyncio.gather(*futures, return_exceptions=True)
 
@@ -61,8 +61,8 @@ async def settled(*futures: "asyncio.Future[None]") -> list[Any]:
 async def test_concurrent_changes_are_committed_together_in_order(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     numbers = range(2, 2 + MANY)
-    assert await settled(*(writer.submit(change(begun, number)) for number in numbers)) == [None] * MANY
-    found = await in_db_thread(lambda: written(begun))
+    assert await outcomes_of(*(writer.submit(change(begun, number)) for number in numbers)) == [None] * MANY
+    found = await in_db_thread(lambda: stored_batches(begun))
     assert [number for number, _ in found] == list(numbers)
     assert len({transaction for _, transaction in found}) < MANY / 4
 
@@ -70,16 +70,16 @@ async def test_concurrent_changes_are_committed_together_in_order(database: None
 async def test_an_invalid_change_does_not_fail_others_in_its_group(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     taken = change(begun, 0)  # the opening is already stored
-    outcomes = await settled(*(writer.submit(one) for one in (change(begun, 2), taken, change(begun, 3))))
+    outcomes = await outcomes_of(*(writer.submit(one) for one in (change(begun, 2), taken, change(begun, 3))))
     assert (outcomes[0], outcomes[2]) == (None, None)
     assert isinstance(outcomes[1], IntegrityError)
-    assert [number for number, _ in await in_db_thread(lambda: written(begun))] == [2, 3]
+    assert [number for number, _ in await in_db_thread(lambda: stored_batches(begun))] == [2, 3]
 
 
 def test_changes_of_several_teams_share_a_transaction(database: None, make_caller: MakeCaller) -> None:
     begun = [begin(make_caller()) for _ in range(3)]
     assert store.apply([change(one, 2) for one in begun]) == [None] * 3
-    found = written(*begun)
+    found = stored_batches(*begun)
     assert ([number for number, _ in found], len({transaction for _, transaction in found})) == ([2] * 3, 1)
 
 
@@ -87,14 +87,14 @@ def test_a_change_cannot_write_into_another_team(database: None, make_caller: Ma
     mine, theirs = begin(make_caller()), begin(make_caller())
     with pytest.raises(ProgrammingError, match="row-level security"):
         store.apply([Change(team_id=mine.who.team_id, insert=[events(theirs, 2)])])
-    assert written(theirs) == []
+    assert stored_batches(theirs) == []
 
 
 async def test_a_lost_lease_writes_nothing_but_its_group_is_committed(database: None, caller: Caller) -> None:
     lost, held = await abegin(caller), await abegin(caller)
     outcomes = await in_db_thread(lambda: store.apply([change(lost, 2, token=7), change(held, 2, token=1)]))
     assert [type(outcome) for outcome in outcomes] == [LeaseLost, type(None)]
-    assert await in_db_thread(lambda: (len(written(lost)), len(written(held)))) == (0, 1)
+    assert await in_db_thread(lambda: (len(stored_batches(lost)), len(stored_batches(held)))) == (0, 1)
     rows = await in_db_thread(lambda: [response_of(lost), response_of(held)])
     assert [row.turns for row in rows] == [0, 2]
 
@@ -107,7 +107,7 @@ async def test_a_deleted_response_accepts_no_writes(database: None, caller: Call
             response_of(begun).delete()
 
     await in_db_thread(delete)
-    guarded, unguarded = await settled(writer.submit(change(begun, 2, token=1)), writer.submit(change(begun, 3)))
+    guarded, unguarded = await outcomes_of(writer.submit(change(begun, 2, token=1)), writer.submit(change(begun, 3)))
     assert isinstance(guarded, LeaseLost)
     assert isinstance(unguarded, IntegrityError)
 
@@ -123,7 +123,7 @@ async def test_a_lost_connection_is_replaced(database: None, caller: Caller) -> 
     await commit.submit(change(begun, 2))
     await in_db_thread(lambda: terminate(backends[0]))
     await commit.submit(change(begun, 3))
-    assert [number for number, _ in await in_db_thread(lambda: written(begun))] == [2, 3]
+    assert [number for number, _ in await in_db_thread(lambda: stored_batches(begun))] == [2, 3]
     assert len(set(backends)) == 2
 
 
@@ -143,7 +143,7 @@ async def test_an_unavailable_database_is_awaited_up_to_the_limit(
     commit = GroupCommit(apply, name="test", pauses=(0.001, 0.001))
     if waits_forever:
         commit.wait_forever()
-    (outcome,) = await settled(commit.submit(change(begun, 2)))
+    (outcome,) = await outcomes_of(commit.submit(change(begun, 2)))
     assert (type(outcome), len(tries)) == ((type(None), 10) if waits_forever else (InterfaceError, 3))
 
 
@@ -168,7 +168,7 @@ async def test_a_failed_group_is_repeated_change_by_change_in_order() -> None:
         return [None] * len(changes)
 
     commit: GroupCommit[str] = GroupCommit(apply, name="test")
-    outcomes = await settled(*(commit.submit(name) for name in ("a", "bad", "b")))
+    outcomes = await outcomes_of(*(commit.submit(name) for name in ("a", "bad", "b")))
     assert [type(outcome) for outcome in outcomes] == [type(None), ValueError, type(None)]
     assert [name for batch in seen if len(batch) == 1 for name in batch] == ["a", "bad", "b"]
 
@@ -178,7 +178,7 @@ async def test_each_change_gets_its_own_outcome() -> None:
         return [KeyError(name) if name.isupper() else None for name in changes]
 
     commit: GroupCommit[str] = GroupCommit(apply, name="test")
-    outcomes = await settled(*(commit.submit(name) for name in "aBcD"))
+    outcomes = await outcomes_of(*(commit.submit(name) for name in "aBcD"))
     assert [str(outcome) for outcome in outcomes] == ["None", "'B'", "None", "'D'"]
 
 

@@ -40,7 +40,7 @@ SEARCHES: Turns = (
 )
 
 
-class Drawer:
+class FakePassages:
     """A store of passages that are found by their text; `asked` records the queries."""
 
     description = ""
@@ -85,20 +85,20 @@ async def run_steps(begun: Begun, run: Run, recorder: Recorder, steps: int) -> b
     return ended
 
 
-def of(body: Json, kind: str) -> list[Json]:
+def complete_items(body: Json, kind: str) -> list[Json]:
     """Return the items of this type that are complete."""
     return [item for item in body["output"] if item["type"] == kind and item["status"] == "completed"]
 
 
 async def test_searches_are_reported_once_wherever_the_run_stopped(database: None, caller: Caller) -> None:
     for cut in itertools.count():
-        drawer = Drawer()
+        drawer = FakePassages()
         begun = await abegin(caller, input="Go.", tools=[{"type": "file_search", "vector_store_ids": ["vs_1"]}])
         if not await interrupt_and_resume(begun, SEARCHES, partial(FileSearchToolbox, drawer), cut):
             break
         body = await in_db_thread(partial(body_of, begun))
         assert body["status"] == "completed"
-        assert [item["queries"] for item in of(body, "file_search_call")] == [["herons"], ["oaks"]]
+        assert [item["queries"] for item in complete_items(body, "file_search_call")] == [["herons"], ["oaks"]]
         # An interrupted search may be repeated, but not one whose result is stored.
         assert len(drawer.asked) <= 3
         assert [*dict.fromkeys(drawer.asked)] == ["herons", "oaks"]
@@ -118,7 +118,7 @@ async def test_no_program_runs_twice_wherever_the_run_stopped(database: None, ca
             {"type": "shell", "environment": {"type": "container_reference", "container_id": container.pk}},
         ]
         begun = await abegin(caller, input="Go.", tools=shown)
-        tools = partial(both, shown, caller.team.pk)
+        tools = partial(code_tools, shown, caller.team.pk)
         if not await interrupt_and_resume(begun, turns, tools, cut):
             break
         status = (await in_db_thread(partial(body_of, begun)))["status"]
@@ -132,7 +132,7 @@ async def test_no_program_runs_twice_wherever_the_run_stopped(database: None, ca
     assert outcomes == {"completed", "failed"}
 
 
-def both(shown: Sequence[Json], team_id: str) -> Toolbox:
+def code_tools(shown: Sequence[Json], team_id: str) -> Toolbox:
     """Return the code interpreter and the shell, as a run has them."""
     (_, cells), (_, commands) = run_containers(shown, team_id=team_id, key_id=None)
     return combine([CodeInterpreter(cells, kind="code_interpreter"), HostedShell(commands)])

@@ -31,7 +31,7 @@ def short_leases(settings: Settings) -> None:
     settings.LEASE_SECONDS = 3
 
 
-def change(begun: Begun, **values: Any) -> None:
+def change_row(begun: Begun, **values: Any) -> None:
     """Change columns of the response's row, as another process would."""
     with scope.team(begun.who.team_id):
         assert Response.objects.filter(pk=begun.who.response_id, status__in=RUNNING).update(**values) == 1
@@ -39,7 +39,7 @@ def change(begun: Begun, **values: Any) -> None:
 
 def cancel(begun: Begun) -> None:
     """Set the status of the response to cancelled."""
-    change(begun, status=Status.CANCELLED, ended_at=now())
+    change_row(begun, status=Status.CANCELLED, ended_at=now())
 
 
 async def until(look: Callable[[], bool]) -> None:
@@ -49,7 +49,7 @@ async def until(look: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def hanging(caller: Caller) -> tuple[Begun, LiveRun, ScriptedModel, asyncio.Event]:
+async def hanging_run(caller: Caller) -> tuple[Begun, LiveRun, ScriptedModel, asyncio.Event]:
     """A live run whose model has sent one word and hangs."""
     begun, gate = await abegin(caller), asyncio.Event()
     model = ScriptedModel([chunk(content="Hel"), gate, chunk(content="lo"), chunk(finish="stop")])
@@ -62,7 +62,7 @@ async def hanging(caller: Caller) -> tuple[Begun, LiveRun, ScriptedModel, asynci
 
 
 async def test_a_live_run_renews_its_lease(database: None, caller: Caller, short_leases: None) -> None:
-    begun, live, _, gate = await hanging(caller)
+    begun, live, _, gate = await hanging_run(caller)
     first = (await in_db_thread(lambda: response_of(begun))).lease_until
     assert first is not None
     await until(lambda: (response_of(begun).lease_until or first) > first)
@@ -74,14 +74,14 @@ async def test_a_live_run_renews_its_lease(database: None, caller: Caller, short
     ("write", "status"),
     [
         (cancel, Status.CANCELLED),
-        (lambda begun: change(begun, lease_owner="another:1", lease_token=2), Status.IN_PROGRESS),
+        (lambda begun: change_row(begun, lease_owner="another:1", lease_token=2), Status.IN_PROGRESS),
     ],
     ids=["cancelled", "resumed elsewhere"],
 )
 async def test_a_run_that_lost_its_lease_stops_within_a_renewal(
     database: None, caller: Caller, short_leases: None, write: Callable[[Begun], None], status: str
 ) -> None:
-    begun, live, model, _ = await hanging(caller)
+    begun, live, model, _ = await hanging_run(caller)
     await in_db_thread(lambda: write(begun))
     async with asyncio.timeout(5):
         await live.finished()
@@ -90,16 +90,16 @@ async def test_a_run_that_lost_its_lease_stops_within_a_renewal(
 
 
 async def test_a_run_leaves_its_lease_to_a_new_owner(database: None, caller: Caller, short_leases: None) -> None:
-    begun, live, _, gate = await hanging(caller)
+    begun, live, _, gate = await hanging_run(caller)
     until_then = lease_until() + timedelta(hours=1)
-    await in_db_thread(lambda: change(begun, lease_owner="another:1", lease_token=2, lease_until=until_then))
+    await in_db_thread(lambda: change_row(begun, lease_owner="another:1", lease_token=2, lease_until=until_then))
     gate.set()
     await live.finished()
     row = await in_db_thread(lambda: response_of(begun))
     assert (row.status, row.lease_owner, row.lease_until) == (Status.IN_PROGRESS, "another:1", until_then)
 
 
-def end_of(begun: Begun) -> RunEnded:
+def ending_change(begun: Begun) -> RunEnded:
     """Return the change that the run writes at its end."""
 
     async def last() -> RunEnded:
@@ -112,7 +112,7 @@ def end_of(begun: Begun) -> RunEnded:
 
 def test_cancel_wins_over_a_late_completion(database: None, caller: Caller) -> None:
     begun = begin(caller)
-    _, finish = begun.recorder.plan(end_of(begun))
+    _, finish = begun.recorder.plan(ending_change(begun))
     cancel(begun)
     (outcome,) = store.apply([finish])
     assert isinstance(outcome, LeaseLost)
@@ -122,26 +122,26 @@ def test_cancel_wins_over_a_late_completion(database: None, caller: Caller) -> N
 
 def test_an_ended_response_cannot_end_again(database: None, caller: Caller) -> None:
     begun = begin(caller)
-    _, finish = begun.recorder.plan(end_of(begun))
+    _, finish = begun.recorder.plan(ending_change(begun))
     assert store.apply([finish]) == [None]
     with pytest.raises(AssertionError):
         cancel(begun)
-    (again,) = store.apply([begun.recorder.plan(end_of(begun))[1]])
+    (again,) = store.apply([begun.recorder.plan(ending_change(begun))[1]])
     assert isinstance(again, LeaseLost)
     assert len(body_of(begun)["output"]) == 1
 
 
 def test_an_old_lease_token_writes_nothing(database: None, caller: Caller) -> None:
     begun = begin(caller)
-    _, finish = begun.recorder.plan(end_of(begun))
-    change(begun, lease_token=2)
+    _, finish = begun.recorder.plan(ending_change(begun))
+    change_row(begun, lease_token=2)
     (outcome,) = store.apply([finish])
     assert isinstance(outcome, LeaseLost)
     assert response_of(begun).status == Status.IN_PROGRESS
 
 
 async def test_a_run_without_its_lease_sends_only_what_is_stored(database: None, caller: Caller) -> None:
-    begun, live, _, gate = await hanging(caller)
+    begun, live, _, gate = await hanging_run(caller)
     await in_db_thread(lambda: cancel(begun))
     gate.set()
     rest = b"".join([frames async for frames in live.frames()])
@@ -150,7 +150,7 @@ async def test_a_run_without_its_lease_sends_only_what_is_stored(database: None,
 
 
 async def test_a_run_cancelled_in_its_process_is_stored_as_cancelled(database: None, caller: Caller) -> None:
-    begun, live, model, _ = await hanging(caller)
+    begun, live, model, _ = await hanging_run(caller)
     live.cancel()
     assert (await live.finished()).ending.status == "cancelled"
     body = await in_db_thread(lambda: body_of(begun))
@@ -173,7 +173,7 @@ async def test_a_run_without_its_client_ends_after_the_grace_period(
 
 
 async def test_an_orderly_shutdown_ends_every_run(database: None, caller: Caller) -> None:
-    runs = [await hanging(caller) for _ in range(2)]
+    runs = [await hanging_run(caller) for _ in range(2)]
     await cancel_all()
     rows = await in_db_thread(lambda: [response_of(begun) for begun, *_ in runs])
     assert [row.status for row in rows] == [Status.CANCELLED] * 2
@@ -189,7 +189,7 @@ def test_a_new_response_is_leased_by_its_process(database: None, caller: Caller)
 def test_renewals_and_writes_do_not_deadlock(database: None, caller: Caller) -> None:
     prepared = [prepare(caller) for _ in range(100)]
     assert store.apply([created for _, created in prepared]) == [None] * len(prepared)
-    changes = [touch(begun) for begun, _ in prepared]
+    changes = [locking_change(begun) for begun, _ in prepared]
     with ThreadPoolExecutor(1) as other:
         renewals = other.submit(renew_often, [begun.who.response_id for begun, _ in prepared])
         while not renewals.done():
@@ -197,7 +197,7 @@ def test_renewals_and_writes_do_not_deadlock(database: None, caller: Caller) -> 
         renewals.result()
 
 
-def touch(begun: Begun) -> Change:
+def locking_change(begun: Begun) -> Change:
     """Return a change that locks the response's row."""
     update = ResponseUpdate(response_id=begun.who.response_id, lease_token=1, status=Status.IN_PROGRESS.value)
     return Change(team_id=begun.who.team_id, update=update)

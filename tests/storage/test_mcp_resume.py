@@ -42,7 +42,7 @@ def served() -> Iterator[McpServer]:
         yield running
 
 
-def called(*calls: tuple[str, str]) -> list[Chunk]:
+def turn_calling(*calls: tuple[str, str]) -> list[Chunk]:
     """Return a turn that calls these functions."""
     functions = [{"name": name, "arguments": arguments} for name, arguments in calls]
     return [
@@ -55,7 +55,11 @@ def called(*calls: tuple[str, str]) -> list[Chunk]:
     ]
 
 
-TURNS = [called(("box__add", '{"a":1}'), ("box__add", '{"a":2}')), called(("box__add", '{"a":3}')), text("Done.")]
+TURNS = [
+    turn_calling(("box__add", '{"a":1}'), ("box__add", '{"a":2}')),
+    turn_calling(("box__add", '{"a":3}')),
+    text("Done."),
+]
 
 
 class Execution:

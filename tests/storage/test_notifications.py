@@ -36,14 +36,14 @@ async def proxy() -> AsyncIterator[Proxy]:
         yield proxy
 
 
-def through(proxy: Proxy, *, silence_seconds: float = 5) -> Notifications:
+def connected_through(proxy: Proxy, *, silence_seconds: float = 5) -> Notifications:
     """The notifications of a process that reaches Redis through the proxy."""
     url = f"redis://:{REDIS.password}@127.0.0.1:{proxy.port}{REDIS.path}"
     return Notifications(url, silence_seconds=silence_seconds)
 
 
 async def test_a_notification_wakes_all_listeners_of_its_channel_only(proxy: Proxy) -> None:
-    first, second = through(proxy), through(proxy)
+    first, second = connected_through(proxy), connected_through(proxy)
     ours, theirs, others = asyncio.Event(), asyncio.Event(), asyncio.Event()
     with first.listening("a", ours), first.listening("b", others), second.listening("a", theirs):
         for wake in (ours, theirs, others):
@@ -54,7 +54,7 @@ async def test_a_notification_wakes_all_listeners_of_its_channel_only(proxy: Pro
 
 
 async def test_a_notifier_reports_whether_its_channel_has_listeners(proxy: Proxy) -> None:
-    notifications, notifier, wake = through(proxy), Notifier("a"), asyncio.Event()
+    notifications, notifier, wake = connected_through(proxy), Notifier("a"), asyncio.Event()
     with notifications.listening("a", wake):
         await woken(wake)
         notifications.notify(notifier)
@@ -64,7 +64,7 @@ async def test_a_notifier_reports_whether_its_channel_has_listeners(proxy: Proxy
 
 
 async def test_a_new_listener_is_woken_once(proxy: Proxy) -> None:
-    notifications, first, second = through(proxy), asyncio.Event(), asyncio.Event()
+    notifications, first, second = connected_through(proxy), asyncio.Event(), asyncio.Event()
     with notifications.listening("a", first):
         await woken(first)
         with notifications.listening("b", second):
@@ -72,7 +72,7 @@ async def test_a_new_listener_is_woken_once(proxy: Proxy) -> None:
 
 
 async def test_listeners_are_woken_when_redis_returns(proxy: Proxy) -> None:
-    notifications, wake, notifier = through(proxy), asyncio.Event(), Notifier("a")
+    notifications, wake, notifier = connected_through(proxy), asyncio.Event(), Notifier("a")
     with notifications.listening("a", wake):
         await woken(wake)
         await proxy.close()
@@ -87,7 +87,7 @@ async def test_listeners_are_woken_when_redis_returns(proxy: Proxy) -> None:
 
 
 async def test_a_silent_redis_counts_as_disconnected(proxy: Proxy) -> None:
-    notifications, wake = through(proxy, silence_seconds=0.1), asyncio.Event()
+    notifications, wake = connected_through(proxy, silence_seconds=0.1), asyncio.Event()
     with notifications.listening("a", wake):
         await woken(wake)
         await asyncio.sleep(0.3)

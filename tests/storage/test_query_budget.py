@@ -115,10 +115,10 @@ def rows_looked_at(caller: Caller, previous: str) -> int:
             cursor.execute(f"SET LOCAL enable_{way} = off")
         cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + select.replace("%", "%%"), [])
         ((plan,),) = cursor.fetchall()
-    return touched(plan[0]["Plan"])
+    return rows_touched(plan[0]["Plan"])
 
 
-def touched(node: dict[str, Any]) -> int:
+def rows_touched(node: dict[str, Any]) -> int:
     """Return rows times loops, summed over the whole plan."""
     own = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
-    return int(own) + sum(touched(child) for child in node.get("Plans", ()))
+    return int(own) + sum(rows_touched(child) for child in node.get("Plans", ()))

@@ -71,7 +71,7 @@ def hosted(index: int, name: str, arguments: str) -> Chunk:
 
 
 @dataclass
-class Journal(HostedTools):
+class RecordingTools(HostedTools):
     """Hosted tools that may be repeated. Records every call over all processes."""
 
     made: list[str] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Execution:
 
     begun: Begun
     script: list[list[Chunk]]
-    tools: Journal = field(default_factory=Journal)
+    tools: RecordingTools = field(default_factory=RecordingTools)
     reads: dict[int, Sequence[StoredItem]] = field(default_factory=dict)
     """What the model read in each turn, the last time that the turn was sampled."""
 
@@ -169,7 +169,7 @@ async def new_execution(caller: Caller, deltas: str) -> Execution:
     return Execution(await abegin(caller, input="What is new?"), turns(PADDING[deltas]))
 
 
-async def undisturbed(caller: Caller, deltas: str) -> Result:
+async def uninterrupted(caller: Caller, deltas: str) -> Result:
     """The result of a run that a single process executed; computed once."""
     if deltas not in UNDISTURBED:
         execution = await new_execution(caller, deltas)
@@ -196,7 +196,7 @@ async def test_a_run_resumed_after_any_step_ends_the_same(
     execution = await new_execution(caller, deltas)
     assert not await execution.first(cut)
     assert await execution.next()
-    found, expected = await in_db_thread(lambda: result_of(execution)), await undisturbed(caller, deltas)
+    found, expected = await in_db_thread(lambda: result_of(execution)), await uninterrupted(caller, deltas)
     assert (found.output, found.usage, found.status) == (expected.output, expected.usage, "completed")
     assert found.reads == expected.reads
     assert_no_output_was_wasted(execution)
@@ -207,7 +207,7 @@ async def test_a_step_that_was_not_recorded_is_repeated(database: None, caller: 
     execution = await new_execution(caller, "stored")
     assert not await execution.first(cut, unrecorded=True)
     assert await execution.next()
-    found, expected = await in_db_thread(lambda: result_of(execution)), await undisturbed(caller, "stored")
+    found, expected = await in_db_thread(lambda: result_of(execution)), await uninterrupted(caller, "stored")
     assert (found.output, found.usage, found.reads) == (expected.output, expected.usage, expected.reads)
     assert_no_output_was_wasted(execution, again=2)  # both calls of a turn may have been in flight
 
@@ -224,7 +224,7 @@ async def test_a_run_can_be_resumed_many_times(
     for steps, unrecorded in others:
         ended = ended or await execution.next(steps, unrecorded=unrecorded)
     assert ended or await execution.next()
-    found, expected = await in_db_thread(lambda: result_of(execution)), await undisturbed(caller, deltas)
+    found, expected = await in_db_thread(lambda: result_of(execution)), await uninterrupted(caller, deltas)
     assert (found.output, found.usage, found.reads) == (expected.output, expected.usage, expected.reads)
     assert_no_output_was_wasted(execution, again=2 * len(cuts))
 

@@ -32,7 +32,7 @@ def hour_of(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
-def past(hours: float) -> datetime:
+def past_hour(hours: float) -> datetime:
     """Return the middle of an hour that ended long ago."""
     return hour_of(now()) - timedelta(hours=hours) + timedelta(minutes=30)
 
@@ -61,7 +61,7 @@ def end(response: Response, **columns: Any) -> None:
 
 
 def test_closed_hours_are_read_from_sums_and_the_rest_from_rows(rollups: None, caller: Caller) -> None:
-    add_response(caller, created_at=past(5), input_tokens=10)
+    add_response(caller, created_at=past_hour(5), input_tokens=10)
     add_response(caller, input_tokens=1)
     aggregate.roll_up()
     with scope.team(caller.team.pk):
@@ -70,7 +70,7 @@ def test_closed_hours_are_read_from_sums_and_the_rest_from_rows(rollups: None, c
 
 
 def test_a_response_that_ends_late_is_counted_once_with_its_final_status(rollups: None, caller: Caller) -> None:
-    response = add_response(caller, status=Status.IN_PROGRESS, created_at=past(5))
+    response = add_response(caller, status=Status.IN_PROGRESS, created_at=past_hour(5))
     aggregate.roll_up()
     assert [one.key for one in sums(caller, measures=["responses"], by=["status"])] == [("in_progress",)]
     end(response, output_tokens=7)
@@ -78,11 +78,11 @@ def test_a_response_that_ends_late_is_counted_once_with_its_final_status(rollups
     assert aggregate.roll_up().late >= 1
     found = sums(caller, measures=["responses", "output_tokens"], by=["status"], bucket="hour")
     values = {"responses": 1, "output_tokens": 7}
-    assert found == [RollupRow(bucket=hour_of(past(5)), key=("completed",), values=values)]
+    assert found == [RollupRow(bucket=hour_of(past_hour(5)), key=("completed",), values=values)]
 
 
 def test_a_running_response_is_not_summed_yet(rollups: None, caller: Caller) -> None:
-    response = add_response(caller, status=Status.QUEUED, created_at=past(30))
+    response = add_response(caller, status=Status.QUEUED, created_at=past_hour(30))
     aggregate.roll_up()
     aggregate.roll_up()
     with scope.team(caller.team.pk):
@@ -92,7 +92,7 @@ def test_a_running_response_is_not_summed_yet(rollups: None, caller: Caller) -> 
 
 def test_rolling_up_twice_changes_nothing(rollups: None, caller: Caller) -> None:
     for hours in (1, 2, 3, 30):
-        add_response(caller, created_at=past(hours))
+        add_response(caller, created_at=past_hour(hours))
     aggregate.roll_up()
     first = sums(caller, measures=["responses"], bucket="hour")
     aggregate.roll_up()
@@ -101,17 +101,17 @@ def test_rolling_up_twice_changes_nothing(rollups: None, caller: Caller) -> None
 
 
 def test_rows_that_were_committed_late_are_counted_with_the_next_hour(rollups: None, caller: Caller) -> None:
-    add_response(caller, created_at=past(2))
+    add_response(caller, created_at=past_hour(2))
     aggregate.roll_up()
-    add_response(caller, created_at=past(2) + timedelta(minutes=1))
+    add_response(caller, created_at=past_hour(2) + timedelta(minutes=1))
     RollupMark.objects.update(until=hour_of(now()) - HOUR)
-    add_response(caller, created_at=past(1))
+    add_response(caller, created_at=past_hour(1))
     aggregate.roll_up()
     assert total(caller) == (3 if now().minute >= 5 else 2)
 
 
 def test_deleted_responses_stay_in_the_sums(rollups: None, caller: Caller) -> None:
-    response = add_response(caller, created_at=past(10))
+    response = add_response(caller, created_at=past_hour(10))
     aggregate.roll_up()
     with scope.team(caller.team.pk):
         Response.objects.filter(pk=response.pk).delete()
@@ -119,7 +119,7 @@ def test_deleted_responses_stay_in_the_sums(rollups: None, caller: Caller) -> No
 
 
 def test_a_deleted_running_response_is_never_summed(rollups: None, caller: Caller) -> None:
-    response = add_response(caller, status=Status.QUEUED, created_at=past(10))
+    response = add_response(caller, status=Status.QUEUED, created_at=past_hour(10))
     aggregate.roll_up()
     with scope.team(caller.team.pk):
         Response.objects.filter(pk=response.pk).delete()
@@ -128,7 +128,7 @@ def test_a_deleted_running_response_is_never_summed(rollups: None, caller: Calle
 
 
 def test_a_concurrent_rollup_is_left_alone(rollups: None, caller: Caller) -> None:
-    add_response(caller, created_at=past(5))
+    add_response(caller, created_at=past_hour(5))
     other = connection.copy()
     with closing(other), other.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_lock(%s)", [aggregate.LOCK])
@@ -139,15 +139,15 @@ def test_a_concurrent_rollup_is_left_alone(rollups: None, caller: Caller) -> Non
 
 
 def test_a_rollup_works_in_bounded_steps(rollups: None, caller: Caller) -> None:
-    add_response(caller, created_at=past(40))
-    add_response(caller, created_at=past(20))
+    add_response(caller, created_at=past_hour(40))
+    add_response(caller, created_at=past_hour(20))
     assert aggregate.roll_up(seconds=0) == aggregate.RollupResult(hours=0, late=0, more=True)
     assert total(caller) == 2
 
 
 def test_upstream_calls_are_summed_with_their_cost(rollups: None, caller: Caller) -> None:
     with scope.team(caller.team.pk):
-        for endpoint, at in (("responses", past(6)), ("chat.completions", past(6)), ("embeddings", now())):
+        for endpoint, at in (("responses", past_hour(6)), ("chat.completions", past_hour(6)), ("embeddings", now())):
             UsageRecord.objects.create(
                 team=caller.team, api_key=caller.key, occurred_at=at, endpoint=endpoint, object_id="x", model="m",
                 upstream_id="u", upstream_model="m", outcome="stop", input_tokens=5, cost=Decimal("0.0000000007"),
@@ -161,8 +161,8 @@ def test_upstream_calls_are_summed_with_their_cost(rollups: None, caller: Caller
 
 
 def test_tool_calls_are_summed_by_name(rollups: None, caller: Caller) -> None:
-    response = add_response(caller, created_at=past(6))
-    at = past(6)
+    response = add_response(caller, created_at=past_hour(6))
+    at = past_hour(6)
     for number in range(3):
         ending = {"started_at": at, "ended_at": at + timedelta(milliseconds=100)}
         add_call(response, call_id=f"c{number}", name="search", kind="mcp", **ending)
@@ -173,22 +173,22 @@ def test_tool_calls_are_summed_by_name(rollups: None, caller: Caller) -> None:
 
 
 def test_a_tool_call_restarted_in_a_later_hour_is_counted_once(rollups: None, caller: Caller) -> None:
-    response = add_response(caller, status=Status.IN_PROGRESS, created_at=past(9))
-    add_call(response, status="pending", started_at=past(9), ended_at=None)
+    response = add_response(caller, status=Status.IN_PROGRESS, created_at=past_hour(9))
+    add_call(response, status="pending", started_at=past_hour(9), ended_at=None)
     aggregate.roll_up()
     calls = ToolCall.objects.filter(response=response)
     with scope.team(caller.team.pk):
-        calls.update(started_at=past(4), ended_at=past(3), status="completed")
+        calls.update(started_at=past_hour(4), ended_at=past_hour(3), status="completed")
     assert total(caller, "calls", TOOLS) == 1
-    aggregate.discard(since=past(7))
+    aggregate.discard(since=past_hour(7))
     aggregate.roll_up()
     assert total(caller, "calls", TOOLS) == 1
 
 
 def test_a_call_answered_late_is_counted_with_its_final_status(rollups: None, caller: Caller) -> None:
-    response = add_response(caller, created_at=past(3))
-    add_call(response, status="asked", started_at=past(3), ended_at=None)
-    add_call(response, call_id="never", status="waiting", started_at=past(30), ended_at=None)
+    response = add_response(caller, created_at=past_hour(3))
+    add_call(response, status="asked", started_at=past_hour(3), ended_at=None)
+    add_call(response, call_id="never", status="waiting", started_at=past_hour(30), ended_at=None)
     aggregate.roll_up()
     with scope.team(caller.team.pk):
         ToolCall.objects.filter(response=response, status="asked").update(status="approved", ended_at=now())
@@ -201,7 +201,7 @@ def test_a_call_answered_late_is_counted_with_its_final_status(rollups: None, ca
 def test_percentiles_are_computed_from_sums(rollups: None, caller: Caller) -> None:
     for number in range(1, 21):
         ended = {"duration_ms": number * 1000, "first_token_ms": None}
-        add_response(caller, created_at=past(3 + number % 3 * 20), **ended)
+        add_response(caller, created_at=past_hour(3 + number % 3 * 20), **ended)
     aggregate.roll_up()
     counts = total(caller, "duration")
     assert sum(counts) == 20
@@ -222,10 +222,10 @@ def test_a_time_span_can_be_split_into_days_of_a_time_zone(rollups: None, caller
 
 
 def test_another_team_sees_none_of_the_sums(rollups: None, caller: Caller, make_caller: MakeCaller) -> None:
-    add_response(caller, created_at=past(5))
+    add_response(caller, created_at=past_hour(5))
     aggregate.roll_up()
     other = make_caller()
-    question: dict[str, Any] = {"measures": ["responses"], "since": past(72), "until": now()}
+    question: dict[str, Any] = {"measures": ["responses"], "since": past_hour(72), "until": now()}
     with scope.team(other.team.pk):
         assert queries.fetch_rows(RollupQuery(source=RESPONSES, teams=[caller.team.pk], **question)) == []
         assert queries.fetch_rows(RollupQuery(source=RESPONSES, **question)) == []
@@ -233,8 +233,8 @@ def test_another_team_sees_none_of_the_sums(rollups: None, caller: Caller, make_
 
 def test_the_command_rebuilds_the_sums(rollups: None, caller: Caller) -> None:
     aggregate.roll_up()
-    add_response(caller, created_at=past(20))
-    call_command("rollup", since=f"{past(24):%Y-%m-%dT%H:%M}", verbosity=0)
+    add_response(caller, created_at=past_hour(20))
+    call_command("rollup", since=f"{past_hour(24):%Y-%m-%dT%H:%M}", verbosity=0)
     assert total(caller) == 1
     with pytest.raises(CommandError):
         call_command("rollup", since="yesterday")
@@ -255,7 +255,7 @@ def test_query_results_equal_sums_over_the_rows(
 ) -> None:
     caller = make_caller()
     made = [
-        add_response(caller, created_at=past(hours), status=status, model=model, input_tokens=place + 1)
+        add_response(caller, created_at=past_hour(hours), status=status, model=model, input_tokens=place + 1)
         for place, (hours, status, model) in enumerate(rows)
     ]
     aggregate.discard()

@@ -63,7 +63,7 @@ def query(sql: str, *parameters: Any) -> list[Any]:
         return cursor.fetchall() if cursor.description else []
 
 
-def make(model: Model, team: Team) -> models.Model:
+def make_row(model: Model, team: Team) -> models.Model:
     """Create a row of this team, with values for all required fields."""
     if model is Team:
         return team
@@ -84,7 +84,7 @@ def value_for(field: "models.Field[Any, Any]", team: Team) -> Any:
         related: Any = field.remote_field.model
         if related is User:
             return User.objects.create_user(uuid.uuid4().hex)
-        return make(related, team)
+        return make_row(related, team)
     if field.choices:
         return next(iter(field.choices))[0]
     values: dict[type[Any], Callable[[], Any]] = {
@@ -125,7 +125,7 @@ def rows(teams: tuple[Team, Team], model: Model) -> tuple[models.Model, models.M
     made = []
     for team in teams:
         with scope.team(team.pk):
-            made.append(make(model, team))
+            made.append(make_row(model, team))
     return made[0], made[1]
 
 
@@ -181,8 +181,8 @@ def test_a_team_sees_only_its_own_rows(
     database: None, model: Model, rows: tuple[models.Model, models.Model], teams: tuple[Team, Team]
 ) -> None:
     with scope.team(teams[0].pk):
-        seen = query(f'SELECT DISTINCT {owner_column(model)} FROM "{model._meta.db_table}"')
-        assert seen == [(teams[0].pk,)]
+        visible_teams = query(f'SELECT DISTINCT {owner_column(model)} FROM "{model._meta.db_table}"')
+        assert visible_teams == [(teams[0].pk,)]
         assert model._default_manager.filter(pk=rows[0].pk).exists()
 
 
@@ -228,42 +228,42 @@ def test_a_row_cannot_be_moved_to_another_team(
 # -- scopes ------------------------------------------------------------------------------------------------------------
 
 
-def seen() -> set[str]:
+def visible_teams() -> set[str]:
     """Return the teams that the current transaction sees."""
     return set(Team.objects.values_list("pk", flat=True))
 
 
 def test_a_scope_ends_with_its_transaction(database: None, teams: tuple[Team, Team]) -> None:
     with scope.team(teams[0].pk):
-        assert seen() == {teams[0].pk}
-    assert seen() == set()
+        assert visible_teams() == {teams[0].pk}
+    assert visible_teams() == set()
 
 
 def test_a_scope_of_several_teams_sees_each_of_them(database: None, teams: tuple[Team, Team]) -> None:
     mine, other = teams
     with scope.team(mine.pk, other.pk):
-        assert seen() == {mine.pk, other.pk}
+        assert visible_teams() == {mine.pk, other.pk}
 
 
 def test_a_scope_of_no_team_sees_nothing(database: None, teams: tuple[Team, Team]) -> None:
     with scope.team():
-        assert seen() == set()
+        assert visible_teams() == set()
 
 
 def test_a_nested_wider_scope_restores_the_narrow_one(database: None, teams: tuple[Team, Team]) -> None:
     mine, other = teams
     with scope.team(mine.pk):
         with scope.every_team():
-            assert seen() >= {mine.pk, other.pk}
-        assert seen() == {mine.pk}
+            assert visible_teams() >= {mine.pk, other.pk}
+        assert visible_teams() == {mine.pk}
 
 
 def test_a_nested_narrower_scope_restores_the_wide_one(database: None, teams: tuple[Team, Team]) -> None:
     mine, other = teams
     with scope.every_team():
         with scope.team(mine.pk):
-            assert seen() == {mine.pk}
-        assert seen() >= {mine.pk, other.pk}
+            assert visible_teams() == {mine.pk}
+        assert visible_teams() >= {mine.pk, other.pk}
 
 
 def test_a_failing_scope_restores_the_outer_one(database: None, teams: tuple[Team, Team]) -> None:
@@ -271,7 +271,7 @@ def test_a_failing_scope_restores_the_outer_one(database: None, teams: tuple[Tea
     with scope.team(mine.pk):
         with pytest.raises(ZeroDivisionError), scope.every_team():
             _ = 1 / 0
-        assert seen() == {mine.pk}
+        assert visible_teams() == {mine.pk}
 
 
 def test_an_exception_inside_a_scope_rolls_back(database: None, teams: tuple[Team, Team]) -> None:

@@ -27,13 +27,13 @@ from tests.support.streams import assert_well_formed, types
 LONG_AGO = timedelta(minutes=5)
 
 
-def let_die(begun: Begun) -> None:
+def expire_lease(begun: Begun) -> None:
     """Expire the lease, as if the process had died."""
     with scope.team(begun.who.team_id):
         Response.objects.filter(pk=begun.who.response_id).update(lease_until=now() - LONG_AGO)
 
 
-def made(begun: Begun, number: int, *turns: Sequence[Piece], tools: ScriptedTools | None = None) -> list[Step]:
+def first_steps(begun: Begun, number: int, *turns: Sequence[Piece], tools: ScriptedTools | None = None) -> list[Step]:
     """Return this many steps of the run."""
 
     async def make() -> list[Step]:
@@ -56,8 +56,8 @@ def a_dead_run(caller: Caller, **request: Any) -> Begun:
     """A dead run whose first turn had a hosted call, and whose second turn has sent one word."""
     begun = begin(caller, **request)
     turns = [calls(search="{}"), [chunk(content="Hel"), chunk(content="lo"), chunk(finish="stop")]]
-    record(begun, made(begun, 4, *turns, tools=ScriptedTools(search=["a page"])))
-    let_die(begun)
+    record(begun, first_steps(begun, 4, *turns, tools=ScriptedTools(search=["a page"])))
+    expire_lease(begun)
     return begun
 
 
@@ -98,7 +98,7 @@ def test_sweeping_again_changes_nothing(database: None, caller: Caller) -> None:
     begun = a_dead_run(caller)
     sweeper.sweep_dead_runs()
     before = (response_of(begun).ended_at, len(log_of(begun)))
-    let_die(begun)
+    expire_lease(begun)
     sweeper.sweep_dead_runs()
     assert (response_of(begun).ended_at, len(log_of(begun))) == before
 
@@ -122,9 +122,9 @@ def sweep_in_a_thread() -> int:
 
 def test_a_swept_run_that_is_still_alive_writes_nothing(database: None, caller: Caller) -> None:
     begun = begin(caller)
-    delta, *rest = made(begun, 3, [chunk(content="Hel"), chunk(content="lo"), chunk(finish="stop")])
+    delta, *rest = first_steps(begun, 3, [chunk(content="Hel"), chunk(content="lo"), chunk(finish="stop")])
     record(begun, [delta])
-    let_die(begun)
+    expire_lease(begun)
     sweeper.sweep_dead_runs()
     before = log_of(begun)
     (outcome,) = store.apply([begun.recorder.plan(rest[0])[1]])
@@ -134,10 +134,10 @@ def test_a_swept_run_that_is_still_alive_writes_nothing(database: None, caller: 
 
 def test_late_deltas_of_a_swept_run_do_not_reach_the_log(database: None, caller: Caller) -> None:
     begun = begin(caller)
-    (delta,) = made(begun, 1, [chunk(content="Hel"), chunk(finish="stop")])
+    (delta,) = first_steps(begun, 1, [chunk(content="Hel"), chunk(finish="stop")])
     _, change = begun.recorder.plan(delta)
     lease = LeaseGuard(response_id=begun.who.response_id, lease_token=begun.who.lease_token)
-    let_die(begun)
+    expire_lease(begun)
     sweeper.sweep_dead_runs()
     (outcome,) = store.apply([Change(team_id=change.team_id, insert=change.insert, lease=lease)])
     assert isinstance(outcome, LeaseLost)
@@ -146,7 +146,7 @@ def test_late_deltas_of_a_swept_run_do_not_reach_the_log(database: None, caller:
 
 def test_the_same_event_numbers_cannot_be_written_twice(database: None, caller: Caller) -> None:
     begun = begin(caller)
-    (delta,) = made(begun, 1, [chunk(content="Hel"), chunk(finish="stop")])
+    (delta,) = first_steps(begun, 1, [chunk(content="Hel"), chunk(finish="stop")])
     _, change = begun.recorder.plan(delta)
     again = Change(team_id=change.team_id, insert=change.insert)
     assert store.apply([change]) == [None]
@@ -156,7 +156,7 @@ def test_the_same_event_numbers_cannot_be_written_twice(database: None, caller: 
 
 def test_a_dead_unstored_run_ends_without_a_log(database: None, caller: Caller) -> None:
     begun = begin(caller, store=False)
-    let_die(begun)
+    expire_lease(begun)
     sweeper.sweep_dead_runs()
     assert (response_of(begun).status, log_of(begun)) == (Status.FAILED, [])
 
@@ -168,8 +168,8 @@ def test_an_unreadable_dead_run_does_not_stop_the_sweep(database: None, caller: 
         Placement.objects.create(
             team=caller.team, owner=broken.who.response_id, section=Section.INPUT, position=1, item=odd
         )
-    let_die(broken)
-    let_die(whole)
+    expire_lease(broken)
+    expire_lease(whole)
     sweeper.sweep_dead_runs()
     assert [response_of(begun).status for begun in (broken, whole)] == [Status.IN_PROGRESS, Status.FAILED]
 
@@ -184,7 +184,7 @@ def test_a_released_run_without_attempts_left_is_ended(database: None, caller: C
     assert body_of(begun)["status"] == "failed"
 
 
-def ended(begun: Begun, *, hours: float) -> None:
+def set_ended(begun: Begun, *, hours: float) -> None:
     """Set the end of the response to this long ago."""
     with scope.team(begun.who.team_id):
         at = now() - timedelta(hours=hours)
@@ -204,7 +204,7 @@ def test_logs_are_kept_for_the_retention_of_their_team(database: None, make_call
         short.team.save()
     over, fresh, elsewhere = begin(short), begin(short), begin(long)
     for begun, hours in ((over, 1.1), (fresh, 0.9), (elsewhere, 23.9)):
-        ended(begun, hours=hours)
+        set_ended(begun, hours=hours)
     assert sweeper.drop_expired_logs() >= 1
     assert [batches(begun) for begun in (over, fresh, elsewhere)] == [0, 1, 1]
 
@@ -222,6 +222,6 @@ def test_a_response_outlives_its_log(database: None, caller: Caller) -> None:
     begun = a_dead_run(caller)
     sweeper.sweep_dead_runs()
     before = body_of(begun)
-    ended(begun, hours=25)
+    set_ended(begun, hours=25)
     sweeper.drop_expired_logs()
     assert (batches(begun), body_of(begun)["output"]) == (0, before["output"])

@@ -40,10 +40,10 @@ def same(one: Any, other: Any) -> bool:
     return kind_of(one) == kind_of(other) and one == other
 
 
-def holds(given: dict[str, Any], attributes: dict[str, Any]) -> bool:
+def matches(given: dict[str, Any], attributes: dict[str, Any]) -> bool:
     """Return whether attributes match a filter, in plain Python."""
     if given["type"] in {"and", "or"}:
-        each = [holds(one, attributes) for one in given["filters"]]
+        each = [matches(one, attributes) for one in given["filters"]]
         return all(each) if given["type"] == "and" else any(each)
     kind, value, there = given["type"], given["value"], given["key"] in attributes
     own = attributes.get(given["key"])
@@ -75,4 +75,4 @@ def test_filters_select_the_same_rows_in_sql_and_python(database: None) -> None:
     rows = [attributes_of(dice) for _ in range(60)]
     for _ in range(400):
         given = filter_of(dice)
-        assert found_by_sql(given, rows) == [n for n, row in enumerate(rows) if holds(given, row)], given
+        assert found_by_sql(given, rows) == [n for n, row in enumerate(rows) if matches(given, row)], given

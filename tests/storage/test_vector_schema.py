@@ -39,7 +39,7 @@ def unit(dice: random.Random) -> list[float]:
     return [number / length for number in numbers]
 
 
-def fill(caller: Caller, vectors: list[list[float]]) -> VectorStoreFile:
+def add_file(caller: Caller, vectors: list[list[float]]) -> VectorStoreFile:
     """Add a file with these vectors to a store."""
     team = {"team_id": caller.team.pk}
     store = VectorStore.objects.create(**team, embedding_model="m", dimensions=256)
@@ -60,8 +60,8 @@ def test_the_vector_index_finds_the_same_passages_as_a_full_scan(caller: Caller)
     dice = random.Random(5)
     query = unit(dice)
     with scope.team(caller.team.pk), connection.cursor() as cursor:
-        fill(caller, [query] * 300)
-        entry = fill(caller, [unit(dice) for _ in range(60)])
+        add_file(caller, [query] * 300)
+        entry = add_file(caller, [unit(dice) for _ in range(60)])
         field = search.CandidateSet(store_ids=[entry.store_id], entry_ids=[entry.pk], passages=60, dimensions=256)
         expected = search.nearest_by_scan(field, query, 10)
         cursor.execute("SET LOCAL enable_seqscan = off")
@@ -73,7 +73,7 @@ def test_the_vector_index_finds_the_same_passages_as_a_full_scan(caller: Caller)
 def test_passages_unlike_the_query_are_ranked_too(caller: Caller) -> None:
     unlike = [[-number / 10, (1 - number**2 / 100) ** 0.5, *[0.0] * 254] for number in (7, 3, 9, 1, 5)]
     with scope.team(caller.team.pk):
-        entry = fill(caller, unlike)
+        entry = add_file(caller, unlike)
         store = VectorStore.objects.get(pk=entry.store_id)
         places = dict(VectorChunk.objects.filter(entry=entry).values_list("pk", "position"))
     wanted = search.SearchRequest(queries=["words"], limit=3, vectors_only=True)
