@@ -1,4 +1,4 @@
-"""The judge of the chaos benchmark sees what is wrong with a log, its model what it should not have read."""
+"""Checks of the chaos benchmark: faults in event logs, and inputs that a model should not have read."""
 
 import json
 from dataclasses import replace
@@ -14,7 +14,7 @@ Batch = tuple[int, int, str]
 
 
 def batch(first: int, *types: str) -> Batch:
-    """A row of the log with events of these types."""
+    """Return a row of the log with events of these types."""
     events = [_event(number, kind) for number, kind in enumerate(types, first)]
     frames = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
     return first, first + len(types) - 1, frames
@@ -36,7 +36,7 @@ WHOLE = Stored(
 )
 
 
-def test_a_whole_log_has_no_faults() -> None:
+def test_a_complete_log_has_no_faults() -> None:
     assert list(log_faults(WHOLE)) == []
 
 
@@ -53,11 +53,11 @@ def test_a_whole_log_has_no_faults() -> None:
     ],
     ids=["gap", "duplicate", "opened twice", "ended twice", "no end", "item closed twice", "nothing"],
 )
-def test_a_log_with_a_fault_is_seen(batches: list[Batch]) -> None:
+def test_faults_in_a_log_are_reported(batches: list[Batch]) -> None:
     assert list(log_faults(replace(WHOLE, batches=batches)))
 
 
-def test_a_model_that_reads_what_was_never_said_is_seen() -> None:
+def test_a_model_input_that_was_never_sent_is_reported() -> None:
     partners = Partners()
     messages = [{"role": role, "content": words} for role, words in read_by("run-1-0", 2)]
     assert (partners.place(messages), partners.wrong) == (("run-1-0", 2), [])

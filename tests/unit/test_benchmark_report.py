@@ -1,4 +1,4 @@
-"""The benchmark's own arithmetic, and its two C programs against each other."""
+"""Arithmetic of the benchmark report, and its two C programs tested against each other."""
 
 import shutil
 import subprocess
@@ -56,50 +56,50 @@ def missed(results: Results) -> list[str]:
     return [floor.name for floor in floors(results=results, counts=[], scale=FULL) if not floor.holds]
 
 
-def test_it_accepts_a_platform_at_a_sixteenth_of_the_proxys_rate_and_24_times_its_cost() -> None:
+def test_a_sixteenth_of_the_proxys_rate_at_24_times_its_cost_passes() -> None:
     assert missed(streams(proxy=measured(per_second=1600), platform=measured(per_second=100, cpu_ms=24))) == []
 
 
-def test_it_refuses_a_platform_that_is_slower_or_dearer_than_that() -> None:
+def test_a_slower_or_more_expensive_platform_fails() -> None:
     names = missed(streams(proxy=measured(per_second=1601), platform=measured(per_second=100, cpu_ms=24.1)))
     assert names == ["streams/s c=64: proxy ÷ platform", "CPU per stream c=64: platform ÷ proxy"]
 
 
-def test_it_refuses_any_failed_request_even_in_a_smoke() -> None:
+def test_a_single_failed_request_fails_even_a_smoke_run() -> None:
     results = streams(proxy=measured(), platform=measured(failed=1))
     judged = floors(results=results, counts=[], scale=SMOKE)
     assert [floor.figure for floor in judged if not floor.holds] == [1]
 
 
-def test_a_figure_that_could_not_be_measured_is_a_miss() -> None:
+def test_a_figure_that_was_not_measured_fails() -> None:
     assert not Floor(name="delay", figure=None, limit=40).holds
 
 
-def test_a_missing_and_a_surplus_row_are_both_a_miss() -> None:
+def test_a_missing_row_and_a_surplus_row_both_fail() -> None:
     counts = [Count(kind="items", expected=4, found=found) for found in (3, 4, 5)]
     judged = floors(results={}, counts=counts, scale=SMOKE)
     assert [floor.holds for floor in judged] == [True, False, True, False]
 
 
-def test_rounds_become_their_medians_and_the_sum_of_what_failed() -> None:
+def test_rounds_are_combined_into_medians_and_the_sum_of_failures() -> None:
     rounds = [measured(per_second=rate, failed=1) for rate in (10, 30, 20)]
     total = Measurement.of_rounds(rounds)
     assert (total.per_second, total.failed, total.started) == (20, 3, 30)
 
 
-def test_a_response_that_is_not_stored_leaves_no_items_to_expect() -> None:
+def test_an_unstored_response_leaves_no_items() -> None:
     inline = next(cell for cell in chosen([Group.CHAIN], SMOKE) if cell.inline)
     expected = Asked().plus(inline, measured()).expected()
     assert (expected["responses"], expected["items"]) == (10, 0)
 
 
-def test_the_chain_sends_others_the_messages_that_the_platform_sends_upstream() -> None:
+def test_the_chain_sends_the_same_messages_to_all_servers() -> None:
     last = next(cell for cell in chosen([Group.CHAIN], FULL) if cell.history and not cell.inline)
     assert len(last.body(api="chat", previous=None)["messages"]) == 2 * 199 + 1
     assert last.body(api="responses", previous="resp_1")["previous_response_id"] == "resp_1"
 
 
-def test_a_profile_gives_own_time_to_the_innermost_frame_and_the_rest_to_all_of_them() -> None:
+def test_a_profile_counts_own_time_for_the_innermost_frame_only() -> None:
     ours, library = f"run ({ROOT}/responses/runner.py:9)", "loads (/x/lib/python3.11/site-packages/orjson/a.py:1)"
     profile = summarised(f"thread (1): main;{ours};{library} 3\nthread (1): main;{ours} 1\n")
     assert (profile.samples, profile.packages["orjson"], profile.packages["responses (ours)"]) == (4, 3, 1)
@@ -131,7 +131,7 @@ def test_the_driver_counts_every_event_of_every_stream(mock: Target) -> None:
     assert (answers.completed, answers.failed, answers.events_per_request) == (5, 0, 11)
 
 
-def test_the_driver_reads_how_old_each_delta_is(mock: Target) -> None:
+def test_the_driver_measures_the_age_of_each_delta(mock: Target) -> None:
     answers = drive(mock, model="mock-t4-d2-ts", stamped=True)
     assert answers.delta_age_ms is not None
     assert (answers.delta_age_ms.count, 0 < answers.delta_age_ms.p50 < 1000) == (20, True)
@@ -145,7 +145,7 @@ def test_the_mock_keeps_its_delays(mock: Target) -> None:
     assert answers.total_ms.p50 >= 40
 
 
-def test_an_error_status_is_a_failure_with_its_text(mock: Target) -> None:
+def test_an_error_status_is_a_failure_with_its_message(mock: Target) -> None:
     answers = drive(mock, model="mock-e503", stream=False)
     assert (answers.failures["bad_status"], answers.completed) == (5, 0)
     assert "as the model name asked" in answers.first_error

@@ -1,4 +1,4 @@
-"""Charts: what is drawn where, and what is told to those who cannot see it."""
+"""Charts: geometry, labels and accessibility."""
 
 import re
 
@@ -12,11 +12,11 @@ GOOD, BAD = Series(name="good", tone="good"), Series(name="<bad>", tone="bad", u
 
 
 def point(name: str, *values: float | None, url: str = "") -> ChartPoint:
-    """A point with these values."""
+    """Return a point with these values."""
     return ChartPoint(name=name, label=name, values=values, url=url)
 
 
-def test_parts_of_a_bar_stand_on_each_other() -> None:
+def test_parts_of_a_bar_are_stacked() -> None:
     chart = charts.stacked([point("a", 6, 4), point("b", 5, 0)], [GOOD, BAD], title="Things")
     first, second = chart.bars
     assert [(part.tone, part.y, part.height) for part in first.parts] == [("good", 40, 60), ("bad", 0, 40)]
@@ -29,7 +29,7 @@ def test_bars_share_the_width() -> None:
     assert all(bar.x + bar.width / 2 == pytest.approx(bar.middle, abs=0.01) for bar in bars)
 
 
-def test_every_bar_says_its_values() -> None:
+def test_every_bar_has_a_label_with_its_values() -> None:
     chart = charts.stacked([point("Mon", 12_345, None), point("Tue", 0, 0)], [GOOD, BAD], title="Things")
     assert [bar.hint for bar in chart.bars] == ["Mon: 12.3k good", "Tue: none"]
 
@@ -44,19 +44,19 @@ def test_a_gap_in_the_values_is_a_gap_in_the_line() -> None:
     assert chart.lines[0].paths == ["12.50,75.00 37.50,50.00", "87.50,0.00 93.75,0.00"]
 
 
-def test_nothing_is_a_chart_too() -> None:
+def test_an_empty_chart_is_rendered() -> None:
     for chart in (charts.stacked([], [], title="x"), charts.lines([point("a", None)], [GOOD], title="x")):
         assert chart.is_empty
         assert "<svg" in chart.html
 
 
-def test_few_labels_stand_on_the_axis() -> None:
+def test_the_axis_has_few_labels() -> None:
     bars = charts.stacked([point(str(number), 1) for number in range(100)], [GOOD], title="x").bars
     assert 1 < sum(bool(bar.label) for bar in bars) <= 7
 
 
 @pytest.mark.parametrize("draw", [charts.stacked, charts.lines])
-def test_it_is_read_without_eyes_and_without_a_mouse(draw: object) -> None:
+def test_a_chart_is_accessible_to_screen_readers_and_keyboards(draw: object) -> None:
     assert callable(draw)
     chart: Chart = draw([point("Mon", 3, 1, url="/list?x=1&y=2"), point("Tue", 1, 1)], [GOOD, BAD], title="Things")
     page = chart.html
@@ -67,12 +67,12 @@ def test_it_is_read_without_eyes_and_without_a_mouse(draw: object) -> None:
     assert "<bad>" not in page
 
 
-def test_a_sparkline_is_for_the_eyes_only() -> None:
+def test_a_sparkline_is_hidden_from_screen_readers() -> None:
     assert 'aria-hidden="true"' in charts.sparkline([1, 2, 3])
     assert "polyline" not in charts.sparkline([0, 0])
 
 
-def test_percentiles_lie_within_their_bucket() -> None:
+def test_percentiles_are_within_their_bucket() -> None:
     counts = [0] * BUCKETS
     counts[BOUNDS.index(1000) + 1] = 100
     above = next(bound for bound in BOUNDS if bound > 1000)

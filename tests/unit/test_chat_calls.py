@@ -1,4 +1,4 @@
-"""Calls and outputs as messages: each output right behind its call, whatever stands between them (39, 40)."""
+"""Calls and outputs as chat messages: each output directly after its call."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def test_a_call_id_may_be_reused_in_a_later_turn() -> None:
     assert [message["content"] for message in found if message["role"] == "tool"] == ["1", "2"]
 
 
-def test_what_a_model_said_and_called_in_one_turn_is_one_message() -> None:
+def test_text_and_calls_of_one_turn_are_one_message() -> None:
     found = written(said("assistant", "Let me see."), call("a"), output("a"))
     assert (found[0]["content"], len(found[0]["tool_calls"])) == ("Let me see.", 1)
 
@@ -67,7 +67,7 @@ def test_developer_messages_become_system_messages_for_upstreams_without_the_rol
     assert written(said("developer", "Be brief."), developer_role=known)[0]["role"] == role
 
 
-def test_settings_among_the_items_are_no_messages() -> None:
+def test_settings_among_the_items_are_not_messages() -> None:
     tools = {"type": "additional_tools", "role": "developer", "tools": []}
     update = {"type": "configuration_update", "reasoning": {"effort": "low"}}
     assert told(written(tools, update, said("user", "Hi"))) == ["user Hi"]

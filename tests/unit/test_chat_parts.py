@@ -1,4 +1,4 @@
-"""How parts are written for models that differ, and what stands in place of what cannot be sent."""
+"""Content parts for various models, and replacements of parts that cannot be sent."""
 
 from typing import Any
 
@@ -15,12 +15,12 @@ def named(part: Any) -> str:
     return name
 
 
-def test_a_lone_text_is_a_plain_string() -> None:
+def test_a_single_text_is_a_plain_string() -> None:
     assert PartWriter().content([InputText(text="Hi")]) == "Hi"
     assert PartWriter().content([]) == []
 
 
-def test_upstreams_are_told_up_to_where_to_cache() -> None:
+def test_prompt_cache_breakpoints_are_passed_on() -> None:
     mark = CacheBreakpoint(mode="explicit", ttl="12h")
     parts = [InputText(text="Hi", prompt_cache_breakpoint=mark)]
     told = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "12h"}}
@@ -29,7 +29,7 @@ def test_upstreams_are_told_up_to_where_to_cache() -> None:
     assert PartWriter().part(image) == {"type": "image_url", "image_url": {"url": URL}, **told}
 
 
-def test_what_was_found_takes_the_place_of_a_part() -> None:
+def test_an_attachment_replaces_its_part() -> None:
     image, file = InputImage(file_id="file-1", detail="low"), InputFile(file_id="file-1")
     found: dict[str, Attachment] = {
         named(image): AttachmentImage(url="data:x"),
@@ -40,24 +40,24 @@ def test_what_was_found_takes_the_place_of_a_part() -> None:
     assert writer.part(file) == {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:y"}}
 
 
-def test_words_may_take_the_place_of_an_image() -> None:
+def test_text_may_replace_an_image() -> None:
     image = ComputerScreenshot(file_id="file-1")
     writer = PartWriter(attachments={named(image): AttachmentText(text="Gone.")})
     assert writer.part(image) == {"type": "text", "text": "Gone."}
 
 
-def test_what_nobody_has_found_is_said_to_be_missing() -> None:
+def test_a_missing_attachment_becomes_a_note() -> None:
     for part in (InputFile(file_id="file-1"), InputImage(file_id="file-1"), ComputerScreenshot()):
         assert PartWriter().part(part) == {"type": "text", "text": "[This file is not available any more.]"}
 
 
-def test_a_model_that_cannot_see_is_told_of_the_images_of_its_tools() -> None:
+def test_a_model_without_vision_gets_a_note_for_tool_images() -> None:
     text, beside = PartWriter(vision=False).tool_output([InputText(text="Look:"), InputImage(image_url=URL)])
     assert text == "Look:"
     assert beside == [{"type": "text", "text": "[Image omitted: this model cannot read images.]"}]
 
 
-def test_the_same_data_under_another_name_is_another_file() -> None:
+def test_the_attachment_key_depends_on_filename_and_data() -> None:
     names = {named(InputFile(filename=name, file_data=data)) for name in ("a", "b") for data in ("eA==", "eQ==")}
     assert len(names) == 4
     assert named(InputFile(filename="a", file_data="eA==")) in names

@@ -1,4 +1,4 @@
-"""Marks that a model writes, and the annotations that readers get of them."""
+"""Citation markers of a model and the annotations that replace them."""
 
 from collections.abc import AsyncGenerator
 from itertools import pairwise
@@ -36,7 +36,7 @@ LINK = " ([cats.example](https://cats.example/a))"
 
 
 class _Upstream:
-    """Writes these pieces of text."""
+    """Upstream that sends these pieces of text."""
 
     def __init__(self, *pieces: str) -> None:
         self._pieces = pieces
@@ -58,7 +58,7 @@ class _Upstream:
 
 
 async def read(*pieces: str, items: tuple[StoredItem, ...] = (PAGES, PASSAGES), **sampling: object) -> tuple[Body, str]:
-    """The final part of text, and what the deltas told of it."""
+    """Return the final text part and the concatenated deltas."""
     request = TurnRequest(
         model="m",
         instructions=None,
@@ -76,7 +76,7 @@ async def read(*pieces: str, items: tuple[StoredItem, ...] = (PAGES, PASSAGES), 
     return part, told
 
 
-async def test_a_page_is_linked_and_the_annotation_says_where() -> None:
+async def test_a_cited_page_is_linked_with_an_annotation_at_its_position() -> None:
     part, told = await read("Cats purr", mark("ws_aaaa1111", 1), ".")
     assert told == f"Cats purr{LINK}."
     (citation,) = part["annotations"]
@@ -88,7 +88,7 @@ async def test_a_page_is_linked_and_the_annotation_says_where() -> None:
     )
 
 
-async def test_a_file_is_cited_where_the_mark_was() -> None:
+async def test_a_file_citation_points_at_the_position_of_the_marker() -> None:
     part, told = await read("Dogs bark", mark("fs_bbbb2222", 1), ".")
     assert told == "Dogs bark."
     assert part["annotations"] == [
@@ -97,30 +97,30 @@ async def test_a_file_is_cited_where_the_mark_was() -> None:
 
 
 @pytest.mark.parametrize("made_up", ["【2222:2】", "【cccc:1】", "【1111:9†source】"])
-async def test_a_source_that_was_never_supplied_is_not_cited(made_up: str) -> None:
+async def test_a_marker_of_an_unknown_source_is_removed(made_up: str) -> None:
     part, told = await read("It is so", made_up, ".")
     assert (told, part["annotations"]) == ("It is so.", [])
 
 
 @pytest.mark.parametrize("plain", ["【注】 a note", "【", "an open 【 bracket", "【1111:1", "【" * 5])
-async def test_other_brackets_stay(plain: str) -> None:
+async def test_other_brackets_are_kept(plain: str) -> None:
     part, told = await read(plain)
     assert (told, part["annotations"]) == (plain, [])
 
 
-async def test_json_gets_no_links() -> None:
+async def test_json_answers_get_no_links() -> None:
     part, told = await read('{"a": "b【1111:1】"}', response_format={"type": "json_object"})
     assert told == '{"a": "b"}'
     assert part["annotations"][0]["start_index"] == part["annotations"][0]["end_index"]
 
 
-async def test_a_turn_without_sources_reads_no_marks() -> None:
+async def test_markers_are_kept_in_a_turn_without_sources() -> None:
     _, told = await read("As 【1111:1】 says", items=())
     assert told == "As 【1111:1】 says"
 
 
 @given(cuts=st.sets(st.integers(1, 60)))
-async def test_it_does_not_matter_how_the_text_is_cut(cuts: set[int]) -> None:
+async def test_citations_do_not_depend_on_the_chunking(cuts: set[int]) -> None:
     whole = "Cats purr【1111:1】, dogs【2222:1†dogs】 bark【9999:1】; 【注】 both【1111:1】"
     edges = [0, *sorted(cuts), len(whole)]
     pieces = [whole[a:b] for a, b in pairwise(edges)]
@@ -129,6 +129,6 @@ async def test_it_does_not_matter_how_the_text_is_cut(cuts: set[int]) -> None:
     assert [one["type"] for one in part["annotations"]] == ["url_citation", "file_citation", "url_citation"]
 
 
-def test_the_samples_are_what_they_should_be() -> None:
+def test_the_sample_items_have_the_expected_types() -> None:
     assert isinstance(PAGES, WebSearchCall)
     assert isinstance(PASSAGES, FileSearchCall)

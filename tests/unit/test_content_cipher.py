@@ -42,12 +42,12 @@ def test_older_keys_decrypt_and_the_first_key_encrypts() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "s1.", "s1.AAAA", "s1.é", "s2.AAAAAAAAAAAAAAAAAAAAAAAA", "gAAAAABm", "s1.%%%%"])
-def test_an_invalid_token_is_refused(token: str) -> None:
+def test_an_invalid_token_is_rejected(token: str) -> None:
     with pytest.raises(InvalidToken):
         ContentCipher([NEW]).decrypt(token, **TEAM)
 
 
-def test_a_changed_token_is_refused() -> None:
+def test_a_modified_token_is_rejected() -> None:
     content_cipher = ContentCipher([NEW])
     token = content_cipher.encrypt(b"thoughts", **TEAM)
     other = "A" if token[20] != "A" else "B"

@@ -21,42 +21,42 @@ STOP = chunk(finish="stop")
 
 
 async def play(*pieces: Piece, **request: Any) -> Played:
-    """Play one turn, and check what holds for every stream."""
+    """Play one turn and assert what holds for every stream."""
     played = await play_any(list(pieces), **request)
     assert_stream_equals_stored(copy.deepcopy(played.events), played.end.response)
     return played
 
 
 def call(index: int | None = 0, *, name: str | None = None, arguments: Any = None, **given: Any) -> Chunk:
-    """A chunk with one tool call delta; what is None is left out."""
+    """Return a chunk with one tool call delta; None values are left out."""
     function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
     head = {} if index is None else {"index": index}
     return chunk(tool_calls=[{**head, **given, "function": function}])
 
 
 def words(played: Played) -> list[str]:
-    """The text of each message of the output."""
+    """Return the text of each message of the output."""
     return ["".join(p["text"] for p in item["content"]) for item in played.output if item["type"] == "message"]
 
 
 def called(played: Played) -> list[tuple[str, str, str]]:
-    """Id, name and arguments of each call of the output."""
+    """Return id, name and arguments of each call of the output."""
     found = [item for item in played.output if item["type"] == "function_call"]
     return [(item["call_id"], item["name"], item["arguments"]) for item in found]
 
 
 def deltas(played: Played, kind: str) -> list[str]:
-    """The deltas of a kind of event."""
+    """Return the deltas of the events of this type."""
     return [event["delta"] for event in played.events if event["type"] == f"response.{kind}.delta"]
 
 
 def with_choice(given: Chunk, **changes: Any) -> Chunk:
-    """The chunk with other fields in its choice."""
+    """Return the chunk with other fields in its choice."""
     return {**given, "choices": [{**given["choices"][0], **changes}]}
 
 
 def logprob(token: str, value: float = -0.5, tops: Sequence[str] = ()) -> dict[str, Any]:
-    """A token's logprob as upstreams write it."""
+    """Return a token's logprob as upstreams send it."""
     top_logprobs = [{"token": top, "logprob": value, "bytes": None} for top in tops]
     return {"token": token, "logprob": value, "bytes": None, "top_logprobs": top_logprobs}
 

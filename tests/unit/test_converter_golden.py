@@ -1,8 +1,8 @@
-"""The five kinds of streams that every converter from chat completions knows, as exact lists of events.
+"""Exact event lists for five basic chat-completions streams.
 
-None has a finish reason; they end with `[DONE]` and complete all the same. Beside `response.in_progress` and the
-`done` events of texts, refusals and arguments, this is the list and the order in which the converter of the Agents SDK
-answers the same chunks.
+None of the streams has a finish reason; they end with `[DONE]` and complete nevertheless. Except for
+`response.in_progress` and the `done` events of texts, refusals and arguments, the converter of OpenAI's Agents SDK
+produces the same events in the same order.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ LOGPROBS = "message.output_text.logprobs"
 
 
 async def listed(*chunks: Chunk, **request: Any) -> list[Listed]:
-    """The events without numbers and generated ids; of a response only what changes."""
+    """Return the events without numbers and generated ids, and of a response only what changes."""
     played = await play(list(chunks), **request)
     assert_well_formed(played.events)
     events = without_ids(played.events)
@@ -76,7 +76,7 @@ def item(kind: str, body: dict[str, Any]) -> Listed:
 
 
 def inside(kind: str, **fields: Any) -> Listed:
-    """An event of a part of the message."""
+    """Return an event of a part of the message."""
     return kind, {"item_id": "msg 1", "output_index": 0, "content_index": 0, **fields}
 
 
@@ -84,7 +84,7 @@ def arguments(kind: str, **fields: Any) -> Listed:
     return f"function_call_arguments.{kind}", {"item_id": "fc 1", "output_index": 0, **fields}
 
 
-async def test_two_chunks_of_text_with_usage() -> None:
+async def test_two_text_chunks_with_usage() -> None:
     final = message("completed", text("Hello"))
     assert await listed(chunk(content="He"), {**chunk(content="llo"), "usage": USAGE}) == [
         *began(),
@@ -150,7 +150,7 @@ async def test_one_tool_call_in_two_chunks() -> None:
     ]
 
 
-async def test_a_tool_call_whose_name_comes_first_and_its_arguments_in_three() -> None:
+async def test_a_tool_call_with_the_name_first_and_arguments_in_three_chunks() -> None:
     function = {"name": "write_file", "arguments": ""}
     named = chunk(tool_calls=[{"index": 0, "id": "call_1", "type": "function", "function": function}])
     pieces = ['{"path": ', '"a.txt"', "}"]

@@ -12,12 +12,12 @@ FIRST, SECOND = chunk(content="a"), chunk(content="b")
 
 
 def data(value: Chunk) -> bytes:
-    """A chunk as a server-sent event."""
+    """Return a chunk as a server-sent event."""
     return b"data: " + orjson.dumps(value) + b"\n\n"
 
 
 def read(*pieces: bytes) -> tuple[list[Chunk], EventStreamDecoder]:
-    """The chunks of these pieces, read as a turn reads them, and the lines after their end."""
+    """Return the chunks of these pieces and the decoder after its end."""
     lines, chunks = EventStreamDecoder(), list[Chunk]()
     for piece in pieces:
         chunks += lines.feed(piece)

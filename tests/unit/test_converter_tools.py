@@ -27,27 +27,27 @@ STOP = chunk(finish="tool_calls")
 
 
 async def play(*pieces: Piece, **request: Any) -> Played:
-    """Play one turn, and check what holds for every stream."""
+    """Play one turn and assert what holds for every stream."""
     played = await play_any(list(pieces), **request)
     assert_stream_equals_stored(copy.deepcopy(played.events), played.end.response)
     return played
 
 
 def native(index: int = 0, **custom: Any) -> Chunk:
-    """A delta of a custom tool call, as upstreams send it that know custom tools."""
+    """Return a delta of a native custom tool call."""
     given = {"id": "call_a"} if "name" in custom else {}
     return chunk(tool_calls=[{"index": index, "type": "custom", **given, "custom": custom}])
 
 
 def pieces(name: str, text: str, size: int) -> list[Chunk]:
-    """A function call whose arguments come in pieces."""
+    """Return a function call whose arguments arrive in pieces."""
     cut = [text[at : at + size] for at in range(0, len(text), size)]
     head = chunk(tool_calls=[{"index": 0, "id": "call_a", "function": {"name": name, "arguments": ""}}])
     return [head, *(chunk(tool_calls=[{"index": 0, "function": {"arguments": piece}}]) for piece in cut), STOP]
 
 
 def deltas(played: Played, kind: str) -> list[str]:
-    """The deltas of a kind of event."""
+    """Return the deltas of the events of this type."""
     return [event["delta"] for event in played.events if event["type"] == f"response.{kind}.delta"]
 
 
@@ -118,12 +118,12 @@ async def test_tools_of_a_namespace_get_their_own_names_back() -> None:
     assert done["name"] == "find"
 
 
-async def test_calls_of_asynchronous_tools_say_so() -> None:
+async def test_calls_of_asynchronous_tools_are_marked() -> None:
     tools = [{"type": "function", "name": "look", "async": True}]
     assert (await play(*calls(look="{}"), tools=tools)).output[0]["async"] is True
 
 
-async def test_shell_commands_come_one_after_the_other() -> None:
+async def test_shell_commands_are_emitted_one_after_the_other() -> None:
     arguments = shell(commands=["ls", "pwd"], timeout_ms=1000, max_output_length=None)
     played = await play(*pieces("shell", arguments, 5), tools=[SHELL])
     item = played.output[0]
@@ -230,7 +230,7 @@ async def test_a_call_of_an_undeclared_tool_is_not_an_output_item(arguments: str
     assert [call.name for call in converter.result().calls] == ["smell", "look"]
 
 
-async def test_hosted_calls_are_no_items_and_keep_nobody_waiting() -> None:
+async def test_hosted_calls_are_not_items_and_do_not_delay_others() -> None:
     converter = ChatConverter(first_output_index=0, tools=[FunctionTool(name="ours", form=CallForm.HOSTED)])
     opening, begun, *_ = calls(ours='{"a":')
     rest = chunk(tool_calls=[{"index": 0, "function": {"arguments": "1}"}}])

@@ -1,4 +1,4 @@
-"""The embeddings of the demo upstream: deterministic, of length 1, near for texts that share words."""
+"""Embeddings of the demo upstream: deterministic, of length 1, similar for texts that share words."""
 
 import base64
 import math
@@ -18,7 +18,7 @@ async def demo() -> AsyncIterator[Demo]:
 
 
 async def vectors(demo: Demo, *texts: str, **parameters: Any) -> list[Any]:
-    """The embeddings of texts."""
+    """Return the embeddings of texts."""
     answer = await demo.post("/embeddings", {"model": "demo-embedding", "input": texts, **parameters})
     assert [entry["index"] for entry in answer.json["data"]] == list(range(len(texts)))
     return [entry["embedding"] for entry in answer.json["data"]]
@@ -35,7 +35,7 @@ async def test_a_vector_has_256_dimensions_and_length_1(demo: Demo, text: str) -
     assert math.hypot(*vector) == pytest.approx(1)
 
 
-async def test_texts_that_share_words_are_near(demo: Demo) -> None:
+async def test_texts_that_share_words_are_similar(demo: Demo) -> None:
     question, answer, other = await vectors(
         demo,
         "How do I rotate an API key?",
@@ -46,7 +46,7 @@ async def test_texts_that_share_words_are_near(demo: Demo) -> None:
     assert nearness(question, other) < 0.15
 
 
-async def test_common_words_bring_nothing_near(demo: Demo) -> None:
+async def test_common_words_do_not_make_texts_similar(demo: Demo) -> None:
     one, two = await vectors(demo, "what is the whale", "what is the weather")
     assert nearness(one, two) < 0.2
 
@@ -56,18 +56,18 @@ async def test_the_same_text_has_the_same_vector_in_any_case(demo: Demo) -> None
     assert one == two
 
 
-async def test_words_that_cancel_each_other_out_still_have_a_direction(demo: Demo) -> None:
+async def test_words_that_cancel_each_other_out_have_a_non_zero_vector(demo: Demo) -> None:
     texts = [f"alpha word{number}" for number in range(8)]
     assert {abs(vector[0]) for vector in await vectors(demo, *texts, dimensions=1)} == {1.0}
 
 
-async def test_it_encodes_vectors_in_base64(demo: Demo) -> None:
+async def test_vectors_can_be_encoded_in_base64(demo: Demo) -> None:
     (plain,) = await vectors(demo, "blue whale", dimensions=8)
     (encoded,) = await vectors(demo, "blue whale", dimensions=8, encoding_format="base64")
     assert struct.unpack("<8f", base64.b64decode(encoded)) == pytest.approx(plain)
 
 
-async def test_it_takes_a_single_text_and_counts_its_words(demo: Demo) -> None:
+async def test_a_single_text_is_accepted_and_its_words_are_counted(demo: Demo) -> None:
     answer = await demo.post("/embeddings", {"model": "demo-embedding", "input": "one two three", "user": "me"})
     assert answer.json["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
     assert answer.json["model"] == "demo-embedding"
@@ -84,11 +84,11 @@ async def test_it_takes_a_single_text_and_counts_its_words(demo: Demo) -> None:
         ({"input": "a", "other": 1}, "other"),
     ],
 )
-async def test_it_names_the_parameter_that_it_refuses(demo: Demo, parameters: dict[str, Any], param: str) -> None:
+async def test_an_error_names_the_invalid_parameter(demo: Demo, parameters: dict[str, Any], param: str) -> None:
     answer = await demo.post("/embeddings", {"model": "demo-embedding", **parameters})
     assert (answer.status, answer.json["error"]["param"]) == (400, param)
 
 
-async def test_it_does_not_know_other_models(demo: Demo) -> None:
+async def test_an_unknown_model_is_rejected(demo: Demo) -> None:
     answer = await demo.post("/embeddings", {"model": "text-embedding-3-small", "input": "a"})
     assert answer.json["error"]["code"] == "model_not_found"

@@ -1,4 +1,4 @@
-"""What the demo upstream refuses: each bad request gets OpenAI's envelope with the status and the parameter."""
+"""Errors of the demo upstream: OpenAI's error object with status and parameter for each bad request."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -73,7 +73,7 @@ async def demo() -> AsyncIterator[Demo]:
         ({"model": "demo-embedding"}, "model", "unsupported_value"),
     ],
 )
-async def test_it_names_the_parameter_that_it_refuses(
+async def test_an_error_names_the_invalid_parameter(
     demo: Demo, parameters: dict[str, Any], param: str, code: str
 ) -> None:
     body = {"model": "demo-d0", "messages": [USER], **parameters}
@@ -84,29 +84,29 @@ async def test_it_names_the_parameter_that_it_refuses(
 
 
 @pytest.mark.parametrize("name", ["gpt-5", "demo-", "demo-d", "demo-d123456", "demo-error-200", "demo-error-600", ""])
-async def test_it_does_not_know_other_models(demo: Demo, name: str) -> None:
+async def test_an_unknown_model_is_rejected(demo: Demo, name: str) -> None:
     answer = await demo.refusal("hi", model=name)
     error = answer.json["error"]
     assert (answer.status, error["param"], error["code"]) == (404, "model", "model_not_found")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"model": "\\ud800"}'])
-async def test_it_refuses_what_is_not_json(demo: Demo, body: bytes) -> None:
+async def test_a_body_that_is_not_json_is_rejected(demo: Demo, body: bytes) -> None:
     answer = await demo.post("/chat/completions", body)
     assert (answer.status, answer.json["error"]["code"]) == (400, "invalid_json")
 
 
-async def test_it_refuses_a_body_that_is_no_object(demo: Demo) -> None:
+async def test_a_body_that_is_not_an_object_is_rejected(demo: Demo) -> None:
     answer = await demo.post("/chat/completions", [1])
     assert (answer.status, answer.json["error"]["param"]) == (400, None)
 
 
-async def test_it_asks_for_what_is_missing(demo: Demo) -> None:
+async def test_an_error_names_the_missing_parameter(demo: Demo) -> None:
     answer = await demo.post("/chat/completions", {"messages": [USER]})
     assert (answer.json["error"]["param"], answer.json["error"]["code"]) == ("model", "missing_required_parameter")
 
 
-async def test_it_takes_null_for_absent_and_skips_what_clients_replay(demo: Demo) -> None:
+async def test_null_counts_as_absent_and_replayed_fields_are_ignored(demo: Demo) -> None:
     history: list[dict[str, Any]] = [
         USER,
         {"role": "assistant", "content": "ok", "refusal": None, "annotations": []},
@@ -116,22 +116,22 @@ async def test_it_takes_null_for_absent_and_skips_what_clients_replay(demo: Demo
     assert await demo.ask(history, **nothing)
 
 
-async def test_it_accepts_an_image_of_many_megabytes(demo: Demo) -> None:
+async def test_an_image_of_many_megabytes_is_accepted(demo: Demo) -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 20_000_000}}
     assert "1 image" in await demo.ask([{"role": "user", "content": [image]}])
 
 
 @pytest.mark.parametrize(("path", "status"), [("/nowhere", 404), ("/v1/chat/completions", 405)])
-async def test_other_urls_and_methods_get_the_envelope_too(demo: Demo, path: str, status: int) -> None:
+async def test_unknown_urls_and_methods_get_an_error_object(demo: Demo, path: str, status: int) -> None:
     answer = await demo.get(path)
     assert (answer.status, answer.json["error"]["type"]) == (status, "invalid_request_error")
 
 
-async def test_it_is_healthy(demo: Demo) -> None:
+async def test_the_health_check_succeeds(demo: Demo) -> None:
     assert (await demo.get("/health")).json == {"status": "ok"}
 
 
-async def test_it_lists_its_models_and_shows_each(demo: Demo) -> None:
+async def test_models_are_listed_and_retrieved(demo: Demo) -> None:
     listed = (await demo.get("/v1/models")).json
     assert listed["object"] == "list"
     assert [card["id"] for card in listed["data"]] == list(LISTED)
@@ -139,6 +139,6 @@ async def test_it_lists_its_models_and_shows_each(demo: Demo) -> None:
         assert (await demo.get(f"/v1/models/{card['id']}")).json == card
 
 
-async def test_it_shows_a_model_with_a_pace_and_no_unknown_one(demo: Demo) -> None:
+async def test_a_model_with_a_pace_is_retrieved_and_an_unknown_one_is_not(demo: Demo) -> None:
     assert (await demo.get("/v1/models/demo-d50")).json["id"] == "demo-d50"
     assert (await demo.get("/v1/models/gpt-5")).json["error"]["code"] == "model_not_found"

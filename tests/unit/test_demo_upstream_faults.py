@@ -1,4 +1,4 @@
-"""The faults that a model's name asks for, and what the demo upstream notices of its clients."""
+"""Faults that a model's name requests, and the demo upstream's counters of client behaviour."""
 
 import socket
 import time
@@ -21,14 +21,14 @@ async def demo() -> AsyncIterator[Demo]:
 
 
 async def settled(demo: Demo) -> dict[str, int]:
-    """The counters as soon as nothing is in flight any more; the test's timeout is the limit."""
+    """Return the counters once no request is in flight; the test's timeout is the limit."""
     while (stats := await demo.stats())["in_flight"]:
         pass
     return stats
 
 
 def words(lines: list[str]) -> list[str]:
-    """The words in the data lines of a stream."""
+    """Return the words in the data lines of a stream."""
     contents = [orjson.loads(line)["choices"][0]["delta"].get("content") for line in lines]
     return [content for content in contents if content]
 
@@ -45,7 +45,7 @@ def words(lines: list[str]) -> list[str]:
         (503, "server_error", "server_error"),
     ],
 )
-async def test_it_fails_with_the_status_of_its_name(
+async def test_a_model_fails_with_the_status_in_its_name(
     demo: Demo, stream: bool, status: int, kind: str, code: str
 ) -> None:
     answer = await demo.refusal("hi", model=f"demo-error-{status}", stream=stream)
@@ -54,17 +54,17 @@ async def test_it_fails_with_the_status_of_its_name(
     assert answer.headers.get("Retry-After") == ("1" if status == 429 else None)
 
 
-async def test_it_fails_in_the_middle_of_a_stream(demo: Demo) -> None:
+async def test_a_stream_fails_in_the_middle(demo: Demo) -> None:
     _, *said, failure = [line async for line in demo.lines(LONG, model="demo-error-in-stream-d0")]
     assert words(said) == ["one", " two", " three"]
     assert orjson.loads(failure)["error"]["type"] == "server_error"
 
 
-async def test_it_fails_with_status_200_without_a_stream(demo: Demo) -> None:
+async def test_an_error_body_is_sent_with_status_200(demo: Demo) -> None:
     assert (await demo.complete(LONG, model="demo-error-in-stream"))["error"]["code"] == "demo_failure"
 
 
-async def test_it_cuts_a_stream(demo: Demo) -> None:
+async def test_a_stream_is_cut(demo: Demo) -> None:
     async with aclosing(demo.lines(LONG, model="demo-cut-d0")) as lines:
         assert words([await anext(lines) for _ in range(4)]) == ["one", " two", " three"]
         with pytest.raises(aiohttp.ClientPayloadError):
@@ -72,25 +72,25 @@ async def test_it_cuts_a_stream(demo: Demo) -> None:
     assert await settled(demo) == {"requests": 1, "in_flight": 0, "completed": 1, "refused": 0, "disconnected": 0}
 
 
-async def test_it_cuts_a_body(demo: Demo) -> None:
+async def test_a_body_is_cut(demo: Demo) -> None:
     with pytest.raises(aiohttp.ClientPayloadError):
         await demo.ask(LONG, model="demo-cut-d0")
 
 
-async def test_it_sends_garbage_between_the_words(demo: Demo) -> None:
+async def test_garbage_is_sent_between_the_words(demo: Demo) -> None:
     lines = [line async for line in demo.lines(LONG, model="demo-garbage-d0")]
     assert lines[4] == "this line is not JSON"
     assert lines[-1] == "[DONE]"
     assert words(lines[:4] + lines[5:-1]) == ["one", " two", " three", " four", " five", " six"]
 
 
-async def test_it_sends_garbage_as_a_body(demo: Demo) -> None:
+async def test_garbage_is_sent_as_a_body(demo: Demo) -> None:
     with pytest.raises(orjson.JSONDecodeError):
         await demo.ask(LONG, model="demo-garbage-d0")
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_it_is_slow_to_begin(demo: Demo, stream: bool) -> None:
+async def test_the_first_byte_is_delayed(demo: Demo, stream: bool) -> None:
     begun = time.monotonic()
     body = {"model": "demo-slow", "messages": [{"role": "user", "content": "say hi"}], "stream": stream}
     async with demo.session.post(f"{demo.url}/chat/completions", json=body) as response:
@@ -99,14 +99,14 @@ async def test_it_is_slow_to_begin(demo: Demo, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_it_hangs_until_the_client_goes_away(demo: Demo, stream: bool) -> None:
+async def test_a_request_hangs_until_the_client_disconnects(demo: Demo, stream: bool) -> None:
     body = {"model": "demo-hang", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
     with pytest.raises(TimeoutError):
         await demo.session.post(f"{demo.url}/chat/completions", json=body, timeout=aiohttp.ClientTimeout(total=0.2))
     assert (await settled(demo))["disconnected"] == 1
 
 
-async def test_it_hangs_after_some_words(demo: Demo) -> None:
+async def test_a_stream_hangs_after_some_words(demo: Demo) -> None:
     async with aclosing(demo.lines(LONG, model="demo-hang-after-2-d0")) as lines:
         said = [await anext(lines) for _ in range(3)]
         assert (await demo.stats())["in_flight"] == 1
@@ -114,14 +114,14 @@ async def test_it_hangs_after_some_words(demo: Demo) -> None:
     assert (await settled(demo))["disconnected"] == 1
 
 
-async def test_it_hangs_after_all_words_of_a_short_answer(demo: Demo) -> None:
+async def test_a_stream_hangs_after_all_words_of_a_short_answer(demo: Demo) -> None:
     async with aclosing(demo.lines("say hi", model="demo-hang-after-3-d0")) as lines:
         assert words([await anext(lines) for _ in range(2)]) == ["hi"]
         assert (await demo.stats())["in_flight"] == 1
 
 
 @pytest.mark.parametrize("model", ["demo", "demo-d50", "demo-d5000"])
-async def test_it_stops_at_once_when_a_stream_is_closed(demo: Demo, model: str) -> None:
+async def test_closing_a_stream_stops_it_immediately(demo: Demo, model: str) -> None:
     async with aclosing(demo.lines("say " + "word " * 500, model=model)) as lines:
         await anext(lines)
     begun = time.monotonic()
@@ -129,7 +129,7 @@ async def test_it_stops_at_once_when_a_stream_is_closed(demo: Demo, model: str) 
     assert time.monotonic() - begun < 1
 
 
-async def test_it_notices_a_client_that_leaves_while_it_sends_its_body(demo: Demo) -> None:
+async def test_a_disconnect_during_the_request_body_is_counted(demo: Demo) -> None:
     host, port = demo.url.removeprefix("http://").removesuffix("/v1").split(":")
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\n{{"
     with socket.create_connection((host, int(port))) as connection:
@@ -139,7 +139,7 @@ async def test_it_notices_a_client_that_leaves_while_it_sends_its_body(demo: Dem
     assert (await settled(demo))["disconnected"] == 1
 
 
-async def test_it_notices_a_client_that_leaves_without_reading(demo: Demo) -> None:
+async def test_a_disconnect_before_reading_is_counted(demo: Demo) -> None:
     host, port = demo.url.removeprefix("http://").removesuffix("/v1").split(":")
     body = orjson.dumps(
         {"model": "demo-d0", "stream": True, "messages": [{"role": "user", "content": "say " + "x " * 999}]}
@@ -152,7 +152,7 @@ async def test_it_notices_a_client_that_leaves_without_reading(demo: Demo) -> No
     assert stats["disconnected"] == 1
 
 
-async def test_it_counts_what_becomes_of_requests(demo: Demo) -> None:
+async def test_outcomes_of_requests_are_counted(demo: Demo) -> None:
     await demo.ask("hi")
     await demo.chunks("hi")
     await demo.post("/embeddings", {"model": "demo-embedding", "input": "hi"})
@@ -160,6 +160,6 @@ async def test_it_counts_what_becomes_of_requests(demo: Demo) -> None:
     assert await demo.stats() == {"requests": 4, "in_flight": 0, "completed": 3, "refused": 1, "disconnected": 0}
 
 
-async def test_embeddings_fail_on_request_too(demo: Demo) -> None:
+async def test_embeddings_fail_on_request(demo: Demo) -> None:
     answer = await demo.post("/embeddings", {"model": "demo-error-503", "input": "hi"})
     assert answer.status == 503

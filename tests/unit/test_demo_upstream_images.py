@@ -1,4 +1,4 @@
-"""The pictures of the demo upstream: deterministic PNGs, at once or by way of partial ones."""
+"""Images of the demo upstream: deterministic PNGs, whole or preceded by partial images."""
 
 import base64
 import struct
@@ -21,13 +21,13 @@ async def demo() -> AsyncIterator[Demo]:
 
 
 async def drawn(demo: Demo, prompt: str) -> bytes:
-    """The picture of a prompt."""
+    """Return the image for a prompt."""
     answer = await demo.post("/images/generations", {"model": "demo-image", "prompt": prompt})
     assert answer.json["usage"]["output_tokens"] > 0
     return base64.b64decode(answer.json["data"][0]["b64_json"])
 
 
-async def test_a_picture_is_a_png_of_its_size(demo: Demo) -> None:
+async def test_an_image_is_a_png_of_the_requested_size(demo: Demo) -> None:
     picture = await drawn(demo, "A cat")
     assert picture.startswith(b"\x89PNG\r\n\x1a\n")
     assert struct.unpack(">II", picture[16:24]) == (SIDE, SIDE)
@@ -35,16 +35,16 @@ async def test_a_picture_is_a_png_of_its_size(demo: Demo) -> None:
     assert len(zlib.decompress(picture[41 : 41 + length])) == SIDE * (1 + 3 * SIDE)
 
 
-async def test_a_prompt_is_always_the_same_picture(demo: Demo) -> None:
+async def test_a_prompt_always_gives_the_same_image(demo: Demo) -> None:
     assert await drawn(demo, "A cat") == await drawn(demo, "A cat") != await drawn(demo, "A dog")
 
 
-async def test_a_picture_wants_a_prompt(demo: Demo) -> None:
+async def test_a_missing_prompt_is_rejected(demo: Demo) -> None:
     answer = await demo.post("/images/generations", {"model": "demo-image"})
     assert (answer.status, answer.json["error"]["param"]) == (400, "prompt")
 
 
-def test_partial_pictures_come_before_the_whole_one() -> None:
+def test_partial_images_precede_the_complete_one() -> None:
     raw = images.events({"prompt": "A cat", "partial_images": 2}, pictures=0, created=1)
     events: list[dict[str, Any]] = [orjson.loads(line.split(b"data: ")[1]) for line in raw]
     assert [event["type"].rpartition(".")[2] for event in events] == ["partial_image", "partial_image", "completed"]

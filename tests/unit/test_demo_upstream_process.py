@@ -1,4 +1,4 @@
-"""`python -m demo_upstream` as a process: what it prints, and how it stops."""
+"""`python -m demo_upstream` as a process: its output and its shutdown."""
 
 import os
 import re
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @contextmanager
 def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The server as a process, which is gone afterwards."""
+    """Run the server as a process that is stopped afterwards."""
     command = [sys.executable, "-m", "demo_upstream", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "platform")}
     with subprocess.Popen(
@@ -32,21 +32,21 @@ def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def address(server: subprocess.Popen[str]) -> str:
-    """The base URL that the server's one line names."""
+    """Return the base URL in the server's only line of output."""
     assert server.stdout is not None
     line = re.fullmatch(r"demo upstream listening on (http://127\.0\.0\.1:\d+/v1)\n", server.stdout.readline())
     assert line is not None
     return line[1]
 
 
-def test_it_prints_where_it_listens() -> None:
+def test_it_prints_its_base_url() -> None:
     with process("--host", "127.0.0.1", "--port", "0") as server:
         health = address(server).removesuffix("/v1") + "/health"
         assert urllib.request.urlopen(health, timeout=10).read() == b'{"status":"ok"}'
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_stops_at_once_while_a_request_hangs(number: signal.Signals) -> None:
+def test_it_stops_immediately_while_a_request_hangs(number: signal.Signals) -> None:
     with process("--port", "0") as server:
         host, port = address(server).removeprefix("http://").removesuffix("/v1").split(":")
         body = b'{"model": "demo-hang-after-1-d0", "stream": true, "messages": [{"role": "user", "content": "hi"}]}'
@@ -61,7 +61,7 @@ def test_it_stops_at_once_while_a_request_hangs(number: signal.Signals) -> None:
         assert time.monotonic() - begun < 2
 
 
-def test_it_says_that_a_port_is_taken() -> None:
+def test_it_reports_that_the_port_is_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with process("--port", str(port)) as server:

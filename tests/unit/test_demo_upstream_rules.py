@@ -1,4 +1,4 @@
-"""What the demo upstream answers: one test per rule and manner, over a real socket."""
+"""Answers of the demo upstream: one test per rule and style, over a real socket."""
 
 import time
 from collections.abc import AsyncIterator
@@ -17,12 +17,12 @@ async def demo() -> AsyncIterator[Demo]:
 
 
 def turns(*texts: str) -> list[dict[str, Any]]:
-    """A history in which user and assistant take turns."""
+    """Return a history in which user and assistant alternate."""
     return [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(texts)]
 
 
-def told(instructions: str, asked: str, *, role: str = "system") -> list[dict[str, Any]]:
-    """Instructions and a question."""
+def instructed(instructions: str, asked: str, *, role: str = "system") -> list[dict[str, Any]]:
+    """Return instructions and a question."""
     return [{"role": role, "content": instructions}, {"role": "user", "content": asked}]
 
 
@@ -65,7 +65,7 @@ async def test_it_echoes_exactly(demo: Demo, asked: str, answer: str) -> None:
         ("what is +5 - -5", "+5 - -5 = 10"),
     ],
 )
-async def test_it_computes(demo: Demo, asked: str, result: str) -> None:
+async def test_it_evaluates_arithmetic(demo: Demo, asked: str, result: str) -> None:
     assert await demo.ask(asked) == f"{result}, says the demo model."
 
 
@@ -82,12 +82,12 @@ async def test_it_computes(demo: Demo, asked: str, result: str) -> None:
         ("What is 7 // 3?", "the demo knows + - * / and powers"),
     ],
 )
-async def test_it_says_why_it_cannot_compute(demo: Demo, asked: str, reason: str) -> None:
+async def test_it_explains_arithmetic_errors(demo: Demo, asked: str, reason: str) -> None:
     assert f"has no answer here: {reason}" in await demo.ask(asked)
 
 
 @pytest.mark.parametrize("asked", ["What is 42?", "What is 5 apples + 3?", "What is (((?", f"What is {'1+' * 120}1?"])
-async def test_it_does_not_take_everything_with_digits_for_arithmetic(demo: Demo, asked: str) -> None:
+async def test_text_with_digits_is_not_always_arithmetic(demo: Demo, asked: str) -> None:
     assert "without an answer" in await demo.ask(asked)
 
 
@@ -101,7 +101,7 @@ async def test_it_does_not_take_everything_with_digits_for_arithmetic(demo: Demo
         ("How many days has a week?", "seven"),
     ],
 )
-async def test_it_knows_a_handful_of_facts(demo: Demo, asked: str, fact: str) -> None:
+async def test_it_answers_questions_about_known_facts(demo: Demo, asked: str, fact: str) -> None:
     answer = await demo.ask(asked)
     assert fact in answer
     assert "demo model knows" in answer
@@ -109,24 +109,24 @@ async def test_it_knows_a_handful_of_facts(demo: Demo, asked: str, fact: str) ->
 
 async def test_it_remembers_a_name_from_the_history(demo: Demo) -> None:
     history = turns("Hello, my name is Ada and I like tea.", "Noted.", "What's my name?")
-    assert await demo.ask(history) == "Your name is Ada, as you told this demo earlier."
+    assert await demo.ask(history) == "Your name is Ada, as you instructed this demo earlier."
 
 
-async def test_it_believes_the_newest_of_several_names(demo: Demo) -> None:
+async def test_it_remembers_the_latest_of_several_names(demo: Demo) -> None:
     history = turns("my name is Ada", "Noted.", "Sorry, my name is Grace.", "Noted.", "Do you know my name?")
     assert "Grace" in await demo.ask(history)
 
 
-async def test_it_remembers_other_things_too(demo: Demo) -> None:
+async def test_it_remembers_other_facts_from_the_history(demo: Demo) -> None:
     history = turns("My favourite colour is dark green.", "Noted.", "what is my favourite colour again?")
     assert "dark green" in await demo.ask(history)
 
 
-async def test_it_admits_what_it_was_not_told(demo: Demo) -> None:
-    assert "have not told this demo your name" in await demo.ask("What is my name?")
+async def test_it_admits_not_knowing_missing_facts(demo: Demo) -> None:
+    assert "have not instructed this demo your name" in await demo.ask("What is my name?")
 
 
-async def test_it_takes_note_of_a_name(demo: Demo) -> None:
+async def test_it_acknowledges_a_name(demo: Demo) -> None:
     assert (await demo.ask("My name is Ada.")).startswith("Noted: your name is Ada.")
 
 
@@ -138,22 +138,22 @@ async def test_it_repeats_its_previous_answer_in_capitals(demo: Demo, asked: str
 
 
 @pytest.mark.parametrize("asked", ["Say that again", "repeat your last answer please"])
-async def test_it_repeats_its_previous_answer_as_it_was(demo: Demo, asked: str) -> None:
+async def test_it_repeats_its_previous_answer_unchanged(demo: Demo, asked: str) -> None:
     assert await demo.ask(turns("Hello", "Good day to you.", asked)) == "Good day to you."
 
 
-async def test_it_has_nothing_to_repeat_at_the_beginning(demo: Demo) -> None:
+async def test_it_has_nothing_to_repeat_in_the_first_turn(demo: Demo) -> None:
     assert "nothing to repeat" in await demo.ask("say that again")
 
 
-async def test_it_admits_being_a_demo_when_no_rule_knows_better(demo: Demo) -> None:
+async def test_it_admits_being_a_demo_when_no_rule_matches(demo: Demo) -> None:
     answer = await demo.ask("Tell me a joke about whales.")
     assert answer.startswith("This is a demo model without an answer to this.")
     assert "“Tell me a joke about whales.”" in answer
     assert "UPSTREAM_BASE_URL and UPSTREAM_API_KEY" in answer
 
 
-async def test_it_quotes_a_long_message_shortly(demo: Demo) -> None:
+async def test_it_quotes_a_long_message_abbreviated(demo: Demo) -> None:
     answer = await demo.ask("word " * 1000)
     assert len(answer) < 400
     assert "…”" in answer
@@ -171,7 +171,7 @@ async def test_it_names_the_tools_that_it_could_call(demo: Demo) -> None:
 
 @pytest.mark.parametrize("role", ["system", "developer"])
 async def test_it_answers_in_capitals_when_instructed(demo: Demo, role: str) -> None:
-    assert await demo.ask(told("Always answer in capitals.", "say hello", role=role)) == "HELLO"
+    assert await demo.ask(instructed("Always answer in capitals.", "say hello", role=role)) == "HELLO"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ async def test_it_answers_in_capitals_when_instructed(demo: Demo, role: str) -> 
     ],
 )
 async def test_it_follows_instructions(demo: Demo, instructions: str, answer: str) -> None:
-    assert await demo.ask(told(instructions, "say hello")) == answer
+    assert await demo.ask(instructed(instructions, "say hello")) == answer
 
 
 async def test_it_counts_images_that_it_cannot_see(demo: Demo) -> None:
@@ -208,12 +208,12 @@ async def test_it_reads_text_in_parts(demo: Demo) -> None:
     assert await demo.ask([{"role": "user", "content": parts}]) == "one\ntwo"
 
 
-async def test_it_wraps_its_answer_into_a_json_object(demo: Demo) -> None:
+async def test_it_wraps_its_answer_in_a_json_object(demo: Demo) -> None:
     answer = await demo.ask("say hi", response_format={"type": "json_object"})
     assert orjson.loads(answer) == {"answer": "hi"}
 
 
-async def test_it_declines_as_a_refusing_model(demo: Demo) -> None:
+async def test_a_refusing_model_refuses(demo: Demo) -> None:
     completion = await demo.complete("say hi", model="demo-refuse-d0")
     message = completion["choices"][0]["message"]
     assert message["content"] is None
@@ -223,7 +223,7 @@ async def test_it_declines_as_a_refusing_model(demo: Demo) -> None:
 @pytest.mark.parametrize(
     "filler", ["“", "“a'", ' x="', "my name is ", "   and", " ", "in A ", "what is 1+", "(1", "my "]
 )
-async def test_it_answers_a_very_long_message_soon(demo: Demo, filler: str) -> None:
+async def test_it_answers_a_very_long_message_quickly(demo: Demo, filler: str) -> None:
     tool = {
         "type": "function",
         "function": {"name": "f", "parameters": {"properties": {"city": {}}, "required": ["city"]}},

@@ -1,4 +1,4 @@
-"""The documents that the demo upstream writes for a JSON schema: they are valid, and filled from the user's text."""
+"""Documents that the demo upstream writes for a JSON schema: valid, and filled from the user's text."""
 
 import json
 import re
@@ -26,17 +26,17 @@ async def demo() -> AsyncIterator[Demo]:
 
 
 def wants(schema: object) -> dict[str, Any]:
-    """The response format for a schema."""
+    """Return the response format for a schema."""
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
 
 
 async def document(demo: Demo, schema: object, *, asked: str = "Ada is 36") -> Any:
-    """The document that the demo writes."""
+    """Return the document that the demo writes."""
     return orjson.loads(await demo.ask(asked, response_format=wants(schema)))
 
 
 async def defect(demo: Demo, schema: object) -> str:
-    """Why the demo does not write a document for a schema."""
+    """Return the reason why the demo writes no document for a schema."""
     answer = await demo.refusal("hi", response_format=wants(schema))
     assert (answer.status, answer.json["error"]["param"]) == (400, "response_format.json_schema.schema")
     return str(answer.json["error"]["message"])
@@ -82,13 +82,13 @@ class Tree(BaseModel):
     parent: "Tree | None" = None
 
 
-async def test_a_recursive_document_ends(demo: Demo) -> None:
+async def test_a_recursive_schema_gives_a_finite_document(demo: Demo) -> None:
     tree = Tree.model_validate(await document(demo, Tree.model_json_schema()))
     assert len(tree.children) == 1
     assert tree.parent is not None
 
 
-async def test_a_chain_of_optional_properties_ends(demo: Demo) -> None:
+async def test_a_long_chain_of_optional_properties_gives_a_finite_document(demo: Demo) -> None:
     chain = {"type": "object", "properties": {"next": {"$ref": "#"}}}
     assert str(await document(demo, chain)).count("next") == 5
 
@@ -104,7 +104,7 @@ async def test_it_fills_places_quotes_and_named_values(demo: Demo) -> None:
     assert await document(demo, schema, asked=asked) == {"city": "Rome", "title": "Emma", "mood": "happy"}
 
 
-async def test_it_makes_something_up_for_an_empty_text(demo: Demo) -> None:
+async def test_an_empty_text_gives_made_up_values(demo: Demo) -> None:
     assert await document(demo, {"type": "string"}, asked="") == "demo"
 
 
@@ -215,7 +215,7 @@ def test_any_schema_is_filled_or_refused(wild: dict[str, Any], text: str) -> Non
         assert json.loads(json.dumps(filled, allow_nan=False)) == filled
 
 
-async def test_it_puts_a_document_before_manners(demo: Demo) -> None:
+async def test_a_schema_takes_precedence_over_styles(demo: Demo) -> None:
     history = [{"role": "system", "content": "Answer in capitals."}, {"role": "user", "content": "say hi"}]
     text = await demo.ask(history, response_format=wants({"type": "object", "properties": {"a": {"type": "string"}}}))
     assert orjson.loads(text) == {"a": "say hi"}

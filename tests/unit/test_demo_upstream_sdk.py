@@ -1,4 +1,4 @@
-"""The unmodified `openai` SDK talks to the demo upstream."""
+"""The unmodified `openai` SDK with the demo upstream."""
 
 from collections.abc import AsyncIterator
 
@@ -23,14 +23,14 @@ async def client() -> AsyncIterator[AsyncOpenAI]:
         yield client
 
 
-async def test_it_completes(client: AsyncOpenAI) -> None:
+async def test_the_sdk_gets_a_completion(client: AsyncOpenAI) -> None:
     completion = await client.chat.completions.create(model="demo-d0", messages=HELLO)
     assert completion.choices[0].message.content == "hello world"
     assert completion.usage is not None
     assert completion.usage.total_tokens == 5
 
 
-async def test_it_streams(client: AsyncOpenAI) -> None:
+async def test_the_sdk_streams_a_completion(client: AsyncOpenAI) -> None:
     stream = await client.chat.completions.create(
         model="demo", messages=HELLO, stream=True, stream_options={"include_usage": True}
     )
@@ -39,7 +39,7 @@ async def test_it_streams(client: AsyncOpenAI) -> None:
     assert chunks[-1].usage is not None
 
 
-async def test_its_stream_helper_collects_calls(client: AsyncOpenAI) -> None:
+async def test_the_sdks_stream_helper_collects_calls(client: AsyncOpenAI) -> None:
     async with client.chat.completions.stream(
         model="demo-d0", messages=[{"role": "user", "content": "get_time city=Rome"}], tools=[TIME]
     ) as stream:
@@ -54,19 +54,19 @@ class Person(BaseModel):
     age: int
 
 
-async def test_it_parses_structured_output(client: AsyncOpenAI) -> None:
+async def test_the_sdk_parses_structured_output(client: AsyncOpenAI) -> None:
     completion = await client.chat.completions.parse(
         model="demo-d0", messages=[{"role": "user", "content": "name=Ada, 36"}], response_format=Person
     )
     assert completion.choices[0].message.parsed == Person(name="Ada", age=36)
 
 
-async def test_it_embeds(client: AsyncOpenAI) -> None:
+async def test_the_sdk_gets_embeddings(client: AsyncOpenAI) -> None:
     answer = await client.embeddings.create(model="demo-embedding", input=["blue whale", "grey whale"])
     assert [len(entry.embedding) for entry in answer.data] == [256, 256]
 
 
-async def test_it_lists_and_retrieves_models(client: AsyncOpenAI) -> None:
+async def test_the_sdk_lists_and_retrieves_models(client: AsyncOpenAI) -> None:
     assert "demo" in [model.id async for model in client.models.list()]
     assert (await client.models.retrieve("demo")).owned_by == "demo"
 
@@ -80,14 +80,14 @@ async def test_it_lists_and_retrieves_models(client: AsyncOpenAI) -> None:
         ("unknown", openai.NotFoundError),
     ],
 )
-async def test_its_errors_are_those_of_the_sdk(
+async def test_errors_are_raised_as_the_sdks_types(
     client: AsyncOpenAI, model: str, error: type[openai.APIStatusError]
 ) -> None:
     with pytest.raises(error):
         await client.chat.completions.create(model=model, messages=HELLO)
 
 
-async def test_its_error_in_a_stream_is_raised(client: AsyncOpenAI) -> None:
+async def test_an_error_in_a_stream_is_raised(client: AsyncOpenAI) -> None:
     stream = await client.chat.completions.create(model="demo-error-in-stream-d0", messages=HELLO, stream=True)
     with pytest.raises(openai.APIError, match="asked by its name"):
         [chunk async for chunk in stream]

@@ -1,4 +1,4 @@
-"""The forms of an answer: chunks, one completion, usage, limits, logprobs, reasoning, pace."""
+"""Formats of an answer: chunks, completion, usage, limits, logprobs, reasoning, pace."""
 
 import math
 import time
@@ -35,12 +35,12 @@ async def demo() -> AsyncIterator[Demo]:
 
 
 def deltas(chunks: list[Any], field: str) -> list[Any]:
-    """One field of all deltas that have it."""
+    """Return one field of all deltas that have it."""
     return [choice["delta"][field] for chunk in chunks for choice in chunk["choices"] if field in choice["delta"]]
 
 
 def folded(chunks: list[Any]) -> dict[str, Any]:
-    """The message that the chunks tell."""
+    """Return the message that the chunks add up to."""
     message: dict[str, Any] = {"role": deltas(chunks, "role")[0]}
     for field in ("content", "refusal", "reasoning_content"):
         message[field] = "".join(deltas(chunks, field)) or None
@@ -63,7 +63,7 @@ def test_a_token_is_a_word_with_the_space_before_it() -> None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: " ".join(map(str, scenario)))
-async def test_a_stream_tells_the_same_as_a_completion(demo: Demo, scenario: dict[str, Any]) -> None:
+async def test_a_stream_has_the_same_content_as_a_completion(demo: Demo, scenario: dict[str, Any]) -> None:
     whole = await demo.complete(**scenario)
     chunks = await demo.chunks(**scenario, stream_options=WITH_USAGE)
     choice = whole["choices"][0]
@@ -85,7 +85,7 @@ async def test_its_chunks_share_an_id_and_a_time(demo: Demo) -> None:
     assert len({(chunk["id"], chunk["created"], chunk["model"], chunk["object"]) for chunk in chunks}) == 1
 
 
-async def test_it_streams_events(demo: Demo) -> None:
+async def test_the_stream_consists_of_server_sent_events(demo: Demo) -> None:
     body = {"model": "demo-d0", "stream": True, "messages": [{"role": "user", "content": "say hi"}]}
     async with demo.session.post(f"{demo.url}/chat/completions", json=body) as response:
         assert response.content_type == "text/event-stream"
@@ -132,7 +132,7 @@ async def test_usage_counts_tools_calls_and_images(demo: Demo) -> None:
 
 
 @pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
-async def test_it_cuts_at_the_token_limit(demo: Demo, limit: str) -> None:
+async def test_an_answer_is_cut_at_the_token_limit(demo: Demo, limit: str) -> None:
     completion = await demo.complete("say one two three", **{limit: 2})
     assert completion["choices"][0]["message"]["content"] == "one two"
     assert completion["choices"][0]["finish_reason"] == "length"
@@ -144,7 +144,7 @@ async def test_an_answer_that_just_fits_is_not_cut(demo: Demo) -> None:
     assert completion["choices"][0]["finish_reason"] == "stop"
 
 
-async def test_it_cuts_the_arguments_of_a_call(demo: Demo) -> None:
+async def test_arguments_of_a_call_are_cut_at_the_token_limit(demo: Demo) -> None:
     completion = await demo.complete("call get_time in New York", tools=[TIME], max_tokens=2)
     assert completion["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"city":'
     assert completion["choices"][0]["finish_reason"] == "length"
@@ -166,7 +166,7 @@ async def test_it_reasons_before_it_answers(demo: Demo) -> None:
     assert chunks[-1]["usage"]["completion_tokens_details"] == {"reasoning_tokens": len(thought)}
 
 
-async def test_it_reasons_as_much_as_it_is_told_to(demo: Demo) -> None:
+async def test_reasoning_effort_determines_the_amount_of_reasoning(demo: Demo) -> None:
     spent = []
     for effort in ("none", "low", "medium", "high"):
         completion = await demo.complete("say hi", model="demo-reasoning-d0", reasoning_effort=effort)
@@ -218,13 +218,13 @@ async def test_calls_have_no_logprobs(demo: Demo) -> None:
     assert completion["choices"][0]["logprobs"] is None
 
 
-async def test_it_hides_the_length_of_tokens_on_request(demo: Demo) -> None:
+async def test_obfuscation_hides_the_length_of_tokens_on_request(demo: Demo) -> None:
     chunks = await demo.chunks("say one three", stream_options={"include_obfuscation": True})
     words = [(chunk["choices"][0]["delta"]["content"], chunk["obfuscation"]) for chunk in chunks[1:-1]]
     assert [len(word) + len(padding) for word, padding in words] == [16, 16]
 
 
-async def test_it_speaks_at_the_pace_of_its_name(demo: Demo) -> None:
+async def test_the_model_name_sets_the_pace(demo: Demo) -> None:
     arrivals = []
     async for line in demo.lines("say one two three four", model="demo-d50"):
         if line != "[DONE]" and orjson.loads(line)["choices"][0]["delta"].get("content"):
@@ -234,12 +234,12 @@ async def test_it_speaks_at_the_pace_of_its_name(demo: Demo) -> None:
     assert sum(pauses) >= 0.14
 
 
-async def test_a_completion_takes_as_long_as_its_words(demo: Demo) -> None:
+async def test_a_completion_takes_as_long_as_the_stream(demo: Demo) -> None:
     begun = time.monotonic()
     await demo.ask("say one two three four", model="demo-d50")
     assert time.monotonic() - begun >= 0.2
 
 
-async def test_it_dates_its_answers(demo: Demo) -> None:
+async def test_answers_have_a_creation_time(demo: Demo) -> None:
     completion = await demo.complete("say hi")
     assert abs(completion["created"] - time.time()) < 60

@@ -1,4 +1,4 @@
-"""When the demo upstream calls tools, and with which arguments."""
+"""Tool calls of the demo upstream and their arguments."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,7 +16,7 @@ async def demo() -> AsyncIterator[Demo]:
 
 
 def function(name: str, required: list[str] | None = None, **properties: object) -> dict[str, Any]:
-    """A tool whose properties are all required, unless it is said which are."""
+    """Return a tool whose properties are all required unless `required` names some."""
     needed = list(properties) if required is None else required
     parameters = {"type": "object", "properties": properties, "required": needed}
     return {"type": "function", "function": {"name": name, "parameters": parameters}}
@@ -30,7 +30,7 @@ ADD = function("add", a={"type": "number"}, b={"type": "number"})
 
 
 async def calls(demo: Demo, asked: str | list[dict[str, Any]], *tools: Any, **parameters: Any) -> list[tuple[str, Any]]:
-    """Name and arguments of the calls that the demo makes."""
+    """Return name and arguments of the calls that the demo makes."""
     completion = await demo.complete(asked, tools=tools, **parameters)
     message = completion["choices"][0]["message"]
     made = [call["function"] for call in message.get("tool_calls", [])]
@@ -65,7 +65,7 @@ async def test_its_message_with_calls_has_no_content(demo: Demo) -> None:
     assert choice["message"]["tool_calls"][0]["type"] == "function"
 
 
-async def test_it_calls_several_tools_at_once(demo: Demo) -> None:
+async def test_it_calls_several_tools_in_one_turn(demo: Demo) -> None:
     asked = "call get_weather in New York in fahrenheit and get_time for Rome"
     assert await calls(demo, asked, TIME, WEATHER) == [
         ("get_weather", {"city": "New York", "unit": "fahrenheit"}),
@@ -141,7 +141,7 @@ async def test_it_finds_numbers(demo: Demo, asked: str, arguments: dict[str, flo
     assert await calls(demo, asked, ADD) == [("add", arguments)]
 
 
-async def test_it_leaves_fractions_to_those_who_can_take_them(demo: Demo) -> None:
+async def test_fractions_are_not_used_for_integer_parameters(demo: Demo) -> None:
     tool = function("order", count={"type": "integer"}, price={"type": "number"})
     assert await calls(demo, "order at 2.5 each 4", tool) == [("order", {"count": 4, "price": 2.5})]
 
@@ -155,24 +155,24 @@ async def test_it_takes_lists_from_the_text(demo: Demo) -> None:
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("string", ["a b", "c"]), ("number", [1, 2.5]), ("integer", [1])])
-async def test_it_takes_all_items_of_their_kind(demo: Demo, kind: str, expected: list[object]) -> None:
+async def test_list_parameters_take_all_values_of_their_type(demo: Demo, kind: str, expected: list[object]) -> None:
     tool = function("keep", items={"type": "array", "items": {"type": kind}})
     assert await calls(demo, "'a b', 'c', 1 and 2.5 are to keep", tool) == [("keep", {"items": expected})]
 
 
-async def test_it_takes_the_choice_that_stands_nearest(demo: Demo) -> None:
+async def test_it_takes_the_nearest_choice_in_the_text(demo: Demo) -> None:
     asked = "get_weather in Oslo in fahrenheit and get_weather in Rome in celsius"
     assert [made["unit"] for _, made in await calls(demo, asked, WEATHER)] == ["fahrenheit", "celsius"]
 
 
-async def test_it_takes_a_json_object_as_it_stands(demo: Demo) -> None:
+async def test_it_takes_a_json_object_unchanged(demo: Demo) -> None:
     completion = await demo.complete('call add {"a":  "wrong", "c": [1]} now', tools=[ADD])
     call = completion["choices"][0]["message"]["tool_calls"][0]
     assert call["function"]["arguments"] == '{"a":  "wrong", "c": [1]}'
 
 
 @pytest.mark.parametrize("broken", ["{not json", '{"a": ' * 5000])
-async def test_it_passes_over_a_broken_json_object(demo: Demo, broken: str) -> None:
+async def test_it_ignores_an_invalid_json_object(demo: Demo, broken: str) -> None:
     assert await calls(demo, f"call add with 1 and 2 {broken}", ADD) == [("add", {"a": 1, "b": 2})]
 
 
@@ -189,7 +189,7 @@ async def test_it_fills_nullable_arguments_only_by_name(demo: Demo) -> None:
     assert await calls(demo, "book nights=3 rooms=2", tool) == [("book", {"nights": 3, "rooms": 2})]
 
 
-async def test_it_takes_choices_by_name_and_passes_over_what_is_no_number(demo: Demo) -> None:
+async def test_it_takes_choices_by_name_and_ignores_non_numbers(demo: Demo) -> None:
     tool = function("book", level={"enum": [1, 2]}, nights={"type": "integer"})
     assert await calls(demo, "book level=2 nights=three", tool) == [("book", {"level": 2, "nights": 0})]
 
@@ -204,7 +204,7 @@ async def test_it_calls_a_tool_without_parameters(demo: Demo) -> None:
     assert await calls(demo, "ping!", tool) == [("ping", {})]
 
 
-async def test_it_refuses_a_tool_whose_arguments_it_cannot_make(demo: Demo) -> None:
+async def test_it_rejects_a_tool_whose_arguments_it_cannot_generate(demo: Demo) -> None:
     tool = function("pay", iban={"type": "string", "pattern": "^[A-Z]{2}"})
     answer = await demo.refusal("call pay", tools=[tool])
     assert (answer.status, answer.json["error"]["param"]) == (400, "tools")
@@ -212,7 +212,7 @@ async def test_it_refuses_a_tool_whose_arguments_it_cannot_make(demo: Demo) -> N
 
 
 def answered(*results: str) -> list[dict[str, Any]]:
-    """A history in which get_time was called once per result."""
+    """Return a history in which get_time was called once per result."""
     made = [
         {"id": f"call_{place}", "type": "function", "function": {"name": "get_time", "arguments": "{}"}}
         for place in range(len(results))
@@ -235,16 +235,16 @@ async def test_it_reads_results_in_parts(demo: Demo) -> None:
     assert "“half past six”" in await demo.ask(history)
 
 
-async def test_it_looks_at_new_questions_after_the_results(demo: Demo) -> None:
+async def test_it_answers_a_new_question_after_the_results(demo: Demo) -> None:
     history = [*answered("noon"), {"role": "assistant", "content": "At noon."}, {"role": "user", "content": "say ok"}]
     assert await demo.ask(history, tools=[TIME]) == "ok"
 
 
-async def test_it_calls_again_when_tool_choice_insists(demo: Demo) -> None:
+async def test_it_calls_again_when_tool_choice_requires_it(demo: Demo) -> None:
     assert await calls(demo, answered("noon"), TIME, tool_choice="required") == [("get_time", {"city": "demo"})]
 
 
-async def test_it_puts_the_results_into_a_schema(demo: Demo) -> None:
+async def test_it_writes_the_results_into_a_schema(demo: Demo) -> None:
     wanted = {"name": "time", "schema": {"type": "object", "properties": {"hour": {"type": "integer"}, "said": TEXT}}}
     text = await demo.ask(answered("it is 12"), response_format={"type": "json_schema", "json_schema": wanted})
     assert orjson.loads(text) == {"hour": 12, "said": "it is 12"}

@@ -1,4 +1,4 @@
-"""Which URLs egress refuses, and that it refuses them before anything is sent: no spelling, no DNS answer gets past."""
+"""URLs that egress refuses before anything is sent, regardless of their spelling and of DNS answers."""
 
 import socket
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ REFUSED = [
     "https:///path",
     "https:/example.com/",
     "https://",
-    # Private addresses, and everything else that is not the public Internet.
+    # Private addresses, and all others that are not public.
     "https://127.0.0.1/",
     "https://127.8.9.10/",
     "https://10.0.0.1/",
@@ -53,7 +53,7 @@ REFUSED = [
     "https://224.0.0.1/",
     "https://240.0.0.1/",
     "https://255.255.255.255/",
-    # Other notations of 127.0.0.1 and its like.
+    # Other notations of loopback addresses.
     "https://2130706433/",
     "https://0x7f000001/",
     "https://0x7f.1/",
@@ -118,7 +118,7 @@ REFUSED = [
     "https://example..com/",
     f"https://{'a' * 64}.example.com/",
     f"https://{'a.' * 130}example.com/",
-    # What two parsers could read differently.
+    # URLs that two parsers could read differently.
     "https://user@example.com/",
     "https://user:password@example.com/",
     "https://example.com@127.0.0.1/",
@@ -156,7 +156,7 @@ ADDRESSES_REFUSED = [
 
 
 class Names:
-    """A resolver with an answer for each look-up, the last one for all that follow; counts them."""
+    """Resolver with one answer per lookup; the last one is repeated. Counts the lookups."""
 
     def __init__(self, *answers: Sequence[str] | OSError) -> None:
         self._answers = list(answers)
@@ -175,7 +175,7 @@ def guarded(names: Names, *allow: str) -> Egress:
 
 
 @pytest.mark.parametrize("url", REFUSED)
-async def test_it_refuses_the_url_before_anybody_is_asked(url: str) -> None:
+async def test_a_forbidden_url_is_refused_before_any_lookup(url: str) -> None:
     names = Names([PUBLIC])
     with pytest.raises(EgressRefused):
         await guarded(names).get(url, max_bytes=1, timeout=SECONDS)
@@ -183,20 +183,20 @@ async def test_it_refuses_the_url_before_anybody_is_asked(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", REFUSED)
-def test_it_refuses_the_url_when_it_is_only_checked(url: str) -> None:
+def test_a_forbidden_url_is_refused_by_the_check_alone(url: str) -> None:
     with pytest.raises(EgressRefused):
         Egress().check(url)
 
 
 @pytest.mark.parametrize("addresses", ADDRESSES_REFUSED, ids=" ".join)
-async def test_it_refuses_a_name_with_an_address_that_is_not_public(addresses: list[str]) -> None:
+async def test_a_name_with_a_private_address_is_refused(addresses: list[str]) -> None:
     names = Names(addresses)
     with pytest.raises(EgressRefused):
         await guarded(names).get("https://files.example.com/", max_bytes=1, timeout=SECONDS)
     assert names.asked == ["files.example.com"]
 
 
-async def test_every_refusal_reads_the_same() -> None:
+async def test_every_refusal_has_the_same_message() -> None:
     told = set()
     for url, answer in [("https://127.1/", []), ("https://a.example/", ["10.0.0.1"]), ("https://b.example/", [])]:
         with pytest.raises(EgressRefused) as refused:
@@ -206,20 +206,20 @@ async def test_every_refusal_reads_the_same() -> None:
     assert told == {(sentence, "url_not_allowed", 400)}
 
 
-async def test_a_name_that_does_not_exist_is_answered_like_a_private_one() -> None:
+async def test_an_unknown_name_has_the_same_error_as_a_private_one() -> None:
     names = Names(socket.gaierror(socket.EAI_NONAME, "unknown"))
     with pytest.raises(EgressRefused):
         await guarded(names).get("https://nowhere.example/", max_bytes=1, timeout=SECONDS)
 
 
-async def test_a_resolver_that_does_not_answer_is_not_a_refusal() -> None:
+async def test_a_resolver_failure_is_not_a_refusal() -> None:
     names = Names(socket.gaierror(socket.EAI_AGAIN, "try again"))
     with pytest.raises(EgressFailed):
         await guarded(names).get("https://example.com/", max_bytes=1, timeout=SECONDS)
 
 
 @pytest.mark.parametrize("url", REFUSED)
-async def test_it_refuses_the_url_in_the_hands_of_another_client(url: str) -> None:
+async def test_a_forbidden_url_is_refused_by_other_clients_as_well(url: str) -> None:
     names = Names(["127.0.0.1"])
     async with httpx2.AsyncClient(transport=guarded(names).transport(), trust_env=False) as client:
         with pytest.raises((EgressRefused, httpx2.InvalidURL, httpx2.UnsupportedProtocol)):
@@ -240,7 +240,7 @@ async def test_it_refuses_the_url_in_the_hands_of_another_client(url: str) -> No
         "https://example.com?q=@127.0.0.1",
     ],
 )
-def test_it_lets_public_urls_pass(url: str) -> None:
+def test_public_urls_are_allowed(url: str) -> None:
     Egress().check(url)
 
 
@@ -260,7 +260,7 @@ def test_it_lets_public_urls_pass(url: str) -> None:
         ("10.0.0.0/8", "http://name.internal/"),
     ],
 )
-def test_an_entry_opens_what_it_says(entry: str, url: str) -> None:
+def test_an_allowlist_entry_allows_its_target(entry: str, url: str) -> None:
     Egress(allow=AllowList.parse([entry])).check(url)
 
 
@@ -281,7 +281,7 @@ def test_an_entry_opens_what_it_says(entry: str, url: str) -> None:
         ("10.0.0.0/8", "http://11.0.0.1/"),
     ],
 )
-def test_an_entry_opens_nothing_else(entry: str, url: str) -> None:
+def test_an_allowlist_entry_allows_nothing_else(entry: str, url: str) -> None:
     with pytest.raises(EgressRefused):
         Egress(allow=AllowList.parse([entry])).check(url)
 
@@ -300,7 +300,9 @@ def test_an_entry_opens_nothing_else(entry: str, url: str) -> None:
         ("wiki.corp", "https://other.corp/", ["10.0.0.1"]),
     ],
 )
-async def test_an_entry_opens_no_other_address_of_a_name(entry: str, url: str, addresses: list[str]) -> None:
+async def test_an_allowlist_entry_does_not_allow_other_addresses_of_a_name(
+    entry: str, url: str, addresses: list[str]
+) -> None:
     with pytest.raises(EgressRefused):
         await guarded(Names(addresses), entry).get(url, max_bytes=1, timeout=SECONDS)
 
@@ -308,13 +310,13 @@ async def test_an_entry_opens_no_other_address_of_a_name(entry: str, url: str, a
 @pytest.mark.parametrize(
     "entry", ["10.0.0.1/8", "300.0.0.1", "127.1", "http://redis", "redis:http", "a b", "user@host", "[fd00::/8", ":80"]
 )
-def test_an_entry_that_makes_no_sense_stops_the_start(entry: str) -> None:
+def test_an_invalid_allowlist_entry_stops_the_start(entry: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="EGRESS_ALLOW"):
         AllowList.parse([entry])
 
 
 @pytest.mark.parametrize("url", ["http://10.0.0.7:8080/mcp", "http://[fd00::7]:8080/", "http://wiki.corp:8080/"])
-def test_what_an_operator_vouches_for_is_opened_and_nothing_beside_it(url: str) -> None:
+def test_an_operators_url_is_allowed_and_nothing_else(url: str) -> None:
     egress = Egress().trusting(url)
     egress.check(url)
     for other in (url.replace("8080", "8081"), "http://10.0.0.8:8080/", "http://[fd00::8]:8080/"):

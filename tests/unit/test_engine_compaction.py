@@ -1,4 +1,4 @@
-"""Compaction inside of a run: when a pass is made, what its model is asked, and what is read from then on."""
+"""Compaction in a run: when a pass is made, its request, and the context afterwards."""
 
 import base64
 from dataclasses import replace
@@ -53,12 +53,12 @@ class PlainCipher:
 
 
 def items(*bodies: dict[str, Any]) -> list[StoredItem]:
-    """Items out of their bodies."""
+    """Return the items with these bodies."""
     return [from_wire(body) for body in bodies]
 
 
 def compacted(summary: str, *held: dict[str, Any], name: str = "cmp_1") -> dict[str, Any]:
-    """A compaction item."""
+    """Return a compaction item with this content."""
     return {
         "type": "compaction",
         "id": name,
@@ -66,34 +66,34 @@ def compacted(summary: str, *held: dict[str, Any], name: str = "cmp_1") -> dict[
     }
 
 
-def words(read: Any) -> list[str]:
-    """What stands in messages, shortened."""
+def texts(read: Any) -> list[str]:
+    """Return the texts of messages, shortened."""
     return [item.wire()["content"][0]["text"][-40:] if item.type == "message" else str(item.type) for item in read]
 
 
 def given(*bodies: dict[str, Any], threshold: int = 1000, **more: Any) -> RunContext:
-    """The context of a run that compacts past a thousand tokens."""
+    """Return the context of a run that compacts above a thousand tokens."""
     plan = CompactionPlan(threshold=threshold)
     return replaced(context(input=[*bodies]), **{"compaction": plan, **more})
 
 
 def replaced(made: RunContext, **more: Any) -> RunContext:
-    """The same with a seal that hides nothing."""
+    """Return the context with a cipher that encrypts nothing."""
     return replace(made, cipher=PlainCipher(), **more)
 
 
 async def play(model: ScriptedModel, made: RunContext, tools: Any = None, state: RunState | None = None) -> runs.Played:
-    """Run to the end; the script must fit."""
+    """Play a run to its end; the script must be used up."""
     run = begin(model, tools, given=made, state=state)
     steps = [step async for step in run.steps()]
     model.verify()
     return runs.Played(steps=steps, events=on_the_wire(events_of(steps)))
 
 
-# -- what is kept, and where a context starts --------------------------------------------------------------------------
+# -- kept items and the start of a context -----------------------------------------------------------------------------
 
 
-def test_the_words_of_others_and_settings_are_kept_and_calls_that_wait() -> None:
+def test_messages_settings_and_open_calls_are_kept() -> None:
     rules = {"type": "message", "role": "developer", "content": "Be brief."}
     effort = {"type": "configuration_update", "reasoning": {"effort": "low"}}
     waiting = {**CALL, "call_id": "call_2"}
@@ -104,54 +104,54 @@ def test_the_words_of_others_and_settings_are_kept_and_calls_that_wait() -> None
 
 def test_a_context_starts_at_its_latest_compaction() -> None:
     first, second = compacted("Old.", ASKED), compacted("The red car was found.", ASKED, NEXT)
-    said = from_latest_compaction(items(SAID, first, SAID, second, SAID), PlainCipher().decrypt_compaction)
-    assert words(said.compacted)[:2] == ["Find the red car.", "And the blue one?"]
-    assert words(said.compacted)[2].endswith("The red car was found.")
-    assert list(said.rest) == items(SAID)
+    context = from_latest_compaction(items(SAID, first, SAID, second, SAID), PlainCipher().decrypt_compaction)
+    assert texts(context.compacted)[:2] == ["Find the red car.", "And the blue one?"]
+    assert texts(context.compacted)[2].endswith("The red car was found.")
+    assert list(context.rest) == items(SAID)
 
 
-def test_messages_in_front_of_it_stay_and_are_not_told_twice() -> None:
+def test_earlier_messages_are_kept_without_duplicates() -> None:
     rules = {"type": "message", "role": "developer", "content": "Be brief."}
-    said = from_latest_compaction(items(rules, ASKED, compacted("Done.", ASKED)), PlainCipher().decrypt_compaction)
-    assert words(said.items)[:2] == ["Be brief.", "Find the red car."]
-    assert len(said.items) == 3
+    context = from_latest_compaction(items(rules, ASKED, compacted("Done.", ASKED)), PlainCipher().decrypt_compaction)
+    assert texts(context.items)[:2] == ["Be brief.", "Find the red car."]
+    assert len(context.items) == 3
 
 
-def test_what_is_missing_stands_where_it_stood() -> None:
+def test_a_kept_item_that_is_not_sent_again_keeps_its_position() -> None:
     rules = {"type": "message", "role": "developer", "content": "Be brief."}
-    said = from_latest_compaction(
+    context = from_latest_compaction(
         items(rules, ASKED, NEXT, compacted("Done.", ASKED, CALL, NEXT)), PlainCipher().decrypt_compaction
     )
-    assert [item.type for item in said.items] == ["message", "message", "function_call", "message", "message"]
+    assert [item.type for item in context.items] == ["message", "message", "function_call", "message", "message"]
 
 
-def test_without_one_everything_is_read() -> None:
-    said = from_latest_compaction(items(ASKED, SAID), PlainCipher().decrypt_compaction)
-    assert (said.compacted, list(said.rest)) == ((), items(ASKED, SAID))
+def test_without_a_compaction_everything_is_read() -> None:
+    context = from_latest_compaction(items(ASKED, SAID), PlainCipher().decrypt_compaction)
+    assert (context.compacted, list(context.rest)) == ((), items(ASKED, SAID))
 
 
 @pytest.mark.parametrize("token", ["", "garbled"])
-def test_what_does_not_open_is_refused(token: str) -> None:
+def test_content_that_cannot_be_decrypted_is_rejected(token: str) -> None:
     item = {"type": "compaction", "id": "cmp_9", "encrypted_content": token}
     with pytest.raises(InvalidEncryptedContent, match="cmp_9"):
         from_latest_compaction(items(ASKED, item), PlainCipher().decrypt_compaction)
 
 
-# -- passes inside of a run --------------------------------------------------------------------------------------------
+# -- passes in a run ---------------------------------------------------------------------------------------------------
 
 
-async def test_past_the_threshold_the_past_is_made_short_before_the_answer() -> None:
+async def test_a_context_over_the_threshold_is_compacted_before_the_answer() -> None:
     model = ScriptedModel(text("A red car was looked for."), text("No."))
     played = await play(model, given(ASKED, SAID, NEXT))
     assert [item["type"] for item in played.output] == ["compaction", "message"]
     assert played.types[:3] == ["output_item.added", "compaction.compacting", "output_item.done"]
     assert played.events[0]["item"]["encrypted_content"] == ""
     assert played.events[2]["item"] == played.output[0]
-    assert words(model.requests[1].items)[:2] == ["Find the red car.", "And the blue one?"]
-    assert words(model.requests[1].items)[2].endswith("A red car was looked for.")
+    assert texts(model.requests[1].items)[:2] == ["Find the red car.", "And the blue one?"]
+    assert texts(model.requests[1].items)[2].endswith("A red car was looked for.")
 
 
-async def test_the_model_reads_everything_and_may_call_nothing_when_it_writes_its_notes() -> None:
+async def test_the_notes_are_written_with_the_whole_context_and_without_calls() -> None:
     model = ScriptedModel(text("Notes."), calls(look="{}"))
     functions = [{"type": "function", "name": "look"}]
     made = context(input=[ASKED, SAID, NEXT], tools=functions, max_output_tokens=50, tool_choice="required")
@@ -166,27 +166,27 @@ async def test_the_model_reads_everything_and_may_call_nothing_when_it_writes_it
 
 
 @pytest.mark.parametrize("threshold", [2600, 100_000])
-async def test_below_the_threshold_nothing_happens(threshold: int) -> None:
+async def test_a_context_below_the_threshold_is_not_compacted(threshold: int) -> None:
     played = await play(ScriptedModel(text("No.")), given(ASKED, SAID, NEXT, threshold=threshold))
     assert [item["type"] for item in played.output] == ["message"]
 
 
-async def test_the_words_of_users_alone_cannot_be_made_shorter() -> None:
+async def test_a_context_of_user_messages_only_is_not_compacted() -> None:
     played = await play(ScriptedModel(text("No.")), given({**ASKED, "content": LONG}))
     assert [item["type"] for item in played.output] == ["message"]
 
 
-async def test_between_turns_calls_go_with_their_outputs() -> None:
+async def test_a_pass_between_turns_keeps_calls_and_outputs_together() -> None:
     first = calls(look="{}")
     model, tools = ScriptedModel(first, text("A car."), text("Red.")), ScriptedTools(look=[LONG])
     played = await play(model, given(ASKED), tools)
     assert [item["type"] for item in played.output] == ["mcp_call", "compaction", "message"]
     assert [item.type for item in model.requests[1].items] == ["message", "mcp_call", "message"]
-    assert words(model.requests[2].items)[0] == "Find the red car."
+    assert texts(model.requests[2].items)[0] == "Find the red car."
     assert len(model.requests[2].items) == 2
 
 
-async def test_what_stays_above_the_threshold_is_not_made_short_again_and_again() -> None:
+async def test_a_context_that_stays_over_the_threshold_is_not_compacted_in_every_turn() -> None:
     first = calls(look="{}")[:-1]
     huge = {**ASKED, "content": LONG}
     model, tools = ScriptedModel(text("Notes."), first, text("Red.")), ScriptedTools(look=["a car"])
@@ -194,25 +194,25 @@ async def test_what_stays_above_the_threshold_is_not_made_short_again_and_again(
     assert [item["type"] for item in played.output] == ["compaction", "mcp_call", "message"]
 
 
-async def test_the_count_of_the_upstream_goes_before_an_estimate() -> None:
+async def test_reported_token_counts_take_precedence_over_estimates() -> None:
     first = [*calls(look="{}")[:-1], usage(prompt_tokens=5000, completion_tokens=10)]
     model, tools = ScriptedModel(first, text("Notes."), text("Red.")), ScriptedTools(look=["a car"])
     played = await play(model, given(ASKED, threshold=4000), tools)
     assert [item["type"] for item in played.output] == ["mcp_call", "compaction", "message"]
 
 
-async def test_the_notes_count_in_the_usage_but_not_as_an_answer() -> None:
+async def test_the_usage_of_a_run_includes_the_notes() -> None:
     notes = [chunk(content="Notes."), chunk(finish="stop"), usage(prompt_tokens=3000, completion_tokens=40)]
     answer = [chunk(content="No."), chunk(finish="stop"), usage(prompt_tokens=30, completion_tokens=2)]
     played = await play(ScriptedModel(notes, answer), given(ASKED, SAID, NEXT))
     assert (played.end.usage.input_tokens, played.end.usage.output_tokens) == (3030, 42)
 
 
-# -- passes that fail --------------------------------------------------------------------------------------------------
+# -- failed passes -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("broken", [[BUSY], [*text("")], [chunk(refusal="I cannot."), chunk(finish="stop")][1:]])
-async def test_without_notes_the_run_goes_on_with_everything(broken: list[Any]) -> None:
+async def test_a_failed_pass_continues_with_the_whole_context(broken: list[Any]) -> None:
     model = ScriptedModel(broken, text("No."))
     played = await play(model, given(ASKED, SAID, NEXT))
     assert [item["type"] for item in played.output] == ["message"]
@@ -227,14 +227,14 @@ async def test_a_failed_pass_is_not_repeated() -> None:
     assert [item["type"] for item in played.output] == ["mcp_call", "message"]
 
 
-async def test_what_was_announced_has_to_come() -> None:
+async def test_an_announced_compaction_that_fails_fails_the_run() -> None:
     played = await play(ScriptedModel([chunk(content="No"), BUSY]), given(ASKED, SAID, NEXT))
     assert played.end.ending.status == "failed"
     assert played.end.response["error"]["code"] == BUSY.code
     assert [item["type"] for item in played.output] == ["compaction"]
 
 
-async def test_a_run_that_is_cancelled_in_a_pass_accounts_for_it() -> None:
+async def test_a_run_cancelled_during_a_pass_records_its_usage() -> None:
     run = begin(ScriptedModel([chunk(content="No"), *text("tes.")]), given=given(ASKED, SAID, NEXT))
     steps = run.steps()
     await anext(steps)
@@ -244,10 +244,10 @@ async def test_a_run_that_is_cancelled_in_a_pass_accounts_for_it() -> None:
     assert (end.turn.compacts, end.response["output"][0]["encrypted_content"]) == (True, "")
 
 
-# -- runs that are taken over ------------------------------------------------------------------------------------------
+# -- resumed runs ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_successor_makes_the_pass_that_was_announced() -> None:
+async def test_a_resumed_run_repeats_the_announced_pass() -> None:
     begun = {"id": "cmp_1", "type": "compaction", "encrypted_content": ""}
     state = RunState(fragments=[Fragment(output_index=0, body=begun, is_open=True)])
     played = await play(ScriptedModel(text("Notes."), text("No.")), given(ASKED, SAID, NEXT), state=state)
@@ -255,30 +255,30 @@ async def test_a_successor_makes_the_pass_that_was_announced() -> None:
     assert (played.output[0]["type"], played.output[0]["id"]) == ("compaction", "cmp_1")
 
 
-async def test_a_successor_goes_on_behind_a_compaction() -> None:
+async def test_a_resumed_run_continues_after_the_compaction() -> None:
     state = RunState(turn=1, compactions=1, output=[OutputItem(body=compacted("Notes.", ASKED, NEXT))])
     model = ScriptedModel(text("No."))
     await play(model, given(ASKED, SAID, NEXT), state=state)
-    assert words(model.requests[0].items)[:2] == ["Find the red car.", "And the blue one?"]
+    assert texts(model.requests[0].items)[:2] == ["Find the red car.", "And the blue one?"]
     assert len(model.requests[0].items) == 3
 
 
-# -- a response that is nothing but a compaction -----------------------------------------------------------------------
+# -- responses that only compact ---------------------------------------------------------------------------------------
 
 
-async def test_at_once_means_one_pass_and_no_answer() -> None:
+async def test_at_once_runs_one_pass_and_gives_no_answer() -> None:
     model = ScriptedModel(text("Notes."))
     played = await play(model, given(ASKED, SAID, compaction=CompactionPlan(at_once=True)))
     assert played.end.ending.status == "completed"
     assert [item["type"] for item in played.output] == ["compaction"]
 
 
-async def test_at_once_without_notes_is_a_failure() -> None:
+async def test_at_once_without_notes_fails() -> None:
     played = await play(ScriptedModel([BUSY]), given(ASKED, SAID, compaction=CompactionPlan(at_once=True)))
     assert (played.end.ending.status, played.output) == ("failed", [])
 
 
-async def test_a_successor_of_a_pass_that_was_made_only_ends() -> None:
+async def test_a_resumed_run_after_a_finished_pass_only_ends() -> None:
     state = RunState(turn=1, compactions=1, output=[OutputItem(body=compacted("Notes.", ASKED))])
     made = given(ASKED, SAID, compaction=CompactionPlan(at_once=True))
     assert (await play(ScriptedModel(), made, state=state)).end.ending.status == "completed"

@@ -1,4 +1,4 @@
-"""Hosted calls: several at a time, their items one after the other, nothing made twice, and nothing without leave."""
+"""Hosted calls: concurrency, item order, limits, approvals and preparation."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -36,7 +36,7 @@ APPROVAL = {"id": "mcpr_1", "type": "mcp_approval_request", "server_label": "s",
 
 
 class GatedTools(HostedTools):
-    """Each call waits until the test lets it go; `events` tell what happened in which order."""
+    """Tools whose calls wait until the test releases them. `events` records starts and ends in order."""
 
     def __init__(self, *names: str, concurrency: int = 4) -> None:
         self.concurrency = concurrency
@@ -49,19 +49,19 @@ class GatedTools(HostedTools):
 
     @override
     async def call(self, call: Call) -> ToolResult:
-        """Wait, then answer with the own name."""
+        """Wait, then return the name of the tool."""
         self.events.append(f"{call.name} began")
         await self.doors[call.name].wait()
         self.events.append(f"{call.name} ended")
         return ToolResult(output=call.name)
 
     def open(self, name: str) -> None:
-        """Let the call go."""
+        """Release the calls of a tool."""
         self.doors[name].set()
 
 
-async def made(run: AsyncGenerator[Step, None], *, until: type[Step]) -> Step:
-    """The next step of this kind."""
+async def next_step(run: AsyncGenerator[Step, None], *, until: type[Step]) -> Step:
+    """Return the next step of this type."""
     async for step in run:
         if isinstance(step, until):
             return step
@@ -69,7 +69,7 @@ async def made(run: AsyncGenerator[Step, None], *, until: type[Step]) -> Step:
 
 
 class MeetingTools(GatedTools):
-    """Each call waits for another one."""
+    """Tools whose calls wait for each other."""
 
     def __init__(self, *names: str) -> None:
         super().__init__(*names)
@@ -81,12 +81,12 @@ class MeetingTools(GatedTools):
         return ToolResult(output=call.name)
 
 
-async def test_calls_of_one_turn_run_at_the_same_time() -> None:
+async def test_calls_of_one_turn_run_concurrently() -> None:
     played = await play(calls(a="{}", b="{}"), text("Done"), hosted=MeetingTools("a", "b"))
     assert [item.get("output") for item in played.output] == ["a", "b", None]
 
 
-async def test_no_more_calls_run_at_once_than_are_allowed() -> None:
+async def test_the_number_of_concurrent_calls_is_limited() -> None:
     tools = GatedTools("a", "b", concurrency=1)
     tools.open("a")
     tools.open("b")
@@ -96,7 +96,7 @@ async def test_no_more_calls_run_at_once_than_are_allowed() -> None:
     assert [[pending.call.name for pending in step.calls] for step in started] == [["a"], ["b"]]
 
 
-async def test_a_result_is_kept_before_the_next_call_begins() -> None:
+async def test_a_result_is_stored_before_the_next_call_starts() -> None:
     tools = ScriptedTools(search=["a page"], read=["its text"])
     tools.concurrency = 1
     played = await play(calls(search="{}", read="{}"), text("Done"), hosted=tools)
@@ -105,20 +105,20 @@ async def test_a_result_is_kept_before_the_next_call_begins() -> None:
     assert_well_formed(played.events)
 
 
-async def test_a_call_begins_only_after_that_was_told() -> None:
+async def test_a_call_starts_only_after_its_start_was_recorded() -> None:
     tools = GatedTools("a", "b")
     run = begin(ScriptedModel(calls(a="{}", b="{}"), text("Done")), tools).steps()
-    step = await made(run, until=ToolsStarted)
+    step = await next_step(run, until=ToolsStarted)
     assert isinstance(step, ToolsStarted)
     assert ([pending.call.name for pending in step.calls], tools.events) == (["a", "b"], [])
     await run.aclose()
 
 
-async def test_a_result_that_comes_early_is_kept_at_once_and_its_item_waits() -> None:
+async def test_an_early_result_is_stored_immediately_and_its_item_waits() -> None:
     tools = GatedTools("a", "b")
     run = begin(ScriptedModel(calls(a="{}", b="{}"), text("Done")), tools).steps()
     tools.open("b")
-    returned = await made(run, until=ToolsReturned)
+    returned = await next_step(run, until=ToolsReturned)
     assert isinstance(returned, ToolsReturned)
     assert [(p.call.name, p.result and p.result.output) for p in returned.calls] == [("b", "b")]
     tools.open("a")
@@ -127,7 +127,7 @@ async def test_a_result_that_comes_early_is_kept_at_once_and_its_item_waits() ->
     assert finished == ["a", "b"]
 
 
-async def test_items_of_calls_at_the_same_time_do_not_interleave() -> None:
+async def test_items_of_concurrent_calls_do_not_interleave() -> None:
     tools = ScriptedTools(search=["a page"], read=["its text"])
     played = await play(calls(search="{}", read="{}"), text("Done"), hosted=tools)
     assert_well_formed(played.events)
@@ -142,20 +142,20 @@ async def test_invalid_json_arguments_are_reported_to_the_model_without_running_
 
 
 class LimitedTools(GatedTools):
-    """Calls may take no time at all, and say four characters."""
+    """Tools with a limit of 10 ms and four characters."""
 
     @override
     def limits(self, name: str) -> ToolLimits:
         return ToolLimits(seconds=0.01, characters=4)
 
 
-async def test_a_tool_that_does_not_answer_is_a_result_that_the_model_reads() -> None:
+async def test_a_timeout_of_a_tool_is_reported_to_the_model() -> None:
     played = await played_with(LimitedTools("slow"), slow="{}")
     assert played.output[0]["error"]["content"] == "error: the tool did not answer within 0.01 seconds"
     assert played.end.ending.status == "completed"
 
 
-async def test_an_output_that_is_too_long_is_cut_with_a_sentence() -> None:
+async def test_a_long_output_is_truncated_with_a_note() -> None:
     tools = LimitedTools("talkative")
     tools.open("talkative")
     played = await played_with(tools, talkative="{}")
@@ -163,11 +163,11 @@ async def test_an_output_that_is_too_long_is_cut_with_a_sentence() -> None:
 
 
 async def played_with(tools: HostedTools, **functions: str) -> Any:
-    """A run that makes these calls and ends with a word."""
+    """Play a run that makes these calls and then answers."""
     return await play(calls(**functions), text("Done"), hosted=tools)
 
 
-async def test_a_tools_images_are_read_behind_its_output_and_are_no_item() -> None:
+async def test_images_of_a_tool_are_sent_to_the_model_but_are_not_output_items() -> None:
     image = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"}
     tools = ScriptedTools(look=[ToolResult(output="see the image", parts=(image,))])
     model = ScriptedModel(calls(look="{}"), text("A cat"))
@@ -185,7 +185,7 @@ async def test_max_tool_calls_counts_hosted_calls_and_the_model_still_answers(li
     assert played.end.ending.status == "completed"
 
 
-async def test_a_call_beyond_the_limit_is_answered_for_the_model_alone() -> None:
+async def test_a_call_beyond_the_limit_is_refused_without_an_output_item() -> None:
     model = ScriptedModel(calls(search="{}"), calls(search="{}"), text("Done"))
     _ = [step async for step in begin(model, ScriptedTools(search=["a page"]), max_tool_calls=1).steps()]
     called, answered = model.requests[2].items[-2:]
@@ -194,49 +194,49 @@ async def test_a_call_beyond_the_limit_is_answered_for_the_model_alone() -> None
     assert "limit of 1 tool calls" in str(answered.output)
 
 
-class ChoosyTools(ScriptedTools):
-    """Says itself what becomes of calls."""
+class DecidingTools(ScriptedTools):
+    """Tools that return a given decision for calls of `search`."""
 
-    def __init__(self, admission: CallDecision, **results: list[str | ToolResult]) -> None:
+    def __init__(self, decision: CallDecision, **results: list[str | ToolResult]) -> None:
         super().__init__(repeatable=True, **results)
-        self._admission = admission
+        self._decision = decision
 
     @override
     def decide(self, call: Call) -> CallDecision:
-        return self._admission if call.name == "search" else Execute()
+        return self._decision if call.name == "search" else Execute()
 
 
-async def test_a_call_that_needs_approval_is_asked_for_and_ends_the_run() -> None:
+async def test_a_call_that_needs_approval_ends_the_run_with_a_request() -> None:
     played = await play(
-        calls(search="{}"), hosted=ChoosyTools(RequireApproval(APPROVAL, definition="as it is"), search=[])
+        calls(search="{}"), hosted=DecidingTools(RequireApproval(APPROVAL, definition="digest"), search=[])
     )
     assert (played.output, played.end.ending.status) == ([APPROVAL], "completed")
     assert_well_formed(played.events)
 
 
-async def test_others_of_the_turn_are_made_before_the_run_waits_for_approval() -> None:
-    tools = ChoosyTools(RequireApproval(APPROVAL, definition="as it is"), search=[], read=["its text"])
+async def test_other_calls_run_before_the_run_ends_for_an_approval() -> None:
+    tools = DecidingTools(RequireApproval(APPROVAL, definition="digest"), search=[], read=["its text"])
     played = await play(calls(search="{}", read="{}"), hosted=tools)
     assert [item["type"] for item in played.output] == ["mcp_approval_request", "mcp_call"]
     turn = next(step for step in played.steps if isinstance(step, TurnEnded))
     assert [(record.call.name, record.state) for record in turn.calls] == [("read", "pending"), ("search", "asked")]
 
 
-async def test_a_call_that_a_tool_refuses_is_answered_and_the_model_goes_on() -> None:
-    tools = ChoosyTools(Refuse("no"), search=[])
+async def test_a_refused_call_gets_an_output_and_the_run_continues() -> None:
+    tools = DecidingTools(Refuse("no"), search=[])
     played = await play(calls(search="{}"), text("Done"), hosted=tools)
     assert [item["type"] for item in played.output] == ["message"]
 
 
 async def test_an_approval_request_and_a_client_call_end_the_run_together() -> None:
-    tools = ChoosyTools(RequireApproval(APPROVAL, definition="as it is"), search=[])
+    tools = DecidingTools(RequireApproval(APPROVAL, definition="digest"), search=[])
     played = await play(calls(search="{}", get_time="{}"), hosted=tools, tools=[CLIENTS])
     assert [item["type"] for item in played.output] == ["function_call", "mcp_approval_request"]
     assert played.end.ending.status == "completed"
 
 
 class PreparedTools(ScriptedTools):
-    """A list stands first, and a call that was approved of is made before the first turn."""
+    """Tools that prepare a tool list and an approved call."""
 
     LIST: Body = {"id": "mcpl_1", "type": "mcp_list_tools", "server_label": "s", "tools": [], "error": None}
 
@@ -252,7 +252,7 @@ class PreparedTools(ScriptedTools):
         )
 
 
-async def test_what_tools_prepare_stands_first_and_approved_calls_run_before_the_first_turn() -> None:
+async def test_prepared_items_come_first_and_approved_calls_run_before_the_first_turn() -> None:
     model, tools = ScriptedModel(text("Done")), PreparedTools(search=["a page"])
     end = [step async for step in begin(model, tools).steps()][-1]
     assert isinstance(end, RunEnded)
@@ -260,7 +260,7 @@ async def test_what_tools_prepare_stands_first_and_approved_calls_run_before_the
     assert len(model.requests) == 1
 
 
-async def test_a_list_that_was_under_way_is_closed_as_failed() -> None:
+async def test_an_interrupted_tool_list_is_closed_as_failed() -> None:
     run = begin(ScriptedModel(), PreparedTools(search=[]))
     steps = run.steps()
     await anext(steps)
@@ -271,14 +271,14 @@ async def test_a_list_that_was_under_way_is_closed_as_failed() -> None:
 
 
 class BrokenTools(ScriptedTools):
-    """Cannot be prepared."""
+    """Tools whose preparation fails."""
 
     @override
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
         yield ToolsPrepared(events=[], failure=Failure(code="server_error", message="no entry", status=401))
 
 
-async def test_a_run_whose_tools_say_so_ends_before_its_first_turn() -> None:
+async def test_a_failure_of_the_preparation_ends_the_run_before_its_first_turn() -> None:
     played = await play(hosted=BrokenTools())
     assert (played.end.ending.status, played.end.ending.error) == (
         "failed",
@@ -287,14 +287,14 @@ async def test_a_run_whose_tools_say_so_ends_before_its_first_turn() -> None:
 
 
 class GrowingTools(ScriptedTools):
-    """Another tool is there once the first one was called."""
+    """Tools that offer a second function after the first call."""
 
     @override
     def functions(self) -> tuple[FunctionTool, ...]:
         return super().functions()[: len(self.calls) + 1]
 
 
-async def test_tools_are_asked_before_every_turn_what_they_offer() -> None:
+async def test_offered_tools_are_read_again_before_every_turn() -> None:
     tools = GrowingTools(find=["read"], read=["its text"])
     model = ScriptedModel(calls(find="{}"), calls(read="{}"), text("Done"))
     _ = [step async for step in begin(model, tools).steps()]

@@ -1,4 +1,4 @@
-"""The readers of the environment: strict, with one sentence for what is wrong."""
+"""Readers of environment variables: strict, with one sentence per error."""
 
 from pathlib import Path
 
@@ -16,11 +16,11 @@ def test_text_is_trimmed(monkeypatch: pytest.MonkeyPatch, value: str, read: str)
     assert env.text(NAME, "default") == read
 
 
-def test_text_that_is_not_set_is_the_default() -> None:
+def test_an_unset_text_is_the_default() -> None:
     assert env.text(NAME, "default") == "default"
 
 
-def test_a_file_stands_in_for_a_variable_that_is_not_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_file_replaces_an_unset_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("from the file\n")
     monkeypatch.setenv(f"{NAME}_FILE", str(tmp_path / "secret"))
     assert env.text(NAME) == "from the file"
@@ -28,7 +28,7 @@ def test_a_file_stands_in_for_a_variable_that_is_not_set(monkeypatch: pytest.Mon
     assert env.text(NAME) == "from the variable"
 
 
-def test_a_required_variable_says_why_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_required_variable_is_reported_with_its_purpose(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(NAME, "  ")
     with pytest.raises(ImproperlyConfigured, match=f"{NAME} is not set: because"):
         env.required(NAME, hint="because")
@@ -41,7 +41,7 @@ def test_whole_numbers_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("value", ["x", "1,", "1 2", "3,-1", "1.5"])
-def test_other_lists_of_numbers_stop_the_start(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_an_invalid_list_of_numbers_is_rejected(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(NAME, value)
     with pytest.raises(ImproperlyConfigured, match=f"{NAME} must be integers of at least 0"):
         env.integers(NAME, default=(7,))
@@ -56,7 +56,7 @@ def test_flags_are_one_of_four_words(monkeypatch: pytest.MonkeyPatch, value: str
 
 
 @pytest.mark.parametrize("value", ["yes", "no", "off", "2", "tru"])
-def test_any_other_word_for_a_flag_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_any_other_word_for_a_flag_is_rejected(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(NAME, value)
     with pytest.raises(ImproperlyConfigured, match=f"{NAME} must be 1, true, 0 or false"):
         env.flag(NAME, default=False)
@@ -69,7 +69,7 @@ def test_integers_are_read(monkeypatch: pytest.MonkeyPatch, value: str, read: in
 
 
 @pytest.mark.parametrize("value", ["2", "-1", "3.5", "many"])
-def test_an_integer_below_its_minimum_or_none_at_all_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_an_integer_below_its_minimum_or_a_non_integer_is_rejected(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(NAME, value)
     with pytest.raises(ImproperlyConfigured, match=f"{NAME} must be an integer of at least 3, not '{value}'"):
         env.integer(NAME, default=7, minimum=3)
@@ -81,7 +81,7 @@ def test_lists_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch, value: s
     assert env.names(NAME, default=("d",)) == read
 
 
-def test_a_database_url_is_taken_apart() -> None:
+def test_a_database_url_is_parsed() -> None:
     assert env.postgres("postgresql://us%40er:p%2Fw@db.example:6543/my%20db", name=NAME) == {
         "NAME": "my db",
         "USER": "us@er",
@@ -108,6 +108,6 @@ def test_a_database_url_may_leave_out_what_has_a_default() -> None:
         "postgresql://localhost/db?sslmode=require",
     ],
 )
-def test_what_is_no_database_url_or_more_than_one_is_refused(url: str) -> None:
+def test_an_invalid_or_repeated_database_url_is_rejected(url: str) -> None:
     with pytest.raises(ImproperlyConfigured, match=f"{NAME} must look like postgresql://"):
         env.postgres(url, name=NAME)

@@ -1,4 +1,4 @@
-"""Events as bytes: what goes out, and what the log keeps."""
+"""Serialization of events as server-sent events."""
 
 import dataclasses
 from typing import Any, get_args
@@ -23,7 +23,7 @@ DELTAS = [OutputTextDelta, RefusalDelta, ReasoningTextDelta]
 
 
 def decoded(event: Event, *, number: int = 7, obfuscate: bool = False) -> dict[str, Any]:
-    """The data of the event's frame, whose form is checked."""
+    """Return the data of the event's frame; assert the form of the frame."""
     name, data, *rest = frame(event, number, obfuscate=obfuscate).split(b"\n")
     assert (name, rest) == (b"event: " + event.type.encode(), [b"", b""])
     assert data.startswith(b"data: ")
@@ -32,12 +32,12 @@ def decoded(event: Event, *, number: int = 7, obfuscate: bool = False) -> dict[s
 
 
 def every_class() -> list[Any]:
-    """The classes of the closed union, flattened."""
+    """Return all classes of the union, flattened."""
     return [kind for member in get_args(Event) for kind in (get_args(member) or (member,))]
 
 
 def sample(kind: Any) -> Event:
-    """An event of this class with some value in each field."""
+    """Return an event of this class with a value in each field."""
     values: dict[Any, Any] = {int: 1, str: 'a "quoted"\nline', list[dict[str, Any]]: [{"a": 1}]}
     fields = [field for field in dataclasses.fields(kind) if field.name != "type"]
     given = {field.name: values.get(field.type, {"id": "x", "type": "y"}) for field in fields}
@@ -55,11 +55,11 @@ def test_a_frame_is_the_event_with_its_type_and_number_first(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", every_class(), ids=lambda kind: kind.__name__)
-def test_the_type_is_the_last_field_since_frames_cut_it_off_there(kind: Any) -> None:
+def test_the_type_is_the_last_field_of_every_class(kind: Any) -> None:
     assert [field.name for field in dataclasses.fields(kind)][-1] == "type"
 
 
-def test_the_fast_way_for_text_writes_what_the_plain_way_would() -> None:
+def test_the_template_for_text_deltas_equals_the_generic_serialization() -> None:
     delta = OutputTextDelta(**PLACE, delta='é "\\\n\U0001f600', logprobs=[{"token": "é", "logprob": -0.5}])
     plain = orjson.loads(orjson.dumps(delta))
     assert decoded(delta) == {**plain, "sequence_number": 7}
@@ -84,7 +84,7 @@ def test_other_events_are_never_obfuscated(event: Event) -> None:
     assert "obfuscation" not in decoded(event, obfuscate=True)
 
 
-def test_no_type_is_told_twice() -> None:
+def test_no_two_classes_have_the_same_type() -> None:
     types = [sample(kind).type for kind in every_class()]
     assert len(set(types)) == len(types)
     assert events.DONE_FRAME == b"data: [DONE]\n\n"

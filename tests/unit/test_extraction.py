@@ -1,4 +1,4 @@
-"""The words of documents: which kinds are read, which are refused and how, and that a reader cannot run away."""
+"""Text extraction from documents: supported types, errors, and resource limits."""
 
 import io
 import subprocess
@@ -16,44 +16,44 @@ from tests.support import documents
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "notes.md", "data.json", "data.csv", "main.py", ""])
-def test_text_is_taken_as_it_is(name: str) -> None:
+def test_plain_text_is_unchanged(name: str) -> None:
     assert extract_text("Äpfel, 3\n".encode(), filename=name) == "Äpfel, 3\n"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-def test_a_byte_order_mark_says_how_text_is_encoded(encoding: str) -> None:
+def test_a_byte_order_mark_determines_the_encoding(encoding: str) -> None:
     assert extract_text("Äpfel".encode(encoding)) == "Äpfel"
 
 
-def test_a_pdf_gives_the_words_of_its_pages() -> None:
+def test_the_text_of_pdf_pages_is_extracted() -> None:
     assert extract_text(documents.pdf("Seven apples"), filename="any.bin").strip() == "Seven apples"
 
 
-def test_a_word_document_gives_its_paragraphs_and_tables_in_order() -> None:
+def test_paragraphs_and_tables_of_a_word_document_are_extracted_in_order() -> None:
     content = documents.docx("First", "Second", row=("apples", "7"))
     assert extract_text(content) == "First\n\nSecond\n\napples\t7"
 
 
-def test_a_presentation_gives_its_slides_and_notes() -> None:
+def test_slides_and_notes_of_a_presentation_are_extracted() -> None:
     assert extract_text(documents.pptx("Harvest", notes="Say it slowly")) == "Harvest\n\nSay it slowly"
 
 
-def test_html_gives_what_a_browser_would_show() -> None:
+def test_visible_text_of_html_is_extracted() -> None:
     page = b"<!DOCTYPE html><title>Fruit</title><script>let x = 1</script><p>Seven <b>apples</b></p><p>Two &amp; a half"
     assert extract_text(page) == "Fruit\nSeven apples\nTwo & a half"
 
 
-def test_a_name_alone_makes_a_page_of_text() -> None:
+def test_a_file_name_alone_makes_html_of_text() -> None:
     assert extract_text(b"<p>Seven</p><p>apples</p>", filename="page.HTML") == "Seven\napples"
 
 
 @pytest.mark.parametrize("content", [b"\x89PNG\r\n\x1a\n\xff", b"a\x00b", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"])
-def test_what_is_neither_text_nor_a_known_kind_is_not_supported(content: bytes) -> None:
+def test_unknown_binary_types_are_not_supported(content: bytes) -> None:
     with pytest.raises(UnsupportedFile):
         extract_text(content)
 
 
-def test_an_archive_of_something_else_is_not_supported() -> None:
+def test_other_archives_are_not_supported() -> None:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr("xl/workbook.xml", "<x/>")
@@ -62,12 +62,12 @@ def test_an_archive_of_something_else_is_not_supported() -> None:
 
 
 @pytest.mark.parametrize("content", [b"%PDF-1.7 nothing more", documents.docx("x")[:-40], b"PK\x03\x04"])
-def test_a_damaged_document_is_refused(content: bytes) -> None:
+def test_a_damaged_document_is_rejected(content: bytes) -> None:
     with pytest.raises(InvalidFile):
         extract_text(content)
 
 
-def test_a_document_with_a_password_is_refused() -> None:
+def test_an_encrypted_document_is_rejected() -> None:
     writer = PdfWriter()
     writer.add_blank_page(width=100, height=100)
     writer.encrypt("secret")
@@ -78,18 +78,18 @@ def test_a_document_with_a_password_is_refused() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b" \n", documents.pdf("")])
-def test_a_document_without_words_is_refused(content: bytes) -> None:
+def test_a_document_without_text_is_rejected(content: bytes) -> None:
     with pytest.raises(InvalidFile, match="no text"):
         extract_text(content)
 
 
-def test_text_beyond_the_limit_is_refused() -> None:
+def test_text_over_the_limit_is_rejected() -> None:
     with pytest.raises(FileTooLarge):
         extract_text(b"x" * (document_reader.MAX_TEXT + 1))
 
 
-def test_a_document_that_swells_when_it_is_unpacked_is_refused() -> None:
-    """A Word document of a few hundred kilobytes whose text alone has gigabytes."""
+def test_a_decompression_bomb_is_rejected() -> None:
+    """A Word document of a few hundred kilobytes expands to gigabytes of text."""
     out = io.BytesIO()
     with (
         zipfile.ZipFile(io.BytesIO(documents.docx("x"))) as small,
@@ -105,8 +105,8 @@ def test_a_document_that_swells_when_it_is_unpacked_is_refused() -> None:
         extract_text(out.getvalue())
 
 
-def test_not_even_the_list_of_an_archive_is_read_here() -> None:
-    """It takes seconds and a gigabyte where it is as long as a file may be."""
+def test_the_directory_of_an_archive_is_not_read_in_the_server_process() -> None:
+    """Reading a directory of the maximum size takes seconds and a gigabyte."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for number in range(40_000):
@@ -117,8 +117,8 @@ def test_not_even_the_list_of_an_archive_is_read_here() -> None:
     assert time.process_time() - began < 0.1
 
 
-def test_a_reader_has_limits_before_it_reads() -> None:
-    """What the kernel holds it to, told by a reader that was given no document."""
+def test_the_extractor_process_has_resource_limits() -> None:
+    """The limits are reported by an extractor that gets no document."""
     script = (
         "import runpy, resource, sys\n"
         "reader = runpy.run_path(sys.argv[1])\n"

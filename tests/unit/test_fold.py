@@ -1,4 +1,4 @@
-"""The log folded back into an output: whole, and cut anywhere."""
+"""Fold of an event log into an output, complete or cut at any point."""
 
 import copy
 from typing import Any
@@ -45,28 +45,26 @@ ENDS = st.sampled_from(["stop", "length", "content_filter", "tool_calls", None])
 
 
 def converted(chunks: list[Chunk], finish: str | None) -> tuple[list[list[Event]], ChatConverter]:
-    """The events of each read, the end being the last, and the converter after it."""
+    """Return the events of each read, including the end, and the converter."""
     converter = ChatConverter(first_output_index=0)
     reads = [converter.feed([piece]) for piece in [*chunks, chunk(finish=finish)]]
     return [*reads, converter.end(done=finish is None)], converter
 
 
 def flat(reads: list[list[Event]]) -> list[dict[str, Any]]:
-    """All events as the wire has them."""
+    """Return all events as on the wire."""
     return on_the_wire([event for read in reads for event in read])
 
 
 @given(chunks=STREAMS, finish=ENDS)
-def test_whatever_an_upstream_sends_is_told_well_formed_and_folds_to_its_items(
-    chunks: list[Chunk], finish: str | None
-) -> None:
+def test_any_stream_of_chunks_is_well_formed_and_folds_to_its_items(chunks: list[Chunk], finish: str | None) -> None:
     reads, converter = converted(chunks, finish)
     assert_items(flat(reads))
     assert Fold(flat(reads)).output == converter.result().items
 
 
 @given(chunks=STREAMS, finish=ENDS)
-def test_many_chunks_in_one_read_tell_the_same(chunks: list[Chunk], finish: str | None) -> None:
+def test_the_output_does_not_depend_on_the_number_of_reads(chunks: list[Chunk], finish: str | None) -> None:
     one_by_one, at_once = converted(chunks, finish)[1], ChatConverter(first_output_index=0)
     at_once.feed([*chunks, chunk(finish=finish)])
     at_once.end(done=finish is None)
@@ -74,7 +72,7 @@ def test_many_chunks_in_one_read_tell_the_same(chunks: list[Chunk], finish: str 
 
 
 def shapes(converter: ChatConverter) -> list[dict[str, Any]]:
-    """The items without what is made up for each."""
+    """Return the items without generated ids."""
     return [
         {name: value for name, value in item.items() if name not in {"id", "call_id"}}
         for item in converter.result().items
@@ -83,7 +81,7 @@ def shapes(converter: ChatConverter) -> list[dict[str, Any]]:
 
 @settings(max_examples=50)
 @given(chunks=STREAMS, finish=ENDS)
-def test_a_log_that_was_cut_after_any_read_can_be_closed(chunks: list[Chunk], finish: str | None) -> None:
+def test_a_log_cut_after_any_read_can_be_closed(chunks: list[Chunk], finish: str | None) -> None:
     reads, _ = converted(chunks, finish)
     for stop in range(len(reads) + 1):
         told = flat(reads[:stop])
@@ -94,7 +92,7 @@ def test_a_log_that_was_cut_after_any_read_can_be_closed(chunks: list[Chunk], fi
         assert Fold(everything).output == [body for body, _ in closed]
 
 
-def test_fragments_know_whether_they_are_open_and_in_which_part() -> None:
+def test_fragments_record_whether_they_are_open_and_in_which_part() -> None:
     reads, _ = converted([chunk(content="a"), chunk(refusal="b"), chunk(reasoning="c")], "stop")
     after_refusal = Fold(flat(reads[:2])).fragments
     after_reasoning = Fold(flat(reads[:3])).fragments
@@ -102,7 +100,7 @@ def test_fragments_know_whether_they_are_open_and_in_which_part() -> None:
     assert [(f.output_index, f.is_open, f.open_part) for f in after_reasoning] == [(0, False, None), (1, True, 0)]
 
 
-def test_a_summary_grows_and_knows_its_open_paragraph() -> None:
+def test_a_summary_is_extended_and_its_open_part_is_recorded() -> None:
     item = {"id": "rs_1", "type": "reasoning", "summary": []}
     part = {"type": "summary_text", "text": ""}
     told: list[Event] = [
@@ -117,7 +115,7 @@ def test_a_summary_grows_and_knows_its_open_paragraph() -> None:
     assert Fold(on_the_wire([*told, done])).fragments[0].open_summary is None
 
 
-def test_the_input_of_a_custom_tool_grows() -> None:
+def test_the_input_of_a_custom_tool_is_extended() -> None:
     item = {"id": "ctc_1", "type": "custom_tool_call", "input": ""}
     deltas = [CustomToolCallInputDelta(item_id="ctc_1", output_index=0, delta=text) for text in ("Hel", "lo")]
     assert Fold(on_the_wire([OutputItemAdded(output_index=0, item=item), *deltas])).output == [
@@ -125,7 +123,7 @@ def test_the_input_of_a_custom_tool_grows() -> None:
     ]
 
 
-def test_an_annotation_joins_its_part() -> None:
+def test_an_annotation_is_added_to_its_part() -> None:
     part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
     citation = {"type": "url_citation", "url": "https://a.example", "title": "A", "start_index": 0, "end_index": 1}
     told: list[Event] = [
@@ -138,13 +136,13 @@ def test_an_annotation_joins_its_part() -> None:
     assert Fold(on_the_wire(told)).output[0]["content"][0]["annotations"] == [citation]
 
 
-def test_the_last_response_that_was_told_is_kept() -> None:
+def test_the_response_of_the_last_event_is_kept() -> None:
     fold = Fold([{"type": "response.created", "response": {"status": "in_progress"}}])
     fold.apply({"type": "response.completed", "response": {"status": "completed"}})
     assert fold.response == {"status": "completed"}
 
 
-def test_frames_are_read_as_the_bytes_that_were_sent() -> None:
+def test_frames_are_read_back_as_the_bytes_that_were_sent() -> None:
     reads, _ = converted([chunk(content='line\n\n"quoted"')], "stop")
     frames = [frame(event, number) for number, event in enumerate(event for read in reads for event in read)]
     assert [data for data, _ in read_frames(b"".join(frames))] == frames

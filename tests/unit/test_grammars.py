@@ -1,4 +1,4 @@
-"""Grammars of custom tools: which are valid, what keeps to them, and that none holds the server up."""
+"""Grammars of custom tools: validation, matching, and protection against expensive ones."""
 
 import pytest
 
@@ -35,14 +35,14 @@ async def test_a_valid_grammar_has_no_defect(grammar: Grammar) -> None:
         pattern("a" * (MAX_DEFINITION + 1)),
     ],
 )
-async def test_it_says_what_is_wrong_with_a_grammar(grammar: Grammar) -> None:
+async def test_the_defect_of_an_invalid_grammar_is_reported(grammar: Grammar) -> None:
     assert await definition_defect(grammar)
 
 
 @pytest.mark.parametrize(
     ("grammar", "text"), [(lark(SUM), "1 + 22"), (pattern(r"[a-z]+\d{2}"), "ab12"), (pattern("a.b"), "a b")]
 )
-async def test_a_text_that_keeps_to_its_grammar_has_no_defect(grammar: Grammar, text: str) -> None:
+async def test_a_text_that_matches_its_grammar_has_no_defect(grammar: Grammar, text: str) -> None:
     assert await text_defect(grammar, text) is None
 
 
@@ -55,16 +55,16 @@ async def test_a_text_that_keeps_to_its_grammar_has_no_defect(grammar: Grammar, 
         (pattern("a.b"), "a\nb", "regular expression"),
     ],
 )
-async def test_it_says_how_a_text_breaks_its_grammar(grammar: Grammar, text: str, words: str) -> None:
+async def test_the_violation_of_a_grammar_is_reported(grammar: Grammar, text: str, words: str) -> None:
     assert words in (await text_defect(grammar, text) or "")
 
 
-async def test_a_grammar_that_grows_without_end_is_given_up() -> None:
+async def test_a_grammar_that_takes_too_much_memory_or_time_is_aborted() -> None:
     options = " ".join(f"[x{number}]" for number in range(40))
     rules = "\n".join(f'x{number}: "{number}"' for number in range(40))
     assert "too" in (await definition_defect(lark(f"start: {options}\n{rules}")) or "")
 
 
-async def test_an_expression_that_never_ends_is_given_up() -> None:
+async def test_a_regular_expression_that_never_ends_is_aborted() -> None:
     assert "too long" in (await text_defect(pattern(r"(?:(?:a|aa)+)+b"), "a" * 60) or "")
     assert "too" in (await text_defect(lark(r"start: /(?:(?:a|aa)+)+b/"), "a" * 60) or "")

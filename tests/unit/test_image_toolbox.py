@@ -1,4 +1,4 @@
-"""Pictures of a run whose painter is in the hands of a test: what is told meanwhile, and in which order."""
+"""Image generation in a run: order of partial images and interruption, with a generator that the test controls."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -27,25 +27,25 @@ TWO = [piece for piece in ASKED.pieces if isinstance(piece, dict)]
 
 
 class NoAttachments:
-    """A run without images of its own."""
+    """Attachments of a run without images."""
 
     async def load(self, items: Sequence[StoredItem], *, files: bool, inline_images: bool) -> AttachmentMap:
-        """None."""
+        """Return nothing."""
         return {}
 
     def file_texts(self, items: Iterable[StoredItem]) -> list[str]:
-        """None."""
+        """Return nothing."""
         return []
 
 
 class FakeImageGenerator:
-    """Tells two partial pictures of each order, and ends it when its door is open."""
+    """Generator that sends two partial images per request and finishes when the test allows it."""
 
     def __init__(self) -> None:
         self.doors = {"A": asyncio.Event(), "B": asyncio.Event()}
 
     async def generate(self, order: ImageRequest, partial: Callable[[int, GeneratedImage], None]) -> GeneratedImage:
-        """A picture whose content is its prompt."""
+        """Return an image whose content is its prompt."""
         for index in range(2):
             partial(index, GeneratedImage(content=f"{order.prompt}{index}"))
         await self.doors[order.prompt].wait()
@@ -53,7 +53,7 @@ class FakeImageGenerator:
 
 
 def drawing(generator: FakeImageGenerator, **options: Any) -> tuple[Run, list[Any]]:
-    """A run that draws two pictures at once, beside another tool; and its first events."""
+    """Return a run with two concurrent image calls and another tool, and its first events."""
     given = context(tools=[TOOL], **options)
     images = ImageToolbox(TOOL, generator=generator, content=NoAttachments())
     tools = combine([ScriptedTools(), images])
@@ -62,12 +62,12 @@ def drawing(generator: FakeImageGenerator, **options: Any) -> tuple[Run, list[An
 
 
 def told(events: Sequence[dict[str, Any]]) -> list[str]:
-    """The pictures in events, in their order; a whole one as its prompt."""
+    """Return the images in the events in order, a complete one as its prompt."""
     partial = [event.get("partial_image_b64") or event.get("item", {}).get("result") for event in events]
     return [content for content in partial if content]
 
 
-async def test_a_picture_that_is_ready_early_tells_of_itself_in_its_turn() -> None:
+async def test_partial_images_of_an_early_call_are_emitted_in_call_order() -> None:
     generator, steps = FakeImageGenerator(), list[Step]()
     run, first = drawing(generator)
     generator.doors["B"].set()
@@ -80,7 +80,7 @@ async def test_a_picture_that_is_ready_early_tells_of_itself_in_its_turn() -> No
     assert told(events) == ["A0", "A1", "A", "B0", "B1", "B"]
 
 
-async def test_a_picture_that_is_cut_ends_as_failed() -> None:
+async def test_an_interrupted_image_generation_ends_as_failed() -> None:
     run, first = drawing(FakeImageGenerator())
     steps = run.steps()
     begun: list[Step] = []

@@ -1,4 +1,4 @@
-"""Reading a string out of JSON that comes in pieces."""
+"""Incremental reading of a string property of JSON."""
 
 import json
 
@@ -10,7 +10,7 @@ TEXTS = ["", "plain", 'a "quoted" \\\\ word', "line\nline\ttab\r\b\f", "grüße 
 
 
 def read(document: str, *, size: int) -> tuple[str, list[str]]:
-    """What is read from pieces of this size, and the pieces that came out before the end."""
+    """Return the text read from pieces of this size, and the pieces returned before the end."""
     reader = StringProperty("input")
     pieces = [reader.feed(document[at : at + size]) for at in range(0, len(document), size)]
     return "".join([*pieces, reader.end()]), pieces
@@ -19,17 +19,17 @@ def read(document: str, *, size: int) -> tuple[str, list[str]]:
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 1000])
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("ascii_only", [True, False])
-def test_the_text_is_the_same_wherever_the_pieces_end(text: str, size: int, ascii_only: bool) -> None:
+def test_the_text_does_not_depend_on_the_chunking(text: str, size: int, ascii_only: bool) -> None:
     document = json.dumps({"input": text}, ensure_ascii=ascii_only)
     assert read(document, size=size)[0] == text
     assert read(f" {{ \n\t{document[1:-1]} }} ", size=size)[0] == text
 
 
-def test_text_comes_out_while_it_comes_in() -> None:
+def test_text_is_returned_while_it_arrives() -> None:
     assert read('{"input":"abc"}', size=1)[1] == [*[""] * 10, "a", "b", "c", "", ""]
 
 
-def test_half_a_pair_waits_for_the_other_half() -> None:
+def test_half_a_surrogate_pair_waits_for_the_other_half() -> None:
     reader = StringProperty("input")
     said = [reader.feed(piece) for piece in ('{"input":"x\\ud83d', "\\", "ude", '00y"}')]
     assert said == ["x", "", "", "😀y"]
@@ -57,5 +57,5 @@ def test_half_a_pair_waits_for_the_other_half() -> None:
     ],
 )
 @pytest.mark.parametrize("size", [1, 4, 1000])
-def test_odd_documents_lose_nothing_that_can_be_kept(document: str, text: str, size: int) -> None:
+def test_unexpected_documents_keep_as_much_text_as_possible(document: str, text: str, size: int) -> None:
     assert read(document, size=size)[0] == text

@@ -1,4 +1,4 @@
-"""The environment is prepared once, again when something changed, and never half."""
+"""Preparation of the environment: once, again after changes, and never partially."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout whose requirements are empty files, prepared for running."""
+    """Create a checkout with empty requirement files, prepared for running."""
     root = tmp_path_factory.mktemp("checkout")
     for name in (RUNTIME, DEVELOPMENT):
         (root / name).write_text(f"# {name}\n")
@@ -40,7 +40,7 @@ def is_prepared(environment: Environment, requirements: str = RUNTIME) -> bool:
 
 
 def prepare(environment: Environment, requirements: str = RUNTIME) -> str:
-    """Returns what was shown."""
+    """Prepare the environment and return the output."""
     stream = StringIO()
     bootstrap.prepare(environment=environment, requirements=requirements, report=Report(stream=stream))
     return stream.getvalue()
@@ -55,11 +55,11 @@ def test_changed_requirements_are_noticed(checkout: Environment) -> None:
     assert not is_prepared(checkout)
 
 
-def test_what_runs_is_not_enough_for_the_tests(checkout: Environment) -> None:
+def test_runtime_requirements_are_not_enough_for_the_tests(checkout: Environment) -> None:
     assert not is_prepared(checkout, DEVELOPMENT)
 
 
-def test_what_the_tests_need_is_enough_to_run(checkout: Environment) -> None:
+def test_test_requirements_are_enough_to_run(checkout: Environment) -> None:
     (checkout.root / RUNTIME).write_text("# other\n")
     prepare(checkout, DEVELOPMENT)
     assert is_prepared(checkout, RUNTIME)
@@ -74,7 +74,7 @@ def test_an_environment_without_a_stamp_is_completed_and_kept(checkout: Environm
     assert kept.exists()
 
 
-def test_an_environment_whose_python_is_gone_is_made_again(checkout: Environment) -> None:
+def test_an_environment_whose_python_is_gone_is_recreated(checkout: Environment) -> None:
     checkout.python.unlink()
     checkout.python.symlink_to("/nowhere/python3")
     assert not is_prepared(checkout)
@@ -82,7 +82,7 @@ def test_an_environment_whose_python_is_gone_is_made_again(checkout: Environment
     assert is_prepared(checkout)
 
 
-def test_an_environment_of_another_minor_version_is_made_again(checkout: Environment) -> None:
+def test_an_environment_of_another_minor_version_is_recreated(checkout: Environment) -> None:
     library = next((checkout.directory / "lib").glob("python3.*"))
     library.rename(library.with_name("python3.2"))
     (checkout.directory / bootstrap.STAMP).unlink()
@@ -92,7 +92,7 @@ def test_an_environment_of_another_minor_version_is_made_again(checkout: Environ
 
 @pytest.fixture
 def only_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """A machine without uv and ensurepip, whose one pip is the given shell script."""
+    """Simulate a machine without uv and ensurepip, whose only pip is the given shell script."""
     hidden, programs = tmp_path / "hidden", tmp_path / "bin"
     for module in ("ensurepip", "pip"):
         (hidden / module).mkdir(parents=True)
@@ -108,7 +108,7 @@ def only_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     return install
 
 
-def test_a_pip_from_outside_serves_where_there_is_no_other(
+def test_an_external_pip_is_used_if_there_is_no_other(
     checkout: Environment, only_pip: Callable[[str], None], tmp_path: Path
 ) -> None:
     (checkout.directory / bootstrap.STAMP).unlink()
@@ -119,7 +119,7 @@ def test_a_pip_from_outside_serves_where_there_is_no_other(
     assert "--require-hashes" in asked
 
 
-def test_requirements_that_cannot_be_had_end_in_one_sentence_after_the_output(
+def test_a_failed_installation_ends_with_one_sentence_after_the_output(
     checkout: Environment, only_pip: Callable[[str], None]
 ) -> None:
     (checkout.root / RUNTIME).write_text("# other\n")
@@ -131,7 +131,7 @@ def test_requirements_that_cannot_be_had_end_in_one_sentence_after_the_output(
     assert not is_prepared(checkout)
 
 
-def test_an_old_python_gets_one_clear_sentence() -> None:
+def test_an_old_python_is_rejected_in_one_sentence() -> None:
     script = (
         "import runpy, sys; sys.version_info = (3, 9, 2); sys.version = '3.9.2 (main)'; "
         f"runpy.run_path({str(ROOT / 'manage.py')!r}, run_name='__main__')"
@@ -141,7 +141,7 @@ def test_an_old_python_gets_one_clear_sentence() -> None:
     assert asked.stderr == "error: Python 3.11 or newer is required; this is Python 3.9.2.\n"
 
 
-def test_a_command_without_an_environment_says_how_to_make_one(tmp_path: Path) -> None:
+def test_a_command_without_an_environment_explains_how_to_create_one(tmp_path: Path) -> None:
     shutil.copy(ROOT / "manage.py", tmp_path)
     shutil.copytree(ROOT / "platform" / "launcher", tmp_path / "platform" / "launcher")
     # -S: this Python then has no packages, as a bare one.
@@ -151,7 +151,7 @@ def test_a_command_without_an_environment_says_how_to_make_one(tmp_path: Path) -
     assert asked.stderr.startswith("error: The virtual environment does not exist yet. Run `python3 manage.py up`")
 
 
-def test_a_setting_that_is_missing_is_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_setting_is_reported_in_one_sentence(tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"], "STATE_DIR": str(tmp_path)}
     argv = [sys.executable, str(ROOT / "manage.py"), "check"]
     asked = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
@@ -159,14 +159,14 @@ def test_a_setting_that_is_missing_is_one_sentence(tmp_path: Path) -> None:
     assert asked.stderr.startswith("error: SECRET_KEY is not set: start the platform with `python3 manage.py up`")
 
 
-def test_the_start_needs_only_the_standard_library_until_it_is_in_the_environment() -> None:
+def test_the_launcher_imports_only_the_standard_library_outside_the_environment() -> None:
     argv = [sys.executable, "-S", "-I", str(ROOT / "manage.py"), "up", "--help"]
     asked = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert asked.returncode == 0
     assert "--port" in asked.stdout
 
 
-def test_a_wrong_option_is_refused_before_anything_is_installed(tmp_path: Path) -> None:
+def test_an_invalid_option_is_rejected_before_anything_is_installed(tmp_path: Path) -> None:
     shutil.copy(ROOT / "manage.py", tmp_path)
     shutil.copytree(ROOT / "platform" / "launcher", tmp_path / "platform" / "launcher")
     argv = [sys.executable, "-S", "manage.py", "up", "--port", "70000"]

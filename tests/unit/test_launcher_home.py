@@ -1,4 +1,4 @@
-"""Where the embedded servers live when root starts them and their account cannot enter the checkout."""
+"""Directories of the embedded servers when root starts them and their account cannot enter the checkout."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root changes the ac
 
 @pytest.fixture
 def state_dir(tmp_path: Path) -> Path:
-    """Below a directory that only we may enter, as a checkout in a home directory is."""
+    """Return a state directory below one that only its owner may enter, like a checkout in a home directory."""
     tmp_path.chmod(0o700)
     (tmp_path / "state").mkdir()
     return tmp_path / "state"
@@ -27,7 +27,7 @@ def state_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A directory that everybody may enter."""
+    """Return a directory that all accounts may enter."""
     directory = Path(tempfile.mkdtemp(dir="/var/tmp"))
     directory.chmod(0o755)
     yield directory
@@ -41,7 +41,7 @@ def test_without_a_change_of_account_everything_stays_in_the_state_directory(sta
 
 
 @as_root
-def test_a_state_directory_that_the_account_cannot_enter_is_left_closed(state_dir: Path, shared: Path) -> None:
+def test_permissions_of_an_inaccessible_state_directory_are_not_changed(state_dir: Path, shared: Path) -> None:
     home = server_home(state_dir=state_dir, shared=shared)
     assert home.directory.parent == shared
     assert state_dir.parent.stat().st_mode & 0o777 == 0o700
@@ -49,7 +49,7 @@ def test_a_state_directory_that_the_account_cannot_enter_is_left_closed(state_di
 
 
 @as_root
-def test_the_next_start_finds_the_same_place(state_dir: Path, shared: Path) -> None:
+def test_the_next_start_uses_the_same_directory(state_dir: Path, shared: Path) -> None:
     first = server_home(state_dir=state_dir, shared=shared)
     assert server_home(state_dir=state_dir, shared=shared) == first
     assert abandoned_homes(state_dir=state_dir, shared=shared) == []
@@ -65,7 +65,7 @@ def test_data_stays_with_the_account_that_owns_it(shared: Path) -> None:
 
 
 @as_root
-def test_a_deleted_state_directory_starts_afresh_and_its_data_is_named(state_dir: Path, shared: Path) -> None:
+def test_a_deleted_state_directory_starts_empty_and_old_data_is_reported(state_dir: Path, shared: Path) -> None:
     first = server_home(state_dir=state_dir, shared=shared).directory
     shutil.rmtree(state_dir)
     state_dir.mkdir()
@@ -80,7 +80,7 @@ def test_a_program_that_the_account_cannot_reach_is_copied_with_its_libraries(st
     libraries.mkdir()
     (libraries / "word").write_text("hello")
     program = package / "run"
-    libraries.chmod(0o700)  # as a checkout is that was made with umask 077
+    libraries.chmod(0o700)  # like a checkout created with umask 077
     program.write_text('#!/bin/sh\nexec cat "$(dirname "$0")/../package.libs/word"\n')
     program.chmod(0o700)
     home = server_home(state_dir=state_dir, shared=shared)
@@ -91,7 +91,7 @@ def test_a_program_that_the_account_cannot_reach_is_copied_with_its_libraries(st
 
 
 @as_root
-def test_an_account_may_not_execute_what_it_cannot_reach(state_dir: Path) -> None:
+def test_an_account_cannot_execute_an_inaccessible_program(state_dir: Path) -> None:
     program = state_dir / "run"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)

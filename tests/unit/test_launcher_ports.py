@@ -1,4 +1,4 @@
-"""Ports that are free, taken or none of ours."""
+"""Choice of ports and addresses."""
 
 import socket
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def options(*, port: int | None = None, host: str = LOCAL_HOSTS) -> Options:
     return Options(host=host, port=port, plain=True)
 
 
-def test_a_port_that_somebody_listens_on_is_not_free(taken: int) -> None:
+def test_a_port_with_a_listener_is_not_free(taken: int) -> None:
     assert not ports.is_free(host=LOCAL_HOSTS, port=taken)
 
 
@@ -36,38 +36,38 @@ def test_a_port_on_which_a_connection_just_ended_is_free() -> None:
     assert ports.is_free(host=LOCAL_HOSTS, port=port)
 
 
-def test_the_next_port_is_taken_when_the_usual_one_is_in_use(taken: int) -> None:
+def test_the_next_port_is_used_when_the_default_is_in_use(taken: int) -> None:
     chosen = ports.prefer(host=LOCAL_HOSTS, port=taken)
     assert taken < chosen < taken + ports.NEIGHBOURS or ports.is_free(host=LOCAL_HOSTS, port=chosen)
     assert chosen != taken
 
 
-def test_two_checkouts_do_not_want_the_same_port() -> None:
+def test_two_checkouts_have_different_default_ports() -> None:
     assert ports.usual(base=20000, key="/a/.run") != ports.usual(base=20000, key="/b/.run")
 
 
-def test_an_address_of_another_machine_is_refused_in_one_sentence() -> None:
+def test_an_address_of_another_machine_is_rejected_in_one_sentence() -> None:
     with pytest.raises(LaunchError, match=r"^Cannot listen on 192\.0\.2\.1 port 8000"):
         ports.is_free(host="192.0.2.1", port=8000)
 
 
-def test_a_port_that_was_asked_for_and_is_taken_is_refused(taken: int) -> None:
+def test_a_requested_port_that_is_in_use_is_rejected(taken: int) -> None:
     with pytest.raises(LaunchError, match=f"^Port {taken} on 127.0.0.1 is in use"):
         address.choose(options=options(port=taken), environment={})
 
 
-def test_the_variable_asks_for_a_port_as_the_option_does(taken: int) -> None:
+def test_the_variable_requests_a_port_like_the_option(taken: int) -> None:
     with pytest.raises(LaunchError, match=f"^Port {taken} on 127.0.0.1 is in use"):
         address.choose(options=options(), environment={"PORT": str(taken)})
 
 
-def test_the_option_wins_over_the_variable(taken: int) -> None:
+def test_the_option_takes_precedence_over_the_variable(taken: int) -> None:
     free = ports.any_free()
     assert address.choose(options=options(port=free), environment={"PORT": str(taken)}).port == free
 
 
 @pytest.mark.parametrize("text", ["http", "0", "70000", "-1"])
-def test_a_variable_that_is_no_port_is_refused(text: str) -> None:
+def test_a_variable_that_is_not_a_port_is_rejected(text: str) -> None:
     with pytest.raises(LaunchError, match=r"^PORT must be a number"):
         address.choose(options=options(), environment={"PORT": text})
 
@@ -81,7 +81,7 @@ def test_a_variable_that_is_no_port_is_refused(text: str) -> None:
         ("box.example", "http://box.example:8000"),
     ],
 )
-def test_the_url_is_one_that_a_client_on_this_machine_can_use(host: str, url: str) -> None:
+def test_the_url_works_for_clients_on_this_machine(host: str, url: str) -> None:
     assert Address(host=host, port=8000).url == url
 
 
@@ -95,5 +95,5 @@ def test_the_url_is_one_that_a_client_on_this_machine_can_use(host: str, url: st
         ("fd00::7", "localhost,127.0.0.1,[::1],[fd00::7]"),
     ],
 )
-def test_the_admin_answers_to_the_address_that_was_asked_for(host: str, names: str | None) -> None:
+def test_the_requested_address_is_an_allowed_host(host: str, names: str | None) -> None:
     assert address.allowed_hosts(host=host) == names

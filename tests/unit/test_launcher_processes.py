@@ -1,4 +1,4 @@
-"""Children are recognised by more than their pid, and ended whole."""
+"""Child processes: identification by more than their pid, and complete termination."""
 
 import json
 import os
@@ -37,26 +37,26 @@ STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEE
 PARENT = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {SLEEP!r}]).pid); {SLEEP}"
 
 
-def test_a_child_leads_a_session_that_the_terminal_does_not_reach(tmp_path: Path) -> None:
+def test_a_child_runs_in_its_own_session_without_a_terminal(tmp_path: Path) -> None:
     process = processes.start(command(tmp_path, SLEEP))
     assert os.getsid(process.pid) == process.pid
     assert processes.end(process, asking=signal.SIGTERM, patience=5)
 
 
-def test_what_must_not_be_seen_in_a_process_list_goes_through_stdin(tmp_path: Path) -> None:
+def test_secrets_are_passed_through_stdin(tmp_path: Path) -> None:
     process = processes.start(command(tmp_path, "import sys; print(sys.stdin.read()[::-1])", stdin=b"secret"))
     assert process.wait(timeout=10) == 0
     assert (tmp_path / "child.log").read_text().strip() == "terces"
 
 
-def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:
+def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     process = processes.start(command(tmp_path, STUBBORN))
     wait_for_log(tmp_path, "up")
     assert not processes.end(process, asking=signal.SIGTERM, patience=0.2)
     assert process.returncode == -signal.SIGKILL
 
 
-def test_the_family_of_a_child_ends_with_it(tmp_path: Path) -> None:
+def test_descendants_of_a_child_end_with_it(tmp_path: Path) -> None:
     process = processes.start(command(tmp_path, PARENT))
     grandchild = int(wait_for_log(tmp_path, "up").split()[0])
     processes.end(process, asking=signal.SIGTERM, patience=5)
@@ -78,7 +78,7 @@ def test_a_record_of_another_process_with_the_same_pid_does_not_match() -> None:
     assert not is_same(replace(us, command="/usr/bin/valkey-server -"), identify(os.getpid()))
 
 
-def test_the_next_start_ends_what_a_killed_one_left(tmp_path: Path) -> None:
+def test_the_next_start_ends_children_of_a_killed_supervisor(tmp_path: Path) -> None:
     process = processes.start(command(tmp_path, SLEEP))
     Records(tmp_path / "pids").add(command=command(tmp_path, SLEEP), process=process)
     records = Records(tmp_path / "pids")
@@ -87,7 +87,7 @@ def test_the_next_start_ends_what_a_killed_one_left(tmp_path: Path) -> None:
     assert records.end_leftovers() == []
 
 
-def test_a_record_whose_pid_somebody_else_has_by_now_ends_nobody(tmp_path: Path) -> None:
+def test_a_record_with_a_reused_pid_ends_no_process(tmp_path: Path) -> None:
     stranger = subprocess.Popen([sys.executable, "-c", SLEEP], stdout=subprocess.DEVNULL)
     records = Records(tmp_path / "pids")
     path = tmp_path / "pids" / "child.json"
@@ -99,7 +99,7 @@ def test_a_record_whose_pid_somebody_else_has_by_now_ends_nobody(tmp_path: Path)
     stranger.wait()
 
 
-def test_a_record_that_was_cut_while_written_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_truncated_record_is_ignored(tmp_path: Path) -> None:
     records = Records(tmp_path / "pids")
     (tmp_path / "pids" / "child.json").write_text('{"pid": 1')
     assert records.end_leftovers() == []
@@ -128,13 +128,13 @@ def pid_file(data: Path, pid: str) -> Path:
 
 
 @pytest.mark.parametrize("pid", ["", "0", "4194304", "1"])
-def test_a_stale_pid_file_of_the_database_is_dropped(tmp_path: Path, pid: str) -> None:
+def test_a_stale_pid_file_of_the_database_is_removed(tmp_path: Path, pid: str) -> None:
     path = pid_file(tmp_path, pid)
     postgres.clear_stale(data=tmp_path)
     assert not path.exists()
 
 
-def test_a_stale_pid_file_that_names_a_stranger_ends_nobody(tmp_path: Path) -> None:
+def test_a_stale_pid_file_with_a_reused_pid_ends_no_process(tmp_path: Path) -> None:
     stranger = subprocess.Popen([sys.executable, "-c", SLEEP, "postgres"], stdout=subprocess.DEVNULL)
     path = pid_file(tmp_path, str(stranger.pid))
     postgres.clear_stale(data=tmp_path)
@@ -145,12 +145,12 @@ def test_a_stale_pid_file_that_names_a_stranger_ends_nobody(tmp_path: Path) -> N
 
 
 def _hear() -> None:
-    """Shells start what runs in the background deaf to these signals; PostgreSQL listens by itself, this script not."""
+    """Shells start background processes with these signals ignored, so this script installs handlers."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
-def test_a_server_that_still_runs_on_the_data_is_ended(tmp_path: Path) -> None:
+def test_a_server_still_using_the_data_is_ended(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", SLEEP, "postgres", "-D", str(tmp_path), "-p", "1"]
     server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=_hear)  # noqa: PLW1509 - one thread
     pid_file(tmp_path, str(server.pid))

@@ -1,4 +1,4 @@
-"""Short programs that the launcher asks something run apart from the terminal that started it."""
+"""Helper programs of the launcher run detached from its terminal."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 from launcher import accounts
 
 
-def test_ctrl_c_at_the_terminal_does_not_reach_a_program_that_is_asked(tmp_path: Path) -> None:
+def test_ctrl_c_does_not_reach_a_helper_program(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", "import os; print(os.getsid(0), os.getpgid(0))"]
     done = accounts.run(argv, account=None, directory=tmp_path)
     session, group = map(int, done.stdout.split())

@@ -1,4 +1,4 @@
-"""What is printed at the end works as printed."""
+"""Summary after the start: commands and credentials work as printed."""
 
 import json
 import shlex
@@ -25,25 +25,25 @@ def test_the_curl_line_is_one_shell_command_with_a_json_body() -> None:
     assert json.loads(words[-1]) == {"model": "demo", "input": "Hello"}
 
 
-def test_a_new_password_is_shown_and_kept_for_the_owner(tmp_path: Path) -> None:
+def test_a_new_password_is_shown_and_stored_for_the_owner(tmp_path: Path) -> None:
     assert summary.password_hint(prepared=prepared("p4ss"), state_dir=tmp_path) == "password p4ss"
     kept = tmp_path / "admin-password"
     assert (kept.read_text(), kept.stat().st_mode & 0o777) == ("p4ss\n", 0o600)
 
 
-def test_a_known_password_is_not_shown_but_where_it_lies(tmp_path: Path) -> None:
+def test_a_known_password_is_not_shown_but_its_file_is_named(tmp_path: Path) -> None:
     summary.password_hint(prepared=prepared("p4ss"), state_dir=tmp_path)
     hint = summary.password_hint(prepared=prepared(), state_dir=tmp_path)
     assert str(tmp_path / "admin-password") in hint
     assert "p4ss" not in hint
 
 
-def test_a_password_that_we_never_knew_can_be_changed(tmp_path: Path) -> None:
+def test_an_unknown_password_comes_with_the_command_to_change_it(tmp_path: Path) -> None:
     assert "changepassword admin" in summary.password_hint(prepared=prepared(), state_dir=tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "done", "[]", '{"team": "team_1"}'])
-def test_an_answer_that_is_not_the_object_is_refused(text: str) -> None:
+def test_an_unexpected_answer_is_rejected(text: str) -> None:
     with pytest.raises(LaunchError, match=r"^`prepare_demo` did not return"):
         summary.parse(text)
 
@@ -52,5 +52,5 @@ def test_an_answer_that_is_not_the_object_is_refused(text: str) -> None:
     ("hosts", "header"),
     [("", None), ("*", None), ("api.example.com,10.0.0.1", "api.example.com"), (".example.com", "example.com")],
 )
-def test_web_is_asked_by_a_name_that_it_answers_to(hosts: str, header: str | None) -> None:
+def test_the_web_server_is_called_with_an_allowed_host_name(hosts: str, header: str | None) -> None:
     assert health.host_header({"ALLOWED_HOSTS": hosts}) == header

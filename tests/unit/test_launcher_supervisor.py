@@ -1,4 +1,4 @@
-"""What dies is started again, with patience that ends; what matters in a log is shown."""
+"""Supervisor: restarts with a limit, shutdown order, and the display of logs."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ from launcher.supervisor import MAX_QUICK_DEATHS, QUICK, Restarts, Stage, Superv
 
 
 class Quiet(Interrupts):
-    """Nobody asks to stop, and the test process keeps its signal handlers."""
+    """Supervisor without signal handlers, which would replace those of the test process."""
 
     def __init__(self) -> None:
         self._requests = 0
@@ -45,19 +45,19 @@ def python(tmp_path: Path, script: str, name: str = "child") -> ChildCommand:
     )
 
 
-def test_each_quick_death_doubles_the_wait_until_it_is_enough() -> None:
+def test_the_restart_delay_doubles_after_each_quick_exit_up_to_a_limit() -> None:
     restarts = Restarts()
     assert [restarts.delay_after(lived=0.1) for _ in range(MAX_QUICK_DEATHS)] == [0.5, 1.0, 2.0, None]
 
 
-def test_a_long_life_is_forgiven() -> None:
+def test_a_long_uptime_resets_the_restart_delay() -> None:
     restarts = Restarts()
     for _ in range(MAX_QUICK_DEATHS - 1):
         restarts.delay_after(lived=0.1)
     assert restarts.delay_after(lived=QUICK + 1) == 0.5
 
 
-def test_a_child_that_died_is_started_again(supervisor: Supervisor, shown: StringIO, tmp_path: Path) -> None:
+def test_a_child_that_exited_is_restarted(supervisor: Supervisor, shown: StringIO, tmp_path: Path) -> None:
     once = (
         "import pathlib, time; b = pathlib.Path('born'); b.exists() and time.sleep(60); b.touch(); raise SystemExit(3)"
     )
@@ -67,7 +67,7 @@ def test_a_child_that_died_is_started_again(supervisor: Supervisor, shown: Strin
 
 
 @pytest.mark.slow
-def test_a_child_that_cannot_be_kept_running_ends_the_platform_and_shows_why(
+def test_a_child_that_keeps_exiting_stops_the_platform_with_its_log(
     supervisor: Supervisor, shown: StringIO, tmp_path: Path
 ) -> None:
     supervisor.start(python(tmp_path, "print('no such port'); raise SystemExit(2)"), stage=Stage.APPLICATION)
@@ -76,15 +76,13 @@ def test_a_child_that_cannot_be_kept_running_ends_the_platform_and_shows_why(
     assert "child | no such port" in shown.getvalue()
 
 
-def test_a_step_that_fails_ends_the_start_and_shows_why(
-    supervisor: Supervisor, shown: StringIO, tmp_path: Path
-) -> None:
+def test_a_failed_step_stops_the_start_with_its_log(supervisor: Supervisor, shown: StringIO, tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"^`migrate` failed: exit code 1\.$"):
         supervisor.run_once(python(tmp_path, "raise SystemExit('no database')", name="migrate"))
     assert "migrate | no database" in shown.getvalue()
 
 
-def test_users_of_the_servers_end_before_the_servers(supervisor: Supervisor, tmp_path: Path) -> None:
+def test_processes_that_use_the_servers_end_before_the_servers(supervisor: Supervisor, tmp_path: Path) -> None:
     script = (
         "import signal, sys, time\n"
         "def end(*_):\n    open('order', 'a').write('{}'); sys.exit(0)\n"
@@ -99,7 +97,7 @@ def test_users_of_the_servers_end_before_the_servers(supervisor: Supervisor, tmp
 
 
 @pytest.mark.slow
-def test_children_that_do_not_listen_cannot_delay_the_end_beyond_ten_seconds(
+def test_children_that_ignore_sigterm_delay_the_shutdown_by_at_most_ten_seconds(
     supervisor: Supervisor, tmp_path: Path
 ) -> None:
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); time.sleep(60)"
@@ -124,7 +122,7 @@ def test_children_that_do_not_listen_cannot_delay_the_end_beyond_ten_seconds(
         ("2026-11-21 10:00:00,123 INFO celery.worker no errors", False),
     ],
 )
-def test_what_matters_in_a_log_is_shown(tmp_path: Path, line: str, is_shown: bool) -> None:
+def test_warnings_and_errors_in_a_log_are_shown(tmp_path: Path, line: str, is_shown: bool) -> None:
     log = tmp_path / "child.log"
     log.write_text("ERROR of an earlier run\n")
     watch = LogWatch(log)
@@ -133,7 +131,7 @@ def test_what_matters_in_a_log_is_shown(tmp_path: Path, line: str, is_shown: boo
     assert list(watch.serious_lines()) == ([line] if is_shown else [])
 
 
-def test_of_a_traceback_the_error_is_shown(tmp_path: Path) -> None:
+def test_only_the_error_of_a_traceback_is_shown(tmp_path: Path) -> None:
     log = tmp_path / "child.log"
     watch = LogWatch(log)
     log.write_text(
@@ -142,7 +140,7 @@ def test_of_a_traceback_the_error_is_shown(tmp_path: Path) -> None:
     assert list(watch.serious_lines()) == ["2026 ERROR failed", "ValueError: no"]
 
 
-def test_a_line_is_shown_once_and_only_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_line_is_shown_once_and_only_when_complete(tmp_path: Path) -> None:
     log = tmp_path / "child.log"
     watch = LogWatch(log)
     with log.open("a") as file:
@@ -154,9 +152,7 @@ def test_a_line_is_shown_once_and_only_when_it_is_whole(tmp_path: Path) -> None:
         assert list(watch.serious_lines()) == ["2026 ERROR second"]
 
 
-def test_an_overgrown_log_is_moved_aside_while_its_writer_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_log_is_rotated_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "MAX_BYTES", 10)
     log = tmp_path / "child.log"
     with log.open("a") as file:

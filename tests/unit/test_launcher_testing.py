@@ -1,4 +1,4 @@
-"""The servers of a test run: private, repeatable, and guests without traces where servers are lent."""
+"""Servers of a test run: private and repeatable; nothing is left on external servers."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from launcher.testing import PrivateServers, start_servers
 
 pytestmark = pytest.mark.slow
 
-# Where the account of the servers may enter, as pytest's own directories are not.
+# A directory that the account of the servers may enter, unlike pytest's own.
 LOCAL_HOSTS = Path(os.environ["STATE_DIR"]).parent
 
 
@@ -47,37 +47,37 @@ def ask(url: str, question: str) -> list[str]:
         return [str(row[0]) for row in connection.execute(question.encode()).fetchall()]
 
 
-def test_the_application_is_neither_superuser_nor_free_of_row_level_security(servers: PrivateServers) -> None:
+def test_the_application_role_is_neither_superuser_nor_exempt_from_row_level_security(servers: PrivateServers) -> None:
     rights = "SELECT (rolsuper OR rolbypassrls OR rolcreatedb OR rolcreaterole)::text FROM pg_roles"
     assert ask(servers.app_url, f"{rights} WHERE rolname = current_user") == ["false"]
 
 
-def test_the_application_cannot_create_tables_and_the_owner_can(servers: PrivateServers) -> None:
+def test_only_the_owner_role_can_create_tables(servers: PrivateServers) -> None:
     with psycopg.connect(servers.owner_url) as owner:
         owner.execute("CREATE TABLE ours (id int)")
     with psycopg.connect(servers.app_url) as app, pytest.raises(psycopg.errors.InsufficientPrivilege):
         app.execute("CREATE TABLE mine (id int)")
 
 
-def test_a_password_is_needed(servers: PrivateServers) -> None:
+def test_a_password_is_required(servers: PrivateServers) -> None:
     parts = urlsplit(servers.app_url)
     with pytest.raises(psycopg.OperationalError):
         ask(f"postgresql://{parts.username}@{parts.hostname}:{parts.port}{parts.path}", "SELECT 1")
 
 
-def test_vectors_and_trigrams_are_there(servers: PrivateServers) -> None:
+def test_the_vector_and_trigram_extensions_are_installed(servers: PrivateServers) -> None:
     extensions = ask(servers.app_url, "SELECT extname FROM pg_extension")
     assert {"vector", "pg_trgm"} <= set(extensions)
 
 
-def test_two_runs_at_once_have_servers_of_their_own(directory: Path, servers: PrivateServers) -> None:
+def test_concurrent_runs_have_separate_servers(directory: Path, servers: PrivateServers) -> None:
     other = start_servers(directory, environment={})
     assert urlsplit(other.app_url).port != urlsplit(servers.app_url).port
     other.stop()
     assert ask(servers.app_url, "SELECT 1") == ["1"]
 
 
-def test_a_fork_that_ends_leaves_the_servers_running(servers: PrivateServers) -> None:
+def test_a_forked_child_that_exits_leaves_the_servers_running(servers: PrivateServers) -> None:
     if (child := os.fork()) == 0:
         servers.stop()
         os._exit(0)
@@ -85,7 +85,7 @@ def test_a_fork_that_ends_leaves_the_servers_running(servers: PrivateServers) ->
     assert ask(servers.app_url, "SELECT 1") == ["1"]
 
 
-def test_a_guest_on_another_server_leaves_no_trace(directory: Path, servers: PrivateServers) -> None:
+def test_a_run_on_an_external_server_removes_everything_it_created(directory: Path, servers: PrivateServers) -> None:
     admin = superuser_url(directory, servers)
     names = "SELECT datname FROM pg_database UNION SELECT rolname FROM pg_roles ORDER BY 1"
     before = ask(admin, names)
@@ -97,7 +97,7 @@ def test_a_guest_on_another_server_leaves_no_trace(directory: Path, servers: Pri
     assert ask(admin, names) == before
 
 
-def test_a_killed_run_leaves_nothing_that_breaks_the_next(directory: Path) -> None:
+def test_a_killed_run_does_not_break_the_next(directory: Path) -> None:
     script = (
         f"import os, sys; sys.path.insert(0, {str(Path(testing.__file__).parents[1])!r}); from pathlib import Path; "
         f"from launcher.testing import start_servers; start_servers(Path({str(directory)!r}), environment={{}}); "

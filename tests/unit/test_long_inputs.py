@@ -1,4 +1,4 @@
-"""Inputs of custom tools that are long, or never begin, in small pieces: none is read again for each of them."""
+"""Long inputs of custom tools in small pieces take linear time."""
 
 import time
 from collections.abc import Iterable
@@ -20,15 +20,15 @@ def read(pieces: Iterable[str]) -> str:
 
 
 @pytest.mark.parametrize("blank", [" ", "\n", "\t\n"])
-def test_blanks_without_end_cost_nothing(blank: str) -> None:
+def test_endless_white_space_takes_linear_time(blank: str) -> None:
     assert read(["{", *[blank] * 100_000, '"input":"a b"}']) == "a b"
     assert read([*[blank] * 100_000, '{"input":"a b"}']) == "a b"
 
 
-def test_blanks_within_the_text_stay() -> None:
+def test_white_space_inside_the_text_is_kept() -> None:
     assert read(['{"input":"', *[" "] * 1_000, '"}']) == " " * 1_000
 
 
-def test_a_long_input_beside_another_property_is_read_once() -> None:
+def test_a_long_input_after_another_property_is_parsed_once() -> None:
     long = "x" * 40
     assert read(['{"other":1,"input":"', *[long] * 50_000, '"}']) == long * 50_000

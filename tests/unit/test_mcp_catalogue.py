@@ -1,4 +1,4 @@
-"""What a run knows of the tools of its servers, from what stands in its context."""
+"""MCP tools that a run knows from the items in its context."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ LISTED: list[dict[str, Any]] = [
 
 
 def knowing(*found: dict[str, Any], **fields: Any) -> ToolCatalogue:
-    """The catalogue of a run whose context has the listing, and these tools as found by a search."""
+    """Return the catalogue of a run whose context has the tool list and a search that found these tools."""
     catalogue = ToolCatalogue([RemoteServer(label="box", url="https://box.test/mcp", shown={**SHOWN, **fields})])
     search = ToolSearchOutput.model_validate({"type": "tool_search_output", "tools": list(found)})
     catalogue.restore([search, McpListTools.model_validate({"server_label": "box", "tools": LISTED})])
@@ -24,25 +24,25 @@ def offered(catalogue: ToolCatalogue, choice: Any = "auto") -> list[str]:
     return [function.name for function in catalogue.functions(choice, first_turn=True)]
 
 
-def test_a_server_that_is_not_deferred_offers_everything() -> None:
+def test_a_server_that_is_not_deferred_offers_all_tools() -> None:
     assert offered(knowing()) == ["box__add", "box__note"]
 
 
-def test_a_deferred_server_offers_what_was_found() -> None:
+def test_a_deferred_server_offers_the_tools_that_a_search_found() -> None:
     catalogue = knowing({**SHOWN, "allowed_tools": ["note"]}, defer_loading=True)
     assert offered(catalogue) == ["box__note"]
     assert list(catalogue.deferred_tools("auto")) == ["box__add"]
 
 
-def test_a_search_may_find_a_whole_server() -> None:
+def test_a_search_may_load_a_whole_server() -> None:
     assert offered(knowing(SHOWN, defer_loading=True)) == ["box__add", "box__note"]
 
 
-def test_what_was_found_of_another_server_is_no_concern() -> None:
+def test_tools_found_on_another_server_are_ignored() -> None:
     assert offered(knowing({**SHOWN, "server_label": "other"}, defer_loading=True)) == []
 
 
-def test_what_a_choice_does_not_allow_cannot_be_found() -> None:
+def test_disallowed_tools_cannot_be_found() -> None:
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "server_label": "box", "name": "add"}]}
     catalogue = knowing(defer_loading=True)
     assert (offered(catalogue, choice), list(catalogue.deferred_tools(choice))) == ([], ["box__add"])

@@ -1,4 +1,4 @@
-"""Runs whose turns are judged, with hosted tools: what is flagged is withheld, what went before it stays."""
+"""Moderated runs with hosted tools: a flagged turn is withheld, earlier output is kept."""
 
 from collections.abc import Sequence
 
@@ -32,8 +32,8 @@ BLOCKING = ModerationParam(model="judge", policy=ModerationPolicy(output=Moderat
 SEARCH = calls(search='{"q": "x"}')
 
 
-class Pacifist(ModerationCheck):
-    """Flags every answer about a fight, and asks no upstream."""
+class FightModeration(ModerationCheck):
+    """Moderation that flags every answer about a fight, without an upstream."""
 
     @override
     async def check_output(self, bodies: Sequence[Body]) -> ModerationResult:
@@ -42,9 +42,11 @@ class Pacifist(ModerationCheck):
 
 
 async def play(*turns: Sequence[Piece], tools: ScriptedTools) -> Played:
-    """A run of which nothing is to be sent before it was judged; its events must be in order whatever is withheld."""
+    """Play a run with blocking moderation; assert that its events are in order."""
     found: ModerationResult = {"type": "moderation_result", "flagged": False, "categories": {}}
-    checks = Pacifist(principal=NOBODY, policy=BLOCKING, request=RequestInfo(request_id="req_1"), input_result=found)
+    checks = FightModeration(
+        principal=NOBODY, policy=BLOCKING, request=RequestInfo(request_id="req_1"), input_result=found
+    )
     model, given = ScriptedModel(*turns), context()
     run = ModeratedRun(given, RunState(), model=model, tools=tools, now=now, checks=checks)
     steps = [step async for step in run.steps()]
@@ -56,25 +58,25 @@ async def play(*turns: Sequence[Piece], tools: ScriptedTools) -> Played:
 
 
 def said(words: str, turn: Sequence[Chunk]) -> list[Chunk]:
-    """A turn that says something before its calls."""
+    """Return a turn with text before its calls."""
     return [turn[0], chunk(content=words), *turn[1:]]
 
 
-async def test_words_beside_a_call_are_judged_before_it_is_made() -> None:
+async def test_text_next_to_a_call_is_moderated_before_the_call_runs() -> None:
     run = await play(said("I will fight.", SEARCH), tools=ScriptedTools(search=[]))
     assert run.types == ["created", "in_progress", "error", "failed"]
     assert (run.end.ending.status, run.output) == ("failed", [])
     assert run.end.usage.output_tokens > 0
 
 
-async def test_what_went_before_a_flagged_turn_stays() -> None:
+async def test_output_before_a_flagged_turn_is_kept() -> None:
     run = await play(said("Let me look.", SEARCH), text("I will fight."), tools=ScriptedTools(search=["found"]))
     assert [item["type"] for item in run.output] == ["message", "mcp_call"]
     assert "fight" not in str(run.events)
     assert run.end.response["moderation"]["output"]["flagged"] is True
 
 
-async def test_turns_that_are_fine_are_sent_one_by_one() -> None:
+async def test_accepted_turns_are_sent_one_by_one() -> None:
     run = await play(said("Let me look.", SEARCH), text("Found."), tools=ScriptedTools(search=["found"]))
     assert [item["type"] for item in run.output] == ["message", "mcp_call", "message"]
     assert run.end.response["moderation"]["output"]["flagged"] is False

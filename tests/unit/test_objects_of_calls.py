@@ -1,4 +1,4 @@
-"""The arguments of calls, as far as they can be stored, and long ones in small pieces."""
+"""Arguments of calls: which can be stored, and long ones in small pieces."""
 
 import time
 
@@ -15,30 +15,30 @@ DEEP = '{"a":' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}"
 
 
 @pytest.mark.parametrize("arguments", ["", "[]", "{", '{"a":"\\ud800"}', DEEP])
-def test_what_is_no_object_or_cannot_be_written_again_is_none(arguments: str) -> None:
+def test_arguments_that_are_not_a_storable_object_are_none(arguments: str) -> None:
     assert parse_object(arguments) is None
 
 
-def test_an_object_has_no_nul() -> None:
+def test_parsed_arguments_have_no_nul() -> None:
     assert parse_object('{"a\\u0000":["\\u0000b"]}') == {"a": ["b"]}
 
 
-def test_no_result_of_a_tool_has_a_nul() -> None:
+def test_tool_results_have_no_nul() -> None:
     result = ToolResult(output="a\x00b", error="no\x00", parts=({"text": "\x00"},), fields={"n\x00": ["\x00c"]})
     assert result.storable() == ToolResult(output="ab", error="no", parts=({"text": ""},), fields={"n": ["c"]})
 
 
-def test_no_field_of_a_call_has_a_nul() -> None:
+def test_item_fields_of_a_call_have_no_nul() -> None:
     fields = item_fields(hidden_function(CallForm.SHELL), orjson.dumps({"commands": ["a\x00b"]}).decode())
     assert fields is not None
     assert fields["action"]["commands"] == ["ab"]
 
 
-def test_a_search_of_the_clients_that_is_too_deep_is_no_item() -> None:
+def test_a_client_tool_search_that_is_nested_too_deeply_is_not_an_item() -> None:
     assert item_fields(hidden_function(CallForm.TOOL_SEARCH), DEEP) is None
 
 
-def test_a_name_beside_each_piece_of_long_arguments_costs_nothing() -> None:
+def test_a_name_with_each_piece_of_long_arguments_takes_linear_time() -> None:
     call = CallSegment(upstream_id=None, call_id=None)
     call.write("f", '{"a":"')
     started = time.monotonic()
@@ -49,7 +49,7 @@ def test_a_name_beside_each_piece_of_long_arguments_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("end", ["}", "} ", "}\n"])
-def test_another_call_begins_after_whole_arguments(end: str) -> None:
+def test_complete_arguments_are_followed_by_another_call(end: str) -> None:
     call = CallSegment(upstream_id=None, call_id=None)
     for piece in ('{"a":', "1", end, " "):
         call.write("f", piece)

@@ -1,4 +1,4 @@
-"""A request's origin is the address that our own proxies saw, never one that a client wrote."""
+"""Origin of a request: the client's address as seen by trusted proxies, never a header of the client."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Calls and their outputs: which of them may stand alone, and what is said of the others."""
+"""Pairing of calls and outputs, and the errors for items without a counterpart."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ every_call = pytest.mark.parametrize(("call", "output", "words", "call_id"), [(c
 
 
 def check(*bodies: str | dict[str, Any]) -> str | None:
-    """What is said of these items; None where they fit together."""
+    """Return the error for these items; None if all calls and outputs are paired."""
     items = [from_wire(SAMPLES[body] if isinstance(body, str) else body) for body in bodies]
     items = [item.model_copy(update={"async_": None}) if hasattr(item, "async_") else item for item in items]
     try:
@@ -33,41 +33,41 @@ def check(*bodies: str | dict[str, Any]) -> str | None:
 
 
 @every_call
-def test_an_output_answers_the_call_before_it(call: str, output: str, words: str, call_id: str) -> None:
+def test_an_output_matches_an_earlier_call(call: str, output: str, words: str, call_id: str) -> None:
     assert check(call, "msg_1", output) is None
 
 
 @every_call
-def test_an_output_without_a_call_is_named(call: str, output: str, words: str, call_id: str) -> None:
+def test_an_output_without_a_call_is_reported(call: str, output: str, words: str, call_id: str) -> None:
     assert check(output) == f"No tool call found for {words} output with call_id {call_id}."
     assert check(output, call) == f"No tool call found for {words} output with call_id {call_id}."
 
 
 @every_call
-def test_a_call_without_an_output_is_named(call: str, output: str, words: str, call_id: str) -> None:
+def test_a_call_without_an_output_is_reported(call: str, output: str, words: str, call_id: str) -> None:
     assert check(call, "msg_1") == f"No tool output found for {words} {call_id}."
 
 
-def test_an_output_answers_one_call_of_its_id() -> None:
+def test_an_output_matches_one_call_with_its_id() -> None:
     """Some models count their calls anew in each turn."""
     again = {**SAMPLES["fc_1"], "id": "fc_2"}
     assert check("fc_1", "fco_1", again) == "No tool output found for function call call_1."
     assert check("fc_1", "fco_1", again, "fco_1") is None
 
 
-def test_a_call_may_be_repeated_and_an_output_too() -> None:
+def test_repeated_pairs_of_call_and_output_are_accepted() -> None:
     assert check("fc_1", "fc_1", "fco_1") is None
     assert check("fc_1", "fco_1", "fc_1") is None
     assert check("fc_1", "fco_1", "fco_1") is None
 
 
-def test_the_output_of_another_kind_answers_nothing() -> None:
+def test_an_output_of_another_type_does_not_match() -> None:
     other = {**SAMPLES["ctco_1"], "call_id": "call_1"}
     assert check("fc_1", other) == "No tool call found for custom tool call output with call_id call_1."
 
 
 @pytest.mark.parametrize("name", ["fc_1", "ctc_1"])
-def test_an_asynchronous_call_may_stay_unanswered(name: str) -> None:
+def test_an_asynchronous_call_needs_no_output(name: str) -> None:
     pairing.check([from_wire({**SAMPLES[name], "async": True})])
     with pytest.raises(ToolCallMismatch):
         pairing.check([from_wire({**SAMPLES[name], "async": False})])
@@ -82,11 +82,11 @@ def test_an_asynchronous_call_may_stay_unanswered(name: str) -> None:
         *(SAMPLES[name] for name in ("mcp_1", "mcpr_1", "fs_1", "ws_1", "ci_1", "ig_1", "prog_1", "progo_1")),
     ],
 )
-def test_what_the_server_runs_needs_no_output(item: dict[str, Any]) -> None:
+def test_a_hosted_call_needs_no_output(item: dict[str, Any]) -> None:
     assert check(item) is None
 
 
-def test_an_approval_answers_a_request() -> None:
+def test_an_approval_response_matches_its_request() -> None:
     assert check("mcpr_1", "mcpa_1") is None
     assert check("mcpa_1") == "No approval request found for approval response with approval_request_id mcpr_1."
 
@@ -102,11 +102,11 @@ def test_an_approval_answers_a_request() -> None:
         ("apco_1", "call_6", True, "No such file"),
     ],
 )
-def test_it_reads_off_an_output_what_became_of_its_call(name: str, call_id: str, failed: bool, text: str) -> None:
+def test_the_status_of_a_call_is_read_from_its_output(name: str, call_id: str, failed: bool, text: str) -> None:
     answer = pairing.CallOutput(call_id=call_id, failed=failed, text=text)
     assert pairing.call_output(SAMPLES[name]) == answer
 
 
 @pytest.mark.parametrize("name", ["msg_1", "fc_1", "mcpa_1", "mcp_1", "progo_1"])
-def test_other_items_answer_no_call(name: str) -> None:
+def test_other_items_are_not_outputs(name: str) -> None:
     assert pairing.call_output(SAMPLES[name]) is None

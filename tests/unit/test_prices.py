@@ -1,4 +1,4 @@
-"""What tokens cost: exact, and nothing counted twice."""
+"""Costs of tokens: exact, and without double counting."""
 
 from decimal import Decimal
 
@@ -27,21 +27,21 @@ INPUT_ONLY = Prices(input_price=Decimal("0.0201"))
         (INPUT_ONLY, {"input_tokens": 2, "cached_tokens": 1, "cache_write_tokens": 1}, "0.0000000402"),
     ],
 )
-def test_what_tokens_cost(prices: Prices, tokens: dict[str, int], cost: str) -> None:
+def test_costs_are_computed_from_token_counts(prices: Prices, tokens: dict[str, int], cost: str) -> None:
     assert prices.cost(**tokens) == Decimal(cost)
 
 
-def test_what_has_no_price_has_no_cost() -> None:
+def test_tokens_without_a_price_have_no_cost() -> None:
     assert UNKNOWN.cost(input_tokens=0) is None
     assert INPUT_ONLY.cost(input_tokens=5, output_tokens=1) is None
 
 
-def test_what_is_known_is_added() -> None:
+def test_known_costs_are_added() -> None:
     one = Decimal(1)
     assert (added(None, None), added(None, one), added(one, None), added(one, one)) == (None, one, one, Decimal(2))
 
 
-def test_prices_are_noted_and_restored() -> None:
+def test_prices_are_stored_and_restored() -> None:
     assert INPUT_ONLY.noted() == {"input_price": "0.0201"}
     assert [Prices.restored(each.noted()) for each in (PRICES, INPUT_ONLY, UNKNOWN)] == [PRICES, INPUT_ONLY, UNKNOWN]
 
@@ -50,5 +50,5 @@ def test_prices_are_noted_and_restored() -> None:
     ("value", "shown"),
     [("0.4000", "$0.40"), ("1234.5", "$1,234.50"), ("0.0000115000", "$0.0000115"), ("2", "$2.00")],
 )
-def test_amounts_for_people(value: str, shown: str) -> None:
+def test_amounts_are_formatted_for_display(value: str, shown: str) -> None:
     assert (amount(Decimal(value)), amount(None)) == (shown, "–")

@@ -1,4 +1,4 @@
-"""Reasoning items while they are written: in any order of summaries, words and calls the stream stays well formed."""
+"""Reasoning items in any order of summaries, text and calls."""
 
 import copy
 from typing import Any
@@ -56,12 +56,12 @@ def shapes(items: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
     ]
 
 
-async def test_reasoning_behind_a_call_waits_for_it_whole() -> None:
+async def test_reasoning_after_a_call_waits_until_the_call_is_complete() -> None:
     ended = await played(call(0), summary("a"), summary("b"), summary("c", 1), chunk(reasoning="d"), chunk(content="e"))
     assert shapes(ended.output) == [("function_call", "", ""), ("reasoning", "ab|c", "d"), ("message", "", "e")]
 
 
-async def test_a_call_after_reasoning_ends_it() -> None:
+async def test_a_call_after_reasoning_closes_the_reasoning_item() -> None:
     ended = await played(chunk(reasoning="a"), call(0), chunk(reasoning="b"), call(1))
     kinds = [item["type"] for item in ended.output]
     assert kinds == ["reasoning", "function_call", "reasoning", "function_call"]
@@ -77,7 +77,7 @@ PIECES = st.one_of(
 
 
 @given(st.lists(PIECES, max_size=8), st.booleans())
-def test_whatever_the_order_items_are_nested_and_sealed_once(pieces: list[Chunk], shown: bool) -> None:
+def test_items_are_well_formed_and_encrypted_once_in_any_order(pieces: list[Chunk], shown: bool) -> None:
     cipher = ReadableCipher()
     converter = ChatConverter(first_output_index=0, cipher=cipher, raw_reasoning=shown)
     events = [event for piece in pieces for event in converter.feed([piece])]
@@ -93,7 +93,7 @@ def test_whatever_the_order_items_are_nested_and_sealed_once(pieces: list[Chunk]
     assert shown or all("content" not in item for item in reasoning)
 
 
-def test_what_is_sealed_is_all_that_was_thought() -> None:
+def test_the_encrypted_content_has_all_reasoning_and_signatures() -> None:
     cipher = ReadableCipher()
     converter = ChatConverter(first_output_index=0, cipher=cipher, raw_reasoning=False)
     block = {"type": "thinking", "thinking": "Lo", "index": 0}
@@ -105,7 +105,7 @@ def test_what_is_sealed_is_all_that_was_thought() -> None:
     ]
 
 
-def test_a_turn_that_is_stopped_seals_what_there_is() -> None:
+def test_an_interrupted_turn_encrypts_its_partial_reasoning() -> None:
     cipher = ReadableCipher()
     converter = ChatConverter(first_output_index=0, cipher=cipher, think_tags=True)
     converter.feed([chunk(content="<think>Hm. </th")])
@@ -116,7 +116,7 @@ def test_a_turn_that_is_stopped_seals_what_there_is() -> None:
 
 
 @given(st.lists(st.sampled_from(["<think>", "</think>", "<", "/", "thi", "nk>", "a", " ", "\n"]), max_size=8))
-def test_tags_are_told_apart_the_same_wherever_they_are_cut(pieces: list[str]) -> None:
+def test_think_tags_are_recognized_in_any_chunking(pieces: list[str]) -> None:
     assert divided(pieces) == divided(["".join(pieces)]) == divided(list("".join(pieces)))
 
 
@@ -131,5 +131,5 @@ def divided(pieces: list[str]) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("delta", [{}, {"reasoning": ""}, {"reasoning_details": []}, {"reasoning": None}])
-async def test_no_reasoning_is_no_item(delta: dict[str, Any]) -> None:
+async def test_empty_reasoning_is_not_an_item(delta: dict[str, Any]) -> None:
     assert shapes((await played(chunk(**delta), chunk(content="a"))).output) == [("message", "", "a")]

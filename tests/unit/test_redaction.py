@@ -1,4 +1,4 @@
-"""What is taken out of documents before people see them."""
+"""Redaction of documents before they are shown."""
 
 from typing import Any
 
@@ -20,13 +20,13 @@ from responses.admin.redaction import REDACTED, redacted, without_secrets
         ["whsec_HUSHHUSHHUSHHUSH"],
     ],
 )
-def test_no_secret_is_left(document: Any) -> None:
+def test_secrets_are_removed(document: Any) -> None:
     for clean in (redacted, without_secrets):
         assert "HUSH" not in str(clean(document))
         assert REDACTED in str(clean(document))
 
 
-def test_what_only_has_the_name_of_a_secret_stays() -> None:
+def test_values_that_only_have_the_name_of_a_secret_are_kept() -> None:
     schema = {
         "properties": {"password": {"type": "string"}, "authorization": {"type": "object"}},
         "required": ["secret"],
@@ -35,11 +35,11 @@ def test_what_only_has_the_name_of_a_secret_stays() -> None:
     assert redacted(document) == document
 
 
-def test_what_was_not_sent_stays_empty() -> None:
+def test_absent_values_stay_absent() -> None:
     assert redacted({"authorization": None, "secret": ""}) == {"authorization": None, "secret": ""}
 
 
-def test_bytes_are_measured_and_words_are_not() -> None:
+def test_binary_data_is_replaced_by_its_size() -> None:
     image = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 8000}
     found = redacted({"input": [image, {"file_data": "B" * 8000}, {"text": "C" * 8000}]})["input"]
     assert found[0]["image_url"] == "data:image/png;base64,… (data URL, image/png, 6.0 KB)"
@@ -47,6 +47,6 @@ def test_bytes_are_measured_and_words_are_not() -> None:
     assert found[2]["text"] == "C" * 8000
 
 
-def test_a_command_that_is_to_run_keeps_its_bytes() -> None:
+def test_a_runnable_command_keeps_its_binary_data() -> None:
     url = "data:image/png;base64," + "A" * 8000
     assert without_secrets({"image_url": url}) == {"image_url": url}

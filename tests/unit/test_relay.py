@@ -1,4 +1,4 @@
-"""Relayed items: whole and in order, however an upstream cuts and mixes them."""
+"""Conversion of Responses events: items are complete and in order, however an upstream cuts and interleaves them."""
 
 from typing import Any
 
@@ -94,7 +94,7 @@ def words(item: dict[str, Any]) -> list[str]:
 
 @settings(max_examples=150, deadline=None)
 @given(mixtures())
-def test_items_come_out_whole_and_in_order(mixture: tuple[list[Upstream], list[list[str]]]) -> None:
+def test_items_are_emitted_completely_and_in_order(mixture: tuple[list[Upstream], list[list[str]]]) -> None:
     upstream, expected = mixture
     made = converter(LOOK)
     told = converted([*upstream, end()], made)
@@ -108,7 +108,7 @@ def test_items_come_out_whole_and_in_order(mixture: tuple[list[Upstream], list[l
 
 @settings(max_examples=100, deadline=None)
 @given(mixtures(), st.integers(0, 40))
-def test_a_cut_anywhere_leaves_items_that_can_be_closed(
+def test_a_stream_cut_anywhere_leaves_items_that_can_be_closed(
     mixture: tuple[list[Upstream], list[list[str]]], length: int
 ) -> None:
     made = converter(LOOK)
@@ -119,7 +119,7 @@ def test_a_cut_anywhere_leaves_items_that_can_be_closed(
 
 @settings(max_examples=100, deadline=None)
 @given(mixtures(), st.integers(0, 40))
-def test_an_interruption_anywhere_closes_what_is_open(
+def test_an_interruption_anywhere_closes_open_items(
     mixture: tuple[list[Upstream], list[list[str]]], length: int
 ) -> None:
     made = converter(LOOK)
@@ -140,7 +140,7 @@ KEYS = ("type", "output_index", "content_index", "summary_index", "item", "part"
 
 @settings(max_examples=300, deadline=None)
 @given(mixtures(), st.integers(0, 30), st.sampled_from(KEYS), JSON)
-def test_nonsense_ends_the_turn_and_nothing_else(
+def test_malformed_events_fail_the_turn_without_an_exception(
     mixture: tuple[list[Upstream], list[list[str]]], position: int, key: str, nonsense: Any
 ) -> None:
     upstream = [*mixture[0], end()]
@@ -151,12 +151,12 @@ def test_nonsense_ends_the_turn_and_nothing_else(
     assert made.result().finish in {Finish.STOP, Finish.ERROR}
 
 
-def test_it_goes_on_where_earlier_items_ended() -> None:
+def test_output_indexes_continue_after_earlier_items() -> None:
     told = converted([done(0, message("Hello")), end()], converter(first=3))
     assert {one["output_index"] for one in told} == {3}
 
 
-def test_a_call_of_a_hosted_tool_is_no_item() -> None:
+def test_a_call_of_a_hosted_tool_is_not_an_item() -> None:
     made = converter(LOOK, HOSTED)
     upstream = [*call_events("search", '{"q":1}'), *call_events("look", "{}", index=1), end()]
     told = converted(upstream, made)
@@ -164,13 +164,13 @@ def test_a_call_of_a_hosted_tool_is_no_item() -> None:
     assert [(call.name, call.arguments) for call in made.result().calls] == [("search", '{"q":1}'), ("look", "{}")]
 
 
-def test_a_message_that_waits_for_words_holds_nothing_back_after_its_end() -> None:
+def test_an_empty_message_does_not_hold_back_later_items_after_its_end() -> None:
     made = converter(LOOK)
     told = converted([added(0, message("")), *call_events("look", "{}", index=1), done(0, message("")), end()], made)
     assert [item["type"] for item in Fold(told).output] == ["function_call"]
 
 
-def test_the_first_event_says_when_the_first_token_came() -> None:
+def test_the_first_event_sets_the_time_of_the_first_token() -> None:
     made = converter()
     made.feed([added(0, message(""))])
     assert made.first_token_at is None

@@ -1,4 +1,4 @@
-"""Which host files containers see, as far as it can be tested without starting one."""
+"""Host files visible in containers, as far as it can be tested without starting one."""
 
 from pathlib import Path
 

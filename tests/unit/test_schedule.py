@@ -1,11 +1,11 @@
-"""Beat's schedule: everything that it names is a task which workers know."""
+"""Schedule of Celery beat."""
 
 from django.conf import settings
 
 from config.celery import app
 
 
-def test_every_scheduled_task_is_known_to_the_workers() -> None:
+def test_every_scheduled_task_is_registered() -> None:
     app.loader.import_default_modules()
     scheduled = {entry["task"] for entry in settings.CELERY_BEAT_SCHEDULE.values()}
     assert "conversations.tasks.sweep_files" in scheduled

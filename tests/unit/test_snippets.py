@@ -1,4 +1,4 @@
-"""A request as a command and as a program: exact, with placeholders for keys."""
+"""A request as a shell command and a Python program: exact, with placeholders for keys."""
 
 import inspect
 import json
@@ -22,7 +22,7 @@ BODY: dict[str, Any] = {
 
 
 class _Client:
-    """Stands where the SDK's client would, and keeps what it was asked."""
+    """Replacement of the SDK's client that records its requests."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options
@@ -48,7 +48,7 @@ def run(program: str) -> _Client:
     return made[0]
 
 
-def test_the_shell_sends_the_very_body() -> None:
+def test_the_shell_command_sends_the_same_body() -> None:
     command = curl(BODY, base=BASE).replace(f"curl {BASE}/responses", "send", 1)
     script = 'send() { printf "%s\\n" "$2" >&2; cat; }\n' + command
     done = subprocess.run(["/bin/bash", "-c", script], capture_output=True, check=True, env={KEY: "sk-x"})
@@ -56,26 +56,26 @@ def test_the_shell_sends_the_very_body() -> None:
     assert done.stderr.decode().strip() == "Authorization: Bearer sk-x"
 
 
-def test_the_program_asks_the_very_same() -> None:
+def test_the_python_program_sends_the_same_request() -> None:
     client = run(python(BODY, base=BASE))
     assert client.options == {"base_url": BASE, "api_key": "sk-x"}
     assert client.asked.pop("extra_body") == {"seed": 7}
     assert client.asked == {name: value for name, value in BODY.items() if name != "seed"}
 
 
-def test_a_stream_is_read_as_one() -> None:
+def test_a_streaming_request_reads_a_stream() -> None:
     body = {**BODY, "stream": True}
     assert curl(body, base=BASE).startswith("curl -N ")
     assert run(python(body, base=BASE)).asked["stream"] is True
 
 
-def test_what_is_not_kept_of_servers_is_said() -> None:
+def test_omitted_credentials_of_servers_are_mentioned() -> None:
     body = {**BODY, "tools": [{"type": "mcp", "server_label": "box", "server_url": "https://box.example"}]}
     for text in (curl(body, base=BASE), python(body, base=BASE)):
         assert "# MCP servers (box): the path, headers and authorization are not stored" in text
 
 
 @pytest.mark.parametrize("name", sorted(CreateResponse.model_fields))
-def test_every_parameter_is_one_of_the_sdk_or_goes_beside_it(name: str) -> None:
+def test_parameters_unknown_to_the_sdk_go_into_extra_body(name: str) -> None:
     known = inspect.signature(Responses.create).parameters
     assert (name in known) is not (name in EXTRA)

@@ -1,4 +1,4 @@
-"""The server's search for tools: what it ranks first, and what a successor of a run knows of it."""
+"""Hosted tool search: ranking, and its results in later turns and resumed runs."""
 
 from typing import Any
 
@@ -62,25 +62,25 @@ async def found(query: Any) -> list[str]:
         (7, []),
     ],
 )
-async def test_it_ranks_tools_by_their_words(query: Any, names: list[str]) -> None:
+async def test_tools_are_ranked_by_matching_words(query: Any, names: list[str]) -> None:
     assert sorted(await found(query)) == sorted(names)
     assert (await found(query))[:1] == names[:1] or query == "ORDERS"
 
 
-async def test_what_was_found_is_offered_from_then_on() -> None:
+async def test_found_tools_are_offered_in_later_turns() -> None:
     box = search()
     assert [function.name for function in box.functions()] == ["tool_search"]
     await box.call(call("weather"))
     assert [function.name for function in box.functions()] == ["tool_search", "get_weather"]
 
 
-async def test_a_result_of_a_predecessor_is_offered_as_well() -> None:
+async def test_a_resumed_run_offers_tools_found_before() -> None:
     box = search()
     box.close_item(box.open_item(call("mail")), call("mail"), ToolResult(output="", fields={"names": ["send_mail"]}), 0)
     assert [function.name for function in box.functions()] == ["tool_search", "send_mail"]
 
 
-async def test_a_successor_knows_what_the_output_says() -> None:
+async def test_a_resumed_run_reads_found_tools_from_the_output() -> None:
     body = {"type": "tool_search_output", "id": "tso_1", "status": "completed", "call_id": None, "execution": "server"}
     state = RunState(output=[OutputItem(body={**body, "tools": [TOOLS[2]]})])
     box = search()
@@ -91,10 +91,10 @@ async def test_a_successor_knows_what_the_output_says() -> None:
 @pytest.mark.parametrize(
     ("allowed", "count"), [([{"type": "tool_search"}], 1), ([{"type": "function", "name": "send_mail"}], 0)]
 )
-def test_allowed_tools_may_leave_the_search_out(allowed: list[dict[str, Any]], count: int) -> None:
+def test_allowed_tools_may_exclude_the_search(allowed: list[dict[str, Any]], count: int) -> None:
     assert len(searches(TOOLS, {"type": "allowed_tools", "mode": "auto", "tools": allowed}, ())) == count
 
 
-def test_without_a_search_there_is_none() -> None:
+def test_no_search_is_offered_without_the_tool() -> None:
     assert searches(TOOLS[1:], "auto", ()) == []
     assert searches([{**TOOLS[0], "execution": "client"}], "auto", ()) == []

@@ -1,4 +1,4 @@
-"""Several toolboxes behave as one."""
+"""Combination of several toolboxes."""
 
 from responses.engine.calls.port import NoTools
 from responses.tools.combination import combine
@@ -7,7 +7,7 @@ from tests.support.runs import begin
 from tests.support.scripted import ScriptedModel, ScriptedTools
 
 
-async def test_each_call_goes_to_the_box_that_knows_its_tool() -> None:
+async def test_each_call_goes_to_the_toolbox_with_its_tool() -> None:
     one, other = ScriptedTools(search=["a page"]), ScriptedTools(read=["its text"])
     model = ScriptedModel(calls(read="{}", search="{}"), text("Done"))
     _ = [step async for step in begin(model, combine([one, other])).steps()]
@@ -16,11 +16,11 @@ async def test_each_call_goes_to_the_box_that_knows_its_tool() -> None:
     assert [tool.name for tool in model.requests[0].sampling.tools] == ["search", "read"]
 
 
-async def test_a_name_that_no_box_knows_is_none_of_ours() -> None:
+async def test_a_name_that_no_toolbox_has_is_not_hosted() -> None:
     assert combine([ScriptedTools(a=[]), ScriptedTools(b=[])]).kind("c") is None
 
 
-def test_one_box_is_itself_and_none_is_nothing() -> None:
+def test_one_toolbox_is_returned_unchanged_and_none_becomes_no_tools() -> None:
     box = ScriptedTools(a=[])
     assert combine([box]) is box
     assert isinstance(combine([]), NoTools)

@@ -1,4 +1,4 @@
-"""`tools` as clients send them: as the SDK dumps them, and as responses have echoed them."""
+"""`tools` as clients send them: as dumped by the SDK, and as echoed in responses."""
 
 from typing import Any
 
@@ -70,7 +70,7 @@ def test_an_echoed_tool_is_accepted_as_input_unchanged(tool: BaseModel) -> None:
 @pytest.mark.parametrize(
     ("namespace", "name"), [(None, "a" * MAX_NAME), ("a", "b"), ("n" * 40, "f" * 40), ("n" * 64, "f" * 64)]
 )
-def test_names_of_tools_fit_into_what_upstreams_take(namespace: str | None, name: str) -> None:
+def test_upstream_names_of_tools_have_at_most_64_allowed_characters(namespace: str | None, name: str) -> None:
     assert len(upstream_name(namespace, name)) <= MAX_NAME
     assert upstream_name(namespace, name) == upstream_name(namespace, name)
     assert upstream_name(namespace, name) != upstream_name(namespace, name[:-1] + "x")

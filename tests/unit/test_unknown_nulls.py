@@ -1,4 +1,4 @@
-"""Nulls under keys that this server does not know: however many there are, they mean nothing and cost little."""
+"""Nulls under unknown keys are ignored, in linear time."""
 
 import time
 from typing import Any
@@ -10,12 +10,12 @@ from kernel.nulls import MAX_ROUNDS, validate_without_nulls
 from responses.schema import CreateResponse, parse_create
 
 MANY = 5_000
-# Validating the whole input for each name or kind takes many times as long.
+# Validating the whole input again for each name or type would take many times as long.
 SECONDS = 1.0
 
 
 def read(*items: dict[str, Any]) -> list[Any]:
-    """The input of a request."""
+    """Return the parsed input of a request."""
     found = parse_create({"model": "m", "input": list(items)}).input
     assert isinstance(found, list)
     return found
@@ -25,17 +25,17 @@ def said(**more: Any) -> dict[str, Any]:
     return {"role": "user", "content": "Hi", **more}
 
 
-def test_thousands_of_items_may_have_them() -> None:
+def test_thousands_of_items_may_have_unknown_nulls() -> None:
     assert len(read(*(said(phase=None, later=None) for _ in range(MANY)))) == MANY
 
 
-def test_thousands_of_parts_may_have_them() -> None:
+def test_thousands_of_parts_may_have_unknown_nulls() -> None:
     parts = [{"type": "input_text", "text": "Hi", "later": None} for _ in range(MANY)]
     (message,) = read(said(content=parts))
     assert len(message.content) == MANY
 
 
-def test_each_kind_of_object_has_its_own() -> None:
+def test_each_type_of_object_may_have_different_unknown_nulls() -> None:
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "later": None, "caller": None}
     part = {"type": "output_text", "text": "Hi", "later": None, "logprobs": None}
     spoken = {"role": "assistant", "content": [part], "later": None, "phase": None}
@@ -43,35 +43,35 @@ def test_each_kind_of_object_has_its_own() -> None:
     assert len(read(said(phase=None), spoken, call, output, said(later=None))) == 5
 
 
-def test_a_null_that_is_known_to_another_kind_stays_there() -> None:
+def test_a_null_known_to_another_type_is_kept_there() -> None:
     search = {"type": "tool_search_call", "execution": "server", "arguments": None}
     (_, found) = read(said(arguments=None), search)
     assert found.wire()["arguments"] is None
 
 
-def test_names_without_end_are_unknown_in_the_end() -> None:
+def test_too_many_different_names_are_rejected() -> None:
     with pytest.raises(UnknownParameter):
         read(*(said(**{f"later_{number}": None}) for number in range(MAX_ROUNDS + 1)))
 
 
-def test_what_is_not_null_is_unknown_at_once() -> None:
+def test_an_unknown_key_with_a_value_is_rejected_immediately() -> None:
     with pytest.raises(UnknownParameter) as caught:
         read(said(later=None), said(later=0))
     assert caught.value.param == "input[1].later"
 
 
-def test_thousands_of_names_in_front_of_thousands_of_items_are_gone_in_one_round() -> None:
+def test_thousands_of_names_before_thousands_of_items_are_removed_in_one_pass() -> None:
     began = time.process_time()
     read(said(**{f"later_{number}": None for number in range(MANY)}), *(said() for _ in range(MANY)))
     assert time.process_time() - began < SECONDS
 
 
-def test_kinds_behind_thousands_of_items_do_not_cost_a_round_of_all_of_them() -> None:
+def test_new_types_after_thousands_of_items_do_not_cost_a_pass_each() -> None:
     began = time.process_time()
     read(*(said() for _ in range(9_900)), *(said(**{f"later_{number}": None}) for number in range(MAX_ROUNDS - 2)))
     assert time.process_time() - began < SECONDS
 
 
-def test_nulls_of_the_body_itself_go_with_those_in_its_lists() -> None:
+def test_nulls_of_the_body_are_removed_with_those_in_its_lists() -> None:
     body: dict[str, Any] = {"later": None, "input": [said(later=None)]}
     assert validate_without_nulls(CreateResponse, body).model_fields_set == {"input"}

@@ -1,4 +1,4 @@
-"""From a body to a typed value, or to the one sentence, path and code of its first defect."""
+"""Validation of bodies: a typed value, or message, path and code of the first error."""
 
 from typing import Annotated, Any, Literal
 
@@ -11,27 +11,27 @@ from kernel.validation import TAG, parse_json, path, validate
 
 
 class Strict(BaseModel):
-    """Like the schemas of the wire."""
+    """Base class with the settings of the request schemas."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Circle(Strict):
-    """One branch of a union."""
+    """First branch of a union."""
 
     type: Literal["circle"]
     radius: Annotated[float, Field(gt=0)]
 
 
 class Square(Strict):
-    """The other."""
+    """Second branch of the union."""
 
     type: Literal["square"]
     side: int
 
 
 def tag(value: Any) -> str | None:
-    """How our unions tell their branches."""
+    """Return the discriminator of the union."""
     return f"{TAG}{value['type']}" if isinstance(value, dict) and "type" in value else None
 
 
@@ -42,7 +42,7 @@ Shape = Annotated[
 
 
 class Drawing(Strict):
-    """One field for every kind of defect."""
+    """Schema with a field for every kind of error."""
 
     name: Annotated[str, Field(min_length=1, max_length=5)] = "x"
     count: Annotated[int, Field(ge=1, le=10)] = 1
@@ -64,7 +64,7 @@ class Drawing(Strict):
 
 
 class Titled(Drawing):
-    """With a required field."""
+    """Schema with a required field."""
 
     title: str
 
@@ -74,7 +74,7 @@ BOUND = "Expected a value"
 
 
 def defect(values: dict[str, Any], schema: type[BaseModel] = Drawing, *, prefix: str = "") -> BadRequest:
-    """The error for these values."""
+    """Return the error for these values."""
     with pytest.raises(BadRequest) as caught:
         validate(schema, values, prefix=prefix)
     return caught.value
@@ -100,7 +100,7 @@ def defect(values: dict[str, Any], schema: type[BaseModel] = Drawing, *, prefix:
         ({"shapes": [{**SQUARE, "side": "1"}]}, "shapes[0].side", "an integer", "a string"),
     ],
 )
-def test_a_wrong_type_is_told_with_both_types(values: dict[str, Any], param: str, expected: str, got: str) -> None:
+def test_a_wrong_type_is_reported_with_both_types(values: dict[str, Any], param: str, expected: str, got: str) -> None:
     error = defect(values)
     assert (error.param, error.code) == (param, "invalid_type")
     assert error.message == f"Invalid type for '{param}': expected {expected}, but got {got} instead."
@@ -126,7 +126,7 @@ def test_a_wrong_type_is_told_with_both_types(values: dict[str, Any], param: str
         ({"labels": {"a": "", "b": ""}}, "labels", "object_above_max_properties", "at most 1 properties"),
     ],
 )
-def test_a_limit_is_told_with_its_code(values: dict[str, Any], param: str, code: str, words: str) -> None:
+def test_a_limit_is_reported_with_its_code(values: dict[str, Any], param: str, code: str, words: str) -> None:
     error = defect(values)
     assert (error.param, error.code) == (param, code)
     assert words in error.message
@@ -145,27 +145,29 @@ def test_a_limit_is_told_with_its_code(values: dict[str, Any], param: str, code:
         ({"odd": 2}, "odd", "Invalid 'odd': expected an odd number."),
     ],
 )
-def test_a_value_out_of_its_set_is_told_with_the_set(values: dict[str, Any], param: str, message: str) -> None:
+def test_an_invalid_enum_value_is_reported_with_the_allowed_values(
+    values: dict[str, Any], param: str, message: str
+) -> None:
     error = defect(values)
     assert (error.param, error.code, error.message) == (param, "invalid_value", message)
 
 
-def test_a_missing_parameter_is_named() -> None:
+def test_a_missing_parameter_is_reported() -> None:
     error = defect({}, Titled)
     assert (error.param, error.code) == ("title", "missing_required_parameter")
     assert error.message == "Missing required parameter: 'title'."
 
 
-def test_an_unknown_parameter_is_named_only_when_nothing_else_is_wrong() -> None:
+def test_an_unknown_parameter_is_reported_only_without_other_errors() -> None:
     assert defect({"colour": "red"}).code == "unknown_parameter"
     assert defect({"colour": "red", "count": 0}).param == "count"
 
 
-def test_a_prefix_leads_the_path() -> None:
+def test_a_prefix_is_prepended_to_the_path() -> None:
     assert defect({"count": 0}, prefix="drawing.").param == "drawing.count"
 
 
-def test_what_is_valid_is_returned() -> None:
+def test_a_valid_body_is_returned() -> None:
     assert validate(Drawing, {"shapes": [SQUARE]}).shapes == [Square(type="square", side=1)]
 
 
@@ -178,7 +180,7 @@ def test_what_is_valid_is_returned() -> None:
         ((), ""),
     ],
 )
-def test_paths_leave_out_which_branch_was_taken(loc: tuple[str | int, ...], text: str) -> None:
+def test_paths_omit_the_branch_of_a_union(loc: tuple[str | int, ...], text: str) -> None:
     assert path(loc) == text
 
 
@@ -186,7 +188,7 @@ def test_paths_leave_out_which_branch_was_taken(loc: tuple[str | int, ...], text
     ("body", "code"),
     [(b"", "invalid_json"), (b"{", "invalid_json"), (b"\xff", "invalid_json"), (b'{"a":NaN}', "invalid_json")],
 )
-def test_what_is_no_json_is_refused(body: bytes, code: str) -> None:
+def test_invalid_json_is_rejected(body: bytes, code: str) -> None:
     with pytest.raises(BadRequest) as caught:
         parse_json(body)
     assert caught.value.code == code
@@ -195,17 +197,17 @@ def test_what_is_no_json_is_refused(body: bytes, code: str) -> None:
 @pytest.mark.parametrize(
     ("body", "kind"), [(b"[]", "an array"), (b"null", "null"), (b'"x"', "a string"), (b"1", "an integer")]
 )
-def test_json_that_is_no_object_is_refused(body: bytes, kind: str) -> None:
+def test_json_other_than_an_object_is_rejected(body: bytes, kind: str) -> None:
     with pytest.raises(BadRequest, match=f"expected a JSON object, but got {kind} instead"):
         parse_json(body)
 
 
 def nested(levels: int) -> bytes:
-    """An object with this many levels, itself included."""
+    """Return an object with this many levels, itself included."""
     return b'{"a":' + b"[" * (levels - 1) + b"]" * (levels - 1) + b"}"
 
 
-def test_bodies_may_be_deep_but_not_without_end() -> None:
+def test_the_nesting_depth_of_bodies_is_limited() -> None:
     parse_json(nested(MAX_DEPTH))
     with pytest.raises(BadRequest, match="levels deep"):
         parse_json(nested(MAX_DEPTH + 1))
@@ -215,6 +217,6 @@ def test_many_shallow_lists_are_not_deep() -> None:
     assert len(parse_json(b'{"a":[' + b"[]," * 1000 + b"[]]}")["a"]) == 1001
 
 
-def test_nul_characters_are_taken_out_of_keys_and_values() -> None:
+def test_nul_characters_are_removed_from_keys_and_values() -> None:
     assert parse_json(b'{"a\\u0000":["b\\u0000",{"c":"\\u0000"}],"d":1}') == {"a": ["b", {"c": ""}], "d": 1}
     assert without_nul({"n": None, "t": ("x",)}) == {"n": None, "t": ("x",)}

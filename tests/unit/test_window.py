@@ -1,4 +1,4 @@
-"""What is left of a conversation that is longer than a model can read."""
+"""Truncation of conversations that exceed the context window."""
 
 from typing import Any
 
@@ -39,23 +39,23 @@ def left(*bodies: dict[str, Any], window: int | None, halved: bool = False) -> l
     return [position for position, item in enumerate(items) if any(item is other for other in kept)]
 
 
-def test_what_fits_is_left_alone() -> None:
+def test_an_input_that_fits_is_unchanged() -> None:
     assert left(message("user"), message("assistant"), message("user"), window=300) == [0, 1, 2]
 
 
-def test_the_oldest_goes_first() -> None:
+def test_the_oldest_items_are_dropped_first() -> None:
     assert left(message("user"), message("assistant"), message("user"), window=200) == [1, 2]
 
 
-def test_the_last_word_of_the_user_stays() -> None:
+def test_the_last_user_message_is_kept() -> None:
     assert left(message("user"), message("user"), message("assistant"), window=1) == [1]
 
 
-def test_what_the_developer_and_the_system_said_stays() -> None:
+def test_developer_and_system_messages_are_kept() -> None:
     assert left(message("developer"), message("user"), message("system"), message("user"), window=300) == [0, 2, 3]
 
 
-def test_a_call_goes_with_its_output_and_its_reasoning() -> None:
+def test_a_call_is_dropped_with_its_output_and_reasoning() -> None:
     turn = [REASONING, call("a"), output("a")]
     assert left(*turn, message("assistant"), message("user"), window=250) == [3, 4]
 
@@ -77,26 +77,26 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
-def test_so_do_calls_that_name_their_outputs_in_another_way(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_calls_with_other_id_fields_are_dropped_with_their_outputs(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
     assert left(*pair, message("assistant"), message("user"), window=310) == [2, 3]
 
 
-def test_calls_at_the_same_time_go_each_with_its_own_output() -> None:
+def test_parallel_calls_are_dropped_each_with_its_own_output() -> None:
     turn = [call("a"), call("b"), output("a"), output("b")]
     assert left(message("user"), *turn, window=310) == [0, 2, 4]
 
 
-def test_without_a_known_window_half_is_left() -> None:
+def test_half_of_the_input_is_kept_when_the_window_is_unknown() -> None:
     items = [message("user")] * 4
     assert len(left(*[dict(item) for item in items], window=None, halved=True)) == 2
 
 
-def test_instructions_take_their_part_of_the_window() -> None:
+def test_instructions_count_against_the_window() -> None:
     items = [from_wire(message("user")), from_wire(message("user"))]
     assert not is_too_long(window=200, instructions=None, items=items, sampling=Sampling())
     assert is_too_long(window=200, instructions="Be kind.", items=items, sampling=Sampling())
     assert len(fit(items, window=200, instructions="Be kind.", sampling=Sampling(), halved=False)) == 1
 
 
-def test_nothing_is_too_long_for_a_window_that_nobody_knows() -> None:
+def test_no_input_is_too_long_for_an_unknown_window() -> None:
     assert not is_too_long(window=None, instructions=WORDS, items=[], sampling=Sampling())

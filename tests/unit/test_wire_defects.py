@@ -1,4 +1,4 @@
-"""The words in which the defects of a request are told, where the path and the code alone would not help."""
+"""Messages for defects of a request whose path and code are not sufficient."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ NO_OBJECT = "schema must be a JSON Schema of 'type: \"object\"', got 'type: "
 
 
 def defect(**fields: Any) -> BadRequest:
-    """The error for a request with these fields."""
+    """Return the error for a request with these fields."""
     with pytest.raises(BadRequest) as caught:
         parse_create({"model": "m", "input": "Hi", **fields})
     return caught.value
@@ -24,11 +24,11 @@ def defect(**fields: Any) -> BadRequest:
         ({"input": [{"role": "user", "content": "Hi"}] * 10_002}, "but got an array with length 10002 instead."),
     ],
 )
-def test_what_is_too_much_is_counted(fields: dict[str, Any], words: str) -> None:
+def test_an_excess_is_reported_with_its_count(fields: dict[str, Any], words: str) -> None:
     assert defect(**fields).message.endswith(words)
 
 
-def test_a_name_is_told_its_pattern() -> None:
+def test_an_invalid_name_is_reported_with_the_pattern() -> None:
     error = defect(tools=[{"type": "function", "name": "a b"}])
     assert error.message == (
         "Invalid 'tools[0].name': string does not match pattern. "
@@ -36,7 +36,7 @@ def test_a_name_is_told_its_pattern() -> None:
     )
 
 
-def test_a_string_is_no_item() -> None:
+def test_a_string_is_not_an_item() -> None:
     expected = "Invalid type for 'input[0]': expected an object, but got a string instead."
     assert defect(input=["Hi"]).message == expected
 
@@ -64,6 +64,6 @@ def test_arguments_are_described_by_the_schema_of_an_object(schema: dict[str, An
 
 
 @pytest.mark.parametrize("schema", [None, {}, {"type": "object"}, {"properties": {}, "required": []}])
-def test_a_schema_may_leave_out_what_goes_without_saying(schema: dict[str, Any] | None) -> None:
+def test_a_schema_may_omit_its_type(schema: dict[str, Any] | None) -> None:
     tools = [{"type": "function", "name": "f", "parameters": schema}]
     assert parse_create({"model": "m", "input": "Hi", "tools": tools}).tools

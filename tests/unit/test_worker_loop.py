@@ -1,4 +1,4 @@
-"""The worker's loop: one thread for every coroutine, whoever submits it."""
+"""Event loop of a worker: one thread for all coroutines."""
 
 import asyncio
 import threading
@@ -10,11 +10,11 @@ from kernel.worker_loop import WorkerLoop
 
 
 async def thread() -> int:
-    """The thread that runs this."""
+    """Return the current thread."""
     return threading.get_ident()
 
 
-def test_whatever_is_submitted_runs_in_one_thread() -> None:
+def test_all_coroutines_run_in_one_thread() -> None:
     loop = WorkerLoop(name="test")
     with ThreadPoolExecutor(8) as pool:
         idents = set(pool.map(lambda _: loop.submit(thread()).result(5), range(32)))
@@ -22,7 +22,7 @@ def test_whatever_is_submitted_runs_in_one_thread() -> None:
     assert idents != {threading.get_ident()}
 
 
-def test_coroutines_wait_beside_each_other() -> None:
+def test_coroutines_wait_concurrently() -> None:
     loop, met = WorkerLoop(name="test"), asyncio.Event()
 
     async def meet() -> bool:
@@ -34,7 +34,7 @@ def test_coroutines_wait_beside_each_other() -> None:
     assert waiting.result(5)
 
 
-def test_an_error_is_told_to_whoever_waits() -> None:
+def test_an_error_is_raised_in_the_waiting_thread() -> None:
     async def fail() -> None:
         message = "no"
         raise ValueError(message)
