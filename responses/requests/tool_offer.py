@@ -68,8 +68,8 @@ def available_tools(tools: Sequence[Shown], choice: Any, items: Iterable[StoredI
     `allowed_tools` is a hard constraint: all other tools are left out. A deferred tool stays deferred until a search
     has loaded it, unless the tool choice forces it.
     """
-    found = {offer.tool.name: offer for offer in offers(tools)}
-    for offer in offers(loaded(items)):
+    found = {offer.tool.name: offer for offer in client_tool_offers(tools)}
+    for offer in client_tool_offers(_tools_of_items(items)):
         # A loaded tool replaces its deferred definition in the request.
         found[offer.tool.name] = replace(offer, deferred=False)
     match choice:
@@ -110,7 +110,7 @@ def upstream_tool_choice(choice: Any, known_tools: Iterable[ToolOffer]) -> str |
     return None
 
 
-def loaded(items: Iterable[StoredItem]) -> list[Shown]:
+def _tools_of_items(items: Iterable[StoredItem]) -> list[Shown]:
     """Return the tools that tool searches have found, or that developers have added, in some items."""
     return [
         tool.shown()
@@ -120,7 +120,7 @@ def loaded(items: Iterable[StoredItem]) -> list[Shown]:
     ]
 
 
-def offers(tools: Iterable[Shown]) -> Iterator[ToolOffer]:
+def client_tool_offers(tools: Iterable[Shown]) -> Iterator[ToolOffer]:
     """Yield an offer for each client tool. Hosted tools are offered by their toolboxes."""
     for tool in tools:
         match tool:

@@ -103,7 +103,7 @@ class Execution:
                 step = await anext(made)
                 await recorder.record(step)
                 ended, steps = isinstance(step, RunEnded), steps - 1
-        recorder._take_batch()  # a process that dies flushes nothing more, but this one lives on
+        recorder._take_batch()  # a real crash would lose the buffer
         await everything_written(self.begun)
         return ended
 

@@ -313,18 +313,20 @@ async def test_previews_are_one_short_line(database: None, caller: Caller) -> No
 
 
 @pytest.mark.parametrize(
-    ("pieces", "told"),
+    ("pieces", "expected"),
     [
         ([chunk(reasoning_content="I think."), *text("It is blue.")], "It is blue."),
         ([chunk(reasoning_content="I think."), *calls(look='{"at": 1}')], "I think."),
         ([chunk(content="Let me look."), *calls(look='{"at": 1}')], "Let me look."),
     ],
 )
-async def test_a_preview_prefers_the_message(database: None, caller: Caller, pieces: list[Chunk], sent: str) -> None:
+async def test_a_preview_prefers_the_message(
+    database: None, caller: Caller, pieces: list[Chunk], expected: str
+) -> None:
     tool = {"type": "function", "name": "look", "parameters": {}, "strict": False}
     begun = await abegin(caller, tools=[tool])
     await record_all(begun, pieces)
-    assert (await in_db_thread(lambda: response_of(begun))).output_preview == sent
+    assert (await in_db_thread(lambda: response_of(begun))).output_preview == expected
 
 
 async def test_a_discarded_turn_has_a_usage_record_but_no_item(database: None, caller: Caller) -> None:

@@ -43,11 +43,11 @@ def test_each_subscribed_endpoint_gets_the_end_of_a_background_run(caller: Calle
     add_endpoint(caller, "https://c.example/", "response.completed")
     begun = in_background(caller)
     assert end(begun) == [None]
-    told = deliveries_of(caller)
-    assert {one.endpoint_id for one in told} == {made.endpoint.pk for made in wanted}
-    assert {(one.event_type, one.object_id) for one in told} == {("response.failed", begun.who.response_id)}
-    assert len({one.event_id for one in told}) == 1
-    assert told[0].created_at == response_of(begun).ended_at
+    deliveries = deliveries_of(caller)
+    assert {one.endpoint_id for one in deliveries} == {made.endpoint.pk for made in wanted}
+    assert {(one.event_type, one.object_id) for one in deliveries} == {("response.failed", begun.who.response_id)}
+    assert len({one.event_id for one in deliveries}) == 1
+    assert deliveries[0].created_at == response_of(begun).ended_at
 
 
 def test_foreground_runs_create_no_deliveries(caller: Caller) -> None:

@@ -88,7 +88,7 @@ class ToolSearch:
         # A resumed run has already loaded the tools that are in its output.
         for item in state.output:
             if item.body["type"] == "tool_search_output":
-                self._load(offer.tool.name for offer in tool_offer.offers(item.body["tools"]))
+                self._load(offer.tool.name for offer in tool_offer.client_tool_offers(item.body["tools"]))
         nothing: tuple[ToolsPrepared, ...] = ()
         for step in nothing:
             yield step
