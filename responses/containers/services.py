@@ -67,16 +67,16 @@ def service() -> SandboxClient:
     return SandboxClient(address=settings.SANDBOX_URL, token=settings.SANDBOX_TOKEN)
 
 
-async def check_ability(memory: str, *, param: str, memory_param: str) -> SandboxInfo:
+async def check_sandbox(memory: str, *, param: str, memory_param: str) -> SandboxInfo:
     """Check that containers with this much memory can run. Raises UnsupportedValue if they cannot."""
     try:
-        ability = await service().info()
+        sandbox_info = await service().info()
     except SandboxUnavailable as missing:
         raise UnsupportedValue(f"Code execution is not available on this server: {missing}.", param=param) from missing
-    if not ability.supports_memory(memory):
-        message = f"The memory limit '{memory}' is not supported: containers have at most '{ability.max_memory}'."
+    if not sandbox_info.supports_memory(memory):
+        message = f"The memory limit '{memory}' is not supported: containers have at most '{sandbox_info.max_memory}'."
         raise UnsupportedValue(message, param=memory_param)
-    return ability
+    return sandbox_info
 
 
 def find_files(*, team_id: str, file_ids: Sequence[str], param: str) -> list[File]:

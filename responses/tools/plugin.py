@@ -1,4 +1,4 @@
-"""What a kind of hosted tool implements: how a request enables it, and the toolboxes it adds to a run.
+"""Interface of a kind of hosted tool: how a request enables it, and the toolboxes it adds to a run.
 
 Every package of `responses.tools` has a module `plugin` with one subclass of `ToolPlugin`; `registry` lists them.
 """

@@ -64,7 +64,7 @@ async def create_container(request: ASGIRequest) -> HttpResponse:
     principal = await _writer(request)
     body = read_container(request.scope["body"])
     memory = body.memory_limit or "1g"
-    await services.check_ability(memory, param="name", memory_param="memory_limit")
+    await services.check_sandbox(memory, param="name", memory_param="memory_limit")
     files = await in_db_thread(
         lambda: services.find_files(team_id=principal.team_id, file_ids=body.file_ids or (), param="file_ids")
     )

@@ -73,7 +73,7 @@ async def check_containers(tools: Sequence[Shown], *, principal: Principal) -> N
     The request is rejected if no sandbox service is available, or if a container or file is unknown.
     """
     for request in container_requests(tools):
-        await services.check_ability(request.memory, param=request.param, memory_param=f"{request.param}.memory_limit")
+        await services.check_sandbox(request.memory, param=request.param, memory_param=f"{request.param}.memory_limit")
         await in_db_thread(partial(_check_request, request, principal))
 
 
@@ -98,7 +98,7 @@ class RunContainer:
         self._container: Container | None = None
         self._reuse_decided = False
         self.container_id = request.container_id or container_id()
-        self.ability: SandboxInfo | None = None
+        self.sandbox_info: SandboxInfo | None = None
 
     async def reuse_recent(self, items: Iterable[StoredItem]) -> None:
         """Choose the most recent usable container of these items; without one, a new container is created later."""
@@ -106,7 +106,7 @@ class RunContainer:
             return
         self._reuse_decided = True
         try:
-            self.ability = await services.service().info()
+            self.sandbox_info = await services.service().info()
         except SandboxUnavailable:
             return  # The first call reports the error to the model.
         used = [found for item in items if (found := _container_id_of(item)) is not None]
@@ -139,7 +139,7 @@ class RunContainer:
     @property
     def seconds(self) -> int:
         """Time limit of one call in seconds."""
-        return self.ability.seconds if self.ability else 60
+        return self.sandbox_info.seconds if self.sandbox_info else 60
 
     async def _or_forget(self, execution: Awaitable[ContainerExecution]) -> ContainerExecution:
         try:

@@ -59,7 +59,9 @@ class CodeInterpreter:
         return (FunctionTool(name=self._name, description=self._describe(), parameters=schema, form=form),)
 
     def _describe(self) -> str:
-        known = self._container.ability.modules.strip("[]").replace("'", "") if self._container.ability else ""
+        known = (
+            self._container.sandbox_info.modules.strip("[]").replace("'", "") if self._container.sandbox_info else ""
+        )
         modules = (
             f"Available modules: the standard library, {known}. " if known else "Only the standard library exists. "
         )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # About 25,000 tokens; the result is part of every later turn.
 MAX_CHARACTERS = 100_000
+# Images are part of every later turn, too.
 MAX_IMAGES = 8
 MAX_IMAGE_CHARACTERS = 10 * 1024 * 1024
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
