@@ -1,1 +1,1 @@
-"""Who is calling and what they may use: teams, members, keys, upstreams and models, usage ledger, audit."""
+"""Tenancy: teams, members, API keys, upstreams and models, usage records and the audit log."""

@@ -1,4 +1,4 @@
-"""Writes the audit log; called inside the transaction of what it tells of."""
+"""Writing of the audit log."""
 
 from typing import Any
 
@@ -16,7 +16,10 @@ def audit(
     after: dict[str, Any] | None = None,
     request_id: str = "",
 ) -> None:
-    """Note who did what to which object, and from where. Callers leave secrets out of `before` and `after`."""
+    """Write a line of the audit log, within the transaction of the change.
+
+    Address, user agent and request id come from the current request. `before` and `after` must not contain secrets.
+    """
     sender = origin()
     AuditEvent.objects.create(
         team_id=team_id,

@@ -1,8 +1,9 @@
-"""Seals the audit log: a chain of digests over its lines, so that nobody changes or removes one unnoticed.
+"""Seals of the audit log: a chain of digests that makes changed or removed lines evident.
 
-The application's role may only add lines. Who owns the tables could still change them; then the digest of their seal is
-another one, and so is every seal after it. Lines are sealed a minute after they were written, in the order of their
-ids, by a periodic task: a chain that is written together with the lines would have to queue up every writer.
+The application's database role may only add lines, but the owner of the tables could change them. Then the digest of
+the line's seal no longer matches, and to hide that, every later seal would have to be rewritten as well. A periodic
+task seals lines in the order of their ids, a minute after they were written. Writing the chain together with the lines
+would serialize all writers.
 """
 
 import hashlib
@@ -18,22 +19,24 @@ from kernel.clock import now
 from tenants import scope
 from tenants.models import AuditEvent, AuditSeal
 
-# Longer than any transaction that writes a line: ids are given out before their rows can be seen.
+# Longer than any transaction that writes a line: ids are assigned before their rows become visible to others.
 SETTLED = timedelta(seconds=60)
-MOST_LINES = 5000
+# Bounds memory: checking a seal loads all of its lines.
+MAX_LINES = 5000
+# Arbitrary, but unique among the advisory locks of this database.
 _LOCK = 7_265_737_002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealMismatch:
-    """A seal that does not hold, and why."""
+    """A seal that does not match its lines, and the reason."""
 
     seal: AuditSeal
-    why: str
+    reason: str
 
 
 def seal_pending_lines(*, at: datetime | None = None) -> int:
-    """Seal what has settled by then; returns the number of lines. One process at a time, others do nothing."""
+    """Seal the lines that have settled by `at`; returns their number. Does nothing while another process seals."""
     sealed = 0
     while lines := _seal_next((at or now()) - SETTLED):
         sealed += lines
@@ -48,7 +51,8 @@ def _seal_next(before: datetime) -> int:
         if not is_ours:
             return 0
         last = AuditSeal.objects.order_by("-pk").first()
-        rows = AuditEvent.objects.filter(pk__gt=last.last_id if last else 0).order_by("pk")[:MOST_LINES]
+        rows = AuditEvent.objects.filter(pk__gt=last.last_id if last else 0).order_by("pk")[:MAX_LINES]
+        # Stop at the first young line: a seal covers a range of ids without gaps.
         lines = list(takewhile(lambda line: line.occurred_at < before, rows))
         if not lines:
             return 0
@@ -62,34 +66,36 @@ def _seal_next(before: datetime) -> int:
 
 
 def digest(previous: str, lines: Iterable[AuditEvent]) -> str:
-    """SHA-256, in hex, over the digest of the seal before and the lines."""
-    made = hashlib.sha256(previous.encode())
+    """Return the SHA-256 in hex of the previous seal's digest and the lines."""
+    sha256 = hashlib.sha256(previous.encode())
     for line in lines:
-        made.update(_canonical(line))
-    return made.hexdigest()
+        sha256.update(_canonical(line))
+    return sha256.hexdigest()
 
 
 def verify() -> Iterator[SealMismatch]:
-    """The seals that do not hold, oldest first, over the whole log; reads it in pieces."""
+    """Yield the seals that do not match, oldest first. Reads the whole log, one seal at a time."""
     previous = ""
     with scope.every_team():
         for seal in AuditSeal.objects.order_by("pk").iterator(chunk_size=100):
-            why = check(seal, previous)
-            if why:
-                yield SealMismatch(seal=seal, why=why)
+            reason = check(seal, previous)
+            if reason:
+                yield SealMismatch(seal=seal, reason=reason)
+            # The stored digest, so that one changed line is reported once and not for every later seal.
             previous = seal.digest
 
 
 def check(seal: AuditSeal, previous: str) -> str:
-    """What is wrong with a seal; empty: nothing. To be called where all teams are visible."""
+    """Return the reason why a seal does not match, or an empty string. Callers must see the rows of all teams."""
+    # One line more than the seal has is enough to notice added lines.
     lines = list(AuditEvent.objects.filter(pk__range=(seal.first_id, seal.last_id)).order_by("pk")[: seal.lines + 1])
     if len(lines) != seal.lines:
-        return f"it was put on {seal.lines:,} lines, and there are {'more' if len(lines) > seal.lines else len(lines)}"
-    return "" if digest(previous, lines) == seal.digest else "a line, or a seal before it, is not what it was"
+        return f"it covers {seal.lines:,} lines, but there are {'more' if len(lines) > seal.lines else len(lines)}"
+    return "" if digest(previous, lines) == seal.digest else "a line or an earlier seal was changed"
 
 
 def verify_event(event: AuditEvent) -> tuple[AuditSeal | None, str]:
-    """The seal of a line, and what is wrong with it; no seal yet: None."""
+    """Return the seal of a line, or None before it is sealed, and the reason why the seal does not match, if any."""
     with scope.every_team():
         seal = AuditSeal.objects.filter(last_id__gte=event.pk).order_by("pk").first()
         if seal is None:
@@ -99,6 +105,7 @@ def verify_event(event: AuditEvent) -> tuple[AuditSeal | None, str]:
 
 
 def _canonical(line: AuditEvent) -> bytes:
+    # The stored form of old seals depends on this list: changing it would invalidate all of them.
     fields = [
         line.pk, line.team_id, line.occurred_at.isoformat(), line.actor, line.action, line.target, line.before,
         line.after, line.request_id, line.address, line.agent,

@@ -1,4 +1,4 @@
-"""`Authorization: Bearer sk-…` → `Principal`, for DRF views, asynchronous views and consumers alike."""
+"""Authentication by API key (`Authorization: Bearer sk-…`) for DRF views, asynchronous views and consumers."""
 
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
@@ -8,6 +8,7 @@ from kernel.errors import Unauthorized
 from tenants import directory
 from tenants.principal import Principal
 
+# OpenAI's wording.
 _MISSING = (
     "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
     "(i.e. Authorization: Bearer YOUR_KEY)."
@@ -15,17 +16,18 @@ _MISSING = (
 
 
 def bearer(header: str) -> str:
-    """The key in an Authorization header; 401 when there is none."""
+    """Return the key from an Authorization header. Raises `Unauthorized` without one."""
     scheme, _, key = header.partition(" ")
     if scheme.lower() != "bearer" or not key.strip():
         error = Unauthorized(_MISSING)
+        # As OpenAI answers: only wrong keys have a code.
         error.code = None
         raise error
     return key.strip()
 
 
 class BearerAuthentication(BaseAuthentication):
-    """DRF's door: `request.user` becomes the `Principal`."""
+    """Authentication class of DRF; `request.user` becomes the `Principal`."""
 
     @override
     def authenticate(self, request: Request) -> tuple[Principal, None]:
@@ -37,5 +39,5 @@ class BearerAuthentication(BaseAuthentication):
 
 
 async def authenticate(header: str) -> Principal:
-    """The same door for code on the event loop."""
+    """Return the caller of an asynchronous view or consumer. Raises `Unauthorized` or `Forbidden`."""
     return await directory.aprincipal(bearer(header))

@@ -1,7 +1,7 @@
-"""What a model can do, as its operator says: it decides what is forwarded, what is done here, and what is refused.
+"""Capabilities of models, as configured by the operator.
 
-The columns stand in `tenants.models.Model`; `Capabilities` is what a route carries of them. The defaults suit a server
-of chat completions of which nothing is known.
+They decide which features of a request are forwarded, emulated or rejected. The columns belong to
+`tenants.models.Model`; `Capabilities` is their value in a route. The defaults suit an unknown Chat Completions server.
 """
 
 from dataclasses import dataclass, fields
@@ -12,24 +12,24 @@ from django.db import models
 
 
 class StructuredOutput(models.TextChoices):
-    """How far a model's `response_format` can be trusted."""
+    """Support of a model for `response_format`."""
 
-    CHECKED = "checked", "Accepted: an answer is held back until it was checked, and repaired once"
-    NATIVE = "native", "Enforced by the upstream: an answer is streamed as it comes"
-    PROMPTED = "prompted", "Unknown to the upstream: asked for in words, checked, and repaired once"
+    CHECKED = "checked", "Accepted: output is validated before it is sent, and repaired once"
+    NATIVE = "native", "Enforced by the upstream: output is streamed immediately"
+    PROMPTED = "prompted", "Not supported: requested in the prompt, validated, and repaired once"
 
 
 class TokenCounting(models.TextChoices):
-    """Who counts the tokens of an input."""
+    """Method of counting the tokens of an input."""
 
-    ESTIMATE = "", "Nobody: four characters are a token"
+    ESTIMATE = "", "Estimate: four characters per token"
     TOKENIZE = "tokenize", "The upstream's /tokenize (vLLM)"
     RESPONSES = "responses", "The upstream's /responses/input_tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a model can do. `None` as a limit: none is known."""
+    """Capabilities of a model. A limit of None is unknown."""
 
     vision: bool = True
     max_images: int | None = None
@@ -51,75 +51,78 @@ class Capabilities:
 
 
 class CapabilityColumns(models.Model):
-    """The columns of `Capabilities`."""
+    """Abstract model with the columns of `Capabilities`."""
 
-    vision = models.BooleanField(default=True, help_text="Reads images. Off: a request with an image is refused.")
+    vision = models.BooleanField(default=True, help_text="Accepts images. If off, requests with images are rejected.")
     max_images = models.PositiveIntegerField(
-        null=True, blank=True, help_text="How many images one request may hold; empty: any number."
+        null=True, blank=True, help_text="Maximum number of images in one request. Empty means no limit."
     )
     inline_images = models.BooleanField(
-        default=False, help_text="The platform fetches images by URL and sends their bytes. Off: the URL is sent on."
+        default=False,
+        help_text="The platform downloads images by URL and sends their content. If off, the URL is forwarded.",
     )
     files = models.BooleanField(
-        default=False, help_text="Reads files itself. Off: the platform extracts their text and sends that."
+        default=False, help_text="Accepts files. If off, the platform extracts their text and sends that."
     )
     developer_role = models.BooleanField(
-        default=False, help_text="Knows messages of the role developer. Off: they are sent as system messages."
+        default=False, help_text="Accepts the developer role. If off, developer messages are sent as system messages."
     )
     custom_tools = models.BooleanField(
-        default=False, help_text="Knows custom tools. Off: they are emulated with functions."
+        default=False, help_text="Accepts custom tools. If off, they are emulated with functions."
     )
     forced_tool_choice = models.BooleanField(
-        default=True, help_text="Knows tool_choice other than auto and none. Off: it is asked for in words and checked."
+        default=True,
+        help_text="Accepts tool_choice values other than auto and none. If off, they are requested in the prompt and "
+        "checked.",
     )
     structured_output = models.CharField(
         max_length=20,
         choices=StructuredOutput.choices,
         default=StructuredOutput.CHECKED,
-        help_text="What becomes of response_format.",
+        help_text="Handling of response_format.",
     )
-    logprobs = models.BooleanField(default=True, help_text="Gives log probabilities. Off: asking for them is refused.")
+    logprobs = models.BooleanField(
+        default=True, help_text="Returns log probabilities. If off, requests for them are rejected."
+    )
     extra_sampling = models.BooleanField(
-        default=False, help_text="Knows top_k, min_p, seed, repetition_penalty and chat_template_kwargs, as vLLM does."
+        default=False, help_text="Accepts vLLM's top_k, min_p, seed, repetition_penalty and chat_template_kwargs."
     )
     reasoning_efforts = ArrayField(
         models.CharField(max_length=20),
         null=True,
         blank=True,
-        help_text="The values of reasoning.effort that it knows; empty: whatever the client sends is sent on.",
+        help_text="Supported values of reasoning.effort. Empty forwards any value.",
     )
-    reasoning_summaries = models.BooleanField(
-        default=False, help_text="The upstream can summarise reasoning in the style that the client asks for."
-    )
+    reasoning_summaries = models.BooleanField(default=False, help_text="The upstream supports reasoning summaries.")
     raw_reasoning = models.BooleanField(
-        default=True, help_text="Clients see the reasoning itself. Off: only its encrypted form."
+        default=True, help_text="Clients see raw reasoning. If off, they see only its encrypted form."
     )
     reasoning_field = models.CharField(
         max_length=40,
         blank=True,
         default="",
-        help_text="The field of an assistant message in which earlier reasoning is sent back, such as "
-        "reasoning_content; empty: it is not.",
+        help_text="Field of assistant messages in which earlier reasoning is sent back, such as reasoning_content. "
+        "Empty sends none.",
     )
     think_tags = models.BooleanField(
-        default=False, help_text="Writes its reasoning between <think> tags at the beginning of its text."
+        default=False, help_text="The model writes its reasoning between <think> tags at the start of its text."
     )
     context_window = models.PositiveIntegerField(
-        null=True, blank=True, help_text="Tokens that fit into one request with its answer; empty: not known."
+        null=True, blank=True, help_text="Maximum number of input and output tokens. Empty means unknown."
     )
     token_counting = models.CharField(
         max_length=20,
         blank=True,
         choices=TokenCounting.choices,
         default=TokenCounting.ESTIMATE,
-        help_text="Who counts the tokens of an input.",
+        help_text="Method of counting input tokens.",
     )
 
     class Meta:
         abstract = True
 
     def capabilities(self) -> Capabilities:
-        """The columns as one value."""
+        """Return the columns as one value."""
         values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(Capabilities)}
         efforts = values["reasoning_efforts"]
         values["reasoning_efforts"] = tuple(efforts) if efforts else None

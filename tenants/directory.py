@@ -1,7 +1,7 @@
-"""Keys and model routes, looked up in the database and remembered for a second.
+"""Lookups of keys, model routes and team settings, cached for one second.
 
-One second, and no invalidation to get wrong: a revoked key, a changed route, a renamed model are known everywhere
-within that time (the promise is two), and a busy key costs one query a second per process.
+A short lifetime needs no invalidation: every process learns of a revoked key or a changed route within one second (the
+documentation promises two), and a busy key costs each process one query per second.
 """
 
 import threading
@@ -28,7 +28,9 @@ from tenants.prices import Prices
 from tenants.principal import Principal
 
 CACHE_SECONDS = 1.0
+# Bounds memory when clients send many unknown keys or model names.
 _MAX_ENTRIES = 10_000
+# Not on every request: the update would make the key's row a bottleneck.
 _TOUCH_EVERY = timedelta(minutes=1)
 
 Found = TypeVar("Found")
@@ -36,7 +38,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamEndpoint:
-    """Where to send a model's requests. `base_url` ends in /v1; `api_key` is plain, so this value is never logged."""
+    """Address and credentials of an upstream. `base_url` ends in /v1; `api_key` is plain text: never log it."""
 
     id: str
     base_url: str
@@ -50,7 +52,7 @@ class UpstreamEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A public model name, and what answers for it."""
+    """The upstream, its model, the capabilities and the prices behind a public model name."""
 
     model: str
     upstream_model: str
@@ -61,7 +63,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServer:
-    """Where a connector leads, and with what; the operator's secrets."""
+    """Address and credentials of a connector, which are the operator's secrets."""
 
     url: str = field(repr=False)
     authorization: str = field(repr=False)
@@ -69,7 +71,7 @@ class McpServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchEngineSettings:
-    """A search engine for a team; the operator's secrets. An empty `base_url` is that of the public service."""
+    """Search engine of a team, with the operator's secrets. An empty `base_url` means the public service."""
 
     kind: str
     base_url: str = field(default="", repr=False)
@@ -78,7 +80,7 @@ class SearchEngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardrailSettings:
-    """What a team's responses are held to; an empty checker looks at nothing. The hook is the team's secret."""
+    """Guardrail of a team. An empty checker checks nothing. Address and secret of the hook are the team's secrets."""
 
     input_checker: str
     input_action: str
@@ -91,7 +93,7 @@ class GuardrailSettings:
 
 
 class CachedLookup(Generic[Found]):
-    """A look-up by a tuple of strings whose results, None included, are kept for `CACHE_SECONDS`."""
+    """A lookup by a tuple of strings whose results, including None, are cached for `CACHE_SECONDS`."""
 
     def __init__(self, look_up: Callable[..., Found]) -> None:
         self._look_up = look_up
@@ -99,12 +101,12 @@ class CachedLookup(Generic[Found]):
         self._lock = threading.Lock()
 
     def get(self, *name: str) -> Found:
-        """The result, from memory or from the database, for synchronous callers."""
+        """Return the result from the cache or the database."""
         entry = self._fresh(name)
         return entry[0] if entry else self._keep(name, self._look_up(*name))
 
     async def aget(self, *name: str) -> Found:
-        """The same from the event loop; only a miss leaves it."""
+        """Like `get`, for the event loop. Only a miss switches to a thread."""
         entry = self._fresh(name)
         return entry[0] if entry else await in_db_thread(lambda: self.get(*name))
 
@@ -114,6 +116,7 @@ class CachedLookup(Generic[Found]):
 
     def _keep(self, name: tuple[str, ...], found: Found) -> Found:
         with self._lock:
+            # Clearing everything is cheap: entries live for a second anyway.
             if len(self._entries) >= _MAX_ENTRIES:
                 self._entries.clear()
             self._entries[name] = (time.monotonic() + CACHE_SECONDS, found)
@@ -122,7 +125,7 @@ class CachedLookup(Generic[Found]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Secret:
-    """A secret that leads to a key: the one that it has, or the one that it had before it was rotated."""
+    """The secret a client sent: the key's current one, or the one before its last rotation."""
 
     key: ApiKey
     is_old: bool
@@ -130,16 +133,16 @@ class _Secret:
 
     @property
     def used_at(self) -> datetime | None:
-        """When it was last used, as far as this process has heard."""
+        """Time of the last recorded use, as of the cached row."""
         return self.key.old_used_at if self.is_old else self.key.last_used_at
 
 
 def _find_key(digest: str) -> _Secret | None:
     with scope.every_team():
-        known = ApiKey.objects.select_related("team").filter(Q(digest=digest) | Q(old_digest=digest))
-        key = known.first()
+        key = ApiKey.objects.select_related("team").filter(Q(digest=digest) | Q(old_digest=digest)).first()
     if key is None:
         return None
+    # Parsed here, once per lookup and not per request.
     networks = tuple(ip_network(each, strict=False) for each in key.allowed_addresses or ())
     return _Secret(key=key, is_old=key.digest != digest, networks=networks)
 
@@ -150,9 +153,9 @@ def _find_key_by_id(key_id: str) -> ApiKey | None:
 
 
 def _find_route(team_id: str, name: str) -> Route | None:
-    """The route of a name: its own before `*`, the team's before everybody's, the default upstream's before others."""
     visible = Q(teams__isnull=True) | Q(teams=team_id)
-    # Not `scope.team`: it would hide that a model belongs to other teams, and so make it everybody's.
+    # Not `scope.team`: row-level security would hide the rows that restrict a model to other teams, and the model would
+    # look as if every team could use it.
     with scope.every_team():
         candidates = list(
             Model.objects.filter(visible, name__in=[name, "*"], enabled=True)
@@ -160,19 +163,22 @@ def _find_route(team_id: str, name: str) -> Route | None:
             .annotate(for_team=Q(teams=team_id))
             .order_by("created_at")
         )
+    # `*` is a wildcard route and not a name that clients may send.
     if not candidates or name == "*":
         return None
+    # Exact names before `*`, the team's models before those of every team, the default upstream before others; then the
+    # oldest, as max() returns the first of equals.
     best = max(candidates, key=lambda m: (m.name == name, bool(m.for_team), m.upstream.is_default))
     return _route(best, name, best.upstream_model or name)
 
 
 def route_of(model: Model, name: str) -> Route:
-    """The route through this very row, whoever may use it and whether or not it is enabled."""
+    """Return the route through this row, even if it is disabled; for test calls by operators."""
     return _route(model, name, model.upstream_model or name)
 
 
 def upstream_of(server: "models.Upstream") -> UpstreamEndpoint:
-    """Where this upstream is, and with what it is asked."""
+    """Return address and credentials of an upstream."""
     return UpstreamEndpoint(id=server.id, base_url=server.base_url, api_key=server.api_key, wire_api=server.wire_api)
 
 
@@ -189,18 +195,18 @@ def _route(best: Model, name: str, upstream_model: str) -> Route:
 
 def _find_connector(team_id: str, name: str) -> McpServer | None:
     visible = Q(teams__isnull=True) | Q(teams=team_id)
-    # Not `scope.team`, for the reason given above.
+    # Not `scope.team`, for the same reason as in `_find_route`.
     with scope.every_team():
         found = Connector.objects.filter(visible, name=name, enabled=True).first()
     return McpServer(url=found.url, authorization=found.authorization) if found else None
 
 
 def _find_search(team_id: str) -> SearchEngineSettings | None:
-    """A team's own engine before everybody's, and that before the one of the server's configuration."""
     visible = Q(teams__isnull=True) | Q(teams=team_id)
-    # Not `scope.team`, for the reason given above.
+    # Not `scope.team`, for the same reason as in `_find_route`.
     with scope.every_team():
         found = SearchEngine.objects.filter(visible, enabled=True).annotate(for_team=Q(teams=team_id))
+        # The team's own engine before shared ones, and those before the one of the server's configuration.
         best = max(found.order_by("-created_at"), key=lambda one: bool(one.for_team), default=None)
     if best is not None:
         return SearchEngineSettings(kind=best.kind, base_url=best.base_url, api_key=best.api_key)
@@ -210,7 +216,6 @@ def _find_search(team_id: str) -> SearchEngineSettings | None:
 
 
 def _find_image_model(team_id: str) -> str:
-    """A team's own model for images, or that of the server's configuration; empty: neither."""
     with scope.every_team():
         own = Team.objects.values_list("image_model", flat=True).filter(pk=team_id).first()
     return own or settings.IMAGE_MODEL
@@ -233,43 +238,47 @@ def _find_guard(team_id: str) -> GuardrailSettings | None:
     )
 
 
-# When the use of a secret is news again, by key and whether it is the old one.
-_noted: dict[tuple[str, bool], float] = {}
+# Monotonic time from which the use of a secret is recorded again, by key id and whether it is the old secret. As the
+# cached row is up to a second old, every request within that second would otherwise write.
+_next_touch: dict[tuple[str, bool], float] = {}
 _keys = CachedLookup(_find_key)
 _keys_by_id = CachedLookup(_find_key_by_id)
 _routes = CachedLookup(_find_route)
 _connectors = CachedLookup(_find_connector)
-_searches = CachedLookup(_find_search)
+_search_engines = CachedLookup(_find_search)
 _image_models = CachedLookup(_find_image_model)
-_guards = CachedLookup(_find_guard)
+_guardrails = CachedLookup(_find_guard)
 
 
 def principal(bearer: str) -> Principal:
-    """Who this key belongs to; 401 for unknown, revoked, disabled and expired ones, 403 for one that is used from
-    where it may not be."""
+    """Authenticate an API key.
+
+    Raises `Unauthorized` for unknown, revoked, disabled and expired keys, and `Forbidden` for suspended teams and
+    addresses from which the key may not be used.
+    """
     secret = _known(_keys.get(keyed_digest(bearer)))
-    admitted = _admit_secret(secret)
-    if _is_news(secret):
-        _note_use(secret)
-    return admitted
+    caller = _check_secret(secret)
+    if _touch_is_due(secret):
+        _touch(secret)
+    return caller
 
 
 async def aprincipal(bearer: str) -> Principal:
-    """`principal` from the event loop."""
+    """Like `principal`, for the event loop."""
     secret = _known(await _keys.aget(keyed_digest(bearer)))
-    admitted = _admit_secret(secret)
-    if _is_news(secret):
-        await in_db_thread(lambda: _note_use(secret))
-    return admitted
+    caller = _check_secret(secret)
+    if _touch_is_due(secret):
+        await in_db_thread(lambda: _touch(secret))
+    return caller
 
 
 async def aprincipal_by_id(key_id: str) -> Principal:
-    """Who a key belongs to that was given earlier, for work that is done later; 401 where it would be refused now."""
-    return _admit(_known(await _keys_by_id.aget(key_id)))
+    """Return the principal of a key for deferred work. Raises `Unauthorized` if the key would be refused now."""
+    return _check_key(_known(await _keys_by_id.aget(key_id)))
 
 
 async def aroute(caller: Principal, model: str) -> Route:
-    """Where the model's requests go; one that the key may not use is answered like one that does not exist."""
+    """Return the route of a model. Raises `ModelNotFound`, also for a model that the key may not use."""
     route = await _routes.aget(caller.team_id, model) if caller.may_use(model) else None
     if route is None:
         raise ModelNotFound(model)
@@ -277,49 +286,54 @@ async def aroute(caller: Principal, model: str) -> Route:
 
 
 async def aconnector(caller: Principal, name: str) -> McpServer | None:
-    """The server that the caller's team may use by this `connector_id`; None: there is none."""
+    """Return the MCP server of a `connector_id`, or None if the caller's team has no connector of that name."""
     return await _connectors.aget(caller.team_id, name)
 
 
 async def asearch_engine(team_id: str) -> SearchEngineSettings | None:
-    """The search engine of a team; None: it has none."""
-    return await _searches.aget(team_id)
+    """Return the search engine of a team, or None."""
+    return await _search_engines.aget(team_id)
 
 
 def search_engine(team_id: str) -> SearchEngineSettings | None:
-    """`asearch_engine` for synchronous callers."""
-    return _searches.get(team_id)
+    """Like `asearch_engine`, for synchronous callers."""
+    return _search_engines.get(team_id)
 
 
 async def aimage_model(team_id: str) -> str:
-    """The model that makes a team's images where a request names none; empty: there is none."""
+    """Return the team's default image model: its own, that of the server's configuration, or an empty string."""
     return await _image_models.aget(team_id)
 
 
 async def aguardrails(team_id: str) -> GuardrailSettings | None:
-    """What a team's responses are held to; None: nothing."""
-    return await _guards.aget(team_id)
+    """Return the guardrail of a team, or None."""
+    return await _guardrails.aget(team_id)
 
 
 def guardrails(team_id: str) -> GuardrailSettings | None:
-    """`aguardrails` for synchronous callers."""
-    return _guards.get(team_id)
+    """Like `aguardrails`, for synchronous callers."""
+    return _guardrails.get(team_id)
 
 
 def principal_of_run(key_id: str) -> Principal:
-    """Who made a request that is worked on later. Raises the 401 of a key that was revoked meanwhile; one that has
-    only expired was good when it was used."""
+    """Return the principal of the key that created a background response.
+
+    Raises `Unauthorized` for a key that was revoked since then. A key that has only expired remains good for requests
+    made before.
+    """
     with scope.every_team():
         key = ApiKey.objects.select_related("team").get(pk=key_id)
     if key.revoked_at is not None:
         raise Unauthorized("The API key that created this response was revoked before the response had ended.")
-    _refuse_stopped(key)
+    _check_enabled(key)
     return _principal(key)
 
 
 def route_of_run(*, team_id: str, model: str, upstream_id: str, upstream_model: str) -> Route:
-    """The route that a request took which is worked on later, with what the model can do by now. Raises the 404 of a
-    model that its upstream does not answer for any more."""
+    """Return the route that a background response was created with, with the model's current capabilities.
+
+    Raises `ModelNotFound` if the upstream no longer serves the model for this team.
+    """
     visible = Q(teams__isnull=True) | Q(teams=team_id)
     with scope.every_team():
         found = Model.objects.filter(visible, upstream=upstream_id, name__in=[model, "*"], enabled=True)
@@ -330,11 +344,11 @@ def route_of_run(*, team_id: str, model: str, upstream_id: str, upstream_model: 
 
 
 def list_models(caller: Principal) -> list[dict[str, Any]]:
-    """The named models that the caller may use, as `GET /v1/models` shows them; `*` is a route, not a name."""
+    """Return the public objects of the models that the caller may use, without the wildcard `*`, by name."""
     with scope.every_team():
         visible = Q(teams__isnull=True) | Q(teams=caller.team_id)
         found = Model.objects.filter(visible, enabled=True).exclude(name="*").select_related("upstream")
-        # One key that cannot be decrypted any more must not take the list from everybody.
+        # Deferred, as one upstream key that can no longer be decrypted must not break the list for every team.
         found = found.defer("upstream__api_key")
         by_name = {model.name: model for model in found.order_by("-created_at")}
     return [
@@ -350,55 +364,55 @@ def _known(found: Found | None) -> Found:
     return found
 
 
-def _admit_secret(secret: _Secret) -> Principal:
+def _check_secret(secret: _Secret) -> Principal:
     key = secret.key
     if secret.is_old and (key.old_until is None or key.old_until <= clock.now()):
-        message = "The secret of this API key was replaced by a new one, and does not work any more."
+        message = "This API key was rotated and its old secret has expired."
         raise Unauthorized(message, code="api_key_expired")
-    admitted = _admit(key)
+    caller = _check_key(key)
     if secret.networks and not _is_within(origin().address, secret.networks):
-        raise Forbidden("This API key may not be used from your address.", code="ip_not_allowed")
-    return admitted
+        raise Forbidden("This API key may not be used from your IP address.", code="ip_not_allowed")
+    return caller
 
 
 def _is_within(address: str, networks: tuple[IPv4Network | IPv6Network, ...]) -> bool:
-    """An address that nobody knows is in no network."""
+    # An unknown address is in no network.
     return bool(address) and any(ip_address(address) in network for network in networks)
 
 
-def _admit(key: ApiKey) -> Principal:
+def _check_key(key: ApiKey) -> Principal:
     if key.revoked_at is not None:
         raise Unauthorized("This API key has been revoked.", code="api_key_revoked")
     if key.expires_at is not None and key.expires_at <= clock.now():
         raise Unauthorized("This API key has expired.", code="api_key_expired")
-    _refuse_stopped(key)
+    _check_enabled(key)
     return _principal(key)
 
 
-def _refuse_stopped(key: ApiKey) -> None:
-    """What somebody has switched off, and may switch on again."""
+def _check_enabled(key: ApiKey) -> None:
     if key.disabled_at is not None:
         raise Unauthorized("This API key is disabled.", code="api_key_disabled")
     if key.team.suspended_at is not None:
         raise Forbidden("The team of this API key is suspended.", code="team_suspended")
 
 
-def _is_news(secret: _Secret) -> bool:
-    """Whether the use of a secret is to be noted: once a minute, whatever the key's row said a second ago."""
+def _touch_is_due(secret: _Secret) -> bool:
+    """Return true at most once a minute per secret and process, and reserve that minute."""
     used_at, name = secret.used_at, (secret.key.pk, secret.is_old)
     if used_at is not None and clock.now() - used_at <= _TOUCH_EVERY:
         return False
-    if time.monotonic() < _noted.get(name, 0):
+    if time.monotonic() < _next_touch.get(name, 0):
         return False
-    if len(_noted) >= _MAX_ENTRIES:
-        _noted.clear()
-    _noted[name] = time.monotonic() + _TOUCH_EVERY.total_seconds()
+    if len(_next_touch) >= _MAX_ENTRIES:
+        _next_touch.clear()
+    _next_touch[name] = time.monotonic() + _TOUCH_EVERY.total_seconds()
     return True
 
 
-def _note_use(secret: _Secret) -> None:
+def _touch(secret: _Secret) -> None:
     present, sender = clock.now(), origin()
     used: dict[str, Any] = {"last_used_at": present, "last_used_address": sender.address}
+    # PostgreSQL cannot store NUL.
     used["last_used_agent"] = sender.agent.replace("\x00", "")
     if secret.is_old:
         used["old_used_at"] = present
@@ -406,8 +420,8 @@ def _note_use(secret: _Secret) -> None:
         ApiKey.objects.filter(pk=secret.key.pk).update(**used)
 
 
-def _both(team: list[str], key: list[str]) -> frozenset[str]:
-    """What a team and its key both allow."""
+def _common_tools(team: list[str], key: list[str]) -> frozenset[str]:
+    # `*` stands for every tool, so that tools added later are included.
     if ToolKind.ALL.value in key:
         return frozenset(team)
     return frozenset(key) if ToolKind.ALL.value in team else frozenset(team) & frozenset(key)
@@ -419,7 +433,7 @@ def _principal(key: ApiKey) -> Principal:
         key_id=key.pk,
         scopes=frozenset(key.scopes),
         allowed_models=frozenset(key.allowed_models) if key.allowed_models else None,
-        tools=_both(key.team.tools, key.tools),
+        tools=_common_tools(key.team.tools, key.tools),
         expires_at=key.expires_at,
         grace_seconds=key.team.disconnect_grace_seconds,
     )

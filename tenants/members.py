@@ -1,4 +1,4 @@
-"""Who belongs to a team, and as what. A team that has a lead never loses its last one this way."""
+"""Changes of a team's members. They never remove the last lead of a team."""
 
 from typing import Any
 
@@ -10,57 +10,60 @@ from tenants.models import Membership, Role, Team
 
 
 class LastLead(Exception):
-    """The change would leave the team without anybody who keeps it."""
+    """The change would leave the team without a lead."""
 
 
 def find_person(name: str) -> User | None:
-    """Who may sign in and has exactly this username, or alone has this e-mail address."""
+    """Return the active user with exactly this username, or with this e-mail address if no other user has it."""
     people = User.objects.filter(is_active=True)
     found = people.filter(username=name).first()
     if found is None and "@" in name:
-        same = list(people.filter(email__iexact=name)[:2])
-        found = same[0] if len(same) == 1 else None
+        # E-mail addresses are not unique: an ambiguous one must not pick a person at random.
+        matches = list(people.filter(email__iexact=name)[:2])
+        found = matches[0] if len(matches) == 1 else None
     return found
 
 
 def add_member(*, team: Team, user: User, role: Role, actor: str) -> Membership | None:
-    """Let somebody belong to a team; None where they do already."""
+    """Add a user to a team. Returns None if they are a member already."""
     with scope.team(team.pk):
         member, made = Membership.objects.get_or_create(team=team, user=user, defaults={"role": role.value})
         if made:
             after = {"user": user.get_username(), "role": role.value}
-            _note(member, "created", actor, after=after)
+            _audit(member, "created", actor, after=after)
     return member if made else None
 
 
 def change_member(*, member: Membership, role: Role, view_content: bool | None, actor: str) -> None:
-    """Give a member another role, or another right to read content. Raises `LastLead`."""
+    """Change a member's role or right to read content. Raises `LastLead`."""
     with scope.team(member.team_id):
         if role is not Role.TEAM_LEAD:
-            keep_a_lead(member)
+            check_not_last_lead(member)
         before = {"role": member.role, "view_content": member.view_content}
         member.role, member.view_content = role.value, view_content
         member.save(update_fields=["role", "view_content"])
-        _note(member, "updated", actor, before=before, after={"role": role.value, "view_content": view_content})
+        _audit(member, "updated", actor, before=before, after={"role": role.value, "view_content": view_content})
 
 
 def remove_member(*, member: Membership, actor: str) -> None:
-    """Let somebody belong to a team no more. Raises `LastLead`."""
+    """Remove a member from a team. Raises `LastLead`."""
     with scope.team(member.team_id):
-        keep_a_lead(member)
-        _note(member, "deleted", actor, before={"user": member.user.get_username(), "role": member.role})
+        check_not_last_lead(member)
+        # Before the deletion, which empties the primary key.
+        _audit(member, "deleted", actor, before={"user": member.user.get_username(), "role": member.role})
         member.delete()
 
 
-def keep_a_lead(member: Membership) -> None:
-    """Raise `LastLead` for the last lead of a team. Inside of a transaction, where the others stay what they are."""
+def check_not_last_lead(member: Membership) -> None:
+    """Raise `LastLead` for the last lead of a team. Call this within the transaction of the change."""
+    # Locks all leads, so that two leads who remove each other at the same time cannot both succeed.
     leads = Membership.objects.select_for_update().filter(team=member.team_id, role=Role.TEAM_LEAD).order_by("pk")
     found = {lead.pk for lead in leads}
     if found == {member.pk}:
         raise LastLead
 
 
-def _note(
+def _audit(
     member: Membership,
     verb: str,
     actor: str,

@@ -1,8 +1,7 @@
-"""What a model's tokens cost, as its operator says, and what one call of it comes to.
+"""Prices of models and costs of calls.
 
-Prices are US dollars for a million tokens, with four decimal places; a cost has ten, so that it is never rounded and
-the costs of a response's calls add up to that of the response. A call notes the prices that it was counted with: they
-may be others by the time somebody looks.
+Prices are US dollars per million tokens with four decimal places. A cost has ten, so it is never rounded, and the costs
+of a response's calls add up exactly to the cost of the response. Each usage record stores the prices of its time.
 """
 
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ _NOTHING = Decimal(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """US dollars for a million tokens. None: no price is known; of the cache's, that of other input holds."""
+    """Prices in US dollars per million tokens. None means unknown; for cached tokens, the input price applies."""
 
     input_price: Decimal | None = None
     cached_input_price: Decimal | None = None
@@ -29,12 +28,13 @@ class Prices:
     def cost(
         self, *, input_tokens: int, cached_tokens: int = 0, cache_write_tokens: int = 0, output_tokens: int = 0
     ) -> Decimal | None:
-        """What these tokens cost; None where those of one kind have no price, or there is none at all.
+        """Return the cost of these tokens, or None if any of them has no known price.
 
-        `input_tokens` includes what was read from the cache and written into it.
+        `input_tokens` includes the tokens read from and written to the cache.
         """
         if self == UNKNOWN:
             return None
+        # Upstreams report inconsistent numbers now and then: no part may exceed the whole.
         cached = min(cached_tokens, input_tokens)
         written = min(cache_write_tokens, input_tokens - cached)
         parts = (
@@ -51,13 +51,13 @@ class Prices:
         return total / _MILLION
 
     def noted(self) -> dict[str, str] | None:
-        """The prices that there are, for JSON; None: there are none."""
+        """Return the known prices as JSON, or None if there are none."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: f"{value:f}" for name, value in values.items() if value is not None} or None
 
     @classmethod
     def restored(cls, noted: Mapping[str, str] | None) -> "Prices":
-        """The prices that were noted."""
+        """Return the prices from the JSON of a usage record."""
         return cls(**{name: Decimal(value) for name, value in (noted or {}).items()})
 
 
@@ -65,14 +65,14 @@ UNKNOWN = Prices()
 
 
 def added(one: Decimal | None, other: Decimal | None) -> Decimal | None:
-    """The sum of two costs; what has no price counts for nothing, and two of those have none."""
+    """Return the sum of two costs. An unknown cost counts as zero; the sum of two unknown costs is unknown."""
     if one is None or other is None:
         return other if one is None else one
     return one + other
 
 
 def amount(value: Decimal | None) -> str:
-    """A price or a cost for people: at least two decimal places, and no zeros beyond them."""
+    """Format a price or cost for people, with at least two decimal places and no further trailing zeros."""
     if value is None:
         return "–"
     whole, _, places = f"{value:,f}".partition(".")
@@ -92,24 +92,24 @@ def _price(label: str, help_text: str = "") -> "models.DecimalField[Any, Any]":
 
 
 class PriceColumns(models.Model):
-    """The columns of `Prices`."""
+    """Abstract model with the columns of `Prices`."""
 
-    input_price = _price("input", "US dollars for a million tokens; empty: no price is known, and no cost is counted.")
-    cached_input_price = _price("cached input", "What the upstream read from its cache; empty: as other input.")
-    cache_write_price = _price("cache writes", "What it wrote into its cache; empty: as other input.")
-    output_price = _price("output", "Reasoning included.")
+    input_price = _price("input", "US dollars per million tokens. If empty, costs are not calculated.")
+    cached_input_price = _price("cached input", "Tokens read from the cache. If empty, the input price applies.")
+    cache_write_price = _price("cache writes", "Tokens written to the cache. If empty, the input price applies.")
+    output_price = _price("output", "Includes reasoning tokens.")
 
     class Meta:
         abstract = True
 
     def prices(self) -> Prices:
-        """The columns as one value."""
+        """Return the columns as one value."""
         values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(Prices)}
         return Prices(**values)
 
 
 class CostField(models.DecimalField[Any, Any]):
-    """US dollars, exact to the ten places that a token at a price of four may need; None: no price is known."""
+    """An exact amount in US dollars: a token at a price of four decimal places needs ten. None means unknown."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"max_digits": 20, "decimal_places": 10, "blank": True, **options})

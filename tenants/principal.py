@@ -1,4 +1,4 @@
-"""Who is calling: a frozen value that every service takes."""
+"""The authenticated caller of the API."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,7 +9,11 @@ from tenants.models import Scope, ToolKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """A team acting through one of its keys. `grace_seconds` None: stored runs go on to their end."""
+    """A team acting through one of its API keys.
+
+    `tools` are those that both team and key allow. `grace_seconds` is how long a stored run continues after its client
+    has disconnected; None means to its end.
+    """
 
     team_id: str
     key_id: str
@@ -19,30 +23,30 @@ class Principal:
     expires_at: datetime | None
     grace_seconds: int | None
 
-    # DRF asks its "user" this.
+    # DRF expects this attribute of its users.
     is_authenticated = True
 
     @property
     def actor(self) -> str:
-        """Who the audit log names."""
+        """The caller as recorded in the audit log."""
         return f"key:{self.key_id}"
 
     def require(self, scope: Scope) -> None:
-        """Raise the 403 of a key that lacks the scope."""
+        """Raise `Forbidden` if the key lacks the scope."""
         if Scope.ALL.value not in self.scopes and scope.value not in self.scopes:
-            raise Forbidden(f"Your API key lacks the scope '{scope.value}' that this request needs.")
+            raise Forbidden(f"Your API key is missing the scope '{scope.value}', which this request requires.")
 
     def require_tool(self, kind: ToolKind, *, param: str) -> None:
-        """Raise the 403 of a team or a key that may not use the tool."""
+        """Raise `Forbidden` if the team or the key may not use the tool."""
         self.require_any_tool(kind, param=param)
 
     def require_any_tool(self, *kinds: ToolKind, param: str | None = None) -> None:
-        """Raise the 403 of a team or a key that may use none of these tools."""
+        """Raise `Forbidden` if the team or the key may use none of these tools."""
         if self.tools.isdisjoint({ToolKind.ALL.value, *(kind.value for kind in kinds)}):
-            named = " or ".join(f"'{kind.value}'" for kind in kinds)
-            message = f"Your team or your API key is not allowed the tool {named}."
+            names = " or ".join(f"'{kind.value}'" for kind in kinds)
+            message = f"Your team or your API key is not allowed to use the tool {names}."
             raise Forbidden(message, param=param, code="tool_not_allowed")
 
     def may_use(self, model: str) -> bool:
-        """Whether the key is allowed this model name at all."""
+        """Return true if the key's own list of models allows this name."""
         return self.allowed_models is None or model in self.allowed_models

@@ -1,8 +1,8 @@
-"""The only door through row-level security: which teams the current transaction may see.
+"""Row-level security: the teams whose rows the current transaction may see.
 
-Nothing outside these two context managers (and the group-committed writer, which names the teams of its batch) opens a
-tenant table. Both begin a transaction, since the setting lives and dies with one. One inside of another gives back on
-its way out what the outer one saw, be that less or more.
+Only these two context managers, and the group-committed writer for the teams of its batch, make rows of tenants
+visible. Both open a transaction, because the setting is local to one. A nested one restores the outer setting when it
+ends.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,14 +15,14 @@ from kernel.row_security import EVERY_TEAM, open_to, visible_teams
 
 @contextmanager
 def team(*team_ids: str, using: str = "default") -> Iterator[None]:
-    """A transaction that sees the rows of these teams and no others."""
+    """Open a transaction that sees only the rows of these teams."""
     with _opened(team_ids, using=using):
         yield
 
 
 @contextmanager
 def every_team(*, using: str = "default") -> Iterator[None]:
-    """A transaction that sees all teams: key look-up, sweepers and the cross-team admin."""
+    """Open a transaction that sees all teams, for key lookups, sweeps and staff."""
     with _opened([EVERY_TEAM], using=using):
         yield
 
@@ -34,6 +34,6 @@ def _opened(team_ids: Iterable[str], *, using: str) -> Iterator[None]:
     with transaction.atomic(using=using):
         open_to(team_ids, using=using)
         yield
-        # PostgreSQL does so itself when the inner transaction is rolled back.
+        # After a rollback to the savepoint, PostgreSQL has restored the setting itself.
         if outer is not None and not connection.needs_rollback:
             open_to(outer, using=using)

@@ -1,4 +1,4 @@
-"""Writes of the tenancy: teams, keys, upstreams and their models. Each is one transaction with its audit line."""
+"""Changes of teams, API keys, upstreams and their models. Each is one transaction that includes its audit line."""
 
 import secrets
 import string
@@ -20,19 +20,20 @@ from tenants.models import ApiKey, KeySource, Model, Scope, Team, ToolKind, Upst
 
 _ALPHABET = string.ascii_letters + string.digits
 _PUBLIC_LENGTH = 8
-_SECRET_LENGTH = 43  # 256 bits in 62 characters
+# 43 of 62 characters contain 256 bits.
+_SECRET_LENGTH = 43
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewKey:
-    """A key that was just made. `secret` exists only here: it is shown once and stored as an HMAC."""
+    """A new or rotated key. `secret` exists only here: it is shown once, and only its HMAC is stored."""
 
     key: ApiKey
     secret: str
 
 
 def ensure_team(*, name: str, actor: str = "system") -> Team:
-    """The team of this name, made if need be."""
+    """Return the team of this name; creates it if it does not exist."""
     with scope.every_team():
         team, made = Team.objects.get_or_create(name=name)
         if made:
@@ -54,17 +55,17 @@ def create_key(
     actor: str = "system",
     created_by: int | None = None,
 ) -> NewKey:
-    """Make a key. `allowed_models` None: every model that the team has; no `allowed_addresses`: from anywhere."""
-    whole = _new_secret()
+    """Create a key. It may use all models of the team and any address unless `allowed_…` restricts them."""
+    secret = _new_secret()
     with scope.team(team.pk):
         key = ApiKey.objects.create(
             team=team,
             name=name,
             purpose=purpose,
             source=source,
-            digest=keyed_digest(whole),
-            prefix=_prefix(whole),
-            last_four=whole[-4:],
+            digest=keyed_digest(secret),
+            prefix=_prefix(secret),
+            last_four=secret[-4:],
             scopes=list(scopes),
             allowed_models=list(allowed_models) if allowed_models else None,
             tools=list(tools),
@@ -74,36 +75,38 @@ def create_key(
         )
         after = {"name": name, "scopes": list(scopes), "prefix": key.prefix}
         audit(team_id=team.pk, actor=actor, action="api_key.created", target=key.pk, after=after)
-    return NewKey(key=key, secret=whole)
+    return NewKey(key=key, secret=secret)
 
 
 def rotate_key(*, key: ApiKey, grace: timedelta, actor: str = "system") -> NewKey:
-    """Give a key a new secret; the one before works until the grace is over, and one before that no more.
+    """Give a key a new secret. The old one works until the grace period ends; an older one stops working immediately.
 
-    Raises `ValueError` for a key that was revoked.
+    Raises `ValueError` for a revoked key.
     """
-    made = _new_secret()
+    secret = _new_secret()
     with scope.team(key.team_id):
-        held = ApiKey.objects.select_for_update().get(pk=key.pk)
-        if held.revoked_at is not None:
-            message = "a revoked key gets no new secret"
+        # Locked, as two rotations at the same time would each believe that the same secret is the old one.
+        locked = ApiKey.objects.select_for_update().get(pk=key.pk)
+        if locked.revoked_at is not None:
+            message = "a revoked key cannot be rotated"
             raise ValueError(message)
         present = now()
-        held.old_digest, held.old_name = held.digest, f"{held.prefix}…{held.last_four}"
-        held.old_until, held.old_used_at = present + grace, None
-        held.digest, held.prefix, held.last_four = keyed_digest(made), _prefix(made), made[-4:]
-        held.rotated_at = present
-        held.save()
-        before, after = {"prefix": key.prefix}, {"prefix": held.prefix, "old_until": held.old_until.isoformat()}
+        locked.old_digest, locked.old_name = locked.digest, f"{locked.prefix}…{locked.last_four}"
+        locked.old_until, locked.old_used_at = present + grace, None
+        locked.digest, locked.prefix, locked.last_four = keyed_digest(secret), _prefix(secret), secret[-4:]
+        locked.rotated_at = present
+        locked.save()
+        before, after = {"prefix": key.prefix}, {"prefix": locked.prefix, "old_until": locked.old_until.isoformat()}
         audit(team_id=key.team_id, actor=actor, action="api_key.rotated", target=key.pk, before=before, after=after)
-    return NewKey(key=held, secret=made)
+    return NewKey(key=locked, secret=secret)
 
 
 def enable_key(*, key: ApiKey, enabled: bool, actor: str = "system") -> bool:
-    """Switch a key off, or on again; False when it was so before. Every process knows within two seconds."""
+    """Enable or disable a key; returns false if nothing changed. Takes effect everywhere within two seconds."""
     with scope.team(key.team_id):
-        others = ApiKey.objects.filter(pk=key.pk, revoked_at=None, disabled_at__isnull=not enabled)
-        changed = others.update(disabled_at=None if enabled else now()) == 1
+        # Conditional update: only a change is audited, and only once.
+        candidates = ApiKey.objects.filter(pk=key.pk, revoked_at=None, disabled_at__isnull=not enabled)
+        changed = candidates.update(disabled_at=None if enabled else now()) == 1
         if changed:
             verb = "enabled" if enabled else "disabled"
             audit(team_id=key.team_id, actor=actor, action=f"api_key.{verb}", target=key.pk)
@@ -111,10 +114,10 @@ def enable_key(*, key: ApiKey, enabled: bool, actor: str = "system") -> bool:
 
 
 def suspend_team(*, team: Team, suspended: bool, actor: str = "system") -> bool:
-    """Refuse all keys of a team, or take them again; False when it was so before."""
+    """Suspend or resume a team, whose keys are refused while it is suspended; returns false if nothing changed."""
     with scope.team(team.pk):
-        others = Team.objects.filter(pk=team.pk, suspended_at__isnull=suspended)
-        changed = others.update(suspended_at=now() if suspended else None) == 1
+        candidates = Team.objects.filter(pk=team.pk, suspended_at__isnull=suspended)
+        changed = candidates.update(suspended_at=now() if suspended else None) == 1
         if changed:
             verb = "suspended" if suspended else "resumed"
             audit(team_id=team.pk, actor=actor, action=f"team.{verb}", target=team.pk)
@@ -122,7 +125,7 @@ def suspend_team(*, team: Team, suspended: bool, actor: str = "system") -> bool:
 
 
 def revoke_key(*, key: ApiKey, actor: str = "system") -> bool:
-    """Revoke a key for good; False when it was revoked before. Every process knows within two seconds."""
+    """Revoke a key permanently; returns false if it was revoked already. Takes effect everywhere within two seconds."""
     with scope.team(key.team_id):
         revoked = ApiKey.objects.filter(pk=key.pk, revoked_at=None).update(revoked_at=now()) == 1
         if revoked:
@@ -141,43 +144,44 @@ def add_upstream(
     wire_api: str | None = None,
     capabilities: Mapping[str, Any] | None = None,
 ) -> Upstream:
-    """Add an upstream, or change the one of this name. `models` are routed to it under their own names; `*`: all.
+    """Add an upstream, or update the one of this name, and route models to it; `*` routes every other name.
 
-    `capabilities` are those of these models, by the names of `Capabilities`; raises `ValidationError` for others. What
-    is None keeps what is stored.
+    `capabilities` apply to these models and are named as in `Capabilities`. Raises `ValidationError` for unknown names
+    and invalid values. An argument of None leaves the stored value unchanged.
     """
-    given = _checked(capabilities or {})
+    model_values = _validated(capabilities or {})
     values = {"base_url": base_url.rstrip("/"), "is_default": is_default}
     if api_key:
         values["api_key"] = api_key
     if wire_api is not None:
         values["wire_api"] = WireApi(wire_api).value
-    upstream, made = Upstream.objects.update_or_create(name=name, defaults=values)
+    upstream, created = Upstream.objects.update_or_create(name=name, defaults=values)
     for model in models:
-        Model.objects.update_or_create(name=model, upstream=upstream, defaults=given)
+        Model.objects.update_or_create(name=model, upstream=upstream, defaults=model_values)
     if is_default:
         Upstream.objects.exclude(pk=upstream.pk).filter(is_default=True).update(is_default=False)
     with scope.every_team():
-        action = "upstream.created" if made else "upstream.updated"
-        after = {"name": name, "base_url": base_url, "models": list(models), "default": is_default, **given}
+        action = "upstream.created" if created else "upstream.updated"
+        after = {"name": name, "base_url": base_url, "models": list(models), "default": is_default, **model_values}
         audit(team_id=None, actor="system", action=action, target=upstream.pk, after=after)
     return upstream
 
 
-def _checked(capabilities: Mapping[str, Any]) -> dict[str, Any]:
+def _validated(capabilities: Mapping[str, Any]) -> dict[str, Any]:
     known = [field.name for field in fields(Capabilities)]
     for name in capabilities:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
-            message = f"There is no capability '{name}'.{hint}"
+            similar = get_close_matches(name, known, n=1)
+            hint = f" Did you mean '{similar[0]}'?" if similar else ""
+            message = f"Unknown capability '{name}'.{hint}"
             raise ValidationError(message)
     row = Model(**capabilities)
     others = {field.name for field in Model._meta.fields} - set(capabilities)  # noqa: SLF001 - documented
     try:
         row.clean_fields(exclude=others)
-    except ValueError as broken:  # of a list that is given as words
-        raise ValidationError(str(broken)) from broken
+    # ArrayField raises a ValueError, not a ValidationError, for a text that is no JSON list.
+    except ValueError as error:
+        raise ValidationError(str(error)) from error
     return {name: getattr(row, name) for name in capabilities}
 
 
@@ -185,8 +189,9 @@ def _new_secret() -> str:
     return f"sk-{_letters(_PUBLIC_LENGTH)}-{_letters(_SECRET_LENGTH)}"
 
 
-def _prefix(whole: str) -> str:
-    return whole.rpartition("-")[0]
+def _prefix(secret: str) -> str:
+    # The public part, by which people recognize a key in lists and logs.
+    return secret.rpartition("-")[0]
 
 
 def _letters(length: int) -> str:

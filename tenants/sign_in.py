@@ -1,7 +1,7 @@
-"""How people sign in: passwords with a second factor, passkeys, and an OpenID Connect provider. allauth does the work.
+"""Sign-in by password with a second factor, passkey or OpenID Connect provider, on top of allauth.
 
-Nobody makes an account of their own: administrators do, or the provider where the operator says so. Whatever happens
-here stands in the audit log.
+Users cannot sign up themselves: administrators create accounts, or the provider if the operator allows it. All sign-in
+events are recorded in the audit log.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ _MOST_NAME = 100
 
 
 def redirect_to_login(request: HttpRequest) -> HttpResponse:
-    """`/admin/login/`: to the sign-in page and back, or 403 for somebody who has signed in and has no business here."""
+    """Redirect `/admin/login/` to the sign-in page. Raises `PermissionDenied` for signed-in users without access."""
     if request.user.is_authenticated:
         if not admin.site.has_permission(request):
             raise PermissionDenied
@@ -42,14 +42,14 @@ def redirect_to_login(request: HttpRequest) -> HttpResponse:
 
 
 def admin_context(request: HttpRequest) -> dict[str, Any]:
-    """What the admin's templates want to know, for the pages of allauth, which are drawn in them."""
+    """Context processor that provides the admin's variables to allauth's pages, which extend the admin's templates."""
     if not request.path.startswith("/account/"):
         return {}
     return {**admin.site.each_context(request), "has_provider": bool(settings.OIDC_ISSUER)}
 
 
 class AccountAdapter(DefaultAccountAdapter):
-    """Accounts are made by administrators."""
+    """Disables sign-up: accounts are created by administrators."""
 
     @override
     def is_open_for_signup(self, request: HttpRequest) -> bool:
@@ -57,7 +57,7 @@ class AccountAdapter(DefaultAccountAdapter):
 
 
 class SecondFactorAdapter(DefaultMFAAdapter):
-    """Keeps the secrets of authenticator apps encrypted."""
+    """Stores the secrets of authenticator apps encrypted."""
 
     @override
     def encrypt(self, text: str) -> str:
@@ -69,7 +69,10 @@ class SecondFactorAdapter(DefaultMFAAdapter):
 
 
 class ProviderAdapter(DefaultSocialAccountAdapter):
-    """People whom the provider knows: those whose verified address is known here, others where it may make them."""
+    """Signs in users of the OpenID Connect provider, matched by verified e-mail address.
+
+    Unknown users get an account only if OIDC_SIGNUP is set.
+    """
 
     @override
     def is_open_for_signup(self, request: HttpRequest, sociallogin: SocialLogin) -> bool:
@@ -79,7 +82,8 @@ class ProviderAdapter(DefaultSocialAccountAdapter):
     @override
     def save_user(self, request: HttpRequest, sociallogin: SocialLogin, form: Any = None) -> User:
         user: User = super().save_user(request, sociallogin, form)
-        user.is_staff = True  # may sign in, and sees nothing until somebody gives a role
+        # The user may sign in to the admin, but sees nothing until an administrator or lead assigns a role.
+        user.is_staff = True
         user.save(update_fields=["is_staff"])
         _note("user.created", user, after={"by": "the OpenID Connect provider", "email": user.email})
         return user
@@ -107,6 +111,7 @@ def _note_logout(user: User | None, **_: Any) -> None:
 
 @receiver(user_login_failed)
 def _note_refusal(credentials: dict[str, Any], **_: Any) -> None:
+    # The field holds whatever was typed, of any length.
     name = str(credentials.get("username") or credentials.get("email") or "")[:_MOST_NAME]
     with scope.every_team():
         audit(team_id=None, actor="system", action="session.refused", target=f"user:{name}")

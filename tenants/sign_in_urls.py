@@ -1,4 +1,4 @@
-"""The pages on which people sign in and look after their sign-in. Those of allauth that need an e-mail are left out."""
+"""URLs for signing in and managing credentials. Pages of allauth that require e-mail are left out."""
 
 from allauth.account import views
 from allauth.socialaccount import views as provider_views
@@ -7,7 +7,8 @@ from django.urls import include, path
 urlpatterns = [
     path("login/", views.login, name="account_login"),
     path("logout/", views.logout, name="account_logout"),
-    path("signup/", views.signup, name="account_signup"),  # says that it is closed
+    # Only shows that sign-up is closed; allauth's templates and views link to it.
+    path("signup/", views.signup, name="account_signup"),
     path("inactive/", views.account_inactive, name="account_inactive"),
     path("reauthenticate/", views.reauthenticate, name="account_reauthenticate"),
     path("password/change/", views.password_change, name="account_change_password"),

@@ -1,4 +1,4 @@
-"""Celery's side: each task is one call. Beat's schedule is in the settings."""
+"""Celery tasks. Their schedule is in the settings."""
 
 from celery import shared_task
 

@@ -216,7 +216,7 @@ class MemberAdmin(AuditedAdmin, TeamScoped):
     @override
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         try:
-            members.keep_a_lead(obj)
+            members.check_not_last_lead(obj)
         except members.LastLead as last:
             raise PermissionDenied from last
         super().delete_model(request, obj)

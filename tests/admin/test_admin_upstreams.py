@@ -226,8 +226,8 @@ def test_the_command_keeps_unspecified_capabilities(model: Model) -> None:
 @pytest.mark.parametrize(
     ("capabilities", "message"),
     [
-        ("nonsense", "no JSON"),
-        ("[]", "no JSON object"),
+        ("nonsense", "not valid JSON"),
+        ("[]", "not a JSON object"),
         ('{"visions": true}', "Did you mean 'vision'?"),
         ('{"vision": "perhaps"}', "vision"),
         ('{"structured_output": "guessed"}', "structured_output"),

@@ -1,4 +1,4 @@
-"""`manage.py add_upstream`: a server that answers for models, and the models that are routed to it."""
+"""`manage.py add_upstream`: add or update an upstream and route models to it."""
 
 import json
 from argparse import ArgumentParser, ArgumentTypeError
@@ -16,25 +16,25 @@ from tenants.models import WireApi
 def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as broken:
-        message = "no JSON"
-        raise ArgumentTypeError(message) from broken
+    except json.JSONDecodeError as error:
+        message = "not valid JSON"
+        raise ArgumentTypeError(message) from error
     if not isinstance(value, dict):
-        message = "no JSON object"
+        message = "not a JSON object"
         raise ArgumentTypeError(message)
     return value
 
 
-def _told(error: ValidationError) -> list[str]:
+def _messages(error: ValidationError) -> list[str]:
     if hasattr(error, "error_dict"):
-        return [f"{name}: {' '.join(words)}" for name, words in error.message_dict.items()]
+        return [f"{name}: {' '.join(messages)}" for name, messages in error.message_dict.items()]
     return list(error.messages)
 
 
 class Command(BaseCommand):
-    """Adds the upstream, or changes the one of the same name."""
+    """Adds the upstream, or updates the one of the same name."""
 
-    help = "Add an upstream (or change the one of this name) and route models to it."
+    help = "Add an upstream, or update the one of this name, and route models to it."
 
     @override
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -42,27 +42,27 @@ class Command(BaseCommand):
         parser.add_argument("--base-url", required=True, help="up to and including /v1")
         parser.add_argument("--api-key", default="")
         parser.add_argument(
-            "--models", default="", help="comma-separated; * routes every name that nothing else claims"
+            "--models", default="", help="comma-separated model names; * routes every name without its own model"
         )
-        parser.add_argument("--wire-api", choices=WireApi.values, help="what it speaks; chat_completions if not said")
+        parser.add_argument("--wire-api", choices=WireApi.values, help="the upstream's API (default: chat_completions)")
         parser.add_argument(
             "--capabilities",
             type=_json_object,
             default={},
             metavar="JSON",
-            help='what these models can do, such as {"vision": false, "context_window": 32768}',
+            help='capabilities of these models, such as {"vision": false, "context_window": 32768}',
         )
-        parser.add_argument("--default", action="store_true", help="wins where several upstreams route the same name")
+        parser.add_argument("--default", action="store_true", help="preferred if several upstreams route the same name")
         parser.add_argument("--json", action="store_true")
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
         url = urlsplit(options["base_url"])
         if url.scheme not in {"http", "https"} or not url.hostname:
-            raise CommandError("--base-url must look like http://host:port/v1.")
+            raise CommandError("--base-url must be an http or https URL, such as http://host:port/v1.")
         models = [name.strip() for name in options["models"].split(",") if name.strip()]
         if options["capabilities"] and not models:
-            raise CommandError("--capabilities needs --models.")
+            raise CommandError("--capabilities requires --models.")
         try:
             upstream = services.add_upstream(
                 name=options["name"],
@@ -74,6 +74,6 @@ class Command(BaseCommand):
                 capabilities=options["capabilities"],
             )
         except ValidationError as error:
-            raise CommandError(f"--capabilities: {' '.join(_told(error))}") from error
+            raise CommandError(f"--capabilities: {' '.join(_messages(error))}") from error
         shown = {"upstream": upstream.pk, "name": upstream.name, "base_url": upstream.base_url, "models": models}
         self.stdout.write(json.dumps(shown) if options["json"] else f"{upstream.name}: {upstream.base_url}")

@@ -1,4 +1,4 @@
-"""`manage.py create_key`: a key for a team, for scripts and first steps."""
+"""`manage.py create_key`: create an API key for a team."""
 
 import json
 from argparse import ArgumentParser
@@ -14,17 +14,17 @@ from tenants.models import Scope, ToolKind
 
 
 class Command(BaseCommand):
-    """Makes the team if it does not exist; prints the key once."""
+    """Creates the key, and the team if it does not exist, and prints the secret."""
 
-    help = "Create an API key for a team; the team is made if it does not exist."
+    help = "Create an API key for a team. The team is created if it does not exist."
 
     @override
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--team", required=True)
         parser.add_argument("--name", default="default")
-        parser.add_argument("--scopes", default=Scope.ALL.value, help="comma-separated; default: everything")
-        parser.add_argument("--models", default="", help="comma-separated; default: every model of the team")
-        parser.add_argument("--tools", default=ToolKind.ALL.value, help="comma-separated, or none; default: every tool")
+        parser.add_argument("--scopes", default=Scope.ALL.value, help="comma-separated (default: all scopes)")
+        parser.add_argument("--models", default="", help="comma-separated (default: all models of the team)")
+        parser.add_argument("--tools", default=ToolKind.ALL.value, help="comma-separated, or none (default: all tools)")
         parser.add_argument("--expires", type=int, metavar="DAYS")
         parser.add_argument("--json", action="store_true")
 
@@ -33,14 +33,14 @@ class Command(BaseCommand):
         scopes = _names(options["scopes"])
         if unknown := sorted(set(scopes) - set(Scope.values)):
             known = ", ".join(Scope.values)
-            raise CommandError(f"Unknown scopes: {', '.join(unknown)}. Known are: {known}.")
+            raise CommandError(f"Unknown scopes: {', '.join(unknown)}. Known scopes: {known}.")
         tools = _names(options["tools"].replace("none", ""))
         if unknown := sorted(set(tools) - set(ToolKind.values)):
-            raise CommandError(f"Unknown tools: {', '.join(unknown)}. Known are: {', '.join(ToolKind.values)}, none.")
+            raise CommandError(f"Unknown tools: {', '.join(unknown)}. Known tools: {', '.join(ToolKind.values)}, none.")
         days = options["expires"]
         if days is not None and days < 1:
-            raise CommandError("--expires takes a number of days of at least 1.")
-        made = services.create_key(
+            raise CommandError("--expires must be at least 1 day.")
+        new = services.create_key(
             team=services.ensure_team(name=options["team"]),
             name=options["name"],
             scopes=scopes,
@@ -48,8 +48,8 @@ class Command(BaseCommand):
             tools=tools,
             expires_at=now() + timedelta(days=days) if days else None,
         )
-        shown = {"team": made.key.team_id, "key_id": made.key.pk, "key": made.secret}
-        self.stdout.write(json.dumps(shown) if options["json"] else made.secret)
+        shown = {"team": new.key.team_id, "key_id": new.key.pk, "key": new.secret}
+        self.stdout.write(json.dumps(shown) if options["json"] else new.secret)
 
 
 def _names(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`manage.py prepare_demo`: what a first start needs: a team with a key, an administrator, an upstream."""
+"""`manage.py prepare_demo`: create what a first start needs: a team with a key, an administrator and an upstream."""
 
 import json
 import secrets
@@ -17,13 +17,13 @@ from tenants.models import ApiKey, Model, Team, Upstream
 
 _TEAM = "demo"
 _ADMIN = "admin"
-_EMBEDDER = "demo-embedding"
-_PAINTER = "demo-image"
-_DEMO_MODELS = ("demo", "demo-reasoning", _EMBEDDER, _PAINTER)
+_EMBEDDING_MODEL = "demo-embedding"
+_IMAGE_MODEL = "demo-image"
+_DEMO_MODELS = ("demo", "demo-reasoning", _EMBEDDING_MODEL, _IMAGE_MODEL)
 
 
 class Command(BaseCommand):
-    """Safe to run at every start: what is there already stays as it is."""
+    """Safe to run at every start: existing objects are left unchanged."""
 
     help = "Prepare a demo team with a key, an administrator and an upstream."
 
@@ -34,18 +34,18 @@ class Command(BaseCommand):
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
-        _route(options["demo_upstream"])
+        _route_models(options["demo_upstream"])
         password = _ensure_admin()
         key = _ensure_key(settings.STATE_DIR / "demo-key")
-        used = bool(options["demo_upstream"]) and not settings.UPSTREAM_BASE_URL
-        _use_demo("embedding_model", _EMBEDDER, used=used and not settings.EMBEDDING_MODEL)
-        _use_demo("image_model", _PAINTER, used=used and not settings.IMAGE_MODEL)
+        uses_demo = bool(options["demo_upstream"]) and not settings.UPSTREAM_BASE_URL
+        _set_demo_model("embedding_model", _EMBEDDING_MODEL, used=uses_demo and not settings.EMBEDDING_MODEL)
+        _set_demo_model("image_model", _IMAGE_MODEL, used=uses_demo and not settings.IMAGE_MODEL)
         shown = {"team": _TEAM, "key": key, "admin_user": _ADMIN, "admin_password": password}
         self.stdout.write(json.dumps(shown) if options["json"] else key)
 
 
-def _route(demo_upstream: str) -> None:
-    """The configured upstream answers for every name; without one the demo's models answer for themselves."""
+def _route_models(demo_upstream: str) -> None:
+    # A configured upstream gets every model name. Only without one are the demo upstream's own models available.
     if settings.UPSTREAM_BASE_URL:
         services.add_upstream(
             name="default",
@@ -61,15 +61,15 @@ def _route(demo_upstream: str) -> None:
         Upstream.objects.filter(name="default").update(is_default=False)
 
 
-def _use_demo(field: str, model: str, *, used: bool) -> None:
-    """The demo team's stores are embedded, and its images made, by the demo, unless somebody has said otherwise."""
+def _set_demo_model(field: str, model: str, *, used: bool) -> None:
+    # Only replaces the value that this command itself set before: a choice made in the admin stays.
     before, after = ("", model) if used else (model, "")
     with scope.every_team():
         Team.objects.filter(name=_TEAM, **{field: before}).update(**{field: after})
 
 
 def _ensure_admin() -> str | None:
-    """Make the administrator; returns the password only when it was just made."""
+    """Create the administrator if there is none; returns the password of a new one."""
     if User.objects.filter(is_superuser=True).exists():
         return None
     password = secrets.token_urlsafe(12)
@@ -78,15 +78,16 @@ def _ensure_admin() -> str | None:
 
 
 def _ensure_key(path: Path) -> str:
-    """The demo team's key out of its file, or a new one when it does not work any more."""
+    """Return the demo team's key from its file, or a new one if that key is missing or revoked."""
     if path.exists():
         known = path.read_text().strip()
         with scope.every_team():
             if ApiKey.objects.filter(digest=keyed_digest(known), revoked_at=None).exists():
                 return known
-    made = services.create_key(team=services.ensure_team(name=_TEAM), name="demo")
+    new = services.create_key(team=services.ensure_team(name=_TEAM), name="demo")
     path.parent.mkdir(parents=True, exist_ok=True)
+    # The file is private before it contains the key.
     path.touch(mode=0o600)
     path.chmod(0o600)
-    path.write_text(made.secret + "\n")
-    return made.secret
+    path.write_text(new.secret + "\n")
+    return new.secret
