@@ -1,4 +1,4 @@
-"""The tables of the tenancy. Those with a `team_id` are under row-level security (first migration)."""
+"""Models of the tenancy. Tables with a `team_id` are under row-level security, which the first migration sets up."""
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
@@ -23,7 +23,7 @@ from tenants.team_models import (
     team_id,
 )
 
-# Django finds a model by way of this module, and so does everybody else.
+# Django discovers models through this module, and other modules import all of them from here.
 __all__ = [
     "ApiKey", "AuditEvent", "AuditSeal", "Checker", "Connector", "ConnectorVisibility", "GuardAction",
     "Guardrail", "GuardrailDecision", "IdField", "KeySource", "Membership", "Model", "ModelVisibility",
@@ -34,29 +34,29 @@ __all__ = [
 
 
 def key_id() -> str:
-    """A fresh id of an API key."""
+    """Return a new API key id."""
     return new_id("key")
 
 
 def upstream_id() -> str:
-    """A fresh id of an upstream."""
+    """Return a new upstream id."""
     return new_id("upst")
 
 
 def connector_id() -> str:
-    """A fresh id of a connector."""
+    """Return a new connector id."""
     return new_id("cnct")
 
 
 def search_engine_id() -> str:
-    """A fresh id of a search engine."""
+    """Return a new search engine id."""
     return new_id("sengine")
 
 
 class Scope(models.TextChoices):
-    """What a key may be used for; a key without a scope is refused with 403."""
+    """Permissions of an API key; a request whose scope the key lacks gets a 403."""
 
-    ALL = "*", "Everything"
+    ALL = "*", "All permissions"
     RESPONSES_READ = "responses.read", "Read responses"
     RESPONSES_WRITE = "responses.write", "Create responses"
     RESPONSES_DELETE = "responses.delete", "Delete responses"
@@ -75,7 +75,7 @@ class Scope(models.TextChoices):
     BATCHES_READ = "batches.read", "Read batches"
     BATCHES_WRITE = "batches.write", "Create and cancel batches"
     CONTAINERS_READ = "containers.read", "Read containers and their files"
-    CONTAINERS_WRITE = "containers.write", "Create containers and put files into them"
+    CONTAINERS_WRITE = "containers.write", "Create containers and upload files to them"
     CONTAINERS_DELETE = "containers.delete", "Delete containers and their files"
     CONVERSATIONS_READ = "conversations.read", "Read conversations"
     CONVERSATIONS_WRITE = "conversations.write", "Create and change conversations"
@@ -89,38 +89,42 @@ def _all_scopes() -> list[str]:
 
 
 class KeySource(models.TextChoices):
-    """Who a key was made for."""
+    """Origin of an API key."""
 
-    PERSON = "person", "Made by a person"
-    PLAYGROUND = "playground", "Made for the playground"
+    PERSON = "person", "Created by a person"
+    PLAYGROUND = "playground", "Created for the playground"
 
 
 class ApiKey(models.Model):
-    """A team's key. Only its HMAC is kept; `prefix` and `last_four` let people recognise it.
+    """An API key of a team. Only its HMAC is stored; `prefix` and `last_four` let people recognize it.
 
-    A key that was rotated has the HMAC of its old secret, too, which works until `old_until`.
+    After a rotation, the HMAC of the old secret is kept as well and works until `old_until`.
     """
 
     id = IdField(default=key_id)
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="api_keys")
     name = models.CharField(max_length=120)
-    purpose = models.CharField(max_length=500, blank=True, default="", help_text="What it is for, and who to ask.")
+    purpose = models.CharField(max_length=500, blank=True, default="", help_text="Purpose of the key, and a contact.")
     source = models.CharField(max_length=12, choices=KeySource.choices, default=KeySource.PERSON, editable=False)
     digest = models.CharField(max_length=64, editable=False)
     prefix = models.CharField(max_length=24, editable=False)
     last_four = models.CharField(max_length=4, editable=False)
     scopes = ArrayField(models.CharField(max_length=40), default=_all_scopes)
     allowed_models = ArrayField(
-        models.CharField(max_length=200), null=True, blank=True, help_text="Empty: every model that the team has."
+        models.CharField(max_length=200),
+        null=True,
+        blank=True,
+        help_text="Leave empty to allow all models of the team.",
     )
-    tools = ToolKindsField(help_text="The server's tools that the key may use, where the team may.")
+    # The team's own list restricts this one further.
+    tools = ToolKindsField(help_text="Hosted tools that the key may use, as far as the team may use them.")
     created_at = models.DateTimeField(default=now, editable=False)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, editable=False
     )
     expires_at = models.DateTimeField(null=True, blank=True)
     allowed_addresses = ArrayField(
-        models.CharField(max_length=50), null=True, blank=True, help_text="Empty: it is used from anywhere."
+        models.CharField(max_length=50), null=True, blank=True, help_text="Leave empty to allow any IP address."
     )
     disabled_at = models.DateTimeField(null=True, blank=True, editable=False)
     revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
@@ -147,14 +151,14 @@ class ApiKey(models.Model):
 
 
 class WireApi(models.TextChoices):
-    """The API that an upstream speaks."""
+    """API of an upstream."""
 
     CHAT_COMPLETIONS = "chat_completions", "Chat completions"
     RESPONSES = "responses", "Responses"
 
 
 class Upstream(models.Model):
-    """A server that answers for models."""
+    """A server that serves models."""
 
     id = IdField(default=upstream_id)
     name = models.CharField(max_length=120, unique=True)
@@ -163,10 +167,12 @@ class Upstream(models.Model):
         max_length=20,
         choices=WireApi.choices,
         default=WireApi.CHAT_COMPLETIONS,
-        help_text="The API that responses are generated with.",
+        help_text="API that the upstream offers.",
     )
-    api_key = EncryptedTextField(blank=True, default="", help_text="Encrypted at rest, never shown again.")
-    is_default = models.BooleanField(default=False, help_text="Wins where several upstreams route the same name.")
+    api_key = EncryptedTextField(blank=True, default="", help_text="Encrypted at rest and never shown again.")
+    is_default = models.BooleanField(
+        default=False, help_text="Preferred if several upstreams serve a model of the same name."
+    )
     created_at = models.DateTimeField(default=now, editable=False)
 
     @override
@@ -175,15 +181,15 @@ class Upstream(models.Model):
 
 
 class Model(CapabilityColumns, PriceColumns):
-    """A public model name and the upstream that answers for it; `*` routes every name that nothing else claims."""
+    """A public model name and the upstream that serves it. `*` routes every name without its own row."""
 
-    name = models.CharField(max_length=200, help_text="The name that clients use, or * for every other name.")
+    name = models.CharField(max_length=200, help_text="Name that clients use, or * for every other name.")
     upstream = models.ForeignKey(Upstream, on_delete=models.CASCADE, related_name="models")
     upstream_model = models.CharField(
-        max_length=200, blank=True, default="", help_text="The upstream's own name; empty: the same."
+        max_length=200, blank=True, default="", help_text="Name of the model at the upstream, if it differs."
     )
     teams = models.ManyToManyField(
-        Team, through="ModelVisibility", blank=True, help_text="Who may use it; nobody chosen: every team."
+        Team, through="ModelVisibility", blank=True, help_text="Teams that may use the model. Empty means every team."
     )
     enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField(default=now, editable=False)
@@ -197,7 +203,7 @@ class Model(CapabilityColumns, PriceColumns):
 
 
 class ModelVisibility(models.Model):
-    """One team that may use a model."""
+    """Permission of one team to use a model."""
 
     model = models.ForeignKey(Model, on_delete=models.CASCADE)
     team = models.ForeignKey(Team, on_delete=models.CASCADE)
@@ -211,19 +217,22 @@ class ModelVisibility(models.Model):
 
 
 class Connector(models.Model):
-    """An MCP server that requests name by `connector_id` instead of by its URL. Operators vouch for where it is."""
+    """An MCP server that requests select by `connector_id`. Operators enter its URL, which may be a private address."""
 
     id = IdField(default=connector_id)
-    name = models.CharField(max_length=64, unique=True, help_text="What requests send as connector_id.")
+    name = models.CharField(max_length=64, unique=True, help_text="Value of connector_id in requests.")
     title = models.CharField(max_length=120)
     url = models.CharField(max_length=2000)
     authorization = EncryptedTextField(
         blank=True,
         default="",
-        help_text="Sent as a bearer token where a request brings none. Encrypted at rest, never shown again.",
+        help_text="Bearer token for requests that send none. Encrypted at rest and never shown again.",
     )
     teams = models.ManyToManyField(
-        Team, through="ConnectorVisibility", blank=True, help_text="Who may use it; nobody chosen: every team."
+        Team,
+        through="ConnectorVisibility",
+        blank=True,
+        help_text="Teams that may use the connector. Empty means every team.",
     )
     enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField(default=now, editable=False)
@@ -234,7 +243,7 @@ class Connector(models.Model):
 
 
 class ConnectorVisibility(models.Model):
-    """One team that may use a connector."""
+    """Permission of one team to use a connector."""
 
     connector = models.ForeignKey(Connector, on_delete=models.CASCADE)
     team = models.ForeignKey(Team, on_delete=models.CASCADE)
@@ -248,7 +257,7 @@ class ConnectorVisibility(models.Model):
 
 
 class SearchKind(models.TextChoices):
-    """The API that a search engine speaks."""
+    """API of a search engine."""
 
     SEARXNG = "searxng", "SearXNG"
     TAVILY = "tavily", "Tavily"
@@ -256,23 +265,30 @@ class SearchKind(models.TextChoices):
 
 
 class SearchEngine(models.Model):
-    """A search engine for the tool `web_search`. A team's own comes before everybody's, and that before SEARXNG_URL."""
+    """A search engine for web search.
+
+    An engine restricted to a team takes precedence over one for all teams, and that over the setting SEARXNG_URL.
+    """
 
     id = IdField(default=search_engine_id)
     name = models.CharField(max_length=64, unique=True)
     kind = models.CharField(max_length=20, choices=SearchKind.choices, default=SearchKind.SEARXNG)
     base_url = models.CharField(
-        max_length=2000, blank=True, default="", help_text="Where it is; empty: the public service."
+        max_length=2000, blank=True, default="", help_text="Address of the engine. Empty means the public service."
     )
-    api_key = EncryptedTextField(blank=True, default="", help_text="Encrypted at rest, never shown again.")
+    api_key = EncryptedTextField(blank=True, default="", help_text="Encrypted at rest and never shown again.")
     teams = models.ManyToManyField(
-        Team, through="SearchEngineVisibility", blank=True, help_text="Who searches with it; nobody chosen: every team."
+        Team,
+        through="SearchEngineVisibility",
+        blank=True,
+        help_text="Teams that may use the search engine. Empty means every team.",
     )
     enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField(default=now, editable=False)
 
     class Meta:
         verbose_name = "search engine"
+        # SearXNG has no public service that an empty address could stand for.
         constraints = [
             models.CheckConstraint(
                 condition=~models.Q(kind=SearchKind.SEARXNG, base_url=""), name="search_engine_searxng_has_address"
@@ -285,7 +301,7 @@ class SearchEngine(models.Model):
 
 
 class SearchEngineVisibility(models.Model):
-    """One team that searches with an engine."""
+    """Permission of one team to use a search engine."""
 
     engine = models.ForeignKey(SearchEngine, on_delete=models.CASCADE)
     team = models.ForeignKey(Team, on_delete=models.CASCADE)
@@ -299,35 +315,38 @@ class SearchEngineVisibility(models.Model):
 
 
 class Checker(models.TextChoices):
-    """Who looks at what goes into the responses of a team, or comes out of them."""
+    """Method of checking the input or output of a team's responses."""
 
     NONE = "", "None"
-    MODEL = "model", "A moderation model"
-    HOOK = "hook", "An HTTP hook"
+    MODEL = "model", "Moderation model"
+    HOOK = "hook", "HTTP hook"
 
 
 class GuardAction(models.TextChoices):
-    """What becomes of something that a guardrail objects to."""
+    """Action on flagged content."""
 
-    BLOCK = "block", "It is blocked"
-    SCORE = "score", "It is only noted"
+    BLOCK = "block", "Block"
+    SCORE = "score", "Log only"
 
 
 class Guardrail(models.Model):
-    """What a team's responses are held to, whatever their requests say."""
+    """Checks of the input and output of a team's responses, independent of what requests ask for."""
 
     team = models.OneToOneField(Team, on_delete=models.CASCADE, related_name="guardrail", primary_key=True)
     input_checker = models.CharField(max_length=10, choices=Checker.choices, blank=True, default=Checker.NONE)
     input_action = models.CharField(max_length=10, choices=GuardAction.choices, default=GuardAction.BLOCK)
     output_checker = models.CharField(max_length=10, choices=Checker.choices, blank=True, default=Checker.NONE)
     output_action = models.CharField(max_length=10, choices=GuardAction.choices, default=GuardAction.BLOCK)
-    model = models.CharField(max_length=200, blank=True, default="", help_text="Judges where a moderation model does.")
-    hook_url = models.CharField(max_length=2000, blank=True, default="", help_text="Asked where a hook is.")
+    model = models.CharField(max_length=200, blank=True, default="", help_text="Model that checks the content.")
+    hook_url = models.CharField(
+        max_length=2000, blank=True, default="", help_text="URL that receives the content to check."
+    )
     hook_secret = EncryptedTextField(
-        blank=True, default="", help_text="Sent as a bearer token. Encrypted at rest, never shown again."
+        blank=True, default="", help_text="Sent as a bearer token. Encrypted at rest and never shown again."
     )
     fails_open = models.BooleanField(
-        default=False, help_text="What nobody could look at passes. Otherwise it is stopped where things are blocked."
+        default=False,
+        help_text="Allow content if a check fails with an error. If off, it is blocked where the action is to block.",
     )
     created_at = models.DateTimeField(default=now, editable=False)
 
@@ -337,7 +356,10 @@ class Guardrail(models.Model):
 
 
 class GuardrailDecision(models.Model):
-    """What a guardrail said of an input or an answer. Append-only; the response may never have begun."""
+    """Result of a guardrail check of an input or output. Append-only.
+
+    `response_id` is no foreign key, as the response may never have been created.
+    """
 
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     occurred_at = models.DateTimeField(default=now)
@@ -346,7 +368,7 @@ class GuardrailDecision(models.Model):
     checker = models.CharField(max_length=10, choices=Checker.choices)
     verdict = models.CharField(
         max_length=10,
-        choices=[("passed", "Passed"), ("noted", "Noted"), ("blocked", "Blocked"), ("failed", "Nobody could look")],
+        choices=[("passed", "Passed"), ("noted", "Noted"), ("blocked", "Blocked"), ("failed", "Check failed")],
     )
     blocked = models.BooleanField(default=False)
     categories = models.JSONField(default=list)
@@ -363,16 +385,17 @@ class GuardrailDecision(models.Model):
 
 
 class UsageRecord(models.Model):
-    """The ledger: one row per upstream call (and, where they cost, per hosted tool call), written where it happens.
+    """Usage of one upstream call, or of one hosted tool call that has a cost.
 
-    `input_tokens` includes the cached ones. No foreign key may point here: the table is to be partitioned by time.
+    `input_tokens` includes the cached ones. No foreign key may point here, so that the table can be partitioned by
+    time.
     """
 
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     occurred_at = models.DateTimeField(default=now)
     endpoint = models.CharField(max_length=40)
-    object_id = models.CharField(max_length=64, db_collation="C", help_text="The response or chat completion.")
+    object_id = models.CharField(max_length=64, db_collation="C", help_text="Id of the response or chat completion.")
     turn = models.PositiveIntegerField(default=0)
     model = models.CharField(max_length=200)
     upstream_id = models.CharField(max_length=64)
@@ -383,14 +406,14 @@ class UsageRecord(models.Model):
     cache_write_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
     reasoning_tokens = models.PositiveIntegerField(default=0)
-    estimated = models.BooleanField(default=False, help_text="The upstream said nothing; counted by us.")
-    cost = CostField(null=True, help_text="US dollars; empty: no price was known.")
-    prices = models.JSONField(null=True, help_text="The prices that the cost was counted with.")
+    estimated = models.BooleanField(default=False, help_text="The upstream reported no usage; estimated.")
+    cost = CostField(null=True, help_text="US dollars; empty if no price was known.")
+    prices = models.JSONField(null=True, help_text="Prices on which the cost is based.")
     duration_ms = models.PositiveIntegerField(default=0)
     request_id = models.CharField(max_length=64, default="")
 
     class Meta:
-        verbose_name_plural = "usage ledger"
+        verbose_name_plural = "usage records"
         indexes = [
             models.Index(fields=["team", "occurred_at"], name="usage_by_team_and_time"),
             models.Index(fields=["occurred_at", "id"], name="usage_by_time"),
@@ -403,7 +426,7 @@ class UsageRecord(models.Model):
 
 
 class AuditEvent(models.Model):
-    """Who did what to which object. Append-only; secrets never stand in `before` or `after`."""
+    """A line of the audit log. Append-only; `before` and `after` never contain secrets."""
 
     team = models.ForeignKey(Team, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     occurred_at = models.DateTimeField(default=now)
@@ -414,7 +437,7 @@ class AuditEvent(models.Model):
     after = models.JSONField(default=dict)
     request_id = models.CharField(max_length=64, default="")
     address = models.GenericIPAddressField(null=True)
-    agent = models.CharField(max_length=200, default="", help_text="The User-Agent of the request.")
+    agent = models.CharField(max_length=200, default="", help_text="User-Agent header of the request.")
 
     class Meta:
         verbose_name_plural = "audit log"
@@ -430,7 +453,7 @@ class AuditEvent(models.Model):
 
 
 class AuditSeal(models.Model):
-    """A digest over some lines of the audit log and over the seal before it (`tenants.audit_seals`)."""
+    """A digest over a range of lines of the audit log and over the previous seal (`tenants.audit_seals`)."""
 
     sealed_at = models.DateTimeField(default=now)
     first_id = models.BigIntegerField()

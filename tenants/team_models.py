@@ -1,4 +1,4 @@
-"""Teams and the people in them: who they are, and what they may see."""
+"""Models of teams, their members and staff."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ from kernel.ids import new_id
 
 
 def team_id() -> str:
-    """A fresh id of a team."""
+    """Return a new team id."""
     return new_id("team")
 
 
 class IdField(models.CharField[str, str]):
-    """A wire id as primary key: byte order, so that ids of one kind sort by age on every server."""
+    """A public id as primary key. The C collation makes ids of one kind sort by age on every server."""
 
     def __init__(self, **options: object) -> None:
         defaults = {"max_length": 64, "primary_key": True, "editable": False, "db_collation": "C"}
@@ -26,14 +26,15 @@ class IdField(models.CharField[str, str]):
 
     @override
     def db_type(self, connection: BaseDatabaseWrapper) -> str:
-        """Django's own spelling, `varchar`, would get a second index for LIKE, which nothing asks of ids."""
+        """Return a type name that differs from Django's."""
+        # For `varchar` columns, Django creates a second index for LIKE, which is never used with ids.
         return f"character varying({self.max_length})"
 
 
 class ToolKind(models.TextChoices):
-    """The tools that run on the server, as what teams and keys are allowed."""
+    """Hosted tools, as permissions of teams and API keys."""
 
-    ALL = "*", "Every tool"
+    ALL = "*", "All tools"
     WEB_SEARCH = "web_search", "Web search"
     FILE_SEARCH = "file_search", "File search"
     CODE_INTERPRETER = "code_interpreter", "Code interpreter"
@@ -47,7 +48,7 @@ def _all_tools() -> list[str]:
 
 
 class ToolKindsField(ArrayField[Any, Any]):
-    """Kinds of tools that are allowed; none of them means none."""
+    """Allowed kinds of tools; an empty list allows none."""
 
     def __init__(self, **options: Any) -> None:
         kinds = models.CharField(max_length=40, choices=ToolKind.choices)
@@ -64,29 +65,30 @@ class Team(models.Model):
         default=30,
         null=True,
         blank=True,
-        help_text="How long a stored run goes on after its client has gone. 0: not at all; empty: to its end.",
+        help_text="How long a stored run continues after the client has disconnected, in seconds. 0 stops it "
+        "immediately; empty lets it finish.",
     )
     log_retention_hours = models.PositiveIntegerField(
-        default=24, help_text="How long the event log of a response can be replayed after its end."
+        default=24, help_text="How long the events of a finished response can be replayed, in hours."
     )
     embedding_model = models.CharField(
         max_length=200,
         blank=True,
         default="",
-        help_text="Makes the vectors of vector stores; empty: EMBEDDING_MODEL of the server's configuration.",
+        help_text="Model for vector stores. Empty means the EMBEDDING_MODEL of the server's configuration.",
     )
     image_model = models.CharField(
         max_length=200,
         blank=True,
         default="",
-        help_text="Makes the images of requests that name no model; empty: IMAGE_MODEL of the server's configuration.",
+        help_text="Model for image requests that name none. Empty means the IMAGE_MODEL of the server's configuration.",
     )
-    tools = ToolKindsField(help_text="The server's tools that the team may use.")
+    tools = ToolKindsField(help_text="Hosted tools that the team may use.")
     suspended_at = models.DateTimeField(null=True, blank=True, editable=False)
     full_text_search = models.BooleanField(
         default=True,
-        help_text="What is said can be searched. Switched off, nothing is collected and what was collected is removed; "
-        "switched on again, what is said from then on is found.",
+        help_text="Make message content searchable. Turning this off deletes the search index; turning it on again "
+        "indexes only new content.",
     )
 
     @override
@@ -95,7 +97,7 @@ class Team(models.Model):
 
 
 class Role(models.TextChoices):
-    """What a member may do in a team."""
+    """Role of a member in a team."""
 
     TEAM_LEAD = "team_lead", "Team lead"
     DEVELOPER = "developer", "Developer"
@@ -103,23 +105,23 @@ class Role(models.TextChoices):
 
 
 class StaffRole(models.TextChoices):
-    """What somebody may do on the whole platform, without being its administrator (a superuser)."""
+    """Role of a staff member on the whole platform. Administrators are Django's superusers instead."""
 
     OPERATOR = "operator", "Operator"
     AUDITOR = "platform_auditor", "Platform auditor"
 
 
-_CONTENT = "Prompts, answers, arguments and outputs of tools."
+_CONTENT = "Read prompts, outputs, and the arguments and outputs of tools."
 
 
 class StaffMember(models.Model):
-    """A person's role on the platform: sees every team."""
+    """Role of a user on the whole platform. Staff see every team."""
 
     user = models.OneToOneField(
         settings.AUTH_USER_MODEL, primary_key=True, on_delete=models.CASCADE, related_name="staff_member"
     )
     role = models.CharField(max_length=20, choices=StaffRole.choices, default=StaffRole.OPERATOR)
-    view_content = models.BooleanField(default=False, help_text=f"{_CONTENT} Without it, only after a reveal.")
+    view_content = models.BooleanField(default=False, help_text=f"{_CONTENT} Otherwise only after a reveal.")
     created_at = models.DateTimeField(default=now, editable=False)
 
     @override
@@ -128,13 +130,13 @@ class StaffMember(models.Model):
 
 
 class Membership(models.Model):
-    """A person's role in a team."""
+    """Role of a user in a team."""
 
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="memberships")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=20, choices=Role.choices, default=Role.DEVELOPER)
     view_content = models.BooleanField(
-        null=True, blank=True, help_text=f"{_CONTENT} Unknown: as the role has it; auditors only after a reveal."
+        null=True, blank=True, help_text=f"{_CONTENT} Unknown follows the role: auditors only after a reveal."
     )
     created_at = models.DateTimeField(default=now, editable=False)
 
@@ -148,12 +150,12 @@ class Membership(models.Model):
 
     @property
     def reads_content(self) -> bool:
-        """Whether the member may read the team's content without a reveal."""
+        """True if the member may read the team's content without a reveal."""
         return self.role != Role.AUDITOR if self.view_content is None else self.view_content
 
 
 class Reveal(models.Model):
-    """Somebody who may not read a team's content has been shown it for a while, and has said why."""
+    """Temporary permission of a user to read a team's content, with the reason they gave."""
 
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+", db_index=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="reveals", db_index=False)

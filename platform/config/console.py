@@ -112,7 +112,7 @@ _NAVIGATION = [
         "title": "Records",
         "separator": True,
         "items": [
-            _model_list("Usage ledger", "receipt_long", "tenants.UsageRecord"),
+            _model_list("Usage records", "receipt_long", "tenants.UsageRecord"),
             _model_list("Webhook deliveries", "outbox", "responses.WebhookDelivery"),
             _model_list("Guardrail decisions", "gavel", "tenants.GuardrailDecision"),
             _model_list("Audit log", "policy", "tenants.AuditEvent"),

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""The audit log: who did what to which object, from where; found, exported, and shown to be what was written."""
+"""Admin pages of the audit log: list, filters, export and seal status."""
 
 import csv
 import io
@@ -27,8 +27,9 @@ from tenants.console.audited_admin import actor
 from tenants.console.roles import STAFF, TeamScoped, everywhere, teams_of
 from tenants.models import AuditEvent, AuditSeal, Role
 
-MOST_EXPORTED = 50_000
-_MOST_FILTERS, _MOST_AGENT = 500, 40
+MAX_EXPORTED_LINES = 50_000
+# Characters: of the filters recorded with an export, and of a user agent in the list.
+_MAX_FILTERS, _MAX_AGENT = 500, 40
 _COLUMNS = (
     "occurred_at", "actor", "action", "target", "team_id", "address", "agent", "request_id", "before", "after",
 )  # fmt: skip
@@ -49,9 +50,9 @@ _AREAS = (
     ("team.", "Teams"),
     ("membership.", "Members"),
     ("user.", "Users"),
-    ("session.", "Signing in and out"),
+    ("session.", "Sign-ins"),
     ("second_factor.", "Second factors"),
-    ("content.", "Reading of content"),
+    ("content.", "Content access"),
     ("response.", "Responses"),
     ("conversation.", "Conversations"),
     ("upstream.", "Upstreams"),
@@ -62,7 +63,7 @@ _AREAS = (
 
 
 class AreaFilter(DropdownFilter):
-    """What the actions are about, by how they begin."""
+    """Filters by the prefix of the action."""
 
     title = "area"
     parameter_name = "area"
@@ -77,7 +78,7 @@ class AreaFilter(DropdownFilter):
 
 @register(AuditEvent)
 class AuditAdmin(LogAdmin, TeamScoped):
-    """Who did what. Staff, team leads and auditors read it."""
+    """The audit log, for staff, team leads and auditors."""
 
     viewers = STAFF | {Role.TEAM_LEAD, Role.AUDITOR}
     list_display = ["time", "who", "what", "target_id", "team_name", "origin", "request_link"]
@@ -88,10 +89,11 @@ class AuditAdmin(LogAdmin, TeamScoped):
         exact("action", "action"),
         exact("actor", "actor"),
         exact("target", "target"),
-        exact("address", "address"),
-        exact("request_id", "request id"),
+        exact("address", "IP address"),
+        exact("request_id", "request ID"),
     ]
     list_prefetch = ("team",)
+    # Ids are assigned in order of time, and the primary key has an index.
     ordering = ["-id"]
     sortable_by = ()
     list_before_template = "admin/tenants/auditevent/before.html"
@@ -120,26 +122,27 @@ class AuditAdmin(LogAdmin, TeamScoped):
         return [path("export/", export, name="tenants_auditevent_export"), *super().get_urls()]
 
     def export_view(self, request: HttpRequest) -> HttpResponseBase:
-        """What the list shows, as a file; noted in the log itself."""
+        """Return the filtered list as a file; the export itself is audited."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         query = request.GET.copy()
         kind = query.pop("format", ["jsonl"])[-1]
-        request.GET = query  # type: ignore[assignment]  # the change list refuses what it does not know
+        request.GET = query  # type: ignore[assignment]  # the change list rejects unknown parameters such as `format`
         writer = _WRITERS.get(kind)
         if writer is None:
             raise Http404
         try:
-            rows = self.get_changelist_instance(request).queryset[:MOST_EXPORTED]
+            rows = self.get_changelist_instance(request).queryset[:MAX_EXPORTED_LINES]
         except IncorrectLookupParameters as unknown:
             raise Http404 from unknown
+        # Read before the response starts: its body is streamed after the request's transaction has ended.
         lines = list(rows.values_list(*_COLUMNS))
         audit(
             team_id=None if everywhere(request) else next(iter(teams_of(request)), None),
             actor=actor(request),
             action="audit_log.exported",
             target="audit_log",
-            after={"lines": len(lines), "filters": query.urlencode()[:_MOST_FILTERS]},
+            after={"lines": len(lines), "filters": query.urlencode()[:_MAX_FILTERS]},
         )
         name = f"audit-log-{now():%Y%m%d-%H%M%S}.{kind}"
         headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
@@ -169,11 +172,11 @@ class AuditAdmin(LogAdmin, TeamScoped):
         is_id = bool(separator) and kind.isalpha() and any(map(str.isdigit, event.target))
         return copyable(event.target, href=reverse("console:go", args=[event.target]) if is_id else None)
 
-    @display(description="From")
+    @display(description="IP address")
     def origin(self, event: AuditEvent) -> SafeString | str:
         return two_lines(event.address, _browser(event.agent)) if event.address else "–"
 
-    @display(description="Request")
+    @display(description="Request ID")
     def request_link(self, event: AuditEvent) -> SafeString | str:
         return copyable(event.request_id) if event.request_id else "–"
 
@@ -187,19 +190,18 @@ class AuditAdmin(LogAdmin, TeamScoped):
 
     @display(description="Seal")
     def seal(self, event: AuditEvent) -> SafeString:
-        """Whether the line is what was written, as far as its seal tells."""
-        seal, wrong = audit_seals.verify_event(event)
+        """Return the result of checking the line's seal."""
+        seal, mismatch = audit_seals.verify_event(event)
         if seal is None:
-            return badge("not sealed yet", "", "Lines are sealed a minute after they were written.")
-        if wrong:
-            return two_lines(badge("broken", "danger"), f"Seal {seal.pk}: {wrong}.")
-        told = f"Seal {seal.pk} of {seal.sealed_at:%Y-%m-%d %H:%M} UTC, over {seal.lines:,} lines."
-        return two_lines(badge("unchanged", "success"), told)
+            return badge("not sealed yet", "", "Lines are sealed one minute after they are written.")
+        if mismatch:
+            return two_lines(badge("broken", "danger"), f"Seal {seal.pk}: {mismatch}.")
+        details = f"Seal {seal.pk} of {seal.sealed_at:%Y-%m-%d %H:%M} UTC, covers {seal.lines:,} lines."
+        return two_lines(badge("unchanged", "success"), details)
 
 
 def _browser(agent: str) -> str:
-    """The first words of a user agent."""
-    return agent if len(agent) <= _MOST_AGENT else f"{agent[:_MOST_AGENT]}…"
+    return agent if len(agent) <= _MAX_AGENT else f"{agent[:_MAX_AGENT]}…"
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -216,7 +218,7 @@ def _csv(rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
 
 
 def _cell(value: Any) -> str:
-    """What a spreadsheet shows and does not run."""
+    # Spreadsheets run a cell that starts with one of these characters as a formula; the apostrophe makes it text.
     text = orjson.dumps(value).decode() if isinstance(value, dict) else "" if value is None else str(value)
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""A model's capabilities on its page: in groups, with what each of them decides."""
+"""Form of a model with its capabilities in groups."""
 
 from dataclasses import fields
 from typing import Any
@@ -16,7 +16,7 @@ from tenants.prices import Prices
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Input", ("vision", "max_images", "inline_images", "files", "developer_role")),
-    ("Answers", ("structured_output", "logprobs", "extra_sampling")),
+    ("Output", ("structured_output", "logprobs", "extra_sampling")),
     ("Tools", ("forced_tool_choice", "custom_tools")),
     (
         "Reasoning",
@@ -26,44 +26,44 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 _LABELS = {
     "vision": "Images",
-    "max_images": "At most so many images",
-    "inline_images": "Fetch images",
+    "max_images": "Maximum images",
+    "inline_images": "Download images",
     "files": "Files",
     "developer_role": "Developer role",
     "custom_tools": "Custom tools",
     "forced_tool_choice": "Forced tool choice",
     "structured_output": "Structured output",
     "logprobs": "Log probabilities",
-    "extra_sampling": "vLLM's sampling parameters",
+    "extra_sampling": "vLLM sampling parameters",
     "reasoning_efforts": "Efforts",
     "reasoning_summaries": "Summaries",
     "raw_reasoning": "Show raw reasoning",
-    "reasoning_field": "Send reasoning back in",
+    "reasoning_field": "Reasoning field",
     "think_tags": "<think> tags",
     "context_window": "Context window",
     "token_counting": "Token counting",
 }
 
 
-class Efforts(forms.MultipleChoiceField):
-    """The efforts that a model knows; none chosen: nobody knows which, so every one is sent on."""
+class EffortsField(forms.MultipleChoiceField):
+    """The reasoning efforts of a model. Choosing none means that they are unknown and all are forwarded."""
 
     @override
     def clean(self, value: Any) -> list[str] | None:
-        """None for no choice, as the column has it."""
+        """Return None for no choice, as the column stores it."""
         chosen: list[str] = super().clean(value)
         return chosen or None
 
 
 class CapabilityForm(forms.ModelForm[Model]):
-    """A model, its route and what it can do."""
+    """A model with its route, prices and capabilities."""
 
-    reasoning_efforts = Efforts(
+    reasoning_efforts = EffortsField(
         choices=[(effort, effort) for effort in EFFORTS],
         required=False,
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
         label=_LABELS["reasoning_efforts"],
-        help_text="Others are refused. Nothing chosen: whatever the client sends is sent on.",
+        help_text="Other values are rejected. If none is chosen, any value is forwarded.",
     )
 
     class Meta:
@@ -80,29 +80,30 @@ class CapabilityForm(forms.ModelForm[Model]):
 
 
 def fieldsets() -> list[tuple[str, dict[str, Any]]]:
-    """The groups as the admin's pages take them; a capability in no group could not be set."""
+    """Return the groups as fieldsets of the admin. Raises `ImproperlyConfigured` for a capability without a group."""
+    # A forgotten capability would silently be missing from the form.
     grouped = {name for _, names in GROUPS for name in names}
     missing = {field.name for field in fields(Capabilities)} - grouped
     if missing:
-        message = f"Capabilities in no group: {', '.join(sorted(missing))}."
+        message = f"Capabilities without a group: {', '.join(sorted(missing))}."
         raise ImproperlyConfigured(message)
     prices = ("Prices", tuple(field.name for field in fields(Prices)))
     return [(title, {"fields": list(names), "classes": ["tab"]}) for title, names in (prices, *GROUPS)]
 
 
 def capability_labels(model: Model) -> list[str]:
-    """In a few words, what is not as it is with a model of which nothing is known."""
-    ordinary, has = Capabilities(), model.capabilities()
-    said = []
+    """Return short labels of the capabilities that differ from the defaults."""
+    defaults, actual = Capabilities(), model.capabilities()
+    labels = []
     for field in fields(Capabilities):
-        value = getattr(has, field.name)
-        if value != getattr(ordinary, field.name):
+        value = getattr(actual, field.name)
+        if value != getattr(defaults, field.name):
             label = _LABELS[field.name]
-            said.append(_in_words(label[0].lower() + label[1:], value))
-    return said
+            labels.append(_described(label[0].lower() + label[1:], value))
+    return labels
 
 
-def _in_words(label: str, value: Any) -> str:
+def _described(label: str, value: Any) -> str:
     match value:
         case True:
             return label

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""Connectors: MCP servers that requests call by a name. What they are authorized with goes in and never comes out."""
+"""Admin pages of connectors, which are MCP servers that requests select by name. Tokens are write-only."""
 
 from typing import Any
 
@@ -23,32 +23,32 @@ _HAS_TOKEN = ExpressionWrapper(~Q(authorization=""), output_field=BooleanField()
 
 
 class ConnectorForm(forms.ModelForm[Connector]):
-    """`new_authorization` is write-only: empty keeps what is stored."""
+    """A connector. `new_authorization` is write-only; leaving it empty keeps the stored token."""
 
     name = forms.RegexField(
         r"^[a-zA-Z0-9_-]+$",
         max_length=64,
         widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "connector_wiki"}),
-        help_text="What requests send as connector_id.",
-        error_messages={"invalid": "Enter letters, digits, '_' and '-' only."},
+        help_text="Value of connector_id in requests.",
+        error_messages={"invalid": "Enter only letters, digits, '_' and '-'."},
     )
     url = forms.RegexField(
         r"^https?://[^\s/?#@]+(/[^\s#]*)?$",
         label="URL",
         max_length=2000,
         widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "https://mcp.example.com/mcp"}),
-        help_text="Where it is at a private address, everybody who may use the connector reaches it there.",
-        error_messages={"invalid": "Enter an http or https address without a name and password."},
+        help_text="A private address becomes reachable for everyone who may use the connector.",
+        error_messages={"invalid": "Enter an http or https URL without user name and password."},
     )
     new_authorization = forms.CharField(
         required=False,
         strip=True,
         label="Authorization",
         widget=UnfoldAdminPasswordWidget(render_value=False, attrs={"autocomplete": "new-password"}),
-        help_text="A bearer token for requests that bring none. Encrypted at rest and never shown again.",
+        help_text="Bearer token for requests that send none. Encrypted at rest and never shown again.",
     )
     forget_authorization = forms.BooleanField(
-        required=False, label="Forget the stored token", widget=UnfoldBooleanSwitchWidget
+        required=False, label="Remove the stored token", widget=UnfoldBooleanSwitchWidget
     )
 
     class Meta:
@@ -63,12 +63,13 @@ class ConnectorForm(forms.ModelForm[Connector]):
             self.fields.pop("forget_authorization", None)
 
     def clean_url(self) -> str:
-        """One that the platform's own client takes: it reads URLs more strictly than browsers do."""
+        """Reject URLs that the platform's HTTP client would reject."""
+        # The client parses URLs more strictly than browsers do, so that checks and connections agree on the host.
         url = str(self.cleaned_data["url"])
         try:
             parse_url(url)
         except EgressRefused as refused:
-            message = "Enter an address in its plainest spelling."
+            message = "Enter the URL in its plain form, without unusual notation."
             raise forms.ValidationError(message) from refused
         return url
 
@@ -81,14 +82,14 @@ class ConnectorForm(forms.ModelForm[Connector]):
 
 
 class ConnectorVisibilityInline(TeamsInline):
-    """The teams that may use a connector."""
+    """Teams that may use a connector."""
 
     model = ConnectorVisibility
 
 
 @register(Connector)
 class ConnectorAdmin(WriteOnlySecrets, SharedObjectAdmin):
-    """MCP servers by name. The column of tokens is never read: not decrypted, not sent to a page."""
+    """MCP servers by name. The token column is never read, so it is neither decrypted nor sent to a page."""
 
     form = ConnectorForm
     secret_fields = ("new_authorization", "forget_authorization")

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""Guardrails: what a team's responses are held to, and the log of what they decided."""
+"""Admin pages of guardrails and their decisions."""
 
 from typing import Any
 
@@ -26,21 +26,21 @@ _TONES = {"passed": "success", "noted": "warning", "blocked": "danger", "failed"
 
 
 class GuardrailForm(forms.ModelForm[Guardrail]):
-    """`new_hook_secret` is write-only: empty keeps what is stored."""
+    """A guardrail. `new_hook_secret` is write-only; leaving it empty keeps the stored secret."""
 
     hook_url = forms.CharField(
-        label="Hook",
+        label="Hook URL",
         max_length=2000,
         required=False,
         widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "https://guard.example.com/check"}),
-        help_text="Asked where a hook looks. At a public address, unless the platform's configuration opens others.",
+        help_text="Receives the content to check. Must be a public address unless the configuration allows others.",
     )
     new_hook_secret = forms.CharField(
         required=False,
         strip=True,
-        label="Secret of the hook",
+        label="Hook secret",
         widget=UnfoldAdminPasswordWidget(render_value=False, attrs={"autocomplete": "new-password"}),
-        help_text="Sent as a bearer token, encrypted at rest and never shown again. Empty keeps what is stored.",
+        help_text="Sent as a bearer token. Encrypted at rest and never shown again. Empty keeps the stored secret.",
     )
 
     class Meta:
@@ -58,14 +58,14 @@ class GuardrailForm(forms.ModelForm[Guardrail]):
 
     @override
     def clean(self) -> dict[str, Any]:
-        """Whoever looks has to be named; where a hook is, no token of another address goes."""
+        """Require a model or hook URL where a check uses one, and a URL that may be reached."""
         given = super().clean() or {}
         checkers = {given.get("input_checker"), given.get("output_checker")}
         url = given.get("hook_url") or ""
         if Checker.MODEL.value in checkers and not given.get("model"):
-            self.add_error("model", "Say which moderation model judges.")
+            self.add_error("model", "Enter a moderation model.")
         if Checker.HOOK.value in checkers and not url:
-            self.add_error("hook_url", "Say where the hook is.")
+            self.add_error("hook_url", "Enter the URL of the hook.")
         if url:
             try:
                 egress.default().check(url)
@@ -77,6 +77,7 @@ class GuardrailForm(forms.ModelForm[Guardrail]):
     def save(self, commit: bool = True) -> Guardrail:
         if secret := self.cleaned_data.get("new_hook_secret"):
             self.instance.hook_secret = secret
+        # A secret is only for the URL that it was entered for.
         elif "hook_url" in self.changed_data:
             self.instance.hook_secret = ""
         return super().save(commit)
@@ -84,7 +85,7 @@ class GuardrailForm(forms.ModelForm[Guardrail]):
 
 @register(Guardrail)
 class GuardrailAdmin(WriteOnlySecrets, AuditedAdmin, TeamScoped):
-    """One for each team that has any. The column of secrets is never read."""
+    """Guardrails, at most one per team. The secret column is never read, so it is never decrypted for a page."""
 
     form = GuardrailForm
     secret_managers = LEADS
@@ -101,8 +102,8 @@ class GuardrailAdmin(WriteOnlySecrets, AuditedAdmin, TeamScoped):
     fieldsets = [
         (None, {"fields": ["team"]}),
         ("Input", {"fields": [("input_checker", "input_action")]}),
-        ("Answers", {"fields": [("output_checker", "output_action")]}),
-        ("Who looks", {"fields": ["model", "hook_url", "new_hook_secret", "fails_open"]}),
+        ("Output", {"fields": [("output_checker", "output_action")]}),
+        ("Checks", {"fields": ["model", "hook_url", "new_hook_secret", "fails_open"]}),
     ]
 
     @override
@@ -128,7 +129,7 @@ class GuardrailAdmin(WriteOnlySecrets, AuditedAdmin, TeamScoped):
     def input(self, row: Guardrail) -> SafeString | str:
         return two_lines(row.get_input_checker_display(), row.get_input_action_display()) if row.input_checker else "–"
 
-    @display(description="Answers")
+    @display(description="Output")
     def output(self, row: Guardrail) -> SafeString | str:
         if not row.output_checker:
             return "–"
@@ -138,21 +139,21 @@ class GuardrailAdmin(WriteOnlySecrets, AuditedAdmin, TeamScoped):
     def secret_state(self, row: Any) -> SafeString:
         return badge("set", "success") if row.has_secret else badge("none")
 
-    @display(description="Where nobody can look")
+    @display(description="If a check fails")
     def fails(self, row: Guardrail) -> str:
-        return "passes" if row.fails_open else "stopped where things are blocked"
+        return "allowed" if row.fails_open else "blocked if the action is to block"
 
 
 @register(GuardrailDecision)
 class GuardrailDecisionAdmin(LogAdmin, TeamScoped):
-    """What was decided, newest first."""
+    """The log of guardrail decisions, newest first."""
 
     list_display = ["time", "team_name", "response", "stage", "verdict_badge", "found", "checker"]
     list_filter = [
         ("occurred_at", TimeFilter),
         ("team", AutocompleteSelectFilter),
         exact("verdict", "verdict"),
-        exact("response_id", "response id"),
+        exact("response_id", "response ID"),
     ]
     list_prefetch = ("team",)
 
@@ -160,7 +161,7 @@ class GuardrailDecisionAdmin(LogAdmin, TeamScoped):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return with_readable(request, super().get_queryset(request))
 
-    # By id, not by time: rows come in the order of time, and this order has an index.
+    # By id instead of time: ids are assigned in order of time, and the primary key has an index.
     ordering = ["-id"]
     sortable_by = ()
     fieldsets = [
@@ -187,8 +188,9 @@ class GuardrailDecisionAdmin(LogAdmin, TeamScoped):
     def verdict_badge(self, row: GuardrailDecision) -> SafeString:
         return tone(_TONES, row.verdict)
 
-    @display(description="Found")
+    @display(description="Result")
     def found(self, row: Any) -> SafeString | str:
-        """Categories, and the reason, which may repeat what was said."""
+        """Return the categories and the reason."""
+        # The reason may quote the content, so it is as protected as the content itself.
         names, reason = ", ".join(map(str, row.categories)), row.reason if row.readable else HIDDEN
         return two_lines(names, reason) if names or row.reason else "–"

@@ -1,4 +1,7 @@
-"""How models and upstreams fare: what their lists show beside each row. The app that counts calls says how to look."""
+"""Success rates of upstream calls, shown in the lists of models and upstreams.
+
+The app that stores call statistics depends on this one, so it registers the function that reads them.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +13,7 @@ from console.widgets import compact, duration, two_lines
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """The calls of a span of time."""
+    """Upstream calls in a period. `slow_ms` is the 95th percentile of their duration."""
 
     calls: int
     failed: int
@@ -18,14 +21,15 @@ class Health:
 
     @property
     def share(self) -> str:
-        """How many succeeded; never rounded up to all of them."""
+        """Share of successful calls, such as "99.9 %"."""
         percent = 100 * (self.calls - self.failed) / self.calls if self.calls else 0
+        # Cut off and not rounded: 100 % must mean that no call failed.
         return f"{int(percent * 10) / 10:g} %"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallHealth:
-    """This hour with the one before it, and 24 hours."""
+    """Upstream calls of the current and the previous hour, and of 24 hours."""
 
     hour: Health | None = None
     day: Health | None = None
@@ -35,19 +39,19 @@ HealthSource = Callable[[], Mapping[tuple[str, str], CallHealth]]
 _sources: list[HealthSource] = []
 
 
-def register_health_source(look: HealthSource) -> HealthSource:
-    """Register who knows: by upstream and model; an empty model is the whole upstream."""
-    _sources[:] = [look]
-    return look
+def register_health_source(source: HealthSource) -> HealthSource:
+    """Register the function that returns call health by upstream id and model; an empty model is the whole upstream."""
+    _sources[:] = [source]
+    return source
 
 
 def health_by_route() -> Mapping[tuple[str, str], CallHealth]:
-    """How all fare that were called within a day."""
+    """Return the call health of all upstreams and models called within 24 hours."""
     return _sources[0]() if _sources else {}
 
 
 def health_cell(found: CallHealth | None) -> SafeString | str:
-    """Two lines: this hour, and the day."""
+    """Format call health as a cell of two lines, the hour and the day."""
     if found is None or found.day is None:
         return "–"
     return two_lines(_summary(found.hour, "1 h"), _summary(found.day, "24 h"))
@@ -55,6 +59,6 @@ def health_cell(found: CallHealth | None) -> SafeString | str:
 
 def _summary(health: Health | None, span: str) -> str:
     if health is None or not health.calls:
-        return f"{span}: no call"
+        return f"{span}: no calls"
     slow = f", p95 {duration(health.slow_ms)}" if health.slow_ms is not None else ""
     return f"{span}: {health.share} of {compact(health.calls)}{slow}"

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""What is done to an API key beside changing it: a new secret, a switch, an end. Each asks before it acts."""
+"""Actions on an API key: rotate, clone, disable, enable and revoke. Each asks for confirmation."""
 
 from typing import Any
 
@@ -28,42 +28,43 @@ def _created_by_user(request: HttpRequest, key: ApiKey) -> bool:
 
 
 def may_manage_key(request: HttpRequest, key: ApiKey) -> bool:
-    """Whether the user may change, disable and revoke a key: leads, operators, and the developer who made it."""
+    """Return true for users who may change, disable and revoke a key: leads, operators and the key's developer."""
     return may(request, KEY_MANAGERS, key) or _created_by_user(request, key)
 
 
 def may_rotate_key(request: HttpRequest, key: ApiKey) -> bool:
-    """Whether the user may have a new secret of a key: no operator, who would hold it then."""
+    """Return true for users who may rotate a key: leads and the key's developer."""
+    # Not operators: they would see the new secret and could act as the team.
     return may(request, LEADS, key) or _created_by_user(request, key)
 
 
 class KeyActions(ModelAdmin):
-    """The buttons of a key's page."""
+    """Buttons on the page of an API key."""
 
     def has_revoke_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """For one key: whether there is anything left to revoke."""
+        """Return true if the user may revoke this key, or any key if none is given."""
         if object_id is None:
             return may(request, KEY_MANAGERS | CONTRIBUTORS)
         key = self._unrevoked(request, object_id)
         return key is not None and may_manage_key(request, key)
 
     def has_disable_permission(self, request: HttpRequest, object_id: str) -> bool:
-        """Whether the key works, and the user may switch it off."""
+        """Return true if the key is enabled and the user may disable it."""
         key = self._unrevoked(request, object_id)
         return key is not None and key.disabled_at is None and may_manage_key(request, key)
 
     def has_enable_permission(self, request: HttpRequest, object_id: str) -> bool:
-        """Whether the key is switched off, and the user may switch it on."""
+        """Return true if the key is disabled and the user may enable it."""
         key = self._unrevoked(request, object_id)
         return key is not None and key.disabled_at is not None and may_manage_key(request, key)
 
     def has_rotate_permission(self, request: HttpRequest, object_id: str) -> bool:
-        """Whether the user may have a new secret."""
+        """Return true if the user may rotate the key."""
         key = self._unrevoked(request, object_id)
         return key is not None and may_rotate_key(request, key)
 
     def has_clone_permission(self, request: HttpRequest, object_id: str) -> bool:
-        """Whether the user may make a key for the same team."""
+        """Return true if the user may create a key for the same team."""
         key = self.get_object(request, unquote(str(object_id)))
         return key is not None and may(request, CONTRIBUTORS, key)
 
@@ -71,7 +72,7 @@ class KeyActions(ModelAdmin):
         description="Revoke", url_path="revoke", icon="block", permissions=["revoke"], variant=ActionVariant.DANGER
     )
     def revoke(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask, and on POST revoke."""
+        """Show the confirmation page; on POST, revoke the key."""
         key = self.get_object(request, unquote(object_id))
         if key is None:
             return self._unknown(request, object_id)
@@ -81,29 +82,29 @@ class KeyActions(ModelAdmin):
             context = {**self._context(request, "Revoke this key?"), "key": key, "original": key}
             return TemplateResponse(request, "admin/tenants/apikey/revoke.html", context)
         if services.revoke_key(key=key, actor=actor(request)):
-            messages.success(request, f"The key {key} is revoked. It stops working everywhere within two seconds.")
+            messages.success(request, f"The key {key} was revoked. It stops working everywhere within two seconds.")
         else:
-            messages.info(request, f"The key {key} had been revoked before.")
+            messages.info(request, f"The key {key} was already revoked.")
         return HttpResponseRedirect(self._url("change", key.pk))
 
     @action(description="Disable", url_path="disable", icon="pause", permissions=["disable"])  # type: ignore[untyped-decorator]  # the same
     def disable(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask, and on POST switch it off."""
+        """Show the confirmation page; on POST, disable the key."""
         return self._switch(request, object_id, enabled=False)
 
     @action(description="Enable", url_path="enable", icon="play_arrow", permissions=["enable"])  # type: ignore[untyped-decorator]  # the same
     def enable(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask, and on POST switch it on again."""
+        """Show the confirmation page; on POST, enable the key."""
         return self._switch(request, object_id, enabled=True)
 
     @action(description="Clone", url_path="clone", icon="content_copy", permissions=["clone"])  # type: ignore[untyped-decorator]  # the same
     def clone(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The form of a new key that begins with what this one may."""
+        """Redirect to the form of a new key, prefilled from this one."""
         return HttpResponseRedirect(f"{self._url('add')}?clone={object_id}")
 
     @action(description="Rotate", url_path="rotate", icon="autorenew", permissions=["rotate"])  # type: ignore[untyped-decorator]  # the same
     def rotate(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask for the grace, and on POST answer with the new secret: it is in that answer and nowhere else."""
+        """Show the form for the grace period; on POST, rotate the key and show the new secret once."""
         key = self.get_object(request, unquote(object_id))
         if key is None:
             return self._unknown(request, object_id)
@@ -111,19 +112,20 @@ class KeyActions(ModelAdmin):
             raise PermissionDenied
         form = RotateKeyForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
-            made = services.rotate_key(key=key, grace=form.grace_period(), actor=actor(request))
-            return self.show_secret(request, made, "Copy the new secret")
-        context = {**self._context(request, "Give this key a new secret?"), "key": key, "original": key, "form": form}
+            rotated = services.rotate_key(key=key, grace=form.grace_period(), actor=actor(request))
+            return self.show_secret(request, rotated, "Copy the new secret")
+        context = {**self._context(request, "Rotate this key?"), "key": key, "original": key, "form": form}
         return TemplateResponse(request, "admin/tenants/apikey/rotate.html", context)
 
-    def show_secret(self, request: HttpRequest, made: services.NewKey, title: str) -> HttpResponse:
-        """The one page that ever shows this secret."""
+    def show_secret(self, request: HttpRequest, new: services.NewKey, title: str) -> HttpResponse:
+        """Return the only page that shows this secret."""
+        # No redirect after the POST: the secret would have to be stored in between.
         context = {
             **self._context(request, title),
-            "made": made,
+            "new": new,
             "api": request.build_absolute_uri("/v1"),
-            "model": _a_model(made.key),
-            "url": self._url("change", made.key.pk),
+            "model": _example_model(new.key),
+            "url": self._url("change", new.key.pk),
         }
         return TemplateResponse(request, "admin/tenants/apikey/created.html", context)
 
@@ -139,7 +141,7 @@ class KeyActions(ModelAdmin):
             return TemplateResponse(request, "admin/tenants/apikey/switch.html", context)
         services.enable_key(key=key, enabled=enabled, actor=actor(request))
         state = "enabled" if enabled else "disabled"
-        messages.success(request, f"The key {key} is {state}, everywhere within two seconds.")
+        messages.success(request, f"The key {key} was {state}. This takes effect everywhere within two seconds.")
         return HttpResponseRedirect(self._url("change", key.pk))
 
     def _unrevoked(self, request: HttpRequest, object_id: str) -> ApiKey | None:
@@ -156,8 +158,7 @@ class KeyActions(ModelAdmin):
         return reverse(f"admin:tenants_apikey_{page}", args=args)
 
 
-def _a_model(key: ApiKey) -> str:
-    """A model name for the examples beside a new key."""
+def _example_model(key: ApiKey) -> str:
     if key.allowed_models:
         return key.allowed_models[0]
     return next(iter(model_names_of([key.team_id])), "your-model")

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""The forms of API keys: making one step by step, changing one, giving one a new secret."""
+"""Forms of API keys: create, change and rotate."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, time, timedelta
@@ -26,26 +26,32 @@ _LIFETIMES = (
     ("60", "60 days"),
     ("90", "90 days"),
     ("365", "1 year"),
-    ("custom", "On a day of your choice"),
+    ("custom", "On a specific date"),
     ("", "Never"),
 )
-_GRACES = (("0", "At once"), ("1", "In 1 hour"), ("24", "In 24 hours"), ("168", "In 7 days"))
-_READING = [scope.value for scope in Scope if scope.value.endswith(".read")]
-_RESPONSES = [scope.value for scope in Scope if scope.value.partition(".")[0] in {"responses", "conversations"}] + [
-    Scope.MODELS_READ.value
+_GRACES = (("0", "Immediately"), ("1", "In 1 hour"), ("24", "In 24 hours"), ("168", "In 7 days"))
+_READ_SCOPES = [scope.value for scope in Scope if scope.value.endswith(".read")]
+_RESPONSES_SCOPES = [
+    *(scope.value for scope in Scope if scope.value.partition(".")[0] in {"responses", "conversations"}),
+    Scope.MODELS_READ.value,
 ]
 PRESETS: dict[str, tuple[str, str, list[str]]] = {
-    "full": ("Full", "Everything that the API offers.", [Scope.ALL.value]),
-    "responses": ("Responses only", "Create, read and delete responses and conversations; list models.", _RESPONSES),
-    "read": ("Read only", "Look at everything, change nothing and call no model.", _READING),
-    "custom": ("Scopes of your choice", "Tick them below.", []),
+    "full": ("All", "All permissions.", [Scope.ALL.value]),
+    "responses": (
+        "Responses only",
+        "Create, read and delete responses and conversations; list models.",
+        _RESPONSES_SCOPES,
+    ),
+    "read": ("Read only", "Read everything. No changes and no model calls.", _READ_SCOPES),
+    "custom": ("Restricted", "Select individual scopes.", []),
 }
-_MOST_ADDRESSES = 50
-_MOST_MODELS = 200
+# Every request with the key is compared with all of its addresses.
+_MAX_ADDRESSES = 50
+_MAX_MODELS = 200
 
 
-class ModelNames(forms.CharField):
-    """Model names, separated by commas; nothing: None, every model that the team has."""
+class ModelNamesField(forms.CharField):
+    """Model names separated by commas. An empty value becomes None, which allows all models of the team."""
 
     @override
     def prepare_value(self, value: Any) -> Any:
@@ -61,8 +67,8 @@ class ModelNames(forms.CharField):
         return bool(self.to_python(self.prepare_value(initial)) != self.to_python(data))
 
 
-class Addresses(ModelNames):
-    """Addresses and networks, one on a line or separated by commas; nothing: None, from anywhere."""
+class AddressesField(ModelNamesField):
+    """IP addresses and networks, separated by newlines or commas. An empty value becomes None, which allows any."""
 
     @override
     def prepare_value(self, value: Any) -> Any:
@@ -70,16 +76,17 @@ class Addresses(ModelNames):
 
     @override
     def to_python(self, value: Any) -> Any:
-        given = super().to_python(value) or []
-        if len(given) > _MOST_ADDRESSES:
-            message = f"At most {_MOST_ADDRESSES} addresses and networks."
+        entries = super().to_python(value) or []
+        if len(entries) > _MAX_ADDRESSES:
+            message = f"Enter at most {_MAX_ADDRESSES} addresses and networks."
             raise forms.ValidationError(message)
-        return [_network(each) for each in given] or None
+        return [_network(entry) for entry in entries] or None
 
     @override
     def has_changed(self, initial: Any, data: Any) -> bool:
         try:
             return bool((initial or None) != self.to_python(data))
+        # Invalid input differs from any stored value; validation reports the error later.
         except forms.ValidationError:
             return True
 
@@ -88,12 +95,12 @@ def _network(text: str) -> str:
     try:
         return str(ip_network(text, strict=False))
     except ValueError as error:
-        message = f"'{text}' is neither an address nor a network such as 203.0.113.0/24."
+        message = f"'{text}' is not an IP address or network, such as 203.0.113.0/24."
         raise forms.ValidationError(message) from error
 
 
-class Scopes(forms.MultipleChoiceField):
-    """The scopes of a key, or the tools; `*` swallows all others."""
+class PermissionsField(forms.MultipleChoiceField):
+    """Scopes or tools. `*` replaces all other choices."""
 
     @override
     def clean(self, value: Any) -> list[str]:
@@ -101,64 +108,70 @@ class Scopes(forms.MultipleChoiceField):
         return [Scope.ALL.value] if Scope.ALL.value in chosen else chosen
 
 
-def _model_names(**options: Any) -> ModelNames:
-    words = {"label": "Allowed models", "help_text": "Separated by commas. Empty: every model that the team has."}
+def _model_names(**options: Any) -> ModelNamesField:
+    texts = {
+        "label": "Allowed models",
+        "help_text": "Separated by commas. Leave empty to allow all models of the team.",
+    }
     widget = UnfoldAdminTextInputWidget(attrs={"placeholder": "gpt-4.1, demo"})
-    return ModelNames(required=False, widget=widget, **{**words, **options})
+    return ModelNamesField(required=False, widget=widget, **{**texts, **options})
 
 
-def _scopes(**options: Any) -> Scopes:
+def _scopes(**options: Any) -> PermissionsField:
     initial = {"initial": [Scope.ALL.value]}
-    return Scopes(choices=Scope.choices, widget=UnfoldAdminCheckboxSelectMultipleWidget, **{**initial, **options})
+    widget = UnfoldAdminCheckboxSelectMultipleWidget
+    return PermissionsField(choices=Scope.choices, widget=widget, **{**initial, **options})
 
 
-def _addresses() -> Addresses:
-    return Addresses(
+def _addresses() -> AddressesField:
+    return AddressesField(
         required=False,
-        label="Addresses",
+        label="Allowed IP addresses",
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "placeholder": "203.0.113.0/24\n2001:db8::/32"}),
-        help_text="Where it may be used from, one address or network on a line. Empty: from anywhere.",
+        help_text="One IP address or network per line. Leave empty to allow any address.",
     )
 
 
-def tool_kinds() -> Scopes:
-    """The tools of the server that a key or a team may use; none chosen: none."""
+def tool_kinds() -> PermissionsField:
+    """Return the form field for the hosted tools of a key or team; an empty choice allows none."""
     widget = UnfoldAdminCheckboxSelectMultipleWidget
-    return Scopes(choices=ToolKind.choices, widget=widget, initial=[ToolKind.ALL.value], required=False)
+    return PermissionsField(choices=ToolKind.choices, widget=widget, initial=[ToolKind.ALL.value], required=False)
 
 
 def model_names_of(teams: Iterable[str] | None) -> list[str]:
-    """The named models that any of these teams may use, at most 200; None: of all teams."""
-    # With fewer teams in sight, models that belong to other teams would look like everybody's.
+    """Return the names of at most 200 models that any of these teams may use; None means all teams."""
+    # Row-level security for fewer teams would hide the rows that restrict a model to other teams, and the model would
+    # look as if every team could use it.
     with scope.every_team():
         named = Model.objects.filter(enabled=True).exclude(name="*")
         if teams is not None:
             named = named.filter(Q(teams__isnull=True) | Q(teams__in=list(teams)))
-        return list(named.order_by("name").values_list("name", flat=True).distinct()[:_MOST_MODELS])
+        return list(named.order_by("name").values_list("name", flat=True).distinct()[:_MAX_MODELS])
 
 
 class NewKeyForm(forms.Form):
-    """What a new key is to be, in the order of the steps of its page."""
+    """A new key, in the order of the steps of its page."""
 
     team = forms.ModelChoiceField(Team.objects.none(), widget=UnfoldAdminSelectWidget, empty_label="Choose a team")
     name = forms.CharField(
         max_length=120,
         widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "checkout service, production"}),
-        help_text="Where the key will be used. It stands in lists and in the audit log.",
+        help_text="Where the key will be used. Shown in lists and in the audit log.",
     )
     purpose = forms.CharField(
         max_length=500,
         required=False,
-        widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "Answers customers; ask the shop crew"}),
-        help_text="What it is for, and who to ask about it.",
+        widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "Customer support; contact the shop team"}),
+        help_text="Purpose of the key, and a contact.",
     )
     preset = forms.ChoiceField(
-        choices=[(value, words[0]) for value, words in PRESETS.items()], required=False, initial="full"
+        choices=[(value, preset[0]) for value, preset in PRESETS.items()], required=False, initial="full"
     )
     scopes = _scopes(required=False, initial=[])
     models = forms.MultipleChoiceField(required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget, label="Models")
     allowed_models = _model_names(
-        label="Others", help_text="Separated by commas. Nothing here and nothing ticked: every model of the team."
+        label="Other models",
+        help_text="Separated by commas. Leave empty and select no model above to allow all models of the team.",
     )
     tools = tool_kinds()
     lifetime = forms.ChoiceField(
@@ -182,34 +195,37 @@ class NewKeyForm(forms.Form):
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or {}
         preset = cleaned.get("preset") or "custom"
+        # The preset decides, even if scopes were selected before it was chosen.
         if preset != "custom":
             cleaned["scopes"] = PRESETS[preset][2]
         elif not cleaned.get("scopes") and "scopes" not in self.errors:
-            self.add_error("scopes", "Choose at least one.")
+            self.add_error("scopes", "Select at least one scope.")
         if cleaned.get("lifetime") == "custom" and "expires_on" not in self.errors:
             day = cleaned.get("expires_on")
             if day is None or day < now().date():
-                self.add_error("expires_on", "Enter today or a later day.")
+                self.add_error("expires_on", "Enter today or a later date.")
         if "allowed_models" in cleaned and "models" in cleaned:
-            named = dict.fromkeys([*cleaned["models"], *(cleaned["allowed_models"] or ())])
-            cleaned["allowed_models"] = [*named] or None
+            # A dict removes duplicates and keeps the order.
+            names = dict.fromkeys([*cleaned["models"], *(cleaned["allowed_models"] or ())])
+            cleaned["allowed_models"] = [*names] or None
         return cleaned
 
     def expires_at(self, present: datetime) -> datetime | None:
-        """When the key ends to work."""
+        """Return the time from which the key is expired, or None."""
         lifetime = self.cleaned_data["lifetime"]
         if lifetime == "custom":
+            # The key works through the chosen day (UTC).
             return datetime.combine(self.cleaned_data["expires_on"] + timedelta(days=1), time(), tzinfo=UTC)
         return present + timedelta(days=int(lifetime)) if lifetime else None
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """The steps of the page: what each asks, and its fields."""
+        """Titles and fields of the page's steps."""
         names = [
-            ("Who and what for", ["team", "name", "purpose"]),
-            ("What it may do", []),
+            ("Details", ["team", "name", "purpose"]),
+            ("Permissions", []),
             ("Models and tools", ["models", "allowed_models", "tools"]),
-            ("How long, and from where", ["lifetime", "expires_on", "allowed_addresses"]),
+            ("Expiration and IP addresses", ["lifetime", "expires_on", "allowed_addresses"]),
         ]
         if not self["models"].field.choices:  # type: ignore[attr-defined]  # the field's own type is lost
             names[2][1].remove("models")
@@ -217,19 +233,20 @@ class NewKeyForm(forms.Form):
 
     @property
     def presets(self) -> list[dict[str, Any]]:
-        """The cards to choose from."""
+        """Permission presets as cards."""
         chosen = self["preset"].value() or "custom"
         return [
-            {"value": value, "title": title, "says": says, "chosen": value == chosen}
-            for value, (title, says, _) in PRESETS.items()
+            {"value": value, "title": title, "description": description, "chosen": value == chosen}
+            for value, (title, description, _) in PRESETS.items()
         ]
 
 
-def initial_like(key: ApiKey) -> dict[str, Any]:
-    """What the form of a new key begins with that is to be like another."""
-    preset = next((value for value, words in PRESETS.items() if sorted(words[2]) == sorted(key.scopes)), "custom")
+def initial_from(key: ApiKey) -> dict[str, Any]:
+    """Return the initial values of a new key that clones another."""
+    preset = next((value for value, preset in PRESETS.items() if sorted(preset[2]) == sorted(key.scopes)), "custom")
     return {
         "team": key.team_id,
+        # The maximum length of a name.
         "name": f"{key.name} (copy)"[:120],
         "purpose": key.purpose,
         "preset": preset,
@@ -241,7 +258,7 @@ def initial_like(key: ApiKey) -> dict[str, Any]:
 
 
 class KeyForm(forms.ModelForm[ApiKey]):
-    """What may be changed about a key."""
+    """Changes of an existing key."""
 
     scopes = _scopes()
     allowed_models = _model_names()
@@ -254,12 +271,11 @@ class KeyForm(forms.ModelForm[ApiKey]):
 
 
 class RotateKeyForm(forms.Form):
-    """How long the old secret goes on to work."""
+    """Grace period of the old secret."""
 
     grace = forms.ChoiceField(
-        choices=_GRACES, initial="24", label="The old secret ends", widget=UnfoldAdminRadioSelectWidget
+        choices=_GRACES, initial="24", label="The old secret expires", widget=UnfoldAdminRadioSelectWidget
     )
 
     def grace_period(self) -> timedelta:
-        """The same as a span of time."""
         return timedelta(hours=int(self.cleaned_data["grace"]))

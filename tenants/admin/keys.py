@@ -1,6 +1,9 @@
 # mypy: allow-subclassing-any
-"""API keys: made here with the secret shown once, rotated, disabled, revoked, never deleted. No page can show or change
-a secret."""
+"""Admin pages of API keys.
+
+Keys are created, rotated, disabled and revoked, but never deleted, as usage and audit records refer to them. A secret
+is shown once, when it is created.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -20,14 +23,14 @@ from console.widgets import badge, copyable, two_lines, when
 from kernel.clock import now
 from tenants import services
 from tenants.admin.key_actions import KEY_MANAGERS, KeyActions, may_manage_key
-from tenants.admin.key_forms import KeyForm, NewKeyForm, initial_like, model_names_of
+from tenants.admin.key_forms import KeyForm, NewKeyForm, initial_from, model_names_of
 from tenants.console.audited_admin import AuditedAdmin, actor
 from tenants.console.roles import CONTRIBUTORS, TeamScoped, everywhere, may, teams_for, teams_of
 from tenants.models import ApiKey, KeySource, Scope, ToolKind
 
 
 class StatusFilter(DropdownFilter):
-    """Keys that work, whose old secret works too, that are switched off, have expired, or were revoked."""
+    """Filters keys by status. "grace" means that the old secret still works after a rotation."""
 
     title = "status"
     parameter_name = "status"
@@ -37,14 +40,14 @@ class StatusFilter(DropdownFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         present = now()
-        living = queryset.filter(Q(expires_at=None) | Q(expires_at__gt=present), revoked_at=None)
+        valid = queryset.filter(Q(expires_at=None) | Q(expires_at__gt=present), revoked_at=None)
         match self.value():
             case "active":
-                return living.filter(disabled_at=None)
+                return valid.filter(disabled_at=None)
             case "grace":
-                return living.filter(disabled_at=None, old_until__gt=present)
+                return valid.filter(disabled_at=None, old_until__gt=present)
             case "disabled":
-                return living.filter(disabled_at__isnull=False)
+                return valid.filter(disabled_at__isnull=False)
             case "expired":
                 return queryset.filter(expires_at__lte=present, revoked_at=None)
             case "revoked":
@@ -53,13 +56,13 @@ class StatusFilter(DropdownFilter):
 
 
 class SourceFilter(DropdownFilter):
-    """Keys that people made; those of the playground, which live for minutes, only where they are asked for."""
+    """Filters keys by origin. Short-lived keys of the playground are hidden by default."""
 
-    title = "made for"
+    title = "origin"
     parameter_name = "source"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
-        return [("playground", "The playground"), ("all", "Everything")]
+        return [("playground", "Playground"), ("all", "All")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         match self.value():
@@ -71,7 +74,8 @@ class SourceFilter(DropdownFilter):
 
 
 def state_of(key: ApiKey) -> SafeString:
-    """What becomes of a request with this key, as a badge."""
+    """Return a badge with the effective status of a key."""
+    # In the order in which authentication checks them: the first one that applies is what clients get.
     present = now()
     if key.revoked_at is not None:
         return badge("revoked", "danger", f"since {key.revoked_at:%Y-%m-%d %H:%M} UTC")
@@ -87,7 +91,7 @@ def state_of(key: ApiKey) -> SafeString:
 
 
 class KeyColumns:
-    """The cells of a key."""
+    """Columns of a key."""
 
     @display(description="Name", ordering="name")
     def named(self, key: ApiKey) -> SafeString:
@@ -101,7 +105,7 @@ class KeyColumns:
     def public_id(self, key: ApiKey) -> SafeString:
         return copyable(key.pk)
 
-    @display(description="Made by")
+    @display(description="Created by")
     def owner(self, key: ApiKey) -> str:
         return key.created_by.get_username() if key.created_by else "–"
 
@@ -113,18 +117,18 @@ class KeyColumns:
     def old_secret(self, key: ApiKey) -> SafeString | str:
         if key.old_until is None:
             return "–"
-        verb = "works until" if key.old_until > now() else "ended"
-        used = f"last used {key.old_used_at:%Y-%m-%d %H:%M} UTC" if key.old_used_at else "not used since"
+        verb = "works until" if key.old_until > now() else "expired"
+        used = f"last used {key.old_used_at:%Y-%m-%d %H:%M} UTC" if key.old_used_at else "not used since the rotation"
         return two_lines(f"{key.old_name} {verb} {key.old_until:%Y-%m-%d %H:%M} UTC", used)
 
-    @display(description="May do")
+    @display(description="Permissions")
     def permissions(self, key: ApiKey) -> SafeString:
         limits = f"{self.model_list(key)} models, {self.tool_list(key)} tools"
         return two_lines(_shortened(self.scope_list(key)), _shortened(limits))
 
     @display(description="Scopes")
     def scope_list(self, key: ApiKey) -> str:
-        return "everything" if Scope.ALL.value in key.scopes else ", ".join(key.scopes)
+        return "all" if Scope.ALL.value in key.scopes else ", ".join(key.scopes)
 
     @display(description="Models")
     def model_list(self, key: ApiKey) -> str:
@@ -134,7 +138,7 @@ class KeyColumns:
     def tool_list(self, key: ApiKey) -> str:
         return "all" if ToolKind.ALL.value in key.tools else ", ".join(key.tools) or "none"
 
-    @display(description="Addresses")
+    @display(description="Allowed IP addresses")
     def address_list(self, key: ApiKey) -> str:
         return ", ".join(key.allowed_addresses) if key.allowed_addresses else "any"
 
@@ -142,11 +146,11 @@ class KeyColumns:
     def last_used(self, key: ApiKey) -> Any:
         return when(key.last_used_at) if key.last_used_at else "never"
 
-    @display(description="From")
+    @display(description="IP address")
     def last_origin(self, key: ApiKey) -> SafeString | str:
         if not key.last_used_address and not key.last_used_agent:
             return "–"
-        return two_lines(key.last_used_address or "unknown address", _shortened(key.last_used_agent, 32))
+        return two_lines(key.last_used_address or "unknown", _shortened(key.last_used_agent, 32))
 
     @display(description="Expires", ordering="expires_at")
     def expires(self, key: ApiKey) -> Any:
@@ -157,13 +161,13 @@ class KeyColumns:
         return when(key.created_at)
 
 
-def _shortened(words: str, most: int = 60) -> str:
-    return words if len(words) <= most else f"{words[: most - 1]}…"
+def _shortened(text: str, limit: int = 60) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 @register(ApiKey)
 class KeyAdmin(KeyActions, KeyColumns, AuditedAdmin, TeamScoped):
-    """Leads keep the keys of the team, developers those that they made; operators stop any, and make none."""
+    """API keys. Leads manage the keys of their team, developers their own. Operators disable any, but create none."""
 
     managers = KEY_MANAGERS
     form = KeyForm
@@ -192,7 +196,7 @@ class KeyAdmin(KeyActions, KeyColumns, AuditedAdmin, TeamScoped):
             ("History", {"fields": [("created", "owner"), ("last_used", "last_origin"), "old_secret"]}),
         ]
 
-    # -- what may be done ----------------------------------------------------------------------------------------------
+    # -- permissions ---------------------------------------------------------------------------------------------------
 
     @override
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -208,10 +212,10 @@ class KeyAdmin(KeyActions, KeyColumns, AuditedAdmin, TeamScoped):
             return may(request, KEY_MANAGERS | CONTRIBUTORS)
         return obj.revoked_at is None and may_manage_key(request, obj)
 
-    # -- making --------------------------------------------------------------------------------------------------------
+    # -- creation ------------------------------------------------------------------------------------------------------
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
-        """The form, and on success the page with the secret: it is in that answer and nowhere else."""
+        """Show the form; on success, show the secret once."""
         if not self.has_add_permission(request):
             raise PermissionDenied
         names = model_names_of(None if everywhere(request, CONTRIBUTORS) else teams_of(request, CONTRIBUTORS))
@@ -223,22 +227,21 @@ class KeyAdmin(KeyActions, KeyColumns, AuditedAdmin, TeamScoped):
         return TemplateResponse(request, "admin/tenants/apikey/add.html", context)
 
     def _initial(self, request: HttpRequest) -> dict[str, Any]:
-        """What the form begins with: another key, where the user may make one like it."""
-        model = self.get_object(request, request.GET.get("clone", ""))
-        if model is not None and may(request, CONTRIBUTORS, model):
-            return initial_like(model)
+        source = self.get_object(request, request.GET.get("clone", ""))
+        if source is not None and may(request, CONTRIBUTORS, source):
+            return initial_from(source)
         return {"team": request.GET.get("team")}
 
     def _create(self, request: HttpRequest, form: NewKeyForm) -> services.NewKey:
-        wanted = form.cleaned_data
+        cleaned = form.cleaned_data
         return services.create_key(
-            team=wanted["team"],
-            name=wanted["name"],
-            purpose=wanted["purpose"],
-            scopes=wanted["scopes"],
-            allowed_models=wanted["allowed_models"],
-            tools=wanted["tools"],
-            allowed_addresses=wanted["allowed_addresses"],
+            team=cleaned["team"],
+            name=cleaned["name"],
+            purpose=cleaned["purpose"],
+            scopes=cleaned["scopes"],
+            allowed_models=cleaned["allowed_models"],
+            tools=cleaned["tools"],
+            allowed_addresses=cleaned["allowed_addresses"],
             expires_at=form.expires_at(now()),
             actor=actor(request),
             created_by=request.user.pk,

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""Search engines for the tool `web_search`. Their keys go in and never come out."""
+"""Admin pages of search engines for web search. API keys are write-only."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ _HAS_KEY = ExpressionWrapper(~Q(api_key=""), output_field=BooleanField())
 
 
 class SearchEngineForm(forms.ModelForm[SearchEngine]):
-    """`new_api_key` is write-only: empty keeps what is stored."""
+    """A search engine. `new_api_key` is write-only; leaving it empty keeps the stored key."""
 
     base_url = forms.RegexField(
         r"^https?://[^\s/?#@]+(/[^\s?#]*)?$",
@@ -31,15 +31,15 @@ class SearchEngineForm(forms.ModelForm[SearchEngine]):
         max_length=2000,
         required=False,
         widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "http://searxng:8080"}),
-        help_text="Where it is. Empty: the public service; a SearXNG has none.",
-        error_messages={"invalid": "Enter an http or https address without a name, a password and a query."},
+        help_text="Leave empty to use the public service. Required for SearXNG.",
+        error_messages={"invalid": "Enter an http or https URL without user name, password and query."},
     )
     new_api_key = forms.CharField(
         required=False,
         strip=True,
         label="API key",
         widget=UnfoldAdminPasswordWidget(render_value=False, attrs={"autocomplete": "new-password"}),
-        help_text="Encrypted at rest and never shown again. Empty keeps what is stored.",
+        help_text="Encrypted at rest and never shown again. Leave empty to keep the stored key.",
     )
 
     class Meta:
@@ -48,19 +48,19 @@ class SearchEngineForm(forms.ModelForm[SearchEngine]):
 
     @override
     def clean(self) -> dict[str, Any]:
-        """A SearXNG is somebody's own; the others want a key."""
+        """Require a URL for SearXNG and a key for the public services."""
         given = super().clean() or {}
         url, kind = given.get("base_url") or "", given.get("kind")
         if kind == SearchKind.SEARXNG and not url and "base_url" not in self.errors:
-            self.add_error("base_url", "A SearXNG has no public service: say where yours is.")
+            self.add_error("base_url", "Enter the URL of your SearXNG instance; there is no public service.")
         if url:
             try:
                 parse_url(url)
             except EgressRefused:
-                self.add_error("base_url", "Enter an address in its plainest spelling.")
+                self.add_error("base_url", "Enter the URL in its plain form, without unusual notation.")
         has_key = given.get("new_api_key") or getattr(self.instance, "has_key", False)
         if kind in {SearchKind.TAVILY, SearchKind.BRAVE} and not has_key:
-            self.add_error("new_api_key", "This engine answers nobody without a key.")
+            self.add_error("new_api_key", "This search engine requires an API key.")
         return given
 
     @override
@@ -71,14 +71,14 @@ class SearchEngineForm(forms.ModelForm[SearchEngine]):
 
 
 class SearchEngineVisibilityInline(TeamsInline):
-    """The teams that search with an engine."""
+    """Teams that may use a search engine."""
 
     model = SearchEngineVisibility
 
 
 @register(SearchEngine)
 class SearchEngineAdmin(WriteOnlySecrets, SharedObjectAdmin):
-    """A team's own engine comes before everybody's. The column of keys is never read."""
+    """Search engines. The key column is never read, so it is never decrypted for a page."""
 
     form = SearchEngineForm
     secret_fields = ("new_api_key",)
@@ -97,8 +97,8 @@ class SearchEngineAdmin(WriteOnlySecrets, SharedObjectAdmin):
 
     @display(description="URL")
     def shown_url(self, engine: SearchEngine) -> SafeString:
-        return format_html('<code class="c-code">{}</code>', engine.base_url or "its public service")
+        return format_html('<code class="c-code">{}</code>', engine.base_url or "public service")
 
-    @display(description="Key")
+    @display(description="API key")
     def key_state(self, engine: Any) -> SafeString:
         return badge("set", "success") if engine.has_key else badge("none")

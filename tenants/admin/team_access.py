@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""What the platform offers to all teams or to some: models and connectors."""
+"""Shared parts of the admin pages of models, connectors and search engines, which all or some teams may use."""
 
 from typing import Any
 
@@ -14,24 +14,24 @@ from tenants.console.roles import ADMINISTRATORS_ONLY, ByRole, PlatformOnly
 
 
 class TeamsInline(ByRole, TabularInline):
-    """The teams that may use it; none: every team."""
+    """Teams that may use an object. Without any, every team may."""
 
     viewers = ADMINISTRATORS_ONLY
     extra = 0
     autocomplete_fields = ["team"]
     verbose_name = "team"
-    verbose_name_plural = "teams that may use it (none: every team)"
+    verbose_name_plural = "allowed teams (none means every team)"
 
 
 class SharedObjectAdmin(AuditedAdmin, PlatformOnly):
-    """Columns that say who may use a row, and whether anybody may. The list fetches `teams` beforehand."""
+    """Admin of an object with allowed teams. Subclasses prefetch `teams`, or each row of the list costs a query."""
 
     actions = None
     show_facets = admin.ShowFacets.NEVER
 
     @display(description="Teams")
     def visible_to(self, row: Any) -> str:
-        return ", ".join(team.name for team in row.teams.all()) or "every team"
+        return ", ".join(team.name for team in row.teams.all()) or "all teams"
 
     @display(description="Status", ordering="enabled")
     def state(self, row: Any) -> SafeString:

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""The tab of a team's members, and what leads do there: add somebody by name, change a role, remove."""
+"""Members tab of a team's page, with the actions of its leads: add, change and remove members."""
 
 from typing import Any
 
@@ -17,21 +17,21 @@ from tenants.console.audited_admin import actor
 from tenants.console.roles import LEADS, may
 from tenants.models import Membership, Role, Team
 
-MOST = 200
-_CONTENT = (("", "As the role has it"), ("yes", "Always"), ("no", "After a reveal"))
+MAX_MEMBERS = 200
+_CONTENT = (("", "Role default"), ("yes", "Always"), ("no", "After a reveal"))
 _READS: dict[str, bool | None] = {"": None, "yes": True, "no": False}
-_LAST = "A team keeps at least one lead. Make somebody else a lead first."
+LAST_LEAD = "A team needs at least one lead. Make another member a lead first."
 
 
 class PersonForm(forms.Form):
-    """Who is to belong to the team, and as what. People are named, never listed."""
+    """A new member. The person is entered by name: leads must not see a list of all users."""
 
     person = forms.CharField(max_length=254)
     role = forms.ChoiceField(choices=Role.choices, initial=Role.DEVELOPER)
 
 
 class MemberForm(forms.Form):
-    """What becomes of a member."""
+    """Changes of a member."""
 
     member = forms.IntegerField()
     role = forms.ChoiceField(choices=Role.choices)
@@ -39,20 +39,21 @@ class MemberForm(forms.Form):
 
 
 def tab_url(team: Team, name: str) -> str:
-    """The address of a tab."""
+    """Return the URL of a tab of the team's page."""
     return f"{reverse('admin:tenants_team_change', args=[team.pk])}?tab={name}"
 
 
 @tab("members", title="Members", template="admin/tenants/team/members.html")
 def members_of(request: HttpRequest, team: Team) -> dict[str, Any]:
-    """The members by name, and for leads the forms."""
-    found = Membership.objects.filter(team=team).select_related("user").order_by("user__username")[: MOST + 1]
+    """Return the context of the members tab."""
+    # One more than is shown tells whether the list is cut.
+    found = Membership.objects.filter(team=team).select_related("user").order_by("user__username")[: MAX_MEMBERS + 1]
     rows = list(found)
     content = {value: key for key, value in _READS.items()}
     return {
-        "rows": [{"member": row, "content": content[row.view_content]} for row in rows[:MOST]],
-        "is_cut": len(rows) > MOST,
-        "most": MOST,
+        "rows": [{"member": row, "content": content[row.view_content]} for row in rows[:MAX_MEMBERS]],
+        "is_cut": len(rows) > MAX_MEMBERS,
+        "most": MAX_MEMBERS,
         "roles": Role.choices,
         "contents": _CONTENT,
         "may_manage": may(request, LEADS, team),
@@ -61,10 +62,10 @@ def members_of(request: HttpRequest, team: Team) -> dict[str, Any]:
 
 
 class MemberActions(ModelAdmin):
-    """What the forms of the tab do."""
+    """View that handles the forms of the members tab."""
 
     def members_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """POST only: `do` says what. Only leads of this very team (and administrators) get here."""
+        """Add, change or remove a member, as the field `do` says. Only for leads of this team and administrators."""
         team = self.get_object(request, object_id)
         if team is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[no-any-return]
@@ -82,20 +83,20 @@ class MemberActions(ModelAdmin):
                 case "remove":
                     return self._remove(request, team) or back
         except members.LastLead:
-            messages.error(request, _LAST)
+            messages.error(request, LAST_LEAD)
         return back
 
     def _add(self, request: HttpRequest, team: Team) -> None:
         form = PersonForm(request.POST)
         person = members.find_person(form.cleaned_data["person"].strip()) if form.is_valid() else None
         if person is None:
-            messages.error(request, "Nobody with exactly this username or e-mail address may sign in.")
+            messages.error(request, "There is no active user with exactly this username or e-mail address.")
             return
         role = Role(form.cleaned_data["role"])
         if members.add_member(team=team, user=person, role=role, actor=actor(request)) is None:
-            messages.info(request, f"{person.get_username()} is a member already.")
+            messages.info(request, f"{person.get_username()} is already a member.")
         else:
-            messages.success(request, f"{person.get_username()} is a member of {team.name} now.")
+            messages.success(request, f"{person.get_username()} is now a member of {team.name}.")
 
     def _change(self, request: HttpRequest, team: Team) -> None:
         form = MemberForm(request.POST)
@@ -106,10 +107,10 @@ class MemberActions(ModelAdmin):
         reads = _READS[form.cleaned_data["content"]]
         role = Role(form.cleaned_data["role"])
         members.change_member(member=member, role=role, view_content=reads, actor=actor(request))
-        messages.success(request, f"{member.user.get_username()} is {role.label.lower()} of {team.name}.")
+        messages.success(request, f"{member.user.get_username()} is now {role.label.lower()} of {team.name}.")
 
     def _remove(self, request: HttpRequest, team: Team) -> HttpResponse | None:
-        """Ask first, unless the question was answered."""
+        """Remove a member if the request confirms it, otherwise return the confirmation page."""
         member = self._member(team, request.POST.get("member"))
         if member is None:
             messages.error(request, "Nothing was changed.")
@@ -119,7 +120,7 @@ class MemberActions(ModelAdmin):
             context |= {"team": team, "member": member, "back": tab_url(team, "members")}
             return TemplateResponse(request, "admin/tenants/team/remove.html", context)
         members.remove_member(member=member, actor=actor(request))
-        messages.success(request, f"{member.user.get_username()} is no member of {team.name} any more.")
+        messages.success(request, f"{member.user.get_username()} is no longer a member of {team.name}.")
         return None
 
     def _member(self, team: Team, pk: str | None) -> Membership | None:

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""Teams and their members."""
+"""Admin pages of teams and their members."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from typing_extensions import override
 from console.widgets import badge, copyable, tone, two_lines, when
 from tenants import members, services
 from tenants.admin.key_forms import tool_kinds
-from tenants.admin.team_members import MemberActions, tab_url
+from tenants.admin.team_members import LAST_LEAD, MemberActions, tab_url
 from tenants.admin.team_tabs import SETTINGS, tabs_for
 from tenants.console.audited_admin import AuditedAdmin, actor
 from tenants.console.roles import ADMINISTRATORS_ONLY, LEADS, OPERATORS, TeamScoped, may
@@ -29,7 +29,7 @@ ROLE_TONES = {Role.TEAM_LEAD.value: "primary", Role.DEVELOPER.value: "info"}
 
 
 class TeamForm(forms.ModelForm[Team]):
-    """A team's name and settings, with their units."""
+    """Name and settings of a team."""
 
     tools = tool_kinds()
 
@@ -46,31 +46,30 @@ class TeamForm(forms.ModelForm[Team]):
         ]
         labels = {
             "disconnect_grace_seconds": "Grace after disconnect (seconds)",
-            "log_retention_hours": "Event log kept (hours)",
+            "log_retention_hours": "Event log retention (hours)",
         }
 
 
 class MembershipForm(forms.ModelForm[Membership]):
-    """A member's role and right to read content."""
+    """Role of a member and their right to read content."""
 
     class Meta:
         model = Membership
         fields = ["user", "team", "role", "view_content"]
 
     def clean_role(self) -> str:
-        """A team keeps its last lead."""
+        """Refuse to demote the last lead of a team."""
         role: str = self.cleaned_data["role"]
         if self.instance.pk and role != Role.TEAM_LEAD:
             stored = Membership.objects.get(pk=self.instance.pk)
             if _is_last_lead(stored):
-                message = "A team keeps at least one lead. Make somebody else a lead first."
-                raise forms.ValidationError(message)
+                raise forms.ValidationError(LAST_LEAD)
         return role
 
 
 @register(Team)
 class TeamAdmin(MemberActions, AuditedAdmin, TeamScoped):
-    """Teams: a page of tabs for each. They are never deleted here: their responses, ledger and audit log stay."""
+    """Teams, each with a page of tabs. They cannot be deleted, as responses, usage records and audit events remain."""
 
     managers = OPERATORS
     form = TeamForm
@@ -86,7 +85,7 @@ class TeamAdmin(MemberActions, AuditedAdmin, TeamScoped):
         (None, {"fields": ["name", ("public_id", "created")]}),
         ("Runs and logs", {"fields": [("disconnect_grace_seconds", "log_retention_hours"), "full_text_search"]}),
         ("Vector stores", {"fields": ["embedding_model"]}),
-        ("Tools of the server", {"fields": ["tools", "image_model"]}),
+        ("Hosted tools", {"fields": ["tools", "image_model"]}),
     ]
 
     @override
@@ -120,7 +119,7 @@ class TeamAdmin(MemberActions, AuditedAdmin, TeamScoped):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """One of the tabs; the form of the settings is the one that is posted to."""
+        """Show one of the tabs. Only the settings tab contains the form of Django's change view."""
         team = self.get_object(request, unquote(object_id))
         if team is None or not self.has_view_permission(request, team):
             return super().change_view(request, object_id, form_url, extra_context)  # type: ignore[no-any-return]
@@ -136,7 +135,7 @@ class TeamAdmin(MemberActions, AuditedAdmin, TeamScoped):
         return TemplateResponse(request, "admin/tenants/team/page.html", {**page, **context})
 
     def suspend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask, and on POST refuse all keys of the team, or take them again."""
+        """Show the confirmation page; on POST, suspend or resume the team."""
         team = self.get_object(request, object_id)
         if team is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
@@ -147,13 +146,14 @@ class TeamAdmin(MemberActions, AuditedAdmin, TeamScoped):
             page = {**self.admin_site.each_context(request), "opts": self.opts, "title": title}
             context = {**page, "team": team, "original": team, "back": tab_url(team, "danger")}
             return TemplateResponse(request, "admin/tenants/team/suspend.html", context)
+        # Explicit and not a toggle: a page that is out of date must not do the opposite of what it shows.
         suspends = request.POST.get("do") == "suspend"
         services.suspend_team(team=team, suspended=suspends, actor=actor(request))
-        words = "suspended: its keys are refused" if suspends else "resumed: its keys work again"
-        messages.success(request, f"The team {team.name} is {words}, everywhere within two seconds.")
+        result = "was suspended. Its keys stop working" if suspends else "was resumed. Its keys work again"
+        messages.success(request, f"The team {team.name} {result} everywhere within two seconds.")
         return HttpResponseRedirect(tab_url(team, "danger"))
 
-    # -- showing -------------------------------------------------------------------------------------------------------
+    # -- columns -------------------------------------------------------------------------------------------------------
 
     @display(description="Status")
     def state(self, team: Team) -> SafeString:
@@ -178,7 +178,7 @@ class TeamAdmin(MemberActions, AuditedAdmin, TeamScoped):
         seconds = team.disconnect_grace_seconds
         return "to the end" if seconds is None else f"{seconds} s"
 
-    @display(description="Event log kept")
+    @display(description="Event log retention")
     def log_retention(self, team: Team) -> str:
         return f"{team.log_retention_hours} h"
 
@@ -189,8 +189,7 @@ class TeamAdmin(MemberActions, AuditedAdmin, TeamScoped):
 
 @register(Membership)
 class MemberAdmin(AuditedAdmin, TeamScoped):
-    """Who belongs to which team, and as what. Leads change and remove members here, and add them on the team's page,
-    where people are named and not listed."""
+    """Members of teams. Leads change and remove members here, and add them by name on the team's page."""
 
     managers = LEADS
     form = MembershipForm
@@ -210,19 +209,20 @@ class MemberAdmin(AuditedAdmin, TeamScoped):
 
     @override
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody removes the last lead of a team."""
+        """Refuse to remove the last lead of a team."""
         return may(request, LEADS, obj) and not (obj is not None and _is_last_lead(obj))
 
     @override
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         try:
+            # Repeated here under a lock: `has_delete_permission` is only a first look.
             members.check_not_last_lead(obj)
         except members.LastLead as last:
             raise PermissionDenied from last
         super().delete_model(request, obj)
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        # Django would link the user to a page that is not for everybody.
+        # `person` instead of `user`: Django would link to the user's page, which most roles may not open.
         return ["person", "team", "role", "view_content"] if obj else self.fields
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
@@ -240,7 +240,7 @@ class MemberAdmin(AuditedAdmin, TeamScoped):
     def reads(self, member: Membership) -> str:
         return "yes" if member.reads_content else "after a reveal"
 
-    @display(description="May sign in here", boolean=True)
+    @display(description="Can sign in", boolean=True)
     def signs_in(self, member: Membership) -> bool:
         return member.user.is_active and member.user.is_staff
 

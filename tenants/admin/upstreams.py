@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""Upstreams and the models that are routed to them. An upstream's key goes in here and never comes out again."""
+"""Admin pages of upstreams and models. API keys of upstreams are write-only."""
 
 from typing import Any
 
@@ -31,16 +31,16 @@ _HAS_KEY = ExpressionWrapper(~Q(api_key=""), output_field=BooleanField())
 
 
 class UpstreamForm(forms.ModelForm[Upstream]):
-    """`new_api_key` is write-only: empty keeps what is stored."""
+    """An upstream. `new_api_key` is write-only; leaving it empty keeps the stored key."""
 
-    # Beside the model's field, whose validator knows no host without a dot, such as a container's.
+    # Replaces the model's field, whose validator rejects hosts without a dot, such as those of containers.
     address = forms.RegexField(
         r"^https?://[^\s/?#]+(/[^\s?#]*)?$",
         label="Base URL",
         max_length=200,
         widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "https://api.openai.com/v1"}),
         help_text="Up to and including /v1.",
-        error_messages={"invalid": "Enter an http or https address without a query."},
+        error_messages={"invalid": "Enter an http or https URL without a query."},
     )
     new_api_key = forms.CharField(
         required=False,
@@ -49,7 +49,7 @@ class UpstreamForm(forms.ModelForm[Upstream]):
         widget=UnfoldAdminPasswordWidget(render_value=False, attrs={"autocomplete": "new-password"}),
         help_text="Encrypted at rest and never shown again.",
     )
-    forget_api_key = forms.BooleanField(required=False, label="Forget the stored key", widget=UnfoldBooleanSwitchWidget)
+    forget_api_key = forms.BooleanField(required=False, label="Remove the stored key", widget=UnfoldBooleanSwitchWidget)
 
     class Meta:
         model = Upstream
@@ -60,12 +60,12 @@ class UpstreamForm(forms.ModelForm[Upstream]):
         super().__init__(*args, **kwargs)
         self.initial.setdefault("address", self.instance.base_url)
         if getattr(self.instance, "has_key", False):
-            self.fields["new_api_key"].help_text = "A key is set. Leave this empty to keep it."
+            self.fields["new_api_key"].help_text = "A key is set. Leave empty to keep it."
         else:
             self.fields.pop("forget_api_key", None)
 
     def clean_address(self) -> str:
-        """Without a slash at the end, as paths are appended to it."""
+        """Remove the trailing slash, as paths are appended to the URL."""
         return str(self.cleaned_data["address"]).rstrip("/")
 
     @override
@@ -78,14 +78,14 @@ class UpstreamForm(forms.ModelForm[Upstream]):
 
 
 class HealthColumn(UnfoldAdmin):
-    """A column that says how a row fares, and the same on its page. One look for a whole list."""
+    """Adds the success rate of calls to a list and to the page of an object. Takes one lookup for a whole list."""
 
     def health_key(self, row: Any) -> tuple[str, str]:
-        """The upstream and the model whose calls count for a row."""
+        """Return the upstream id and the model whose calls count for a row; an empty model means all of them."""
         raise NotImplementedError
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """The list, whose rows know how they fare."""
+        """Return the list, with the call health of each row attached."""
         changelist, found = super().get_changelist_instance(request), health_by_route()
         for row in changelist.result_list:
             row.call_health = found.get(self.health_key(row))
@@ -108,7 +108,7 @@ class HealthColumn(UnfoldAdmin):
 
 @register(Upstream)
 class UpstreamAdmin(HealthColumn, WriteOnlySecrets, AuditedAdmin, PlatformOnly):
-    """Servers that answer for models. The key column is never read: not decrypted, not sent to a page."""
+    """Upstreams. The key column is never read, so it is never decrypted for a page."""
 
     form = UpstreamForm
     secret_fields = ("new_api_key", "forget_api_key")
@@ -131,7 +131,7 @@ class UpstreamAdmin(HealthColumn, WriteOnlySecrets, AuditedAdmin, PlatformOnly):
 
     @override
     def health_key(self, row: Any) -> tuple[str, str]:
-        """All calls of the upstream."""
+        """Return the key for all calls of the upstream."""
         return row.pk, ""
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[Any, Any]]:
@@ -173,7 +173,7 @@ class UpstreamAdmin(HealthColumn, WriteOnlySecrets, AuditedAdmin, PlatformOnly):
 
 
 class UpstreamFilter(DropdownFilter):
-    """The models of one upstream; knows its name without reading its key."""
+    """Filters models by upstream. Unlike Django's filter, it does not read the upstreams' keys."""
 
     title = "upstream"
     parameter_name = "upstream"
@@ -186,14 +186,14 @@ class UpstreamFilter(DropdownFilter):
 
 
 class VisibilityInline(TeamsInline):
-    """The teams that may use a model."""
+    """Teams that may use a model."""
 
     model = ModelVisibility
 
 
 @register(Model)
 class ModelAdmin(HealthColumn, SharedObjectAdmin):
-    """Public model names, where they lead, and what can be asked of them."""
+    """Models with their routes, prices and capabilities."""
 
     form = CapabilityForm
     list_display = ["name", "route", "health", "price_list", "special", "visible_to", "state", "created"]
@@ -212,7 +212,7 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
 
     @override
     def health_key(self, row: Any) -> tuple[str, str]:
-        """The calls of the name; of `*`, all of the upstream."""
+        """Return the key for the calls of the model, or for all calls of the upstream for `*`."""
         return row.upstream_id, "" if row.name == "*" else row.name
 
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
@@ -220,9 +220,9 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
             kwargs["queryset"] = Upstream.objects.defer("api_key").order_by("name")
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
-    @display(description="Answered by")
+    @display(description="Upstream")
     def route(self, model: Model) -> SafeString:
-        name = model.upstream_model or ("the same name" if model.name == "*" else model.name)
+        name = model.upstream_model or ("same name" if model.name == "*" else model.name)
         return format_html('{} <span class="c-arrow">→</span> <code class="c-code">{}</code>', model.upstream, name)
 
     @display(description="USD per million tokens")
@@ -233,7 +233,7 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
         cached = f"{amount(prices.cached_input_price)} cached, " if prices.cached_input_price is not None else ""
         return two_lines(f"{amount(prices.input_price)} in", f"{cached}{amount(prices.output_price)} out")
 
-    @display(description="Special")
+    @display(description="Capabilities")
     def special(self, model: Model) -> SafeString | str:
-        said = capability_labels(model)
-        return two_lines(said[0], ", ".join(said[1:])) if said else "–"
+        labels = capability_labels(model)
+        return two_lines(labels[0], ", ".join(labels[1:])) if labels else "–"

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""The usage ledger: one row per upstream call."""
+"""Admin pages of usage records, one row per upstream call."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ OUTCOME_TONES = {
 
 @register(UsageRecord)
 class UsageAdmin(LogAdmin, TeamScoped):
-    """One row per upstream call."""
+    """Usage records of upstream calls."""
 
     list_display = [
         "time", "team_name", "key", "subject", "served", "outcome_badge", "tokens_in", "tokens_out", "took",
@@ -35,7 +35,7 @@ class UsageAdmin(LogAdmin, TeamScoped):
         ("api_key", AutocompleteSelectFilter),
         exact("model", "model"),
         exact("outcome", "outcome"),
-        exact("object_id", "response or completion id"),
+        exact("object_id", "response or completion ID"),
     ]
     list_prefetch = ("team", "api_key")
     ordering = ["-occurred_at", "-id"]
@@ -69,7 +69,7 @@ class UsageAdmin(LogAdmin, TeamScoped):
         url = reverse("admin:responses_response_change", args=[row.object_id]) if is_response else None
         return copyable(row.object_id, href=url)
 
-    @display(description="Request")
+    @display(description="Request ID")
     def request_link(self, row: UsageRecord) -> SafeString | str:
         return copyable(row.request_id) if row.request_id else "–"
 
@@ -92,14 +92,14 @@ class UsageAdmin(LogAdmin, TeamScoped):
 
     @display(description="Input")
     def input(self, row: UsageRecord) -> SafeString | str:
-        estimate = badge("estimated", "warning", "The upstream said nothing; counted by us.") if row.estimated else ""
+        estimate = badge("estimated", "warning", "The upstream reported no usage.") if row.estimated else ""
         return format_html("{} {}", f"{row.input_tokens:,}", estimate)
 
     @display(description="Cached")
     def cached(self, row: UsageRecord) -> str:
         return f"{row.cached_tokens:,}"
 
-    @display(description="Written to the cache")
+    @display(description="Cache writes")
     def cache_written(self, row: UsageRecord) -> str:
         return f"{row.cache_write_tokens:,}"
 
@@ -111,6 +111,6 @@ class UsageAdmin(LogAdmin, TeamScoped):
     def reasoning(self, row: UsageRecord) -> str:
         return f"{row.reasoning_tokens:,}"
 
-    @display(description="Took")
+    @display(description="Duration")
     def took(self, row: UsageRecord) -> str:
         return duration(row.duration_ms)

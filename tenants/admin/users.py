@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""The people who sign in. What they may do follows from their memberships, not from Django's groups."""
+"""Admin pages of users. Permissions follow from memberships and staff roles; Django's groups are not used."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ from tenants.console.audited_admin import AuditedAdmin, audit_row
 from tenants.console.roles import ADMINISTRATORS_ONLY, ByRole, PlatformOnly, may
 from tenants.models import Membership, StaffMember
 
-# What a person signs in with is shown and taken away on the person's page, and nowhere else.
+# Credentials and sessions are shown and removed only on the user's page. Django's groups have no effect here.
 admin.site.unregister([User, Group, EmailAddress, Authenticator, UserSession, SocialAccount, SocialApp, SocialToken])
 
 
@@ -36,7 +36,7 @@ _FACTORS = {Authenticator.Type.TOTP: "app", Authenticator.Type.WEBAUTHN: "passke
 
 
 class TeamInline(ByRole, TabularInline):
-    """The teams of a person."""
+    """Teams of a user."""
 
     viewers = ADMINISTRATORS_ONLY
     model = Membership
@@ -47,7 +47,7 @@ class TeamInline(ByRole, TabularInline):
 
 
 class StaffInline(ByRole, TabularInline):
-    """The role of a person on the whole platform."""
+    """Role of a user on the whole platform."""
 
     viewers = ADMINISTRATORS_ONLY
     model = StaffMember
@@ -59,7 +59,7 @@ class StaffInline(ByRole, TabularInline):
 
 @register(User)
 class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[type-arg]  # not generic at run time
-    """Administrators, staff, and members of teams. Roles are given by administrators alone."""
+    """Users: administrators, staff and members of teams. Only administrators assign roles."""
 
     managers = ADMINISTRATORS_ONLY
     form = UserChangeForm
@@ -96,6 +96,7 @@ class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[ty
     @override
     def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:
         response = super().user_change_password(request, id, form_url)
+        # The view also handles its own errors; only a redirect means that the password was changed.
         changed = self.get_object(request, id) if request.method == "POST" and response.status_code == 302 else None
         if changed is not None:
             audit_row(request, changed, "password_changed")
@@ -119,7 +120,7 @@ class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[ty
         kinds = {each.type for each in user.authenticator_set.all()} - {Authenticator.Type.RECOVERY_CODES}
         return format_html_join(" ", "{}", ((badge(_FACTORS[kind], "success"),) for kind in sorted(kinds))) or "–"
 
-    # -- signing somebody out ------------------------------------------------------------------------------------------
+    # -- sign out ------------------------------------------------------------------------------------------------------
 
     def has_sign_out_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         return may(request, ADMINISTRATORS_ONLY)
@@ -128,7 +129,7 @@ class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[ty
         description="Sign out and reset", url_path="sign-out", icon="logout", permissions=["sign_out"]
     )
     def sign_out(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask, and on POST end all sessions of somebody, and take away second factors if that is wanted."""
+        """Show the confirmation page; on POST, end all sessions and optionally remove the second factors."""
         user = self.get_object(request, unquote(object_id))
         if user is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
@@ -142,7 +143,7 @@ class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[ty
             ended += 1
         factors = Authenticator.objects.filter(user=user).delete()[0] if "factors" in request.POST else 0
         audit_row(request, user, "signed_out", after={"sessions": ended, "second_factors_removed": factors})
-        messages.success(request, f"{ended} sessions ended, {factors} second factors removed.")
+        messages.success(request, f"Ended {ended} sessions and removed {factors} second factors.")
         return HttpResponseRedirect(reverse("admin:auth_user_change", args=[user.pk]))
 
     @display(description="Last seen", ordering="last_login")

@@ -1,1 +1,1 @@
-"""The parts of the console that know teams: site, roles, content access, audit, sockets."""
+"""Parts of the admin console that depend on teams: pages, roles, content access, audit and WebSockets."""

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""Every object that the admin makes, changes or deletes leaves a line in the audit log, in the same transaction."""
+"""Auditing of changes made in the admin, in the same transaction as the change."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -18,7 +18,7 @@ _MASK = "•••"
 
 
 def actor(request: HttpRequest) -> str:
-    """Who the audit log names."""
+    """Return the user as recorded in the audit log."""
     return f"user:{request.user.get_username()}"
 
 
@@ -33,7 +33,7 @@ def audit_row(
     team_id: str | None = None,
     target: str = "",
 ) -> None:
-    """Write `<kind>.<verb>` about a row, or another `action`; team and target are the row's unless they are given."""
+    """Write an audit line `<kind>.<verb>` about a row, or another `action`. Team and target default to the row's."""
     kind = str(row._meta.verbose_name).lower().replace(" ", "_")  # noqa: SLF001 - Django's documented API for models
     audit(
         team_id=team_id or (row.pk if isinstance(row, Team) else getattr(row, "team_id", None)),
@@ -47,7 +47,7 @@ def audit_row(
 
 
 class AuditedAdmin(ModelAdmin):
-    """Notes what its forms save and delete: the changed fields with their old and new values, secrets masked."""
+    """Audits what its forms save and delete: the changed fields with their old and new values, with secrets masked."""
 
     def save_model(self, request: HttpRequest, obj: Model, form: BaseModelForm[Any], change: Any) -> None:
         super().save_model(request, obj, form, change)
@@ -55,7 +55,7 @@ class AuditedAdmin(ModelAdmin):
         audit_row(request, obj, "updated" if change else "created", before=before, after=_cleaned(form))
 
     def save_formset(self, request: HttpRequest, form: Any, formset: Any, change: Any) -> None:
-        # Django empties the primary keys of the rows that it deletes.
+        # Collected first, as Django empties the primary keys of rows that it deletes.
         formset_keys = {id(row_form.instance): row_form.instance.pk for row_form in formset.forms}
         super().save_formset(request, form, formset, change)
         forms = {id(row_form.instance): row_form for row_form in formset.forms}
@@ -73,12 +73,13 @@ class AuditedAdmin(ModelAdmin):
         audit_deleted(request, obj, row_pk=row_pk)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        # One by one, so that each deletion is audited.
         for row in queryset:
             self.delete_model(request, row)
 
 
 def audit_deleted(request: HttpRequest, row: Model, *, row_pk: Any) -> None:
-    """Write that a row is gone; Django has emptied its primary key by then."""
+    """Audit the deletion of a row. `row_pk` is its primary key, which Django has emptied by then."""
     row.pk = row_pk
     audit_row(request, row, "deleted", before={"object": str(row)})
 

@@ -1,9 +1,10 @@
 # mypy: allow-subclassing-any
-"""Who may do what in the admin: the one place where roles become permissions.
+"""Permissions in the admin, derived from roles.
 
 Administrators (superusers) may do everything that a page offers. Operators and platform auditors see every team,
-members the rows of their own; on a page that names `managers`, those roles also write. The database enforces the same
-once more (`TeamScopeMiddleware`). Who may read content is decided in `tenants.console.content_access`.
+members the rows of their own teams. The roles in `managers` of a page may also write. Row-level security enforces the
+same limits in the database (`TeamScopeMiddleware`). Reading content is a separate permission, see
+`tenants.console.content_access`.
 """
 
 from collections.abc import Set as AbstractSet
@@ -22,6 +23,7 @@ Roles = AbstractSet[AnyRole]
 STAFF: frozenset[AnyRole] = frozenset(StaffRole)
 MEMBERS: frozenset[AnyRole] = frozenset(Role)
 EVERY_ROLE: frozenset[AnyRole] = STAFF | MEMBERS
+# Administrators pass every check, so an empty set leaves only them.
 ADMINISTRATORS_ONLY: frozenset[AnyRole] = frozenset()
 LEADS: frozenset[AnyRole] = frozenset({Role.TEAM_LEAD})
 OPERATORS: frozenset[AnyRole] = frozenset({StaffRole.OPERATOR})
@@ -29,26 +31,26 @@ CONTRIBUTORS: frozenset[AnyRole] = frozenset({Role.TEAM_LEAD, Role.DEVELOPER})
 
 
 def everywhere(request: HttpRequest, roles: Roles = EVERY_ROLE) -> bool:
-    """Whether the user may in every team: administrators always, staff where their role is named."""
+    """Return true if the user has one of the roles in every team. Administrators always do, staff by their role."""
     who = viewer(request)
     return who.is_administrator or who.staff in roles
 
 
 def teams_of(request: HttpRequest, roles: Roles = EVERY_ROLE) -> list[str]:
-    """The teams of which the user is a member with one of these roles."""
+    """Return the ids of the teams in which the user has one of these roles."""
     return [team_id for team_id, role in viewer(request).roles.items() if role in roles]
 
 
 def teams_for(request: HttpRequest, roles: Roles = EVERY_ROLE) -> QuerySet[Team]:
-    """The teams that the user may choose in a form, by name."""
+    """Return the teams that the user may choose in a form, ordered by name."""
     teams = Team.objects.order_by("name")
     return teams if everywhere(request, roles) else teams.filter(pk__in=teams_of(request, roles))
 
 
 def may(request: HttpRequest, roles: Roles, row: Model | None = None) -> bool:
-    """Whether the user may: administrators always, others where one of their roles is among these.
+    """Return true if the user has one of these roles in the team of `row`. Administrators always pass.
 
-    Without a row: in any team. With a row that belongs to no team: administrators and staff only.
+    Without a row, a role in any team suffices. For a row without a team, only administrators and staff pass.
     """
     if everywhere(request, roles):
         return True
@@ -61,7 +63,7 @@ def _team_of(row: Model) -> str | None:
 
 
 class ByRole:
-    """The permissions of a page or an inline by role; comes before Django's class in the bases."""
+    """Permissions of an admin page or inline by role. Must precede Django's class in the list of bases."""
 
     viewers: Roles = EVERY_ROLE
     managers: Roles = ADMINISTRATORS_ONLY
@@ -82,12 +84,12 @@ class ByRole:
         return may(request, ADMINISTRATORS_ONLY, obj)
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, *args: Any) -> HttpResponse:
-        """What is not there, or not for the user, is a 404; Django would lead to the home page."""
+        """Raise a 404 for an object that does not exist for the user. Django would redirect to the home page."""
         raise Http404
 
 
 class TeamScoped(ByRole, ModelAdmin):
-    """A page of rows that belong to teams; `team_field` leads from a row to its team's id."""
+    """Admin page of rows that belong to teams. `team_field` is the lookup of the team's id."""
 
     team_field = "team_id"
 
@@ -99,7 +101,7 @@ class TeamScoped(ByRole, ModelAdmin):
 
 
 class PlatformOnly(ByRole, ModelAdmin):
-    """A page of what belongs to no team: staff look at it, operators keep it."""
+    """Admin page of objects that belong to no team: staff view them, operators manage them."""
 
     viewers = STAFF
     managers = OPERATORS

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""Forms with secrets: who may not enter them sees whether they are set, and cannot send them to another address."""
+"""Forms with write-only secrets."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from unfold.admin import ModelAdmin
 
 from tenants.console.roles import ADMINISTRATORS_ONLY, Roles, may
 
-_SET = "Set. Only those who keep secrets may change it."
-_NOT_SET = "Not set. Only those who keep secrets may enter it."
-_BOUND = "Only those who keep secrets may change it while one is set: it would be sent there."
+_SET = "Set. You do not have permission to change it."
+_NOT_SET = "Not set. You do not have permission to enter it."
+_BOUND = "You cannot change this while a secret is set, because the secret would be sent to the new address."
 
 
 class WriteOnlySecrets(ModelAdmin):
-    """Administrators enter secrets, and `secret_managers`; for others who may save the form the fields are disabled.
+    """Restricts secrets in a form to administrators and `secret_managers`; for other users the fields are disabled.
 
     `is_set_annotation` names the query set annotation that is true where a secret is stored. `destination_field` names
     the form field with the address that receives the secret.
@@ -26,7 +26,7 @@ class WriteOnlySecrets(ModelAdmin):
     is_set_annotation = "has_key"
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: Any = None, **kwargs: Any) -> Any:
-        """The form, or the same with disabled fields, which take nothing that is sent."""
+        """Return the form class, with disabled fields if the user may not enter secrets."""
         form = super().get_form(request, obj, change, **kwargs)
         if may(request, self.secret_managers, obj):
             return form
@@ -36,15 +36,17 @@ class WriteOnlySecrets(ModelAdmin):
             bool(getattr(obj, self.is_set_annotation, False)),
         )
 
-        class Guarded(form):  # type: ignore[misc, valid-type]  # made just now
+        # Django ignores submitted values of disabled fields.
+        class RestrictedForm(form):  # type: ignore[misc, valid-type]  # a class created at run time
             def __init__(self, *args: Any, **options: Any) -> None:
                 super().__init__(*args, **options)
                 for name in names:
                     if name in self.fields:
                         self.fields[name].disabled = True
                         self.fields[name].help_text = _SET if is_set else _NOT_SET
+                # Otherwise the user could have the secret sent to a server of their own.
                 if is_set and address in self.fields:
                     self.fields[address].disabled = True
                     self.fields[address].help_text = _BOUND
 
-        return Guarded
+        return RestrictedForm

@@ -1,10 +1,10 @@
-"""Pages of the admin that belong to no model: each is a function that is registered here under its address.
+"""Registry of admin pages that belong to no model. Each page is a function registered under its route:
 
     @page("live/", name="live", viewers=EVERY_ROLE)
     def live(request: HttpRequest) -> HttpResponse:
         return render(request, "console/live.html", title="Running jobs", runs=…)
 
-`config.urls` serves them below /admin/, as `console:live`, behind the same sign-in and with the same frame.
+`config.urls` serves them below /admin/ under names such as `console:live`, with the admin's sign-in and layout.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ View = Callable[..., HttpResponseBase]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsolePage:
-    """A page, and who may open it."""
+    """A page and the roles that may open it."""
 
     route: str
     name: str
@@ -33,7 +33,7 @@ class ConsolePage:
     viewers: Roles
 
     def serve(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        """The page, or 403."""
+        """Return the page. Raises `PermissionDenied` for other roles."""
         if not may(request, self.viewers):
             raise PermissionDenied
         return self.view(request, *args, **kwargs)
@@ -43,11 +43,11 @@ _pages: dict[str, ConsolePage] = {}
 
 
 def page(route: str, *, name: str, viewers: Roles = EVERY_ROLE) -> Callable[[View], View]:
-    """Serve a function at `/admin/<route>`, to these roles (and to administrators)."""
+    """Register a function as the page `/admin/<route>`, for these roles and for administrators."""
 
     def register(view: View) -> View:
         if name in _pages:
-            message = f"There are two pages of the name '{name}'."
+            message = f"There are two pages named '{name}'."
             raise ValueError(message)
         _pages[name] = ConsolePage(route=route, name=name, view=view, viewers=viewers)
         return view
@@ -56,16 +56,16 @@ def page(route: str, *, name: str, viewers: Roles = EVERY_ROLE) -> Callable[[Vie
 
 
 def page_urls() -> list[URLPattern]:
-    """The addresses of all pages."""
+    """Return the URL patterns of all pages."""
     return [path(each.route, admin.site.admin_view(each.serve), name=each.name) for each in _pages.values()]
 
 
 def may_open(request: HttpRequest, name: str) -> bool:
-    """Whether the user may open a page."""
+    """Return true if the user may open a page."""
     return may(request, _pages[name].viewers)
 
 
 def render(request: HttpRequest, template: str, *, title: str, **context: Any) -> TemplateResponse:
-    """A page inside of the admin's frame; `is_fullwidth=False` keeps it narrow."""
+    """Render a page in the admin's layout; `is_fullwidth=False` limits its width."""
     wide = {"is_fullwidth": "1"} if context.pop("is_fullwidth", True) else {}
     return TemplateResponse(request, template, {**admin.site.each_context(request), "title": title, **wide, **context})

@@ -1,9 +1,9 @@
 # mypy: allow-subclassing-any
-"""WebSockets of the admin: pages that show what happens while it happens.
+"""WebSockets of the admin, for live pages.
 
-Who opens one is who the session says, as with pages; `config.asgi` looks at the origin before. A socket outlives the
-click on "log out" in another tab, so it asks again and again, and closes once the session, the account or its roles
-are not what they were: the page opens another one, if it may.
+Authentication uses the session cookie, as for pages; `config.asgi` checks the origin first. A socket would outlive a
+sign-out in another tab. It therefore checks the session regularly and closes when the session, the account or its roles
+have changed; the page then reconnects if it may.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from tenants.console.viewer import Viewer, lacks_second_factor, viewer_of
 
 logger = logging.getLogger(__name__)
 CHECK_SECONDS = 10.0
-# Private codes: 4000 plus the status that HTTP would have.
+# Private close codes: 4000 plus the corresponding HTTP status.
 DONE = 1000
 NOT_SIGNED_IN = 4401
 NOT_ALLOWED = 4403
@@ -33,9 +33,9 @@ CHANGED = 4409
 
 
 class AdminSocket(AsyncWebsocketConsumer):
-    """One open page. `watch` sends to it until it is cancelled or has nothing more to send."""
+    """Connection of one open page. Subclasses implement `watch`."""
 
-    # No channel of the layer: these consumers are only ever spoken to by the server.
+    # No channel layer: nothing sends messages to these consumers, they read what they send themselves.
     channel_layer_alias = "none"
     viewer: Viewer
 
@@ -45,15 +45,15 @@ class AdminSocket(AsyncWebsocketConsumer):
         self._tasks: list[asyncio.Task[None]] = []
 
     async def watch(self) -> int:
-        """Send what there is to see, and return the code to close with when there is no more."""
+        """Send updates until there are no more; returns the close code. Cancelled when the page disconnects."""
         raise NotImplementedError
 
-    async def tell(self, message: dict[str, Any]) -> None:
+    async def send_message(self, message: dict[str, Any]) -> None:
         """Send a message as JSON."""
         await self.send(text_data=orjson.dumps(message).decode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """However the connection ends, nothing of it goes on."""
+        """Handle a connection, and cancel its tasks however it ends."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -62,18 +62,19 @@ class AdminSocket(AsyncWebsocketConsumer):
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def dispatch(self, message: Message) -> None:
-        """Channels would look for stale database connections in a thread at each message; these use none."""
+        """Call the handler of a message directly."""
+        # Channels' own method closes old database connections in a thread for each message; these consumers have none.
         await getattr(self, message["type"].replace(".", "_"))(message)
 
     async def websocket_disconnect(self, _: Message) -> None:
-        """The page was left."""
+        """End the consumer when the page disconnects."""
         raise StopConsumer
 
     async def connect(self) -> None:
-        """Let in whoever is signed in and has a role."""
+        """Accept a signed-in user who has a role."""
         self.viewer = await in_db_thread(self._who)
         if not may_watch(self.viewer):
-            # Accepted first: a browser tells a page nothing of a connection that was refused.
+            # Accepted first, because browsers hide the close code of a refused connection from the page.
             await self.accept()
             await self.close(code=_refusal(self.viewer))
             return
@@ -82,7 +83,7 @@ class AdminSocket(AsyncWebsocketConsumer):
         self._tasks = [loop.create_task(self._watch()), loop.create_task(self._check())]
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Pages have nothing to say here: what they do are requests."""
+        """Ignore messages: pages act by HTTP requests."""
 
     def _who(self) -> Viewer:
         request = HttpRequest()
@@ -96,7 +97,7 @@ class AdminSocket(AsyncWebsocketConsumer):
         try:
             await self.close(code=await self.watch())
         except Exception:
-            logger.exception("a live page cannot be served any more")
+            logger.exception("serving a live page failed")
             await self.close(code=1011)
 
     async def _check(self) -> None:
@@ -105,7 +106,8 @@ class AdminSocket(AsyncWebsocketConsumer):
             try:
                 current = await in_db_thread(self._who)
             except Exception:
-                logger.warning("nobody knows whether a session goes on", exc_info=True)
+                # The database may be restarting; the next check decides.
+                logger.warning("checking the session of a live page failed", exc_info=True)
                 continue
             if current != self.viewer:
                 await self.close(code=CHANGED if may_watch(current) else _refusal(current))
@@ -117,5 +119,5 @@ def _refusal(viewer: Viewer) -> int:
 
 
 def may_watch(viewer: Viewer) -> bool:
-    """Whether somebody has a role in any team or on the platform."""
+    """Return true for users with a role in any team or on the platform."""
     return viewer.sees_every_team or any(role in EVERY_ROLE for role in viewer.roles.values())

@@ -1,4 +1,4 @@
-"""Who looks at the admin: read once for each request (or each socket), and asked by everything else without a query."""
+"""The user of the admin with their roles, read once per request or WebSocket, so that checks need no queries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ User = DjangoUser | AnonymousUser
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """A person, as roles see one. `reading` are the teams whose content may be read; `*` is every team."""
+    """A user with their roles. `reading` contains the ids of teams whose content they may read; `*` is every team."""
 
     name: str = ""
     is_administrator: bool = False
@@ -31,21 +31,21 @@ class Viewer:
 
     @property
     def sees_every_team(self) -> bool:
-        """Whether rows of all teams may be shown."""
+        """True if rows of all teams may be shown."""
         return self.is_administrator or self.staff is not None
 
     @property
     def visible_teams(self) -> list[str]:
-        """What row-level security is opened to."""
+        """The team ids for row-level security."""
         return [EVERY_TEAM] if self.sees_every_team else [*self.roles]
 
     def may_read(self, team_id: str) -> bool:
-        """Whether the content of this team may be shown: prompts, answers, arguments and outputs of tools."""
+        """Return true if the content of this team may be shown."""
         return EVERY_TEAM in self.reading or team_id in self.reading
 
 
 def viewer_of(user: User) -> Viewer:
-    """The viewer behind a user; nobody for one who has not signed in or may not."""
+    """Return the viewer of a user; an empty one for users who are not signed in or may not use the admin."""
     if not (user.is_authenticated and user.is_active and user.is_staff):
         return Viewer()
     if user.is_superuser:
@@ -67,19 +67,19 @@ def viewer_of(user: User) -> Viewer:
 
 
 def viewer(request: HttpRequest) -> Viewer:
-    """The viewer of a page; read by the middleware, else now."""
-    held: Any = request
-    if not isinstance(getattr(held, "viewer", None), Viewer):
-        held.viewer = viewer_of(request.user)
-    found: Viewer = held.viewer
+    """Return the viewer of a request, cached on the request."""
+    cache: Any = request
+    if not isinstance(getattr(cache, "viewer", None), Viewer):
+        cache.viewer = viewer_of(request.user)
+    found: Viewer = cache.viewer
     return found
 
 
 def lacks_second_factor(request: HttpRequest) -> bool:
-    """Whether somebody who has signed in has to get a second factor before they see anything. Who came through the
-    OpenID Connect provider has been asked there."""
+    """Return true for signed-in users who must add a second factor before they may use the admin."""
     if not (settings.REQUIRE_SECOND_FACTOR and request.user.is_authenticated):
         return False
+    # Users who signed in through the OpenID Connect provider authenticate fully there.
     methods = {record["method"] for record in get_authentication_records(request, request.user)}
     return "socialaccount" not in methods and not is_mfa_enabled(request.user)
 

@@ -73,7 +73,7 @@ def test_a_token_can_be_removed(admin: Client, connector: Connector) -> None:
 @pytest.mark.parametrize("url", ["wiki.test/mcp", "https://me:secret@wiki.test/mcp", "ftp://wiki.test/"])
 def test_an_invalid_address_is_refused(url: str, admin: Client, connector: Connector) -> None:
     answer = save(admin, connector, url=url)
-    assert "Enter an http or https address without a name and password." in text(answer)
+    assert "Enter an http or https URL without user name and password." in text(answer)
 
 
 @pytest.mark.parametrize("url", ["https://127.1/mcp", "https://wiki.test:99999/", "https://wiki.test\\mcp"])

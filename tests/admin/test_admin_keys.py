@@ -12,7 +12,7 @@ from django.test import Client
 from kernel.clock import now
 from kernel.errors import Unauthorized
 from tenants import directory, scope
-from tenants.admin.key_forms import ModelNames
+from tenants.admin.key_forms import ModelNamesField
 from tenants.models import ApiKey
 from tests.admin.rows import text
 from tests.support.api import Caller, MakeCaller
@@ -120,7 +120,7 @@ def test_revoking_a_key_needs_confirmation(lead: Client, caller: Caller) -> None
     url = f"/admin/tenants/apikey/{caller.key.pk}/revoke/"
     assert "Revoke this key?" in text(lead.get(url))
     assert newest(caller).revoked_at is None
-    assert "is revoked" in text(lead.post(url, follow=True))
+    assert "was revoked" in text(lead.post(url, follow=True))
     with pytest.raises(Unauthorized, match="revoked"):
         directory.principal(caller.secret)
 
@@ -162,8 +162,8 @@ def test_the_list_is_filtered_by_status(
 
 
 def test_model_names_are_separated_by_commas_or_lines() -> None:
-    field = ModelNames(required=False)
+    field = ModelNamesField(required=False)
     assert field.clean("a, b\nc,, ") == ["a", "b", "c"]
     assert field.clean("") is None
     with pytest.raises(ValidationError):
-        ModelNames().clean(" , ")
+        ModelNamesField().clean(" , ")

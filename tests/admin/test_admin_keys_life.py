@@ -41,7 +41,7 @@ def test_a_preset_selects_scopes(preset: str, scope_of: str, lead: Client, calle
 
 
 def test_custom_scopes_must_not_be_empty(lead: Client, caller: Caller) -> None:
-    assert "Choose at least one." in make(lead, caller, preset="custom", scopes=[])
+    assert "Select at least one scope." in make(lead, caller, preset="custom", scopes=[])
     assert newest(caller).pk == caller.key.pk
 
 
@@ -51,7 +51,7 @@ def test_a_custom_expiry_is_the_end_of_that_day(lead: Client, caller: Caller) ->
     expires_at = newest(caller).expires_at
     assert expires_at is not None
     assert expires_at.isoformat() == f"{day + timedelta(days=1)}T00:00:00+00:00"
-    assert "Enter today or a later day." in make(lead, caller, lifetime="custom", expires_on="2020-01-01")
+    assert "Enter today or a later date." in make(lead, caller, lifetime="custom", expires_on="2020-01-01")
 
 
 def test_a_key_is_limited_to_networks(lead: Client, caller: Caller) -> None:
@@ -59,7 +59,7 @@ def test_a_key_is_limited_to_networks(lead: Client, caller: Caller) -> None:
     assert newest(caller).allowed_addresses == ["10.1.0.0/16", "2001:db8::1/128", "192.0.2.7/32"]
     with use_origin(Origin(address="10.2.0.1")), pytest.raises(Forbidden, match="address"):
         directory.principal(secret)
-    assert "neither an address nor a network" in make(lead, caller, allowed_addresses="10.1.2.3/99")
+    assert "is not an IP address or network" in make(lead, caller, allowed_addresses="10.1.2.3/99")
 
 
 def test_a_rotated_key_shows_its_new_secret_once(lead: Client, caller: Caller) -> None:
@@ -74,7 +74,7 @@ def test_a_rotated_key_shows_its_new_secret_once(lead: Client, caller: Caller) -
 
 
 def test_rotation_needs_confirmation_and_a_known_grace_period(lead: Client, caller: Caller) -> None:
-    assert "Give this key a new secret?" in text(lead.get(f"{LIST}{caller.key.pk}/rotate/"))
+    assert "Rotate this key?" in text(lead.get(f"{LIST}{caller.key.pk}/rotate/"))
     assert 'id="secret"' not in text(act(lead, caller, "rotate", grace="9999"))
     assert newest(caller).digest == caller.key.digest
 

@@ -133,7 +133,7 @@ def test_signing_in_redirects_to_the_home_page(database: None) -> None:
 
 def test_the_sidebar_lists_every_page(admin: Client) -> None:
     home = text(admin.get("/admin/"))
-    titles = ["Home", "Responses", "Teams", "API keys", "Members", "Models", "Upstreams", "Connectors", "Usage ledger"]
+    titles = ["Home", "Responses", "Teams", "API keys", "Members", "Models", "Upstreams", "Connectors", "Usage records"]
     assert [title for title in [*titles, "Audit log", "Users"] if f"<span>{title}</span>" not in home] == []
 
 

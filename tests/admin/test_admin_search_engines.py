@@ -38,10 +38,10 @@ def test_the_key_is_stored_and_never_shown(admin: Client, database: None) -> Non
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "answers nobody without a key"),
-        ({"kind": "searxng"}, "say where yours is"),
-        ({"kind": "searxng", "base_url": "http://user:secret@searxng"}, "without a name, a password"),
-        ({"kind": "searxng", "base_url": "http://127.1/"}, "plainest spelling"),
+        ({}, "requires an API key"),
+        ({"kind": "searxng"}, "Enter the URL of your SearXNG"),
+        ({"kind": "searxng", "base_url": "http://user:secret@searxng"}, "without user name, password"),
+        ({"kind": "searxng", "base_url": "http://127.1/"}, "plain form"),
     ],
 )
 def test_an_incomplete_configuration_is_rejected(admin: Client, fields: dict[str, str], message: str) -> None:

@@ -132,7 +132,7 @@ def test_overview_and_usage_count_only_the_own_team(lead: Client, caller: Caller
 def test_a_lead_adds_a_member_by_exact_name_or_address(by: str, lead: Client, caller: Caller) -> None:
     user = person(email=f"{uuid.uuid4().hex}@example.com")
     name = user.username if by == "username" else user.email.upper()
-    assert "is a member of" in submit(lead, caller.team, do="add", person=f" {name} ", role="auditor")
+    assert "is now a member of" in submit(lead, caller.team, do="add", person=f" {name} ", role="auditor")
     assert roles(caller.team)[user.username] == "auditor"
 
 
@@ -147,7 +147,7 @@ def test_an_ambiguous_address_finds_no_user(lead: Client, caller: Caller) -> Non
     address = f"{uuid.uuid4().hex}@example.com"
     for _ in range(2):
         person(email=address)
-    assert "Nobody with exactly" in submit(lead, caller.team, do="add", person=address, role="developer")
+    assert "There is no active user with exactly" in submit(lead, caller.team, do="add", person=address, role="developer")
 
 
 def test_a_lead_changes_and_removes_members(lead: Client, developer: Client, caller: Caller) -> None:
@@ -164,7 +164,7 @@ def test_a_lead_changes_and_removes_members(lead: Client, developer: Client, cal
 @pytest.mark.parametrize("form", [{"do": "remove", "sure": "1"}, {"do": "change", "role": "developer"}])
 def test_a_team_keeps_its_last_lead(form: dict[str, str], lead: Client, caller: Caller) -> None:
     row = membership(caller.team, Role.TEAM_LEAD)
-    assert "keeps at least one lead" in submit(lead, caller.team, member=row.pk, **form)
+    assert "needs at least one lead" in submit(lead, caller.team, member=row.pk, **form)
     assert list(roles(caller.team).values()) == ["team_lead"]
     member(caller.team, Role.TEAM_LEAD)
     submit(lead, caller.team, member=row.pk, **form)
@@ -199,7 +199,7 @@ def test_the_member_list_protects_the_last_lead(lead: Client, caller: Caller) ->
     row = membership(caller.team, Role.TEAM_LEAD)
     url = f"/admin/tenants/membership/{row.pk}"
     form = {"role": "developer", "view_content": "unknown"}
-    assert "keeps at least one lead" in text(lead.post(f"{url}/change/", form))
+    assert "needs at least one lead" in text(lead.post(f"{url}/change/", form))
     assert lead.post(f"{url}/delete/", {"post": "yes"}).status_code == 403
     assert lead.get("/admin/tenants/membership/add/").status_code == 403
     member(caller.team, Role.TEAM_LEAD)
@@ -212,10 +212,10 @@ def test_the_member_list_protects_the_last_lead(lead: Client, caller: Caller) ->
 def test_an_operator_suspends_and_resumes_a_team(operator: Client, lead: Client, caller: Caller) -> None:
     url = f"/admin/tenants/team/{caller.team.pk}/suspend/"
     assert "Suspend this team?" in text(operator.get(url))
-    assert "is suspended" in text(operator.post(url, {"do": "suspend"}, follow=True))
+    assert "was suspended" in text(operator.post(url, {"do": "suspend"}, follow=True))
     with pytest.raises(Forbidden, match="suspended"):
         directory.principal(caller.secret)
-    assert "This team is suspended" in text(lead.get(page(caller.team)))
+    assert "This team has been suspended" in text(lead.get(page(caller.team)))
     operator.post(url, {"do": "resume"})
     with scope.every_team():
         assert Team.objects.get(pk=caller.team.pk).suspended_at is None

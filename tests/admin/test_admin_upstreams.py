@@ -65,7 +65,7 @@ def stored_key(upstream: Upstream) -> str:
 def test_the_key_is_never_shown(admin: Client, upstream: Upstream) -> None:
     pages = [text(admin.get(url)) for url in (LIST, page_url(upstream), "/admin/tenants/model/")]
     assert [SECRET in page for page in pages] == [False] * 3
-    assert "A key is set. Leave this empty to keep it." in pages[1]
+    assert "A key is set. Leave empty to keep it." in pages[1]
 
 
 def test_an_empty_field_keeps_the_key(admin: Client, upstream: Upstream) -> None:
@@ -168,7 +168,7 @@ def test_the_api_of_an_upstream_can_be_changed(admin: Client, upstream: Upstream
 def test_every_capability_is_on_the_form_with_its_effect(admin: Client, model: Model) -> None:
     page = text(admin.get(f"/admin/tenants/model/{model.pk}/change/"))
     assert [field.name for field in fields(Capabilities) if f'name="{field.name}"' not in page] == []
-    assert "asking for them is refused" in page
+    assert "requests for them are rejected" in page
 
 
 def test_the_default_form_sets_no_capabilities(admin: Client, model: Model) -> None:
@@ -242,5 +242,5 @@ def test_the_command_rejects_invalid_capabilities(model: Model, capabilities: st
 
 
 def test_capabilities_require_models_on_the_command_line(upstream: Upstream) -> None:
-    with pytest.raises(CommandError, match="needs --models"):
+    with pytest.raises(CommandError, match="requires --models"):
         add_by_command(upstream, "--capabilities", NO_IMAGES)

@@ -54,8 +54,8 @@ class FollowSocket(AdminSocket):
         async with aclosing(follow.watch(response)) as pieces:
             async for data in pieces:
                 if events := [*follow_messages(event for _, event in read_frames(data))]:
-                    await self.tell({"events": events, "has_ended": False})
-        await self.tell({"events": [], "has_ended": True})
+                    await self.send_message({"events": events, "has_ended": False})
+        await self.send_message({"events": [], "has_ended": True})
         return DONE
 
     def _find(self, response_id: str) -> Response | None:

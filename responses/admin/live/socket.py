@@ -56,7 +56,7 @@ class _SentState:
             return
         await self._audit_reads(result)
         self._counters, self._sent_at, self._is_first = message["counters"], loop.time(), False
-        await self._socket.tell(message)
+        await self._socket.send_message(message)
 
     def _message(self, result: PollResult, *, is_unavailable: bool) -> dict[str, Any]:
         at, viewer = now(), self._socket.viewer

@@ -12,7 +12,7 @@ from responses.admin import cells
 from responses.models import Response, ToolCall
 from responses.runs import selectors
 from responses.runs.recorder import preview
-from tenants.console.content_access import audit_read, may_read, words
+from tenants.console.content_access import audit_read, may_read, text_or_mask
 
 # Items per section and tool calls of an expanded row.
 MAX_LINES = 20
@@ -69,7 +69,7 @@ def _line(request: HttpRequest, team_id: str, body: dict[str, Any]) -> SummaryLi
     # Calls and their outputs have no preview: show the beginning of the arguments or the output.
     text = preview(body) or str(body.get("arguments") or body.get("output") or "")[:120]
     label = f"{kind.replace('_', ' ')} · {author}" if author else kind.replace("_", " ")
-    return SummaryLine(icon=_ICONS.get(kind, "data_object"), kind=label, text=words(request, team_id, text))
+    return SummaryLine(icon=_ICONS.get(kind, "data_object"), kind=label, text=text_or_mask(request, team_id, text))
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
