@@ -147,7 +147,7 @@ def test_an_ambiguous_address_finds_no_user(lead: Client, caller: Caller) -> Non
     address = f"{uuid.uuid4().hex}@example.com"
     for _ in range(2):
         person(email=address)
-    assert "There is no active user with exactly" in submit(lead, caller.team, do="add", person=address, role="developer")
+    assert "no active user with exactly" in submit(lead, caller.team, do="add", person=address, role="developer")
 
 
 def test_a_lead_changes_and_removes_members(lead: Client, developer: Client, caller: Caller) -> None:
