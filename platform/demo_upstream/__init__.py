@@ -1,13 +1,13 @@
 """The demo upstream: a chat-completions server that answers by rules, so that the platform works without a real model.
 
-It is deterministic, honest about being a demo, and fails on request. It stands for a foreign server, so it shares no
-code with the platform and speaks to it over HTTP only. The way of one request:
+It is deterministic, says that it is a demo, and fails on request. As it simulates an external server, it shares no code
+with the platform and is only reached over HTTP. Processing of a request:
 
     request     JSON → ChatRequest, or 400 with the name of the offending parameter
-    models      the model's name → how fast it speaks, whether it reasons, which fault it has
-    rules       a table, first match wins → Reply (tools, clues, schema, arithmetic and facts help)
-    generation  Reply → pieces (one piece is one token), cut at a stop sequence or at the token limit
-    stream      pieces → chunks or one completion
-    faults      chunks or completion → steps: send these bytes, wait, hang, cut
-    delivery    steps → the socket
+    models      model name → speed, reasoning, fault
+    rules       table of rules, the first match wins → Reply (with tools, text_values, schema, arithmetic, facts)
+    generation  Reply → tokens, cut at a stop sequence or at the token limit
+    stream      tokens → chunks or one completion
+    faults      chunks or completion → steps: send bytes, wait, hang, close the connection
+    delivery    steps → socket
 """

@@ -1,4 +1,4 @@
-"""`python -m demo_upstream --host 127.0.0.1 --port 9000`: serves until SIGTERM or SIGINT, then stops at once."""
+"""`python -m demo_upstream --host 127.0.0.1 --port 9000`: serves until SIGTERM or SIGINT."""
 
 import argparse
 import asyncio
@@ -9,7 +9,7 @@ from demo_upstream.server import running
 
 
 async def serve(*, host: str, port: int) -> None:
-    """Serve, and print one line when connections are accepted."""
+    """Serve, and print a line as soon as connections are accepted."""
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -20,10 +20,10 @@ async def serve(*, host: str, port: int) -> None:
 
 
 def main() -> int:
-    """Run the server; 1 when it cannot listen."""
+    """Run the server and return the exit code, 1 if it cannot listen."""
     parser = argparse.ArgumentParser(prog="demo_upstream", description="A rule-driven chat-completions server.")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=9000, help="0 takes a free one")
+    parser.add_argument("--port", type=int, default=9000, help="0 for any free port")
     arguments = parser.parse_args()
     try:
         asyncio.run(serve(host=arguments.host, port=arguments.port))

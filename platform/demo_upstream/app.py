@@ -1,4 +1,4 @@
-"""The HTTP side: routes, error envelopes, counters. `server.running()` puts it on a socket."""
+"""The HTTP application: routes, error responses and counters. `server.running()` serves it on a socket."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -30,9 +30,9 @@ EVENTS = "text/event-stream; charset=utf-8"
 
 
 def create_app(*, clock: Clock = time.time) -> web.Application:
-    """The demo upstream as an aiohttp application; `clock` dates the completions.
+    """Return the demo upstream as an aiohttp application. `clock` is the source of the `created` fields.
 
-    Give the runner `handler_cancellation=True`, as `server.running` does: without it no client is seen to leave.
+    The runner needs `handler_cancellation=True`, as in `server.running`: only then handlers notice a disconnect.
     """
     app = web.Application(client_max_size=LARGEST_BODY, middlewares=[_envelopes])
     app[STATS] = Stats()
@@ -54,7 +54,7 @@ def create_app(*, clock: Clock = time.time) -> web.Application:
 
 @web.middleware
 async def _envelopes(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every error leaves in OpenAI's envelope, those of the HTTP server included."""
+    """Return every error in OpenAI's format, including those of the HTTP server."""
     try:
         return await handler(request)
     except DemoApiError as error:
@@ -62,7 +62,7 @@ async def _envelopes(request: web.Request, handler: Handler) -> web.StreamRespon
     except web.HTTPException as error:
         return DemoApiError(f"{error.reason}: {request.method} {request.path}", status=error.status).response()
     except ConnectionError:
-        # Nobody is there to read it; aiohttp wants an answer all the same.
+        # The client has disconnected, but aiohttp requires a response.
         return web.Response(status=499)
 
 
@@ -94,7 +94,8 @@ async def _chat(request: web.Request) -> web.StreamResponse:
 
 
 async def _answer(request: web.Request, chat: DemoChatRequest, model: DemoModel) -> web.StreamResponse:
-    """The answer; everything in it but `created` follows from the request, and is the same streamed or not."""
+    """Answer a chat request."""
+    # Everything except `created` is derived from the request, so answers are equal with and without streaming.
     seed = blake2b(chat.model_dump_json(exclude={"stream", "stream_options"}).encode(), digest_size=16).digest()
     presenter = Presenter(
         request=chat,
@@ -120,9 +121,9 @@ async def _embed(request: web.Request) -> web.StreamResponse:
 
 
 async def _draw(request: web.Request) -> web.StreamResponse:
-    """Pictures; an edit comes as a form, with those that it changes."""
+    """Answer a request for images. Edits are sent as a multipart form with the images to change."""
     with request.app[STATS].counting():
-        fields, given = await _order(request)
+        fields, given = await _image_fields(request)
         model = models.find(str(fields.get("model") or ""))
         faults.raise_instead_of_answering(model.fault)
         created = int(request.app[CLOCK]())
@@ -135,7 +136,7 @@ async def _draw(request: web.Request) -> web.StreamResponse:
         return response
 
 
-async def _order(request: web.Request) -> tuple[dict[str, Any], int]:
+async def _image_fields(request: web.Request) -> tuple[dict[str, Any], int]:
     if request.content_type != "multipart/form-data":
         try:
             sent = orjson.loads(await request.read())

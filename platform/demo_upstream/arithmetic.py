@@ -1,4 +1,4 @@
-"""Arithmetic in a sentence: found with a pattern, parsed with `ast`, computed on numbers only and within bounds."""
+"""Arithmetic expressions in a text: matched with a pattern, parsed with `ast`, evaluated on bounded numbers only."""
 
 import ast
 import operator
@@ -35,11 +35,11 @@ UNARY: dict[type[ast.unaryop], Callable[[Number], Number]] = {ast.UAdd: operator
 
 
 class NoResultError(Exception):
-    """An expression without a result; the message says why."""
+    """The expression has no result; the message says why."""
 
 
 def solve(text: str) -> str | None:
-    """`"What is 12*7?"` → `"12*7 = 84"`; None when the text asks for no arithmetic."""
+    """Return the solved expression, such as `12*7 = 84` for "What is 12*7?", or None if the text contains none."""
     expression = _find(text)
     tree = _parse(expression) if expression else None
     if tree is None:
@@ -58,7 +58,7 @@ def _find(text: str) -> str | None:
 
 
 def _parse(expression: str) -> ast.expr | None:
-    """The expression's tree; None for what is not arithmetic, a lone number included."""
+    """Return the syntax tree, or None if the text is not arithmetic. A number alone is not."""
     if len(expression) > LONGEST:
         return None
     try:

@@ -1,7 +1,6 @@
-"""From steps to the socket: sends, waits, hangs and cuts.
+"""Delivery of an answer: performs its steps on the socket.
 
-A client that goes away cancels the handler (`handler_cancellation` of the runner, see `server.py`), so that a wait or a
-hang ends at once and nothing here has to look for it.
+A disconnect cancels the handler (`handler_cancellation`, see `server.py`), which ends every wait.
 """
 
 import asyncio
@@ -13,7 +12,7 @@ from demo_upstream.steps import Cut, Delay, Hang, Send, Step
 
 
 async def deliver(request: web.Request, steps: Sequence[Step], *, content_type: str) -> web.StreamResponse:
-    """Answer with the bytes of `steps`, chunked; the headers leave with the first of them."""
+    """Answer with the bytes of `steps`, chunked. The headers are sent with the first bytes."""
     response = web.StreamResponse(headers={"Content-Type": content_type, "Cache-Control": "no-cache"})
     for step in steps:
         await _perform(step, request, response)
@@ -31,6 +30,6 @@ async def _perform(step: Step, request: web.Request, response: web.StreamRespons
         case Hang():
             await asyncio.get_running_loop().create_future()
         case Cut():
-            # Closed, not aborted: what was sent still arrives, and then the end comes too early.
+            # Closed, not aborted: bytes that were sent before still arrive.
             if request.transport is not None:
                 request.transport.close()

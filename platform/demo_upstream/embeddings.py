@@ -1,6 +1,6 @@
-"""Embeddings without a model: each word is hashed into a dimension with a sign, so texts that share words are near.
+"""Embeddings by feature hashing: each word is hashed to a dimension and a sign, so texts with common words are similar.
 
-Words without content of their own count only where a text has no others.
+Stop words count only in texts that have no other words.
 """
 
 import base64
@@ -26,20 +26,20 @@ COMMON_WORDS = frozenset(
 
 
 def embed(text: str, *, dimensions: int) -> list[float]:
-    """A vector of length 1."""
+    """Return a unit vector for a text."""
     vector = [0.0] * dimensions
     for word, times in _weights(text).items():
         place = int.from_bytes(blake2b(word.encode(), digest_size=8).digest())
         vector[(place >> 1) % dimensions] += math.sqrt(times) * (1 if place & 1 else -1)
     length = math.hypot(*vector)
     if length == 0:
-        # Words of opposite signs met in every dimension that they touched.
+        # Words of opposite signs have cancelled each other out.
         return [1.0, *vector[1:]]
     return [value / length for value in vector]
 
 
 def body(request: EmbeddingsRequest) -> bytes:
-    """The JSON answer to a request."""
+    """Return the JSON response to a request."""
     vectors = [embed(text, dimensions=request.dimensions) for text in request.input]
     encoded = [_base64(vector) for vector in vectors] if request.encoding_format == "base64" else vectors
     spent = sum(tokens.count(text) for text in request.input)
@@ -54,5 +54,5 @@ def _weights(text: str) -> Counter[str]:
 
 
 def _base64(vector: Sequence[float]) -> str:
-    """Little-endian 32-bit floats, as OpenAI's SDK decodes them."""
+    # Little-endian 32-bit floats, as OpenAI's SDK decodes them.
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

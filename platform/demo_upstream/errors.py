@@ -1,4 +1,4 @@
-"""What the demo upstream answers when it does not answer: OpenAI's envelope {"error": {message, type, param, code}}."""
+"""Errors of the demo upstream in OpenAI's format: {"error": {message, type, param, code}}."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ CODES = {
 
 
 class DemoApiError(Exception):
-    """A request that is answered with an error; the attributes are the fields of the envelope."""
+    """An error response. The attributes are the fields of OpenAI's error object."""
 
     def __init__(
         self,
@@ -34,30 +34,30 @@ class DemoApiError(Exception):
 
     @property
     def type(self) -> str:
-        """OpenAI's family of the error, which follows from the status."""
+        """OpenAI's error type, derived from the status."""
         if self.status == 429:
             return "rate_limit_error"
         return "server_error" if self.status >= 500 else "invalid_request_error"
 
     def envelope(self) -> bytes:
-        """The JSON body."""
+        """Return the JSON body."""
         detail = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return orjson.dumps({"error": detail})
 
     def response(self) -> web.Response:
-        """The whole HTTP answer."""
+        """Return the HTTP response."""
         return web.Response(
             status=self.status, body=self.envelope(), content_type="application/json", headers=self.headers
         )
 
 
 def unknown_model(name: str) -> DemoApiError:
-    """OpenAI's answer to a model that does not exist."""
+    """Return OpenAI's error for an unknown model."""
     return DemoApiError(f"The model '{name}' does not exist.", status=404, param="model", code="model_not_found")
 
 
 def first_defect(error: ValidationError) -> DemoApiError:
-    """The first thing that is wrong with a body, as a 400 that names the parameter."""
+    """Return the first validation error of a body as a 400 that names the parameter."""
     detail = error.errors(include_url=False)[0]
     kind, param = detail["type"], path(detail["loc"])
     code = CODES.get(kind, "invalid_type" if kind.endswith("_type") else "invalid_value")
@@ -69,5 +69,5 @@ def first_defect(error: ValidationError) -> DemoApiError:
 
 
 def path(loc: tuple[str | int, ...]) -> str:
-    """`("messages", 0, "role")` → `messages[0].role`."""
+    """Return a location as OpenAI writes it, such as `messages[0].role`."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in loc).removeprefix(".")

@@ -1,4 +1,4 @@
-"""The handful of facts that the demo knows: a text that has all the words of a key gets its sentence."""
+"""The few facts that the demo knows. A text that contains all words of a key gets its sentence."""
 
 import re
 
@@ -22,6 +22,6 @@ FACTS = {
 
 
 def find(text: str) -> str | None:
-    """The fact that a text asks for, if it is among the few."""
+    """Return the fact that a text asks for, or None."""
     words = set(WORD.findall(text.lower()))
     return next((fact for key, fact in FACTS.items() if words.issuperset(key)), None)

@@ -1,11 +1,11 @@
-"""How the demo fails on request, so that faults can be tested over a real socket. The model's name asks for the fault.
+"""Faults on request, for tests over a real socket. The model name selects the fault.
 
-demo-error-<status>     an error envelope with that status (400 to 599) instead of an answer; 429 says Retry-After: 1
-demo-error-in-stream    three words, then an error event; without streaming, an error envelope with status 200
-demo-hang               accepts the request and is silent until the client goes away
+demo-error-<status>     an error with that status (400 to 599) instead of an answer; 429 has Retry-After: 1
+demo-error-in-stream    three words, then an error event; without streaming, an error with status 200
+demo-hang               accepts the request and sends nothing until the client disconnects
 demo-hang-after-<n>     n words, then silence; without streaming, silence
 demo-cut                three words, then the connection ends; without streaming, half a body
-demo-garbage            three words, a line that is not JSON, the other words; without streaming, a body that is not
+demo-garbage            three words, a line of garbage, the other words; without streaming, a body that is not JSON
 demo-slow               a second of silence before the first byte
 """
 
@@ -49,14 +49,14 @@ class ErrorInStream:
 
 @dataclass(frozen=True)
 class Silence:
-    """Silence after so many words; with None not even the headers are sent."""
+    """Silence after a number of words. With None, not even the headers are sent."""
 
     after: int | None
 
 
 @dataclass(frozen=True)
 class BrokenConnection:
-    """The connection ends in the middle."""
+    """The connection is closed in the middle of the answer."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,13 @@ NAMES: tuple[tuple[str, Callable[[re.Match[str]], Fault]], ...] = (
 
 
 def named(model: str) -> Fault | None:
-    """The fault that a model's name asks for."""
+    """Return the fault of a model name, or None."""
     matches = ((re.fullmatch(pattern, model), fault) for pattern, fault in NAMES)
     return next((fault(match) for match, fault in matches if match), None)
 
 
 def raise_instead_of_answering(fault: Fault | None) -> None:
-    """Raise the error of a `demo-error-<status>` model; the others do answer, in their way."""
+    """Raise the error of a `demo-error-<status>` model."""
     if isinstance(fault, HttpError):
         headers = {"Retry-After": "1"} if fault.status == 429 else {}
         message = f"The demo model was asked by its name to fail with status {fault.status}."
@@ -97,7 +97,7 @@ def raise_instead_of_answering(fault: Fault | None) -> None:
 
 
 def streamed(script: Script, *, pace: float, fault: Fault | None) -> list[Step]:
-    """The steps of a stream: `pace` seconds before each word, and what the fault makes of it."""
+    """Return the steps of a stream, with `pace` seconds before each word and the fault applied."""
     beginning = [Send(script.opening), *_spoken(script.words[:FEW], pace=pace)]
     ending = [*_spoken(script.words[FEW:], pace=pace), *map(Send, script.closing)]
     match fault:
@@ -118,7 +118,7 @@ def streamed(script: Script, *, pace: float, fault: Fault | None) -> list[Step]:
 
 
 def whole(body: bytes, *, seconds: float, fault: Fault | None) -> list[Step]:
-    """The steps of an answer in one body, which takes as long as its words would."""
+    """Return the steps of a single body, which takes as long as its words would, with the fault applied."""
     match fault:
         case ErrorInStream():
             return [Send(_failure())]

@@ -1,6 +1,6 @@
-"""From a reply to what is generated: pieces, each of them one token, cut at a stop sequence or at the token limit.
+"""Generation: converts a reply to tokens, cut at a stop sequence or at the token limit.
 
-A completion and a stream are both made from the pieces, so they cannot differ.
+Completions and streams are both built from these tokens, so they cannot differ.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ THOUGHTS = {"none": 0, "minimal": 1, "low": 1, "medium": 2}
 
 
 class TokenKind(Enum):
-    """What a piece belongs to; the value is its field in a message and in a delta."""
+    """Part of the message that a token belongs to; the value is its field in messages and deltas."""
 
     REASONING = "reasoning_content"
     TEXT = "content"
@@ -36,7 +36,7 @@ class Opening:
 
 @dataclass(frozen=True)
 class GeneratedToken:
-    """One token; `call` is the index of the tool call that it belongs to, `opening` is set on the first of each."""
+    """One token. `call` is the index of its tool call; `opening` is set on the first token of each call."""
 
     kind: TokenKind
     text: str
@@ -46,18 +46,18 @@ class GeneratedToken:
 
 @dataclass(frozen=True)
 class Generation:
-    """All that is generated for a request, and what it cost."""
+    """The tokens generated for a request, and its usage."""
 
     pieces: tuple[GeneratedToken, ...]
     finish_reason: str
     prompt_tokens: int
 
     def of(self, kind: TokenKind) -> list[GeneratedToken]:
-        """The pieces of one kind, in order."""
+        """Return the tokens of one kind in order."""
         return [piece for piece in self.pieces if piece.kind is kind]
 
     def usage(self) -> dict[str, object]:
-        """The token counts as the wire has them."""
+        """Return the `usage` object."""
         generated = len(self.pieces)
         return {
             "prompt_tokens": self.prompt_tokens,
@@ -69,7 +69,7 @@ class Generation:
 
 
 def generate(conversation: DemoConversation, *, seed: bytes) -> Generation:
-    """What the demo says to a conversation; the ids of calls follow from `seed`, so the same request gets the same."""
+    """Generate the answer to a conversation. Call ids are derived from `seed`, so equal requests get equal answers."""
     rule, reply = rules.reply(conversation)
     request = conversation.request
     pieces = [*_thoughts(rule, conversation), *_pieces(reply, stops=request.stop or [], seed=seed)]
@@ -82,7 +82,7 @@ def generate(conversation: DemoConversation, *, seed: bytes) -> Generation:
 
 
 def prompt_tokens(request: DemoChatRequest) -> int:
-    """The tokens of all that was sent: texts, calls, offered functions; what is no text counts one."""
+    """Return the number of tokens of texts, calls and functions in a request. Other parts count one token."""
     total = 0
     for message in request.messages:
         total += sum(1 if part.text is None else tokens.count(part.text) for part in message.content)
@@ -91,7 +91,7 @@ def prompt_tokens(request: DemoChatRequest) -> int:
 
 
 def _thoughts(rule: str, conversation: DemoConversation) -> Iterator[GeneratedToken]:
-    """An honest chain of thought: which rule matched, and that no thinking took place."""
+    """Yield the reasoning, which names the rule that matched."""
     if not conversation.model.reasons:
         return
     thoughts = (
@@ -121,6 +121,6 @@ def _call_pieces(call: DemoCall, *, index: int, seed: bytes) -> Iterator[Generat
 
 
 def _until(text: str, stops: Sequence[str]) -> str:
-    """The text before the first of the stop sequences."""
+    """Return the text before the first stop sequence."""
     ends = [position for stop in stops if stop and (position := text.find(stop)) >= 0]
     return text[: min(ends, default=len(text))]

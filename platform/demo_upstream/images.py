@@ -1,7 +1,7 @@
-"""Pictures without a model: stripes whose colours follow from the prompt, as PNG that the standard library can write.
+"""Images without a model: stripes with colors derived from the prompt, as PNG written by the standard library.
 
-`/v1/images/generations` and `/v1/images/edits` answer at once, or with `stream` by way of partial pictures, which are
-the same one with fewer stripes.
+`/v1/images/generations` and `/v1/images/edits` return the image, or with `stream` partial images first, which have
+fewer stripes.
 """
 
 import base64
@@ -24,7 +24,7 @@ Fields = Mapping[str, Any]
 
 
 def body(fields: Fields, *, pictures: int, created: int) -> bytes:
-    """The JSON answer to a request, which came with so many pictures."""
+    """Return the JSON response to a request with a number of input images."""
     prompt = _prompt(fields)
     return orjson.dumps(
         {
@@ -38,7 +38,7 @@ def body(fields: Fields, *, pictures: int, created: int) -> bytes:
 
 
 def events(fields: Fields, *, pictures: int, created: int) -> Iterator[bytes]:
-    """The same as server-sent events."""
+    """Yield the response as server-sent events."""
     prompt, kind = _prompt(fields), "image_edit" if pictures else "image_generation"
     common = {"created_at": created, "output_format": "png", "size": f"{SIDE}x{SIDE}"}
     count = min(int(fields.get("partial_images") or 0), _MOST_PARTIAL)
@@ -51,7 +51,7 @@ def events(fields: Fields, *, pictures: int, created: int) -> Iterator[bytes]:
 
 
 def png(rows: list[bytes]) -> bytes:
-    """Rows of three bytes a pixel as a PNG."""
+    """Return a PNG of rows with three bytes per pixel."""
     header = struct.pack(">IIBBBBB", len(rows[0]) // 3, len(rows), 8, 2, 0, 0, 0)
     pixels = zlib.compress(b"".join(b"\0" + row for row in rows))
     return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", pixels) + _chunk(b"IEND", b"")

@@ -1,12 +1,12 @@
-"""The demo's models: a name says how fast the model speaks, whether it reasons, and how it fails.
+"""Models of the demo upstream. The name selects speed, reasoning and faults.
 
 demo                        answers, about 10 ms per word
-demo-reasoning              thinks aloud first (`reasoning_content`)
-demo-refuse                 declines (`refusal`)
+demo-reasoning              sends reasoning first (`reasoning_content`)
+demo-refuse                 refuses (`refusal`)
 demo-embedding              embeddings only
 demo-image                  images only
 demo-slow, demo-hang, …     the faults of `faults.py`
-<any of them>-d50           50 ms per word; `-d0` answers in one go
+<any of them>-d50           50 ms per word; `-d0` answers without delay
 """
 
 import re
@@ -24,7 +24,7 @@ LISTED = (*PLAIN, *faults.EXAMPLES)
 
 @dataclass(frozen=True, kw_only=True)
 class DemoModel:
-    """How the model of one request behaves; `pace` is seconds per word."""
+    """Behavior of a model. `pace` is in seconds per word."""
 
     id: str
     base: str
@@ -33,22 +33,22 @@ class DemoModel:
 
     @property
     def reasons(self) -> bool:
-        """Whether it thinks aloud before it answers."""
+        """True if reasoning precedes the answer."""
         return self.base == "demo-reasoning"
 
     @property
     def refuses(self) -> bool:
-        """Whether it declines whatever it is asked."""
+        """True if every request is refused."""
         return self.base == "demo-refuse"
 
     @property
     def chats(self) -> bool:
-        """Whether it answers messages at all."""
+        """True if the model supports chat completions."""
         return self.base not in {"demo-embedding", "demo-image"}
 
 
 def find(name: str) -> DemoModel:
-    """The model of that name; an `DemoApiError` 404 when the name means nothing here."""
+    """Return the model of a name. Raises a 404 DemoApiError for an unknown name."""
     parts = PACED.fullmatch(name)
     if parts is None:
         raise unknown_model(name)
@@ -60,5 +60,5 @@ def find(name: str) -> DemoModel:
 
 
 def card(name: str) -> dict[str, str | int]:
-    """The model as `GET /v1/models` shows it; `created` is fixed because nothing was ever trained."""
+    """Return the `model` object of the API. `created` is constant."""
     return {"id": name, "object": "model", "created": 1_735_689_600, "owned_by": "demo"}

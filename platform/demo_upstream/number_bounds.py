@@ -1,4 +1,4 @@
-"""Numbers within the bounds of a JSON schema: minimum, maximum, their exclusive kin, and multipleOf."""
+"""Numbers within the bounds of a JSON schema: minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ KEYWORDS = frozenset({*LIMITS, "multipleOf"})
 
 
 def nearest(node: Mapping[str, JsonValue], *, wished: float, whole: bool) -> float | None:
-    """The number nearest to `wished` that the schema allows; None when there seems to be none."""
+    """Return the number nearest to `wished` that the schema allows, or None if none was found."""
     limits = {keyword: limit for keyword in LIMITS if (limit := _number(node, keyword)) is not None}
     step = _number(node, "multipleOf") or None
     wished = wished if abs(wished) <= LARGEST else 0
@@ -23,7 +23,7 @@ def nearest(node: Mapping[str, JsonValue], *, wished: float, whole: bool) -> flo
 
 
 def _candidates(limits: list[float], step: float, wished: float) -> Iterator[float]:
-    """The wish, the limits, the steps around each of them, and the middle between two limits."""
+    """Yield the wished number, the limits, the multiples around them, and the mean of the limits."""
     for anchor in (wished, *limits):
         yield anchor
         below = math.floor(anchor / step) * step

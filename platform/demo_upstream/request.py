@@ -1,7 +1,7 @@
-"""What clients send, parsed once into typed values.
+"""Request bodies, validated and parsed into typed values.
 
-Types are strict (no "5" for 5) and unknown parameters are refused, so that a client learns here what it would learn
-from a real upstream. Sampling parameters are checked and have no effect: a rule gives one answer at any temperature.
+Types are strict (no "5" for 5) and unknown parameters are rejected, as real upstreams do. Sampling parameters are
+validated but have no effect, because rules are deterministic.
 """
 
 from typing import Annotated, Literal, Self, TypeVar
@@ -29,13 +29,13 @@ def _as_choice(value: object) -> object:
 
 
 class Strict(BaseModel):
-    """Takes JSON types as they are; fields that it does not know are skipped, since clients replay whole messages."""
+    """Base class with strict types. Unknown fields are ignored, because clients send back whole messages."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
 
 class DemoPart(Strict):
-    """One part of a message's content; of images, audio and files only the type matters to a demo."""
+    """A content part of a message. Of images, audio and files only the type is used."""
 
     type: Literal["text", "image_url", "input_audio", "file", "refusal"]
     text: str | None = None
@@ -49,14 +49,14 @@ class DemoPart(Strict):
 
 
 class DemoCalledFunction(Strict):
-    """The name and the arguments (a JSON text) of a call."""
+    """Name and arguments (JSON text) of a call."""
 
     name: str
     arguments: str
 
 
 class DemoToolCall(Strict):
-    """A call that an assistant made earlier."""
+    """A call in an earlier assistant message."""
 
     id: str
     function: DemoCalledFunction
@@ -80,12 +80,12 @@ class DemoMessage(Strict):
 
     @property
     def text(self) -> str:
-        """The text of all parts, one part per line."""
+        """Text of all parts, one part per line."""
         return "\n".join(part.text for part in self.content if part.text is not None)
 
     @property
     def calls(self) -> list[DemoToolCall]:
-        """The calls that the message makes, if any."""
+        """Tool calls of the message."""
         return self.tool_calls or []
 
 
@@ -99,41 +99,41 @@ class Function(Strict):
 
 
 class DemoTool(Strict):
-    """An offered tool; the demo knows functions only."""
+    """An offered tool. Only functions are supported."""
 
     type: Literal["function"]
     function: Function
 
 
 class FunctionName(Strict):
-    """The function that a tool choice names."""
+    """Function name of a tool choice."""
 
     name: str
 
 
 class ToolChoice(Strict):
-    """Which tools may or must be called; plain strings are read as their type."""
+    """Tool choice; plain strings are parsed as its type."""
 
     type: Literal["none", "auto", "required", "function"]
     function: FunctionName | None = None
 
 
 class JsonSchema(Strict):
-    """The schema that an answer must fit."""
+    """JSON schema of a structured answer."""
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     definition: dict[str, JsonValue] = Field(alias="schema")
 
 
 class ResponseFormat(Strict):
-    """The shape of the answer."""
+    """Format of the answer."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
 
 class DemoStreamOptions(Strict):
-    """What a stream carries beside the answer."""
+    """Additional content of a stream."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -142,7 +142,7 @@ class DemoStreamOptions(Strict):
 
 
 class DemoChatRequest(Strict):
-    """The body of `POST /v1/chat/completions`."""
+    """Body of `POST /v1/chat/completions`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -162,7 +162,7 @@ class DemoChatRequest(Strict):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
 
-    # Checked and without effect: no rule looks at chance, caches, tiers or people.
+    # Validated but without effect.
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
@@ -182,19 +182,19 @@ class DemoChatRequest(Strict):
 
     @property
     def token_limit(self) -> int | None:
-        """The most pieces that the answer may have, reasoning included."""
+        """Maximum number of tokens of the answer, reasoning included."""
         return self.max_completion_tokens or self.max_tokens
 
     @property
     def functions(self) -> list[Function]:
-        """The functions that may be called in this turn."""
+        """Functions that may be called in this turn."""
         if self.tool_choice is not None and self.tool_choice.type == "none":
             return []
         return [tool.function for tool in self.tools or []]
 
 
 class EmbeddingsRequest(Strict):
-    """The body of `POST /v1/embeddings`; texts only, token arrays belong to real models."""
+    """Body of `POST /v1/embeddings`. Only texts are supported, no token arrays."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -208,12 +208,12 @@ class EmbeddingsRequest(Strict):
 
 
 def parse_embeddings(body: bytes) -> EmbeddingsRequest:
-    """The request in a body, or the `DemoApiError` of its first defect."""
+    """Parse a body. Raises DemoApiError."""
     return _parse(EmbeddingsRequest, body)
 
 
 def parse_chat(body: bytes) -> DemoChatRequest:
-    """The request in a body, or the `DemoApiError` of its first defect, contradictions between parameters included."""
+    """Parse a body and check that its parameters are consistent. Raises DemoApiError."""
     chat = _parse(DemoChatRequest, body)
     _check_limits(chat)
     _check_stream(chat)
@@ -264,7 +264,7 @@ def _check_tools(chat: DemoChatRequest) -> None:
 
 
 def _check_tool_messages(messages: list[DemoMessage]) -> None:
-    """Every call is answered right after its message and nothing else is, as OpenAI demands it."""
+    # As OpenAI requires, tool messages directly follow the message with their calls.
     waiting: set[str] = set()
     for position, message in enumerate(messages):
         param = f"messages[{position}]"

@@ -1,7 +1,8 @@
-"""How the demo answers: one table of small rules, of which the first that has an answer wins.
+"""The rules of the demo: a table of small functions, of which the first with an answer wins.
 
-`RULES` decides what is answered, `MANNERS` how it is said: instructions such as "answer in capitals" visibly work.
-To teach the demo something, write a function from a conversation to a reply or None, and put it into the table.
+`RULES` determine the answer, `STYLES` modify its text according to instructions such as "answer in capitals". To add a
+rule, write a function from a conversation to a reply or None and add it to the table. Names of rules are shown in
+reasoning.
 """
 
 import json
@@ -19,21 +20,21 @@ from demo_upstream.tools import DemoCall
 
 @dataclass(frozen=True)
 class TextReply:
-    """An answer in words."""
+    """A text answer."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class JsonReply:
-    """A JSON document; manners do not touch it."""
+    """A JSON document, to which styles do not apply."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class ToolCallReply:
-    """Calls of tools."""
+    """Tool calls."""
 
     calls: tuple[DemoCall, ...]
 
@@ -70,7 +71,7 @@ AGAIN = re.compile(
     rf"(?:(?:and|now|please|can you|could you) )*(?:{REPEAT}(?:,? {IN_CAPITALS})?|{IN_CAPITALS})(?:,? please)?[.!? ]*",
     re.IGNORECASE,
 )
-TELLS = re.compile(r"\bmy ((?:\w+ ){0,2}?\w+) is ([^.?!,;\n]+?)(?= and | but |[.?!,;\n]|$)", re.IGNORECASE)
+STATES_FACT = re.compile(r"\bmy ((?:\w+ ){0,2}?\w+) is ([^.?!,;\n]+?)(?= and | but |[.?!,;\n]|$)", re.IGNORECASE)
 ASKS = re.compile(
     r"\b(?:what(?: is|['’]s| was)|who is|do you (?:know|remember)) my ((?:\w+ ){0,2}?\w+?)(?: again)?(?:\?|[.! ]*$)",
     re.IGNORECASE,
@@ -84,14 +85,14 @@ WONDERS = re.compile(r"\b(?:who|what) are you\b|\bwhat can you do\b|\bhelp\b[?!.
 
 
 def reply(conversation: DemoConversation) -> tuple[str, Reply]:
-    """The name of the rule that answers, and its answer in the manner that the instructions ask for."""
+    """Return the name of the rule that matched, and its answer with styles applied."""
     answers = ((rule.__name__, rule(conversation)) for rule in RULES)
     name, answer = next((name, answer) for name, answer in answers if answer is not None)
-    return name.replace("_", " "), _with_manners(answer, conversation)
+    return name.replace("_", " "), _styled(answer, conversation)
 
 
 def declines(conversation: DemoConversation) -> Reply | None:
-    """`demo-refuse` declines whatever it is asked."""
+    """`demo-refuse` refuses every request."""
     return (
         RefusalReply("I cannot help with that: this demo model always declines.")
         if conversation.model.refuses
@@ -100,7 +101,7 @@ def declines(conversation: DemoConversation) -> Reply | None:
 
 
 def calls_the_demanded_tool(conversation: DemoConversation) -> Reply | None:
-    """`tool_choice` insists on a call: of the named function, of those that the text names, or of the first one."""
+    """`tool_choice` requires a call: of the given function, of those that the text names, or of the first one."""
     choice = conversation.request.tool_choice
     if choice is None or choice.type in ("none", "auto"):
         return None
@@ -112,20 +113,20 @@ def calls_the_demanded_tool(conversation: DemoConversation) -> Reply | None:
 
 
 def calls_the_named_tools(conversation: DemoConversation) -> Reply | None:
-    """The user names offered tools and they have not answered yet."""
+    """The user names offered tools, and there are no results yet."""
     calls = () if conversation.results else tools.named(conversation.asked, conversation.request.functions)
     return _at_once(calls, conversation) if calls else None
 
 
 def fills_the_schema(conversation: DemoConversation) -> Reply | None:
-    """`response_format` has a JSON schema: a document that is valid for it, with the user's text in its strings."""
+    """`response_format` has a JSON schema, which is filled with values from the user's text."""
     wanted = conversation.request.response_format
     if wanted is None or wanted.json_schema is None:
         return None
     text = " ".join(result.text for result in conversation.results) or conversation.asked
     try:
         document = schema.fill(
-            wanted.json_schema.definition, clues=TextValues(text), otherwise=_short(text) or "demo", extent=Fill.ALL
+            wanted.json_schema.definition, values=TextValues(text), otherwise=_short(text) or "demo", extent=Fill.ALL
         )
     except UnfillableError as reason:
         message = f"The demo model cannot fill this schema: {reason}."
@@ -134,7 +135,7 @@ def fills_the_schema(conversation: DemoConversation) -> Reply | None:
 
 
 def quotes_the_tool_results(conversation: DemoConversation) -> Reply | None:
-    """The tools have answered."""
+    """There are tool results."""
     if not conversation.results:
         return None
     quotes = "; ".join(f"{result.tool} answered “{_short(result.text, 500)}”" for result in conversation.results)
@@ -142,14 +143,14 @@ def quotes_the_tool_results(conversation: DemoConversation) -> Reply | None:
 
 
 def counts_the_attachments(conversation: DemoConversation) -> Reply | None:
-    """There are images, audio or files, which a demo cannot see, hear or read."""
+    """The message has images, audio or files."""
     kinds = {"image_url": "image", "input_audio": "recording", "file": "file"}
     counted = [_counted(conversation.attachments(kind), noun) for kind, noun in kinds.items()]
     given = " and ".join(part for part in counted if part)
     if not given:
         return None
-    said = f" You wrote: “{_short(conversation.asked)}”." if conversation.asked else ""
-    return TextReply(f"You gave me {given}, but a demo cannot see, hear or read what is in there.{said}")
+    question = f" You wrote: “{_short(conversation.asked)}”." if conversation.asked else ""
+    return TextReply(f"You gave me {given}, but a demo cannot see, hear or read what is in there.{question}")
 
 
 def repeats_its_previous_answer(conversation: DemoConversation) -> Reply | None:
@@ -162,7 +163,7 @@ def repeats_its_previous_answer(conversation: DemoConversation) -> Reply | None:
 
 
 def echoes(conversation: DemoConversation) -> Reply | None:
-    """ "Echo: text", "say text", "repeat after me: text": exactly the text, without quotation marks around it."""
+    """ "Echo: text", "say text", "repeat after me: text". Quotation marks around the text are removed."""
     found = ECHO.fullmatch(conversation.asked)
     if found is None:
         return None
@@ -171,24 +172,26 @@ def echoes(conversation: DemoConversation) -> Reply | None:
 
 
 def remembers(conversation: DemoConversation) -> Reply | None:
-    """ "What is my name?": the newest "my name is Ada" of the history."""
+    """ "What is my name?", answered from the latest "my name is Ada" in the history."""
     asked = ASKS.search(conversation.asked)
     if asked is None:
         return None
     what = asked[1].lower()
-    told = [match for text in conversation.told for match in TELLS.finditer(text) if match[1].lower() == what]
-    if not told:
+    statements = [
+        match for text in conversation.user_texts for match in STATES_FACT.finditer(text) if match[1].lower() == what
+    ]
+    if not statements:
         return TextReply(f"You have not told this demo your {what} in this conversation.")
-    return TextReply(f"Your {what} is {told[-1][2].strip()}, as you told this demo earlier.")
+    return TextReply(f"Your {what} is {statements[-1][2].strip()}, as you told this demo earlier.")
 
 
 def takes_note(conversation: DemoConversation) -> Reply | None:
-    """ "My name is Ada": acknowledged; the history is all the memory that there is."""
-    told = TELLS.search(conversation.asked)
-    if told is None or "?" in conversation.asked:
+    """ "My name is Ada". The demo keeps no state; clients send the history."""
+    statement = STATES_FACT.search(conversation.asked)
+    if statement is None or "?" in conversation.asked:
         return None
     return TextReply(
-        f"Noted: your {told[1]} is {told[2].strip()}. This demo remembers it as long as the history is sent."
+        f"Noted: your {statement[1]} is {statement[2].strip()}. This demo remembers it as long as the history is sent."
     )
 
 
@@ -199,13 +202,13 @@ def computes(conversation: DemoConversation) -> Reply | None:
 
 
 def knows_a_fact(conversation: DemoConversation) -> Reply | None:
-    """One of the few facts."""
+    """A question about a known fact."""
     fact = facts.find(conversation.asked)
     return TextReply(f"{fact} (One of the few facts that this demo model knows.)") if fact else None
 
 
 def introduces_itself(conversation: DemoConversation) -> Reply | None:
-    """A greeting, or a question who is speaking."""
+    """A greeting, or a question about the demo."""
     asked = conversation.asked
     if WONDERS.search(asked):
         return TextReply(f"{ABOUT} {HOW_TO_GO_ON}")
@@ -213,7 +216,7 @@ def introduces_itself(conversation: DemoConversation) -> Reply | None:
 
 
 def admits_being_a_demo(conversation: DemoConversation) -> Reply:
-    """No rule knows better."""
+    """No other rule matched."""
     sentences = ["This is a demo model without an answer to this."]
     if conversation.asked:
         sentences.append(f"You wrote: “{_short(conversation.asked)}”.")
@@ -243,49 +246,49 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def answers_as_told(text: str, instructions: str) -> str:
-    """ "Always answer with X": X whatever was asked."""
-    told = ALWAYS.search(instructions)
-    return _quotable(told) if told else text
+def apply_always_answer(text: str, instructions: str) -> str:
+    """ "Always answer with X"."""
+    match = ALWAYS.search(instructions)
+    return _quotable(match) if match else text
 
 
-def talks_like_a_pirate(text: str, instructions: str) -> str:
-    """The instruction of many a first example."""
+def apply_pirate(text: str, instructions: str) -> str:
+    """ "Talk like a pirate", the instruction of many introductory examples."""
     return f"Arr! {text}" if PIRATE.search(instructions) else text
 
 
-def ends_as_told(text: str, instructions: str) -> str:
+def apply_ending(text: str, instructions: str) -> str:
     """ "Always end with X", "end every answer with X"."""
-    told = ENDS.search(instructions)
-    return f"{text} {_quotable(told)}" if told else text
+    match = ENDS.search(instructions)
+    return f"{text} {_quotable(match)}" if match else text
 
 
-def speaks_in_capitals(text: str, instructions: str) -> str:
+def apply_capitals(text: str, instructions: str) -> str:
     """ "Answer in capitals"."""
     return text.upper() if CAPITALS.search(instructions) else text
 
 
-MANNERS = (answers_as_told, talks_like_a_pirate, ends_as_told, speaks_in_capitals)
+STYLES = (apply_always_answer, apply_pirate, apply_ending, apply_capitals)
 
 
-def _with_manners(answer: Reply, conversation: DemoConversation) -> Reply:
+def _styled(answer: Reply, conversation: DemoConversation) -> Reply:
     if not isinstance(answer, TextReply):
         return answer
     text = answer.text
-    for manner in MANNERS:
-        text = manner(text, conversation.instructions)
+    for style in STYLES:
+        text = style(text, conversation.instructions)
     wanted = conversation.request.response_format
     if wanted is not None and wanted.type == "json_object":
         return JsonReply(json.dumps({"answer": text}, ensure_ascii=False))
     return TextReply(text)
 
 
-def _quotable(told: re.Match[str]) -> str:
-    return (told["quoted"] or told["plain"]).strip()
+def _quotable(match: re.Match[str]) -> str:
+    return (match["quoted"] or match["plain"]).strip()
 
 
 def _at_once(calls: tuple[DemoCall, ...], conversation: DemoConversation) -> ToolCallReply:
-    """All calls in one turn, or only the first where the client wants no parallel ones."""
+    """Return all calls, or only the first if parallel calls are disabled."""
     return ToolCallReply(calls[:1] if conversation.request.parallel_tool_calls is False else calls)
 
 

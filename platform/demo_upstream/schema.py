@@ -1,9 +1,9 @@
-"""A JSON value that fits a JSON schema, filled from the clues of a text.
+"""Generation of a JSON value that is valid for a JSON schema, with values taken from a text.
 
-Understood: type (also a list of types), properties, required, items, prefixItems, minItems, maxItems, uniqueItems,
+Supported: type (also a list of types), properties, required, items, prefixItems, minItems, maxItems, uniqueItems,
 enum, const, anyOf, oneOf, allOf, $ref into the same document, default, examples, minimum, maximum, exclusiveMinimum,
-exclusiveMaximum, multipleOf, minLength, maxLength, common formats. What constrains values in a way that the demo cannot
-serve is refused, so that a value that comes out is valid.
+exclusiveMaximum, multipleOf, minLength, maxLength, common formats. Other keywords that restrict
+values are rejected, so every returned value is valid.
 """
 
 import math
@@ -20,7 +20,7 @@ Node = dict[str, JsonValue]
 Value = TypeVar("Value")
 Number = TypeVar("Number", int, float)
 
-# Below this depth only what must be there is made: recursive schemas end.
+# Below this depth only required properties are filled, so that recursive schemas terminate.
 DEEP = 4
 DEEPEST = 32
 MOST_NODES = 5_000
@@ -54,27 +54,27 @@ TRUE_WORDS = frozenset({"true", "yes", "on", "1"})
 
 
 class UnfillableError(Exception):
-    """The demo cannot make a value for this schema; the message says which part of it."""
+    """No value can be generated for this schema; the message says which part is the reason."""
 
 
 class Fill(Enum):
-    """How much of an object is made."""
+    """Selection of the properties of an object to fill."""
 
     ALL = "all"
-    """Every property, as a document wants it."""
+    """All properties, for documents."""
     NEEDED = "needed"
-    """Required properties and those that the text names, null where it may be: as a caller fills arguments."""
+    """Required properties and those that the text names, for function arguments; null where allowed."""
 
 
-def fill(schema: Node, *, clues: TextValues, otherwise: str, extent: Fill) -> JsonValue:
-    """A value that is valid for `schema`; `otherwise` is the string where the text has no better one."""
-    return _Filler(schema, clues=clues, otherwise=otherwise, extent=extent).value(schema, name="", depth=0)
+def fill(schema: Node, *, values: TextValues, otherwise: str, extent: Fill) -> JsonValue:
+    """Return a value that is valid for `schema`. `otherwise` is the string if the text has no better one."""
+    return _Filler(schema, values=values, otherwise=otherwise, extent=extent).value(schema, name="", depth=0)
 
 
 class _Filler:
-    def __init__(self, root: Node, *, clues: TextValues, otherwise: str, extent: Fill) -> None:
+    def __init__(self, root: Node, *, values: TextValues, otherwise: str, extent: Fill) -> None:
         self._root = root
-        self._clues = clues
+        self._values = values
         self._otherwise = otherwise
         self._extent = extent
         self._nodes = 0
@@ -89,7 +89,7 @@ class _Filler:
         }
 
     def value(self, schema: JsonValue, *, name: str, depth: int) -> JsonValue:
-        """The value of one node; `name` is the property that it belongs to."""
+        """Return the value of a node. `name` is the property that it belongs to."""
         self._nodes += 1
         if self._nodes > MOST_NODES or depth > DEEPEST:
             raise UnfillableError("the schema never ends")
@@ -114,7 +114,7 @@ class _Filler:
         return maker(node, name, depth)
 
     def _resolved(self, schema: JsonValue, *, depth: int = 0) -> Node:
-        """The node itself: references followed, `allOf` merged, `true` read as a schema without demands."""
+        """Return the node with references resolved and `allOf` merged; `true` becomes an empty schema."""
         node = {} if schema is True else schema
         for _ in range(DEEPEST - depth):
             if not isinstance(node, dict):
@@ -152,17 +152,17 @@ class _Filler:
         return real[0]
 
     def _prefers_null(self, name: str, depth: int) -> bool:
-        return depth > DEEP or (self._extent is Fill.NEEDED and self._clues.named(name) is None)
+        return depth > DEEP or (self._extent is Fill.NEEDED and self._values.named(name) is None)
 
     def _chosen(self, enum: JsonValue, name: str) -> JsonValue:
         choices = _listed(enum)
         if not choices:
             raise UnfillableError("an enum needs values")
-        named = self._clues.named(name)
+        named = self._values.named(name)
         for choice in choices:
             if named is not None and str(choice).lower() == named.lower():
                 return choice
-        mentioned = self._clues.mentioned([choice for choice in choices if isinstance(choice, str)])
+        mentioned = self._values.mentioned([choice for choice in choices if isinstance(choice, str)])
         return choices[0] if mentioned is None else mentioned
 
     def _object(self, node: Node, _name: str, depth: int) -> JsonValue:
@@ -177,7 +177,7 @@ class _Filler:
     def _wants(self, optional: str, depth: int) -> bool:
         if depth > DEEP:
             return False
-        return self._extent is Fill.ALL or self._clues.named(optional) is not None
+        return self._extent is Fill.ALL or self._values.named(optional) is not None
 
     def _array(self, node: Node, name: str, depth: int) -> JsonValue:
         leading = _listed(node.get("prefixItems"))
@@ -196,33 +196,33 @@ class _Filler:
     def _extend(
         self, values: list[JsonValue], items: Node, *, wanted: float, most: float, name: str, depth: int
     ) -> None:
-        """Add what the text has for a list of strings or numbers, then made-up values until there are enough."""
+        """Add values from the text, then invented ones until there are enough."""
         offered = self._offered(items) if depth <= DEEP else []
         values += offered[: int(min(most - len(values), len(offered)))]
         while len(values) < wanted:
             values.append(self.value(items, name=name, depth=depth + 1))
 
     def _offered(self, items: Node) -> list[JsonValue]:
-        """All quoted strings or numbers that are left in the text, when plain ones are what the items are."""
+        """Return the remaining quoted strings or numbers of the text if the items are plain strings or numbers."""
         if set(items) - {"type", "title", "description"}:
             return []
         match items.get("type"):
             case "string":
-                return [*self._clues.all_quoted()]
+                return [*self._values.all_quoted()]
             case "integer":
-                return [*self._clues.all_integers()]
+                return [*self._values.all_integers()]
             case "number":
-                return [*self._clues.all_numbers()]
+                return [*self._values.all_numbers()]
         return []
 
     def _string(self, node: Node, name: str, _depth: int) -> JsonValue:
         text = _first(
-            lambda: self._clues.named(name),
+            lambda: self._values.named(name),
             lambda: _given(node, str),
             lambda: FORMATS.get(str(node.get("format"))),
-            lambda: self._clues.place() if name.lower() in PLACES else None,
-            self._clues.quoted,
-            lambda: self._clues.subject() if self._extent is Fill.NEEDED else None,
+            lambda: self._values.place() if name.lower() in PLACES else None,
+            self._values.quoted,
+            lambda: self._values.subject() if self._extent is Fill.NEEDED else None,
             lambda: self._otherwise,
         )
         least, most = _size(node, "minLength", 0), _size(node, "maxLength", math.inf)
@@ -231,15 +231,15 @@ class _Filler:
         return text[: int(min(most, len(text)))].ljust(int(least), ".")
 
     def _integer(self, node: Node, name: str, _depth: int) -> JsonValue:
-        wished = _first(lambda: _read(int, self._clues.named(name)), lambda: _given(node, int), self._clues.integer)
+        wished = _first(lambda: _read(int, self._values.named(name)), lambda: _given(node, int), self._values.integer)
         return int(self._within_bounds(node, wished or 0, whole=True))
 
     def _number(self, node: Node, name: str, _depth: int) -> JsonValue:
         wished = _first(
-            lambda: _read(float, self._clues.named(name)),
+            lambda: _read(float, self._values.named(name)),
             lambda: _given(node, float),
             lambda: _given(node, int),
-            self._clues.number,
+            self._values.number,
         )
         return self._within_bounds(node, wished or 0, whole=False)
 
@@ -250,7 +250,7 @@ class _Filler:
         return number
 
     def _boolean(self, node: Node, name: str, _depth: int) -> JsonValue:
-        named = self._clues.named(name)
+        named = self._values.named(name)
         if named is not None:
             return named.lower() in TRUE_WORDS
         return node.get("default") is True
@@ -260,7 +260,7 @@ class _Filler:
 
 
 def _kinds(node: Node) -> list[str]:
-    """The types that a node allows; told by its other keywords when it names none."""
+    """Return the types that a node allows, derived from its other keywords if it names none."""
     declared = node.get("type")
     kinds = [declared] if isinstance(declared, str) else [kind for kind in _listed(declared) if isinstance(kind, str)]
     if kinds:
@@ -278,7 +278,7 @@ def _refuse_unsupported(node: Node) -> None:
 
 
 def _merged(first: Node, second: JsonValue) -> Node:
-    """One schema that demands what both demand; where they contradict each other, the second wins."""
+    """Return a schema with the constraints of both; if they conflict, the second wins."""
     if second is True:
         return dict(first)
     if not isinstance(second, dict):
@@ -307,7 +307,7 @@ def _size(node: Node, keyword: str, otherwise: float) -> float:
 
 
 def _given(node: Node, kind: type[Value]) -> Value | None:
-    """The value that the schema itself proposes, when it is of that type."""
+    """Return the default or example of the schema if it has the right type."""
     for proposed in (node.get("default"), *_listed(node.get("examples"))):
         if isinstance(proposed, kind) and not isinstance(proposed, bool):
             return proposed
@@ -323,5 +323,6 @@ def _read(kind: Callable[[str], Number], text: str | None) -> Number | None:
 
 
 def _first(*sources: Callable[[], Value | None]) -> Value | None:
-    """The first value that a source has; later sources are not asked, because asking uses a clue up."""
+    """Return the first value that a source has."""
+    # Later sources are not called, because each call consumes a value of the text.
     return next((value for source in sources if (value := source()) is not None), None)

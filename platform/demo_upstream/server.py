@@ -1,4 +1,4 @@
-"""Runs the demo upstream on a socket, for `python -m demo_upstream` and for tests."""
+"""Server of the demo upstream, for `python -m demo_upstream` and for tests."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,7 +7,7 @@ from aiohttp import web
 
 from demo_upstream.app import create_app
 
-# aiohttp waits this long for requests in flight, twice; zero would mean for ever.
+# aiohttp waits this long for open requests, twice. Zero would mean forever.
 PATIENCE = 0.1
 # Load tests connect many clients at the same moment.
 BACKLOG = 1024
@@ -15,9 +15,9 @@ BACKLOG = 1024
 
 @asynccontextmanager
 async def running(*, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-    """Serve inside the `async with`; yields the base URL (`http://127.0.0.1:9000/v1`), with the real port for port 0.
+    """Serve inside the `async with` and yield the base URL, with the real port for port 0.
 
-    Raises OSError when the port is taken. Leaving ends the requests in flight.
+    Open requests end with the context. Raises OSError if the port is in use.
     """
     runner = web.AppRunner(create_app(), access_log=None, handler_cancellation=True, shutdown_timeout=PATIENCE)
     await runner.setup()

@@ -1,4 +1,4 @@
-"""Counters of what became of the requests, so that tests can see whether a closed connection was noticed."""
+"""Counters of requests by outcome. Tests use them to check that disconnects are noticed."""
 
 import asyncio
 from collections.abc import Iterator
@@ -14,8 +14,7 @@ from demo_upstream.errors import DemoApiError
 class Stats:
     """Requests for chat and embeddings; `requests` is the sum of the other four.
 
-    A fault that a model's name asks for counts as completed when it was played to its end, and as refused when it is an
-    HTTP error.
+    A requested fault counts as completed, or as refused if it is an HTTP error.
     """
 
     requests: int = 0
@@ -26,7 +25,7 @@ class Stats:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count the request that is served inside, by the way in which it ends."""
+        """Count the request handled inside the `with` block by its outcome."""
         self.requests += 1
         self.in_flight += 1
         try:

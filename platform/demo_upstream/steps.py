@@ -1,4 +1,4 @@
-"""What an answer does to a socket, step by step. Faults change the steps, delivery performs them."""
+"""Steps of an answer on the socket. Faults modify the steps, delivery performs them."""
 
 from dataclasses import dataclass
 
@@ -12,19 +12,19 @@ class Send:
 
 @dataclass(frozen=True)
 class Delay:
-    """Be silent for so many seconds."""
+    """Wait for a number of seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Hang:
-    """Be silent until the client goes away."""
+    """Wait until the client disconnects."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Close the connection as it is."""
+    """Close the connection."""
 
 
 Step = Send | Delay | Hang | Cut
@@ -32,7 +32,7 @@ Step = Send | Delay | Hang | Cut
 
 @dataclass(frozen=True)
 class Script:
-    """A stream in three parts, so that a fault knows where the words are: one frame before, one per piece, the rest."""
+    """A stream in three parts: one frame before the words, one per word, and the rest. Faults occur between words."""
 
     opening: bytes
     words: tuple[bytes, ...]

@@ -17,13 +17,13 @@ OBFUSCATED_LENGTH = 16
 
 
 def frame(data: Wire) -> bytes:
-    """One server-sent event."""
+    """Return a server-sent event."""
     return b"data: " + orjson.dumps(data) + b"\n\n"
 
 
 @dataclass(frozen=True)
 class Presenter:
-    """Writes one generation as the request wants it; `id` and `created` are the same in every chunk."""
+    """Presents a generation as chunks or as one completion. `id` and `created` are equal in every chunk."""
 
     request: DemoChatRequest
     generation: Generation
@@ -31,7 +31,7 @@ class Presenter:
     created: int
 
     def completion(self) -> bytes:
-        """The whole answer as one JSON body."""
+        """Return the answer as one JSON body."""
         choice = {
             "index": 0,
             "message": self._message(),
@@ -42,7 +42,7 @@ class Presenter:
         return orjson.dumps({**head, "choices": [choice], "usage": self.generation.usage()})
 
     def script(self) -> Script:
-        """The answer as a stream."""
+        """Return the answer as a stream."""
         words = tuple(self._word(position, piece) for position, piece in enumerate(self.generation.pieces))
         return Script(
             opening=self._chunk({"role": "assistant", "content": ""}),
@@ -84,14 +84,14 @@ class Presenter:
         }
 
     def _message(self) -> Wire:
-        said = {kind: "".join(piece.text for piece in self.generation.of(kind)) for kind in TokenKind}
+        texts = {kind: "".join(piece.text for piece in self.generation.of(kind)) for kind in TokenKind}
         message: dict[str, object] = {
             "role": "assistant",
-            "content": said[TokenKind.TEXT] if self._speaks else None,
-            "refusal": said[TokenKind.REFUSAL] or None,
+            "content": texts[TokenKind.TEXT] if self._speaks else None,
+            "refusal": texts[TokenKind.REFUSAL] or None,
         }
-        if said[TokenKind.REASONING]:
-            message["reasoning_content"] = said[TokenKind.REASONING]
+        if texts[TokenKind.REASONING]:
+            message["reasoning_content"] = texts[TokenKind.REASONING]
         calls = self._calls()
         if calls:
             message["tool_calls"] = calls
@@ -99,7 +99,7 @@ class Presenter:
 
     @property
     def _speaks(self) -> bool:
-        """Whether the message has content, be it empty: refusals and calls have none."""
+        """True if the message has content, which refusals and calls do not."""
         return not self.generation.of(TokenKind.REFUSAL) and not self.generation.of(TokenKind.CALL)
 
     def _calls(self) -> list[Wire]:
@@ -131,7 +131,7 @@ class Presenter:
         return self.request.stream_options is not None and bool(self.request.stream_options.include_usage)
 
     def _padding(self, text: str) -> Wire | None:
-        """What hides the length of a token from those who watch the line, where the client asks for it."""
+        # Padding hides the length of tokens from eavesdroppers, if the client asks for it.
         options = self.request.stream_options
         if options is None or not options.include_obfuscation:
             return None

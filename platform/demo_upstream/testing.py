@@ -1,4 +1,4 @@
-"""Talks to a demo upstream that runs in the test's own loop, over a real socket, and shows what comes back."""
+"""Test client for a demo upstream that runs in the event loop of the test, over a real socket."""
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -13,12 +13,12 @@ from demo_upstream.server import running
 
 
 class UnexpectedAnswerError(AssertionError):
-    """The demo answered something else than the test asked for."""
+    """The demo did not answer as the test expects."""
 
 
 @dataclass(frozen=True)
 class DemoAnswer:
-    """An HTTP answer; `json` is what its body says."""
+    """An HTTP response with its parsed body."""
 
     status: int
     headers: Mapping[str, str]
@@ -26,47 +26,47 @@ class DemoAnswer:
 
     @property
     def ok(self) -> bool:
-        """Whether the status is 200."""
+        """True if the status is 200."""
         return self.status == 200
 
 
 @dataclass(frozen=True)
 class Demo:
-    """A client of one running demo upstream; `url` ends in `/v1`."""
+    """Client of a running demo upstream. `url` ends in `/v1`."""
 
     url: str
     session: aiohttp.ClientSession
 
     async def get(self, path: str) -> DemoAnswer:
-        """GET a path below the server's root."""
+        """Send a GET request to a path below the root."""
         async with self.session.get(self.url.removesuffix("/v1") + path) as response:
             return DemoAnswer(response.status, response.headers, orjson.loads(await response.read()))
 
     async def post(self, path: str, body: object) -> DemoAnswer:
-        """POST a body (bytes as they are, all else as JSON) to a path below `/v1`."""
+        """Send a POST request to a path below `/v1`. Bodies other than bytes are encoded as JSON."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         async with self.session.post(self.url + path, data=raw) as response:
             return DemoAnswer(response.status, response.headers, orjson.loads(await response.read()))
 
     async def complete(self, asked: str | list[dict[str, Any]], **parameters: Any) -> Any:
-        """The completion for a user's text or a whole history; `demo-d0` unless the parameters name a model."""
+        """Return the completion for a text or a list of messages; the default model is `demo-d0`."""
         answer = await self.post("/chat/completions", _chat(asked, parameters))
         _expect(answer.ok, answer.json)
         return answer.json
 
     async def ask(self, asked: str | list[dict[str, Any]], **parameters: Any) -> str:
-        """The text of the answer."""
+        """Return the text of the completion."""
         completion = await self.complete(asked, **parameters)
         return str(completion["choices"][0]["message"]["content"])
 
     async def refusal(self, asked: str | list[dict[str, Any]], **parameters: Any) -> DemoAnswer:
-        """The error that a chat request is answered with."""
+        """Return the error response to a chat request."""
         answer = await self.post("/chat/completions", _chat(asked, parameters))
         _expect(not answer.ok, answer.json)
         return answer
 
     async def lines(self, asked: str | list[dict[str, Any]], **parameters: Any) -> AsyncGenerator[str, None]:
-        """The data lines of a stream, as they arrive and without `data: `."""
+        """Yield the data lines of a stream as they arrive, without `data: `."""
         body = _chat(asked, {"stream": True, **parameters})
         async with self.session.post(f"{self.url}/chat/completions", json=body) as response:
             _expect(response.ok, response.status)
@@ -75,20 +75,20 @@ class Demo:
                     yield line.decode().rstrip("\n").removeprefix("data: ")
 
     async def chunks(self, asked: str | list[dict[str, Any]], **parameters: Any) -> list[Any]:
-        """All chunks of a stream that ends as it should."""
+        """Return the chunks of a stream that ends with `[DONE]`."""
         *chunks, done = [line async for line in self.lines(asked, **parameters)]
         _expect(done == "[DONE]", done)
         return [orjson.loads(chunk) for chunk in chunks]
 
     async def stats(self) -> dict[str, int]:
-        """The server's counters."""
+        """Return the server's counters."""
         counters: dict[str, int] = (await self.get("/stats")).json
         return counters
 
 
 @asynccontextmanager
 async def talking() -> AsyncIterator[Demo]:
-    """Start a demo upstream and a client of it."""
+    """Start a demo upstream and yield a client of it."""
     async with running() as url, aiohttp.ClientSession() as session:
         yield Demo(url, session)
 

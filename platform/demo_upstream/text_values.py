@@ -1,6 +1,6 @@
-"""What a text offers for the values of a schema: `key=value`, quoted strings, numbers, and a phrase such as "in Paris".
+"""Values found in a text: `key=value`, quoted strings, numbers, and phrases such as "in Paris".
 
-Each quoted string, number and phrase is given out once, in the order of the text: two properties get two values.
+Each quoted string, number and phrase is returned once, in the order of the text, so two properties get two values.
 """
 
 import re
@@ -11,7 +11,7 @@ LONGEST_PLACE = 80
 LONGEST_SUBJECT = 500
 PLACES = frozenset({"city", "location", "place", "country", "region", "town", "address", "destination"})
 
-# Bounded, like all repetition in here that may fail late: the texts are long and anybody's.
+# Bounded, like all repetitions here that could backtrack: texts are long and come from untrusted clients.
 NAMED = re.compile(r"(?<!\w)([A-Za-z_]\w{0,63})=(?:\"([^\"]{0,500})\"|'([^']{0,500})'|([^\s,;]{1,500}))")
 QUOTED = re.compile(r"\"([^\"]{0,500})\"|“([^”]{0,500})”|`([^`]{0,500})`|(?<!\w)'([^']{0,500})'(?!\w)")
 NUMBER = re.compile(r"(?<![\w.])-?\d{1,15}(?:\.\d{1,15})?(?!\w)")
@@ -23,7 +23,7 @@ FILLER = re.compile(
 
 
 class TextValues:
-    """The clues of one text; where it has none left, those of `beyond` are used."""
+    """The values of one text. When it has none left, those of `beyond` are used."""
 
     def __init__(self, text: str, *, beyond: Self | None = None) -> None:
         self._text = text
@@ -36,31 +36,31 @@ class TextValues:
         self._loose = loose
 
     def named(self, name: str) -> str | None:
-        """The value of `name=value`."""
+        """Return the value of `name=value`."""
         value = self._named.get(name.lower())
         if value is None and self._beyond is not None:
             return self._beyond.named(name)
         return value if value is None else value.rstrip(".?!")
 
     def quoted(self) -> str | None:
-        """The next quoted string."""
+        """Return the next quoted string."""
         if self._quoted:
             return self._quoted.pop(0)
         return self._beyond.quoted() if self._beyond is not None else None
 
     def all_quoted(self) -> list[str]:
-        """All quoted strings that are left."""
+        """Return all remaining quoted strings."""
         found, self._quoted = self._quoted, []
         return found or (self._beyond.all_quoted() if self._beyond is not None else [])
 
     def number(self) -> float | None:
-        """The next number; an int where the text has one."""
+        """Return the next number, as an int if it is written as one."""
         if self._numbers:
             return self._numbers.pop(0)
         return self._beyond.number() if self._beyond is not None else None
 
     def integer(self) -> int | None:
-        """The next whole number; fractions are left for others."""
+        """Return the next integer; fractions are skipped and stay available."""
         for position, number in enumerate(self._numbers):
             if isinstance(number, int):
                 del self._numbers[position]
@@ -68,18 +68,18 @@ class TextValues:
         return self._beyond.integer() if self._beyond is not None else None
 
     def all_numbers(self) -> list[float]:
-        """All numbers that are left."""
+        """Return all remaining numbers."""
         found, self._numbers = self._numbers, []
         return found or (self._beyond.all_numbers() if self._beyond is not None else [])
 
     def all_integers(self) -> list[int]:
-        """All whole numbers that are left."""
+        """Return all remaining integers."""
         found = [number for number in self._numbers if isinstance(number, int)]
         self._numbers = [number for number in self._numbers if not isinstance(number, int)]
         return found or (self._beyond.all_integers() if self._beyond is not None else [])
 
     def place(self) -> str | None:
-        """The capitalised words after "in", "for", "at": `Weather in New York please` → `New York`."""
+        """Return the capitalized words after "in", "for" or "at", such as `New York`."""
         for match in BEFORE_PLACE.finditer(self._loose):
             words = _capitalised(self._loose[match.end() : match.end() + LONGEST_PLACE])
             if words:
@@ -88,14 +88,14 @@ class TextValues:
         return self._beyond.place() if self._beyond is not None else None
 
     def subject(self) -> str | None:
-        """What the text is about: the words after "for", "about", "with", or else all that is left of it."""
+        """Return the words after "for", "about" or "with", or else the rest of the text."""
         found = SUBJECT.search(self._loose)
         words = _without_filler((found[1] if found else self._loose).strip()[:LONGEST_SUBJECT])
         self._loose = ""
         return words or None
 
     def mentioned(self, words: Sequence[str]) -> str | None:
-        """The first of the words that the text has, in any case."""
+        """Return the first of the words that occurs in the text, ignoring case."""
         for word in words:
             if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", self._text, re.IGNORECASE):
                 return word

@@ -1,4 +1,4 @@
-"""The demo's tokenizer: a token is a word with the space before it, long words in pieces of sixteen characters."""
+"""The tokenizer: a token is a word with the space before it; long words are split every sixteen characters."""
 
 import math
 import re
@@ -10,7 +10,7 @@ OTHER_WORDS = PIECE.findall(" the a of to and in is it you that he was for on ar
 
 
 class TokenChance(TypedDict):
-    """How likely a token was: a natural logarithm, and the token's UTF-8 bytes."""
+    """Log probability (natural logarithm) of a token, and its UTF-8 bytes."""
 
     token: str
     logprob: float
@@ -18,32 +18,32 @@ class TokenChance(TypedDict):
 
 
 class Logprob(TokenChance):
-    """A token that was said, with those that might have been said instead."""
+    """A generated token with its alternatives."""
 
     top_logprobs: list[TokenChance]
 
 
 def split(text: str) -> list[str]:
-    """The tokens of a text; joined, they are the text again."""
+    """Return the tokens of a text, whose concatenation is the text."""
     return PIECE.findall(text)
 
 
 def count(text: str) -> int:
-    """How many tokens a text has."""
+    """Return the number of tokens of a text."""
     return len(split(text))
 
 
 def logprob(token: str, *, position: int, alternatives: int) -> Logprob:
-    """A made-up but plausible logprob: always the same for a token at a position, and probabilities sum to less than 1.
+    """Return an invented but plausible logprob, constant for a token and position. Probabilities sum to less than 1.
 
-    `alternatives` counts the entries of `top_logprobs`, of which the token itself is the first.
+    `alternatives` is the number of entries of `top_logprobs`; the first is the token itself.
     """
     surprise = blake2b(f"{position}:{token}".encode(), digest_size=1).digest()[0]
-    said = _chance(token, -(surprise + 1) / 512)
-    left = 1 - math.exp(said["logprob"])
+    chosen = _chance(token, -(surprise + 1) / 512)
+    left = 1 - math.exp(chosen["logprob"])
     others = [word for word in OTHER_WORDS if word != token]
-    unsaid = [_chance(word, math.log(left) - rank * math.log(2)) for rank, word in enumerate(others, start=1)]
-    return Logprob(**said, top_logprobs=[said, *unsaid][:alternatives])
+    others_chances = [_chance(word, math.log(left) - rank * math.log(2)) for rank, word in enumerate(others, start=1)]
+    return Logprob(**chosen, top_logprobs=[chosen, *others_chances][:alternatives])
 
 
 def _chance(token: str, logarithm: float) -> TokenChance:

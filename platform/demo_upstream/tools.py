@@ -1,7 +1,7 @@
-"""Which of the offered tools a text asks for, and with which arguments.
+"""Tool calls that a text asks for.
 
-A tool is asked for by its name: "call get_weather in Paris and get_time in Rome" makes two calls. The words up to the
-next name belong to a call and give its arguments; a JSON object among them is taken as it stands.
+A tool is requested by its name: "call get_weather in Paris and get_time in Rome" makes two calls. The words up to the
+next name supply the arguments; a JSON object among them is used unchanged.
 """
 
 import json
@@ -15,19 +15,19 @@ from demo_upstream.request import Function
 from demo_upstream.schema import Fill, UnfillableError
 from demo_upstream.text_values import TextValues
 
-NOTHING_SAID = "demo"
+DEFAULT_TEXT = "demo"
 
 
 @dataclass(frozen=True)
 class DemoCall:
-    """A call of a tool; `arguments` is a JSON text."""
+    """A tool call. `arguments` is a JSON text."""
 
     name: str
     arguments: str
 
 
 def named(text: str, functions: Sequence[Function]) -> tuple[DemoCall, ...]:
-    """A call for every offered function that the text names, in the order of the text and without repetitions."""
+    """Return a call of each offered function that the text names, in the order of the text, without duplicates."""
     by_name = {function.name: function for function in functions}
     mentions = sorted((*match.span(), name) for name in by_name for match in _mentions(name, text))
     ends = [start for start, _, _ in mentions[1:]] + [len(text)]
@@ -39,18 +39,18 @@ def named(text: str, functions: Sequence[Function]) -> tuple[DemoCall, ...]:
 
 
 def call(function: Function, *, words: str, around: str = "") -> DemoCall:
-    """The call of a function: arguments from its own `words`, or else from the text around, or else made up."""
+    """Return a call with arguments from its own `words`, else from the text `around`, else invented."""
     given = _spelled_out(words)
     if given is not None:
         return DemoCall(name=function.name, arguments=given)
     parameters = {"type": "object", **(function.parameters or {})}
     try:
-        clues = TextValues(words, beyond=TextValues(around))
-        filled = schema.fill(parameters, clues=clues, otherwise=NOTHING_SAID, extent=Fill.NEEDED)
+        values = TextValues(words, beyond=TextValues(around))
+        filled = schema.fill(parameters, values=values, otherwise=DEFAULT_TEXT, extent=Fill.NEEDED)
     except UnfillableError as reason:
         message = f"The demo model cannot call '{function.name}': {reason}."
         raise DemoApiError(message, param="tools", code="invalid_function_parameters") from reason
-    # Not orjson: the space after each colon and comma makes words, and words make a stream of several deltas.
+    # Not orjson: its compact output would be one word and therefore a single delta.
     return DemoCall(name=function.name, arguments=json.dumps(filled, ensure_ascii=False))
 
 
@@ -59,7 +59,7 @@ def _mentions(name: str, text: str) -> Iterator[re.Match[str]]:
 
 
 def _spelled_out(words: str) -> str | None:
-    """The JSON object in a text, character by character, if it has one."""
+    """Return the JSON object in a text unchanged, or None."""
     start = words.find("{")
     if start < 0:
         return None

@@ -209,7 +209,7 @@ SCHEMAS = st.recursive(
 def test_any_schema_is_filled_or_refused(wild: dict[str, Any], text: str) -> None:
     for extent in Fill:
         try:
-            filled = schema.fill(wild, clues=TextValues(text), otherwise=text, extent=extent)
+            filled = schema.fill(wild, values=TextValues(text), otherwise=text, extent=extent)
         except UnfillableError:
             continue
         assert json.loads(json.dumps(filled, allow_nan=False)) == filled
