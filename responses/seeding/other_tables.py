@@ -1,4 +1,4 @@
-"""What surrounds the responses of a seeded team: webhooks, files, batches, stores, prompts, guardrails, audit log."""
+"""Seeded data other than runs: webhooks, files, batches, vector stores, prompts, guardrail decisions, audit log."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -29,7 +29,7 @@ _DAY = timedelta(days=1)
 
 
 class OtherTables:
-    """Makes the rows of one team, and writes them."""
+    """Creates the rows of one team."""
 
     def __init__(self, tenant: SeededTeam, picker: TextPicker, *, at: datetime, days: int) -> None:
         self._team_id = tenant.team.pk
@@ -39,7 +39,7 @@ class OtherTables:
         self._at, self._days = at, days
 
     def write(self, responses: Sequence[Response]) -> None:
-        """Everything, around these responses."""
+        """Write all rows, given the responses of the team."""
         with scope.team(self._team_id):
             self._webhooks([row for row in responses if row.background and row.ended_at is not None])
             self._decisions([row for row in responses if row.incomplete_reason == "content_filter"])
@@ -55,7 +55,7 @@ class OtherTables:
     # -- webhooks ------------------------------------------------------------------------------------------------------
 
     def _webhooks(self, ended: Sequence[Response]) -> None:
-        """An endpoint that works, one that fails, one that was switched off."""
+        """Create a healthy, a failing and a disabled endpoint, with deliveries."""
         since = self._at - self._days * _DAY
         shared = {
             "team_id": self._team_id,
@@ -94,7 +94,7 @@ class OtherTables:
         return row
 
     def _undelivered(self, endpoint: WebhookEndpoint, response: Response) -> WebhookDelivery:
-        """Given up where its three days are over; else the next attempt is hours away."""
+        # Deliveries are no longer attempted after three days; until then the next attempt is hours away.
         at = response.ended_at or self._at
         outcomes = [self._failure(at + timedelta(minutes=5**step)) for step in range(4)]
         row = self._delivery(endpoint, response, outcomes)
@@ -129,7 +129,7 @@ class OtherTables:
     # -- records -------------------------------------------------------------------------------------------------------
 
     def _decisions(self, stopped: Sequence[Response]) -> None:
-        """Answers that a filter stopped, and inputs that were only noted."""
+        """Create decisions that blocked an output, and others that only flagged an input."""
         made = [self._decision(row.pk, row.ended_at or self._at, stage="output", verdict="blocked") for row in stopped]
         for _ in range(4):
             made.append(self._decision(new_id("resp"), self._sometime(), stage="input", verdict="noted"))
@@ -150,7 +150,7 @@ class OtherTables:
         )
 
     def _audit(self, responses: Sequence[Response]) -> None:
-        """What people did meanwhile."""
+        """Create audit events of members."""
         cancelled = [row for row in responses if row.status == Status.CANCELLED]
         rows = [self._event(f"key:{row.api_key_id}", "response.cancelled", row.pk, row.ended_at) for row in cancelled]
         for action in ("response.deleted", "file.deleted", "content.revealed", "webhook_delivery.resent"):
@@ -184,7 +184,7 @@ class OtherTables:
         ])  # fmt: skip
 
     def _completions(self) -> None:
-        """Stored chat completions, and what else stands in the ledger."""
+        """Create stored chat completions, and usage records of other endpoints."""
         rows: list[models.Model] = []
         ledger: list[UsageRecord] = []
         for number in range(6):
@@ -235,7 +235,7 @@ class OtherTables:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def _file(self, name: str, content: bytes, purpose: Purpose, content_type: str = "text/plain") -> File:
-        """A file with its bytes."""
+        """Create a file with its content."""
         upload = SimpleUploadedFile(name, content, content_type=content_type)
         at = self._sometime()
         file = File(
@@ -253,15 +253,15 @@ class OtherTables:
         return file
 
     def _store(self) -> None:
-        """A vector store with a file that could not be read."""
+        """Create a vector store, including a file that could not be parsed."""
         store = VectorStore.objects.create(
             team_id=self._team_id, api_key=self._key, name="Handbook", created_at=self._at - self._days * _DAY
         )
         for name, text in texts.PASSAGES:
-            said = self._picker.marked(text)
-            file = self._file(name, said.encode(), Purpose.ASSISTANTS)
+            content = self._picker.marked(text)
+            file = self._file(name, content.encode(), Purpose.ASSISTANTS)
             entry = self._entry(store, file, EntryStatus.COMPLETED)
-            VectorChunk.objects.create(team_id=self._team_id, store=store, entry=entry, position=0, text=said)
+            VectorChunk.objects.create(team_id=self._team_id, store=store, entry=entry, position=0, text=content)
         broken = self._file("scan.pdf", b"%PDF-1.4 not really", Purpose.ASSISTANTS, "application/pdf")
         self._entry(store, broken, EntryStatus.FAILED)
 
@@ -281,7 +281,7 @@ class OtherTables:
         )
 
     def _batch(self) -> None:
-        """A batch that is over, with its files."""
+        """Create a cancelled batch with its input file."""
         asked = [
             {"custom_id": f"line-{n}", "method": "POST", "url": "/v1/responses",
              "body": {"model": "atlas-mini", "input": self._picker.marked(question)}}

@@ -1,4 +1,4 @@
-"""Plays one exchange after another: the request as clients send it, the run as the engine makes it, and its rows."""
+"""Replay of exchanges: sends a request through the engine with scripted model and tools, and collects the rows."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -27,14 +27,17 @@ from responses.seeding.teams import MODELS
 from tenants.models import ApiKey, Upstream
 
 _FLUSH = timedelta(milliseconds=250)
-# Long enough for nobody to take over what only looks as if it were running.
-_HELD_FOR = timedelta(days=2)
+# Long enough that no worker resumes a run that only appears to be in progress.
+_LEASE = timedelta(days=2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """A request and what is said in answer. `ends`: "" as the model does, "cancelled", or "running" and "queued" for
-    what has not ended yet; a cancelled or running one stops after so many steps (`steps`)."""
+    """A request with the scripted turns of its response.
+
+    `ends` is "" for a normal end, or "cancelled", "running" or "queued". Cancelled and running responses stop after
+    `steps` steps.
+    """
 
     request: Mapping[str, Any]
     turns: Sequence[TurnScript] = ()
@@ -49,7 +52,7 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class SeedActor:
-    """In whose name requests are made."""
+    """API key and upstream of requests."""
 
     key: ApiKey
     upstream: Upstream
@@ -59,7 +62,7 @@ class SeedActor:
 
 @dataclass(kw_only=True)
 class OpenConversation:
-    """A conversation as it grows."""
+    """A conversation that is being extended."""
 
     row: Conversation
     items: list[Body] = field(default_factory=list)
@@ -67,7 +70,7 @@ class OpenConversation:
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """A response that was played."""
+    """A replayed response."""
 
     row: Response
     output: list[Body]
@@ -75,17 +78,17 @@ class Played:
 
     @property
     def calls(self) -> list[str]:
-        """The ids of the calls that the client is to answer."""
+        """Return the ids of the calls that the client has to answer."""
         return [item["call_id"] for item in self.output if item["type"] == "function_call"]
 
     @property
     def asked(self) -> str:
-        """The id of the item that asks for approval."""
+        """Return the id of the approval request."""
         return str(next(item["id"] for item in self.output if item["type"] == "mcp_approval_request"))
 
 
 class Replayer:
-    """Plays the exchanges of one team into its rows."""
+    """Replays the exchanges of one team."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -99,7 +102,7 @@ class Replayer:
         previous: Played | None = None,
         talk: OpenConversation | None = None,
     ) -> Played:
-        """Play an exchange that begins at that moment; it continues a conversation, a response or nothing."""
+        """Replay an exchange at a time, optionally continuing a conversation or a previous response."""
         request = dict(exchange.request)
         if talk is not None:
             request["conversation"] = talk.row.pk
@@ -112,7 +115,7 @@ class Replayer:
         return running.played()
 
     def _answer(self, running: "_Running", previous: Played | None) -> None:
-        """The outputs and words that the request brings end the calls of the response before it."""
+        # Outputs and approvals in the request end the calls of the previous response.
         if previous is None:
             return
         for item in running.own:
@@ -142,7 +145,7 @@ class Replayer:
 
 
 class _Running:
-    """One response while it is played."""
+    """A response that is being replayed."""
 
     def __init__(
         self,
@@ -217,14 +220,14 @@ class _Running:
     # -- the run -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """From the first event to the last."""
+        """Replay the response."""
         self.rows.add([self.row])
         for position, item in enumerate(self.own if self.who.stored else ()):
             self._add(item_rows(item, self.who, Section.INPUT, position))
         _, batch = self.recorder.opening((queued if self.who.background else opening)(self.parameters))
         self._add(batch)
         if self.exchange.ends == "queued":
-            self.row.lease_until = self.clock.at + _HELD_FOR
+            self.row.lease_until = self.clock.at + _LEASE
             return
         self.row.attempt = 1 if self.who.background else 0
         self.clock.pass_by(self.exchange.waits or 0.02)
@@ -274,10 +277,10 @@ class _Running:
             self._take(run.interrupt(Ending(status="cancelled")))
         else:
             self._flush()
-            self.row.lease_owner, self.row.lease_until = "worker-1:4711:c0ffee00", self.clock.at + _HELD_FOR
+            self.row.lease_owner, self.row.lease_until = "worker-1:4711:c0ffee00", self.clock.at + _LEASE
 
     def _take(self, step: Step) -> None:
-        """Deltas go into the log four times a second, everything else at once and with its rows."""
+        # As in real runs, deltas are logged four times a second, everything else immediately.
         if isinstance(step, Emitted):
             if not self._waiting:
                 self._waiting_since = self.clock.at
@@ -295,7 +298,7 @@ class _Running:
             self._apply(replace(self.recorder.plan(Emitted(events))[1], calls=()))
 
     def _apply(self, change: Change) -> None:
-        """As it would have been written then."""
+        # Rows are dated with the simulated time.
         for row in change.insert:
             self._date(row)
         self.rows.apply(change, self.row)
@@ -316,7 +319,7 @@ class _Running:
                 row.ended_at = row.ended_at and self.clock.at
 
     def _converse(self, talk: OpenConversation) -> None:
-        """What was said enters the conversation."""
+        """Append input and output to the conversation."""
         places = [row for row in self.rows.of(Placement) if row.owner == self.who.response_id]
         for place in places:
             self.rows.add([_again(place, talk)])
@@ -324,12 +327,12 @@ class _Running:
         talk.items += [*self.own, *self.output]
 
     def played(self) -> Played:
-        """What became of it."""
+        """Return the result."""
         return Played(row=self.row, output=self.output, ended=self.clock.at)
 
 
 def _again(place: Placement, talk: OpenConversation) -> Placement:
-    """The same item, in the conversation."""
+    """Return a placement of the same item in the conversation."""
     return Placement(
         team_id=place.team_id,
         owner=talk.row.pk,

@@ -1,4 +1,4 @@
-"""Rows that have been played and are yet to be written, all at once for each team."""
+"""Rows of seeded runs, collected in memory and inserted in bulk for each team."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -27,7 +27,7 @@ _AT_ONCE = 500
 
 
 class Rows:
-    """What the runs of one team have left. A change is applied here as `responses.runs.store` would do it."""
+    """Rows of one team. Changes are applied as `responses.runs.store` does."""
 
     def __init__(self, team_id: str) -> None:
         self.team_id = team_id
@@ -35,14 +35,14 @@ class Rows:
         self._calls: dict[tuple[str, str], ToolCall] = {}
 
     def add(self, rows: Iterable[models.Model]) -> None:
-        """Take in new rows."""
+        """Add new rows."""
         for row in rows:
             self.by_kind.setdefault(type(row), []).append(row)
             if isinstance(row, ToolCall):
                 self._calls[row.response_id, row.call_id] = row
 
     def apply(self, change: Change, response: Response) -> None:
-        """Take in what a step writes."""
+        """Apply the change of a step."""
         self.add(change.insert)
         for call in change.calls:
             self.answer(call)
@@ -57,7 +57,7 @@ class Rows:
             response.lease_until = response.lease_owner = None
 
     def answer(self, update: CallUpdate) -> None:
-        """A tool call goes on; one that is over stays as it is."""
+        """Update a tool call, unless it has ended."""
         call = self._calls.get((update.response_id, update.call_id))
         if call is None or call.ended_at is not None:
             return
@@ -66,11 +66,11 @@ class Rows:
                 setattr(call, name, value)
 
     def of(self, kind: type[models.Model]) -> list[Any]:
-        """Those of one table."""
+        """Return the rows of one model."""
         return self.by_kind.get(kind, [])
 
     def write(self) -> None:
-        """Insert everything."""
+        """Insert all rows."""
         with scope.team(self.team_id):
             for kind in (*_ORDER, *(kind for kind in self.by_kind if kind not in _ORDER)):
                 kind._default_manager.bulk_create(self.of(kind), batch_size=_AT_ONCE)

@@ -1,5 +1,8 @@
-"""The scenes of seeded data: what is asked, what the agent does, how it ends. Each is a generator of exchanges that is
-sent back what was played, so that a client's next request can answer calls and name ids."""
+"""Scenarios of seeded data: the request, the actions of the agent and the outcome.
+
+Each scenario is a generator of exchanges. It receives the result of each, so that the next request of the client can
+answer calls and refer to ids.
+"""
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -41,7 +44,7 @@ _FAILURES = (
 
 @dataclass(frozen=True)
 class Scenario:
-    """A scene that can be played, and how often it comes. `talks`: in a conversation."""
+    """A scenario with its relative frequency. `talks`: in a conversation."""
 
     play: "Callable[[TextPicker], Scene]"
     weight: int
@@ -49,7 +52,7 @@ class Scenario:
 
 
 def chat(picker: TextPicker) -> Scene:
-    """A question or several, and answers."""
+    """One or more questions with answers."""
     question, answer = picker.pick(texts.CHATS)
     yield _asks(picker, question, answer, instructions=picker.pick(texts.INSTRUCTIONS))
     for _ in range(picker.rng.choice((0, 0, 1, 2, 3))):
@@ -58,14 +61,14 @@ def chat(picker: TextPicker) -> Scene:
 
 
 def reasons(picker: TextPicker) -> Scene:
-    """A model that thinks first."""
+    """An answer with reasoning."""
     question, answer = picker.pick(texts.CHATS)
     thought = picker.marked(picker.pick(texts.THOUGHTS))
     yield _asks(picker, question, answer, thought=thought, model="orbit-reasoner", reasoning={"effort": "medium"})
 
 
 def searches(picker: TextPicker) -> Scene:
-    """A search in the web, a page, and an answer with citations."""
+    """A web search, a page, and an answer with citations."""
     query, pages = picker.pick(texts.QUERIES)
     found = [{"url": url, "title": title, "text": picker.marked(text)} for url, title, text in pages]
     looked = SeedStep(
@@ -107,7 +110,7 @@ def searches(picker: TextPicker) -> Scene:
 
 
 def reads_files(picker: TextPicker) -> Scene:
-    """A search in a vector store."""
+    """A file search."""
     passages = [
         {"file_id": _file_id(name), "filename": name, "score": round(0.91 - index / 9, 3), "text": picker.marked(text),
          "attributes": {"area": "handbook"}}
@@ -138,7 +141,7 @@ def reads_files(picker: TextPicker) -> Scene:
 
 
 def runs_code(picker: TextPicker) -> Scene:
-    """A program that fails, and one that does not."""
+    """A program that fails, and a corrected one."""
     container = new_id("cntr")
     wrong = _program(
         picker, container, "print(statistics.median(latencies))", "NameError: name 'statistics' is not defined"
@@ -158,7 +161,7 @@ def runs_code(picker: TextPicker) -> Scene:
 
 
 def asks_a_server(picker: TextPicker) -> Scene:
-    """Two tools of an MCP server at the same time, one of which fails now and then."""
+    """Two parallel calls of an MCP server, of which one sometimes fails."""
     failed = picker.rng.random() < 0.3
     found = _mcp(
         picker, "find_issue", {"id": picker.marked("PLAT-1204")}, output=_issue(picker), seconds=picker.seconds(0.2, 4)
@@ -178,7 +181,7 @@ def asks_a_server(picker: TextPicker) -> Scene:
 
 
 def asks_for_approval(picker: TextPicker) -> Scene:
-    """A call of a server's tool that somebody has to approve of."""
+    """An MCP call that requires an approval."""
     close = _mcp(picker, "close_issue", {"id": "PLAT-1204"}, output="closed", seconds=picker.seconds(0.3, 1), asks=True)
     tool = {**_MCP, "require_approval": "always"}
     first = yield Exchange(
@@ -191,16 +194,16 @@ def asks_for_approval(picker: TextPicker) -> Scene:
     if outcome < 0.25:
         return
     word = {"type": "mcp_approval_response", "approval_request_id": first.asked, "approve": outcome < 0.8}
-    told = "PLAT-1204 is closed." if word["approve"] else "All right, I leave PLAT-1204 open."
+    answer = "PLAT-1204 is closed." if word["approve"] else "All right, I leave PLAT-1204 open."
     yield Exchange(
         request=_request(picker, [word], tools=[tool]),
-        turns=[TurnScript(text=picker.marked(told), read=1500, cached=1200)],
+        turns=[TurnScript(text=picker.marked(answer), read=1500, cached=1200)],
         approved=[close] if word["approve"] else [],
     )
 
 
 def calls_functions(picker: TextPicker) -> Scene:
-    """Functions that the client runs."""
+    """Function calls that the client runs."""
     order = {"id": f"{picker.rng.randrange(10**6):06d}"}
     steps = [
         SeedStep(name="look_up_order", arguments={"id": picker.marked(order["id"])}),
@@ -226,7 +229,7 @@ def calls_functions(picker: TextPicker) -> Scene:
 
 
 def fills_a_form(picker: TextPicker) -> Scene:
-    """An answer in JSON."""
+    """A structured answer."""
     schema = {
         "type": "object",
         "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
@@ -240,7 +243,7 @@ def fills_a_form(picker: TextPicker) -> Scene:
 
 
 def writes_much(picker: TextPicker) -> Scene:
-    """A report in the background that is longer than anybody reads."""
+    """A very long report in the background."""
     turn = TurnScript(
         text=picker.report(picker.rng.choice((8, 20, 90))), wait=picker.seconds(1, 9), pace=140, read=9400
     )
@@ -249,17 +252,17 @@ def writes_much(picker: TextPicker) -> Scene:
 
 
 def fails(picker: TextPicker) -> Scene:
-    """The upstream breaks, before its first word or behind it."""
+    """A failure of the upstream, before or after its first text."""
     question, answer = picker.pick(texts.CHATS)
-    said = picker.marked(answer[:40]) if picker.rng.random() < 0.4 else ""
-    turn = TurnScript(text=said, failure=picker.pick(_FAILURES), wait=picker.seconds(0.5, 20), read=500)
+    text = picker.marked(answer[:40]) if picker.rng.random() < 0.4 else ""
+    turn = TurnScript(text=text, failure=picker.pick(_FAILURES), wait=picker.seconds(0.5, 20), read=500)
     background = picker.rng.random() < 0.4
     request = _request(picker, picker.marked(question), **({"background": True} if background else {}))
     yield Exchange(request=request, turns=[turn], stream=not background)
 
 
 def is_cut(picker: TextPicker) -> Scene:
-    """The answer is incomplete: out of tokens, or stopped by a filter."""
+    """An incomplete answer: token limit reached, or stopped by a content filter."""
     question, answer = picker.pick(texts.CHATS)
     finish = picker.rng.choice(("length", "length", "content_filter"))
     turn = TurnScript(text=picker.marked(answer[:60]), finish=finish, wait=picker.seconds(0.3, 1.5), read=400)
@@ -267,32 +270,32 @@ def is_cut(picker: TextPicker) -> Scene:
 
 
 def refuses(picker: TextPicker) -> Scene:
-    """The model declines."""
+    """A refusal."""
     turn = TurnScript(refusal=picker.marked("I cannot help with forging a signature."), read=310)
     yield Exchange(request=_request(picker, picker.marked("Forge my manager's signature.")), turns=[turn])
 
 
 def is_cancelled(picker: TextPicker) -> Scene:
-    """Somebody stops a run in the background."""
+    """A cancelled background run."""
     turn = TurnScript(text=picker.report(6), wait=picker.seconds(0.5, 3), read=800)
     request = _request(picker, picker.marked("Write a very long story."), background=True)
     yield Exchange(request=request, turns=[turn], ends="cancelled", steps=picker.rng.randrange(4, 50))
 
 
 def is_running(picker: TextPicker) -> Scene:
-    """A run that has not ended."""
+    """A run in progress."""
     turn = TurnScript(text=picker.report(30), wait=picker.seconds(0.5, 3), read=800)
     request = _request(picker, picker.marked("Translate the manual, all of it."), background=True)
     yield Exchange(request=request, turns=[turn], ends="running", steps=picker.rng.randrange(3, 60))
 
 
 def is_queued(picker: TextPicker) -> Scene:
-    """A run that nobody has begun."""
+    """A queued run."""
     yield Exchange(request=_request(picker, picker.marked("Write the yearly report."), background=True), ends="queued")
 
 
 def works_long(picker: TextPicker) -> Scene:
-    """A conversation that never ends: the caller says when it is enough."""
+    """A conversation without end; the caller stops it."""
     while True:
         question, answer = picker.pick([*texts.CHATS, *texts.FOLLOW_UPS])
         if picker.rng.random() < 0.45:
@@ -411,5 +414,5 @@ def _listing() -> dict[str, Any]:
 
 
 def _file_id(name: str) -> str:
-    """The same for each seeded team: a citation names it, and nobody follows it there."""
+    # The file does not exist: citations only need an id of the right form.
     return new_id("file").replace("_", "-", 1)

@@ -1,4 +1,4 @@
-"""What stands in for the world while a seeded response is played: a clock, a model and hosted tools with a script."""
+"""Test doubles for the replay of seeded runs: a clock, a scripted model and scripted hosted tools."""
 
 import hashlib
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -25,24 +25,27 @@ _SEARCHES = {"web_search_call", "file_search_call"}
 
 
 class Clock:
-    """The time of a run that never happened."""
+    """A clock under the control of the replay."""
 
     def __init__(self, at: datetime) -> None:
         self.at = at
 
     def now(self) -> datetime:
-        """What time it is there."""
+        """Return the simulated time."""
         return self.at
 
     def pass_by(self, seconds: float) -> None:
-        """Let some time go by."""
+        """Advance the clock."""
         self.at += timedelta(seconds=seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeedStep:
-    """A call that the model makes. `kind` "function": the client runs it; else `item` and `done` are the fields with
-    which its item opens and ends, and `output` is what the model reads."""
+    """A tool call of the model.
+
+    With `kind` "function" the client runs it. For hosted tools, `item` and `done` are the fields of its output item at
+    the beginning and at the end, and `output` is what the model reads.
+    """
 
     name: str
     arguments: Mapping[str, Any]
@@ -74,19 +77,19 @@ class TurnScript:
 
 
 class ScriptedModel:
-    """Says one speech for each turn."""
+    """Plays one turn script per turn."""
 
     def __init__(self, clock: Clock, turns: Sequence[TurnScript]) -> None:
         self._clock = clock
         self._turns = list(turns)
 
     def open(self, request: TurnRequest) -> "ScriptedTurn":
-        """The next speech."""
+        """Open the next turn."""
         return ScriptedTurn(self._clock, request, self._turns.pop(0))
 
 
 class ScriptedTurn:
-    """A speech, made into events by the converter that upstreams' streams go through."""
+    """A turn script, converted to events by the converter for upstream streams."""
 
     def __init__(self, clock: Clock, request: TurnRequest, turn: TurnScript) -> None:
         self._clock = clock
@@ -97,7 +100,7 @@ class ScriptedTurn:
         )
 
     async def events(self) -> AsyncGenerator[list[Event], None]:
-        """Chunk after chunk, each at its time."""
+        """Yield the events of each chunk, advancing the clock."""
         turn = self._script
         self._clock.pass_by(turn.wait)
         for chunk, characters in _chunks(turn):
@@ -111,11 +114,11 @@ class ScriptedTurn:
         yield self._converter.end(done=True)
 
     def result(self) -> TurnResult:
-        """What the turn brought."""
+        """Return the result of the turn."""
         return self._dated(self._converter.result(upstream_request_id=new_id("chatcmpl").replace("_", "-")))
 
     def interrupt(self) -> tuple[list[Event], TurnResult]:
-        """Close what is open."""
+        """Close open items and return their events with the result."""
         return self._converter.interrupt(), self._dated(self._converter.result(interrupted=True))
 
     def _dated(self, result: TurnResult) -> TurnResult:
@@ -123,7 +126,7 @@ class ScriptedTurn:
 
 
 def _cited(text: str, request: TurnRequest) -> str:
-    """The text with the marks of the search before it."""
+    """Replace `{1}` and the like by citation markers of the last search."""
     found = [item for item in (one.with_id() for one in request.items) if item["type"] in _SEARCHES]
     for number in range(1, 6):
         text = text.replace(f"{{{number}}}", citation_markers.mark(found[-1]["id"], number) if found else "")
@@ -131,7 +134,7 @@ def _cited(text: str, request: TurnRequest) -> str:
 
 
 def _chunks(turn: TurnScript) -> Iterator[tuple[Chunk, int]]:
-    """What an upstream sends, and of how many characters the model thought for each."""
+    """Yield the chunks of a turn with the number of characters that each took to generate."""
     for piece in _pieces(turn.reasoning):
         yield _chunk(reasoning_content=piece), len(piece)
     for piece in _pieces(turn.text):
@@ -151,7 +154,7 @@ def _chunks(turn: TurnScript) -> Iterator[tuple[Chunk, int]]:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Some letters at a time; more of them where there is much to say."""
+    """Split a text into at most 90 pieces."""
     size = max(14, -(-len(text) // _MOST_PIECES))
     for start in range(0, len(text), size):
         yield text[start : start + size]
@@ -176,7 +179,7 @@ def _usage(turn: TurnScript) -> dict[str, Any]:
 
 
 class ScriptedTools:
-    """The hosted tools of one exchange. `before` is what a server lists first; `approved` may be made."""
+    """The hosted tools of one exchange. `before` are items of the preparation, `approved` the ids of approved calls."""
 
     concurrency = 4
 
@@ -192,7 +195,7 @@ class ScriptedTools:
         self.latest = clock.at
 
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
-        """Lists of servers, and calls that somebody has approved of."""
+        """Yield the tool lists of MCP servers, and approved calls."""
         for body in self._before:
             index = state.next_output_index
             opened = OutputItemAdded(output_index=index, item={**body, "tools": []})
@@ -206,23 +209,23 @@ class ScriptedTools:
             yield ToolsPrepared(events=[], calls=calls)
 
     def functions(self) -> tuple[FunctionTool, ...]:
-        """All that will be called."""
+        """Return the tools that the script calls."""
         return tuple(FunctionTool(name=name, form=CallForm.HOSTED) for name in self._kinds)
 
     def kind(self, name: str) -> str | None:
-        """Of which kind a hosted tool is."""
+        """Return the kind of a hosted tool."""
         return self._kinds.get(name)
 
     def may_repeat(self, name: str) -> bool:
-        """Nothing happens twice here."""
+        """Return True: scripted calls have no side effects."""
         return True
 
     def limits(self, name: str) -> ToolLimits:
-        """The usual ones."""
+        """Return the default limits."""
         return ToolLimits()
 
     def decide(self, call: Call) -> CallDecision:
-        """Some ask first."""
+        """Require an approval if the script does."""
         step = self._steps[call.call_id]
         if not step.asks:
             return Execute()
@@ -231,26 +234,27 @@ class ScriptedTools:
         return RequireApproval(item, definition=hashlib.sha256(step.name.encode()).hexdigest())
 
     def open_item(self, call: Call) -> Body:
-        """The item as its step opens it."""
+        """Return the item of a new call."""
         step = self._steps[call.call_id]
         given = {**step.item, "approval_request_id": self._approved[call.call_id]} if self._approved else step.item
         return {"id": new_id(_PREFIXES[step.item["type"]]), "status": "in_progress", **given}
 
     def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
-        """The events of a call that is under way."""
-        told = {"arguments": call.arguments} if body["type"] == "mcp_call" else {}
+        """Return the events at the start of a call."""
+        arguments = {"arguments": call.arguments} if body["type"] == "mcp_call" else {}
         code = {"code": self._steps[call.call_id].arguments.get("code")} if "code" in body else {}
-        return before_result({**body, **told, **code}, output_index=output_index)
+        return before_result({**body, **arguments, **code}, output_index=output_index)
 
     async def call(self, call: Call) -> ToolResult:
-        """As the step has it, after its time; calls of one turn begin at the same moment."""
+        """Return the scripted result, advancing the clock."""
+        # Calls of one turn start at the same time.
         step = self._steps[call.call_id]
         self._clock.at = self.began + timedelta(seconds=step.seconds)
         self.latest = max(self.latest, self._clock.at)
         return ToolResult(output=step.output, error=step.error, cost=step.cost)
 
     def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
-        """The item as its step ends it."""
+        """Return the item of a finished call."""
         step = self._steps[call.call_id]
         item = {**body, "status": "failed" if result.error else "completed", **step.done}
         if item["type"] == "mcp_call":
@@ -258,7 +262,7 @@ class ScriptedTools:
         return ClosedItem(item=item, events=after_result(item, output_index=output_index))
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: scripted tools have no connections."""
 
 
 def _call(step: SeedStep) -> Call:

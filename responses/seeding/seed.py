@@ -1,4 +1,4 @@
-"""Plays everything that a seeded platform has, team by team, and writes it."""
+"""Seeding of a platform: replays the scenarios of each team and writes its rows."""
 
 import asyncio
 import random
@@ -29,7 +29,7 @@ _DAY = timedelta(days=1)
 
 @dataclass(frozen=True, kw_only=True)
 class SeedOptions:
-    """What is wanted. `mark` comes out in all content, `label` in all names: for tests that look for them."""
+    """Amount of data. For tests, `mark` is added to all content and `label` to all names."""
 
     responses: int = 500
     teams: int = 3
@@ -41,7 +41,7 @@ class SeedOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Seeded:
-    """What was made."""
+    """Created teams, users and number of responses."""
 
     tenants: Sequence[SeededTeam]
     staff: Sequence[SeededUser]
@@ -49,7 +49,7 @@ class Seeded:
 
 
 def seed(order: SeedOptions) -> Seeded:
-    """Add teams with data. The same seed says the same; ids and times are new."""
+    """Add teams with data. Equal seeds produce equal content; ids and times differ."""
     at, rng = now(), random.Random(order.seed)  # noqa: S311 - not for secrets
     names = teams.free_names(order.teams, label=order.label)
     tenants = [teams.make_tenant(name, rng=rng, at=at, days=order.days) for name in names]
@@ -62,13 +62,13 @@ def seed(order: SeedOptions) -> Seeded:
         responses = rows.of(Response)
         OtherTables(tenant, TextPicker(rng, order.mark), at=at, days=order.days).write(responses)
         made += len(responses)
-    # Sums of these hours may stand already; they are made anew.
+    # These hours may have been rolled up already.
     aggregate.discard(since=at - (order.days + 1) * _DAY)
     return Seeded(tenants=tenants, staff=teams.make_staff(), responses=made)
 
 
 def _shares(whole: int, parts: int) -> list[int]:
-    """How many responses each team has; all of them together are `whole`."""
+    """Split the number of responses among teams; the first team gets the most."""
     counts: list[int] = []
     for _ in range(parts - 1):
         counts.append(max(1, round((whole - sum(counts)) * _SHARE)))
@@ -76,21 +76,21 @@ def _shares(whole: int, parts: int) -> list[int]:
 
 
 class _TeamHistory:
-    """The days of one team."""
+    """The history of one team."""
 
     def __init__(
         self, tenant: SeededTeam, upstream: Upstream, *, rng: random.Random, at: datetime, order: SeedOptions
     ) -> None:
         self._tenant, self._upstream, self._rng, self._at = tenant, upstream, rng, at
         self._days = order.days
-        # Which hours are busy depends on today; what is said must not.
+        # A separate generator: the times depend on the current day, but the content must not.
         self._hours = random.Random(rng.random())  # noqa: S311 - not for secrets
         self._picker = TextPicker(rng, order.mark)
         self._rows = Rows(tenant.team.pk)
         self._replayer = Replayer(self._rows)
 
     async def played(self, count: int) -> Rows:
-        """So many responses, or one or two more where the last scene has several."""
+        """Replay scenarios until the number of responses is reached."""
         await self._long(round(count * _LONG_SHARE))
         for _ in range(_RUNNING):
             await self._scene(
@@ -101,7 +101,7 @@ class _TeamHistory:
                 scenarios.Scenario(scenarios.is_queued, 1), self._at - timedelta(seconds=self._rng.randrange(2, 90))
             )
         kinds = list(scenarios.SCENARIOS)
-        # Each kind once, so that even a small platform has everything.
+        # Each scenario once, so that even little data shows everything.
         self._rng.shuffle(kinds)
         while self._made < count:
             kind = (
@@ -117,7 +117,7 @@ class _TeamHistory:
         return len(self._rows.of(Response))
 
     def _sometime(self) -> datetime:
-        """Within the days; most of it in the hours of the day, and on weekdays."""
+        """Return a random time of the period, most likely in working hours."""
         while True:
             at = self._at - _DAY * self._days * self._hours.random() - timedelta(minutes=20)
             busy = (0.12 if not 6 <= at.hour < 20 else 1.0) * (0.35 if at.weekday() >= 5 else 1.0)
@@ -143,7 +143,7 @@ class _TeamHistory:
                 return
 
     async def _long(self, most: int) -> None:
-        """A conversation over days, up to its items or so many responses."""
+        """Replay a conversation over several days, up to a number of items or responses."""
         at = self._at - timedelta(days=min(4, self._days))
         actor = self._actor()
         talk, scene = self._talk(at, actor), scenarios.works_long(self._picker)

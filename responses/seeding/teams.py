@@ -1,4 +1,4 @@
-"""Whose seeded data it is: teams with members and keys in every state, and models that answer for them."""
+"""Seeded teams with members and API keys in every state, and the models that they use."""
 
 import random
 import secrets
@@ -38,15 +38,15 @@ MODELS = {
     ),
     "orbit-reasoner": Prices(input_price=Decimal("1.10"), output_price=Decimal("4.40")),
 }
-"""The models, and what they cost."""
+"""Models with their prices."""
 _UPSTREAM = "Seeded models"
-# The rows of runs are kept as long as the data reaches back, so that every log replays.
+# Long enough for all seeded runs, so that every event log can be replayed.
 _LOG_HOURS = 24 * 60
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeededUser:
-    """Somebody who may sign in; the password is told once. Staff have no team."""
+    """A user with the password, which is only shown once. Staff have no team."""
 
     username: str
     password: str
@@ -56,7 +56,7 @@ class SeededUser:
 
 @dataclass(frozen=True, kw_only=True)
 class SeededTeam:
-    """A seeded team. `secret` is that of its first key, `keys` those that requests were made with."""
+    """A seeded team. `secret` belongs to its first key; `keys` are those used by requests."""
 
     team: Team
     secret: str
@@ -65,14 +65,14 @@ class SeededTeam:
 
 
 def others() -> list[str]:
-    """The names of teams that are neither seeded nor the demo's own."""
+    """Return the names of teams that are neither seeded nor the demo team."""
     with scope.every_team():
         names = Team.objects.exclude(name="demo").order_by("name").values_list("name", flat=True)
         return [name for name in names if not name.startswith(TEAMS)]
 
 
 def free_names(count: int, *, label: str = "") -> list[str]:
-    """Names that no team has yet: the second time they get a number."""
+    """Return unused team names. Repeated names get a number."""
     with scope.every_team():
         taken = set(Team.objects.values_list("name", flat=True))
     names: list[str] = []
@@ -88,7 +88,7 @@ def free_names(count: int, *, label: str = "") -> list[str]:
 
 
 def make_tenant(name: str, *, rng: random.Random, at: datetime, days: int) -> SeededTeam:
-    """A team with its keys and a person of each role."""
+    """Create a team with API keys and a user of each role."""
     team = services.ensure_team(name=name)
     with scope.team(team.pk):
         Team.objects.filter(pk=team.pk).update(
@@ -108,7 +108,7 @@ def _member(team: Team, role: Role) -> SeededUser:
 
 
 def make_staff() -> list[SeededUser]:
-    """An operator and an auditor of the platform, unless they are there."""
+    """Create an operator and an auditor unless they exist; return the new ones."""
     made = []
     for role in StaffRole:
         username = f"seeded-{role.value.replace('_', '-')}"
@@ -127,7 +127,7 @@ def _user(username: str) -> tuple[User, str]:
 
 
 def _keys(team: Team, *, rng: random.Random, at: datetime) -> tuple[str, list[ApiKey]]:
-    """Keys in every state; the first two are in use."""
+    """Create API keys in every state and return the two that are in use."""
     day = timedelta(days=1)
     first = services.create_key(team=team, name="Production")
     second = services.create_key(team=team, name="Staging", scopes=[Scope.RESPONSES_READ, Scope.RESPONSES_WRITE])
@@ -151,7 +151,7 @@ def _keys(team: Team, *, rng: random.Random, at: datetime) -> tuple[str, list[Ap
 
 
 def make_models(teams: Sequence[Team]) -> Upstream:
-    """The models that the seeded teams use. The demo upstream answers for them where there is one."""
+    """Create the models that the seeded teams use. They belong to the demo upstream if there is one."""
     upstream = Upstream.objects.filter(name="demo").first()
     if upstream is None:
         upstream = Upstream.objects.filter(name=_UPSTREAM).first()

@@ -1,4 +1,4 @@
-"""What people ask and agents answer in seeded data, in several languages and lengths: `texts.json`, and who picks."""
+"""Questions and answers of seeded data in several languages and lengths (`texts.json`), and their random choice."""
 
 import random
 from collections.abc import Sequence
@@ -16,34 +16,34 @@ CHATS: Sequence[tuple[str, str]] = _WORDS["chats"]
 FOLLOW_UPS: Sequence[tuple[str, str]] = _WORDS["follow_ups"]
 THOUGHTS: Sequence[str] = _WORDS["thoughts"]
 QUERIES: Sequence[tuple[str, Sequence[tuple[str, str, str]]]] = _WORDS["queries"]
-"""What is looked for, and the pages that are found: address, title, text."""
+"""Search queries with the pages found: URL, title, text."""
 PASSAGES: Sequence[tuple[str, str]] = _WORDS["passages"]
-"""Names and texts of files."""
+"""File names with their contents."""
 PROGRAM: str = _WORDS["program"]
 PEOPLE: Sequence[str] = _WORDS["people"]
 
 
 @dataclass(frozen=True)
 class TextPicker:
-    """Chooses words. `mark` is put into everything that is said, for tests that look where words come out."""
+    """Chooses texts. `mark` is added to all of them, so that tests can find where content appears."""
 
     rng: random.Random
     mark: str = ""
 
     def marked(self, text: str) -> str:
-        """The words, with the mark in front."""
+        """Return the text with the mark in front."""
         return f"{self.mark} {text}" if self.mark else text
 
     def pick(self, options: Sequence[_T]) -> _T:
-        """One of several."""
+        """Return one of several options."""
         return options[self.rng.randrange(len(options))]
 
     def seconds(self, least: float, most: float) -> float:
-        """Some time; short ones are more frequent."""
+        """Return a random duration; short ones are more frequent."""
         return round(least + (most - least) * float(self.rng.random() ** 2.5), 3)
 
     def report(self, chapters: int) -> str:
-        """A long text in Markdown."""
+        """Return a long Markdown text."""
         parts = [
             f"## {number}. {self.pick(_WORDS['months'])}\n\n{self._chapter()}" for number in range(1, chapters + 1)
         ]

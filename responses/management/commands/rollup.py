@@ -1,4 +1,4 @@
-"""`manage.py rollup`: sum up closed hours now, or rebuild the sums from a moment on."""
+"""`manage.py rollup`: aggregate finished hours now, or rebuild the aggregates from a point in time."""
 
 from argparse import ArgumentParser
 from datetime import UTC, datetime
@@ -11,15 +11,13 @@ from responses.rollups import aggregate
 
 
 class Command(BaseCommand):
-    """Does what the hourly task does, without its limits."""
+    """Does the same as the hourly task, without its limit per run."""
 
-    help = "Roll closed hours up into the sums that usage pages read. With --since, rebuild them from there on."
+    help = "Aggregate finished hours for the usage pages. With --since, rebuild the aggregates from that time on."
 
     @override
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--since", metavar="TIME", help="a date or time (UTC), like 2026-11-01; 'all' for everything"
-        )
+        parser.add_argument("--since", metavar="TIME", help="a date or time in UTC, such as 2026-11-01, or 'all'")
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
@@ -30,7 +28,7 @@ class Command(BaseCommand):
         while more:
             rolled = aggregate.roll_up()
             hours, late, more = hours + rolled.hours, late + rolled.late, rolled.more
-        self.stdout.write(f"{hours} hours rolled up, {late} rows that ended late.")
+        self.stdout.write(f"{hours} hours aggregated, {late} late rows added.")
 
 
 def _moment(text: str) -> datetime | None:
@@ -39,5 +37,5 @@ def _moment(text: str) -> datetime | None:
     try:
         return datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError as error:
-        message = "--since takes a date or time like 2026-11-01 or 2026-11-01T13:00, or 'all'."
+        message = "--since must be a date or time such as 2026-11-01 or 2026-11-01T13:00, or 'all'."
         raise CommandError(message) from error
