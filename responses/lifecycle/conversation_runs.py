@@ -91,19 +91,21 @@ async def _run_to_completion(lock: Callable[[], RequestContext]) -> RequestConte
         raise
 
 
-def lock_guard(who: RunIdentity) -> LockGuard | None:
+def lock_guard(identity: RunIdentity) -> LockGuard | None:
     """Return the guard of the change that stores a response of a conversation."""
-    if who.conversation_id is None:
+    if identity.conversation_id is None:
         return None
-    return LockGuard(response_id=who.response_id, conversation_id=who.conversation_id)
+    return LockGuard(response_id=identity.response_id, conversation_id=identity.conversation_id)
 
 
-def new_append(who: RunIdentity, context: RequestContext, rows: Iterable[models.Model]) -> ConversationAppend | None:
+def new_append(
+    identity: RunIdentity, context: RequestContext, rows: Iterable[models.Model]
+) -> ConversationAppend | None:
     """Return what a new run appends to its conversation, starting with the rows of its input."""
-    if who.conversation_id is None:
+    if identity.conversation_id is None:
         return None
-    append = ConversationAppend(conversation_id=who.conversation_id, read_to=context.history_end)
-    append.add(rows, written=who.stored)
+    append = ConversationAppend(conversation_id=identity.conversation_id, read_to=context.history_end)
+    append.add(rows, written=identity.stored)
     return append
 
 

@@ -67,8 +67,8 @@ class StartedRun:
 
     def as_unstored(self) -> UnstoredResponse | None:
         """Return the ended response as a predecessor in memory, or None if it is stored in the database."""
-        who = self.run.identity
-        if who.stored:
+        identity = self.run.identity
+        if identity.stored:
             return None
         output = [item.body for item in self.state.output if item.in_context]
         before, context = self.previous, self.context
@@ -76,9 +76,11 @@ class StartedRun:
             # A stored chain can contain only its own conversation, so a successor must copy these items as well.
             history = [item.with_id() for item in context.history]
             unstored = [*history, *context.input_bodies, *output]
-            return UnstoredResponse(response_id=who.response_id, predecessor_id=None, history=(), unstored=unstored)
+            return UnstoredResponse(
+                response_id=identity.response_id, predecessor_id=None, history=(), unstored=unstored
+            )
         return UnstoredResponse(
-            response_id=who.response_id,
+            response_id=identity.response_id,
             predecessor_id=context.predecessor_id,
             history=before.history if before else context.history,
             unstored=[*(before.unstored if before else ()), *context.input_bodies, *output],
@@ -89,7 +91,7 @@ class StartedRun:
 class _PlannedResponse:
     """A checked response that is not stored yet: the change that stores it, and what its run needs."""
 
-    who: RunIdentity
+    identity: RunIdentity
     recorder: Recorder
     run_context: RunContext
     context: RequestContext
@@ -136,7 +138,7 @@ async def start_response(
         state = RunState()
         run = _new_run(planned, state, generates=body.generates, model=model_for(planned.route))
         live = LiveRun(
-            run, planned.recorder, planned.who, opening=planned.opening, grace_seconds=principal.grace_seconds
+            run, planned.recorder, planned.identity, opening=planned.opening, grace_seconds=principal.grace_seconds
         )
         await _start_when_committed(live, writer.submit(planned.change))
     return StartedRun(run=live, context=planned.context, state=state, previous=previous)
@@ -194,15 +196,19 @@ async def _plan(
         response_id=response_id,
         answers_http=mode is Mode.JSON and not body.background,
     )
-    who = _identity(principal, route, request, context, parameters=parameters, options=options, created_at=created_at)
+    identity = _identity(
+        principal, route, request, context, parameters=parameters, options=options, created_at=created_at
+    )
     # An unstored response needs the rows only if it leaves its items in a conversation.
-    items = _input_rows(who, context) if who.stored or who.conversation_id else []
-    recorder = Recorder(who, RecorderState(), conversation_runs.new_append(who, context, items))
+    items = _input_rows(identity, context) if identity.stored or identity.conversation_id else []
+    recorder = Recorder(identity, RecorderState(), conversation_runs.new_append(identity, context, items))
     first_events, batch = recorder.opening((queued if body.background else opening)(parameters))
-    row = _response_row(who, body, mode=mode, request=request, parameters=parameters, options=options, context=context)
+    row = _response_row(
+        identity, body, mode=mode, request=request, parameters=parameters, options=options, context=context
+    )
     row.secrets = tools.secrets
     return _PlannedResponse(
-        who=who,
+        identity=identity,
         recorder=recorder,
         run_context=run_context,
         context=context,
@@ -211,10 +217,10 @@ async def _plan(
         checks=checks,
         opening=first_events,
         change=Change(
-            team_id=who.team_id,
-            insert=[row, *(items if who.stored else ()), *batch],
-            lock=conversation_runs.lock_guard(who),
-            predecessor=_predecessor_guard(who, context),
+            team_id=identity.team_id,
+            insert=[row, *(items if identity.stored else ()), *batch],
+            lock=conversation_runs.lock_guard(identity),
+            predecessor=_predecessor_guard(identity, context),
             calls=[*_answered_calls(body, context), *tools.calls],
         ),
     )
@@ -321,7 +327,7 @@ async def _read_context(
 
 
 def _response_row(
-    who: RunIdentity,
+    identity: RunIdentity,
     body: CreateResponse,
     *,
     mode: Mode,
@@ -331,31 +337,31 @@ def _response_row(
     context: RequestContext,
 ) -> Response:
     row = Response(
-        id=who.response_id,
-        team_id=who.team_id,
-        api_key_id=who.key_id,
-        created_at=who.created_at,
+        id=identity.response_id,
+        team_id=identity.team_id,
+        api_key_id=identity.key_id,
+        created_at=identity.created_at,
         mode=mode,
-        stored=who.stored,
+        stored=identity.stored,
         # Unstored responses have no items, so a stored one is linked to the last stored response before it.
-        previous_response_id=context.predecessor_id if who.stored else body.previous_response_id,
-        conversation_id=who.conversation_id,
-        history_id=who.conversation_id,
+        previous_response_id=context.predecessor_id if identity.stored else body.previous_response_id,
+        conversation_id=identity.conversation_id,
+        history_id=identity.conversation_id,
         history_end=context.history_end,
-        model=who.model,
-        upstream_id=who.upstream_id,
-        upstream_model=who.upstream_model,
+        model=identity.model,
+        upstream_id=identity.upstream_id,
+        upstream_model=identity.upstream_model,
         end_user=(body.safety_identifier or body.user or "")[:128] or None,
         request_id=request.request_id,
         client_request_id=request.client_request_id or body.request_id or "",
     )
-    if who.background:
+    if identity.background:
         # Without a lease a background response waits in the queue for a worker.
         row.status, row.background = Status.QUEUED, True
     else:
         row.lease_owner, row.lease_until = PROCESS, lease_until()
     # With `store: false` the row exists for usage and administration only, and holds no content.
-    if who.stored:
+    if identity.stored:
         row.parameters = parameters
         row.options = options
         row.metadata = parameters["metadata"]
@@ -363,19 +369,19 @@ def _response_row(
     return row
 
 
-def _input_rows(who: RunIdentity, context: RequestContext) -> list[models.Model]:
+def _input_rows(identity: RunIdentity, context: RequestContext) -> list[models.Model]:
     rows: list[models.Model] = []
     for position, item in enumerate(context.input_bodies):
         # An item without any placement is removed. An unstored response writes no placements, so it must copy items
         # instead of sharing them.
-        key = context.shared_keys.get(position) if who.stored else None
+        key = context.shared_keys.get(position) if identity.stored else None
         if key is None:
-            rows += item_rows(item, who, Section.INPUT, position)
+            rows += item_rows(item, identity, Section.INPUT, position)
         else:
             rows.append(
                 Placement(
-                    team_id=who.team_id,
-                    owner=who.response_id,
+                    team_id=identity.team_id,
+                    owner=identity.response_id,
                     section=Section.INPUT,
                     position=position,
                     item_id=key,
@@ -385,11 +391,11 @@ def _input_rows(who: RunIdentity, context: RequestContext) -> list[models.Model]
     return rows
 
 
-def _predecessor_guard(who: RunIdentity, context: RequestContext) -> PredecessorGuard | None:
+def _predecessor_guard(identity: RunIdentity, context: RequestContext) -> PredecessorGuard | None:
     # An unstored response has its context in memory, so it does not matter whether the predecessor is deleted.
-    if context.predecessor_id is None or not who.stored:
+    if context.predecessor_id is None or not identity.stored:
         return None
-    return PredecessorGuard(response_id=who.response_id, previous_id=context.predecessor_id)
+    return PredecessorGuard(response_id=identity.response_id, previous_id=context.predecessor_id)
 
 
 def _answered_calls(body: CreateResponse, context: RequestContext) -> Sequence[CallUpdate]:

@@ -27,7 +27,7 @@ from tenants import scope
 logger = logging.getLogger(__name__)
 HOUR = timedelta(hours=1)
 # Rows are stamped by the clock of their process and committed a little later, so an hour closes with a delay.
-_SETTLING = timedelta(minutes=5)
+_CLOSING_DELAY = timedelta(minutes=5)
 # Recent hours are rolled up again together with the next one, for rows that were committed even later.
 _REPEATED = timedelta(hours=2)
 _RECENT = timedelta(hours=6)
@@ -47,15 +47,15 @@ class RollupResult:
 
 def roll_up(*, seconds: float = 20) -> RollupResult:
     """Roll up closed hours and rows that have ended since, for about `seconds` seconds."""
-    until, hours, stepped = monotonic() + seconds, 0, True
-    while stepped and monotonic() < until:
-        stepped = _next_hour(present=now())
-        hours += stepped
-    late, settled = 0, _BATCH_SIZE
-    while settled == _BATCH_SIZE and monotonic() < until:
-        settled = sum(_settle(source) for source in SOURCES if source.is_open)
-        late += settled
-    return RollupResult(hours=hours, late=late, more=stepped or settled >= _BATCH_SIZE)
+    until, hours, more_hours = monotonic() + seconds, 0, True
+    while more_hours and monotonic() < until:
+        more_hours = _next_hour(present=now())
+        hours += more_hours
+    late, added = 0, _BATCH_SIZE
+    while added == _BATCH_SIZE and monotonic() < until:
+        added = sum(_add_ended_rows(source) for source in SOURCES if source.is_open)
+        late += added
+    return RollupResult(hours=hours, late=late, more=more_hours or added >= _BATCH_SIZE)
 
 
 def discard(*, since: datetime | None = None) -> None:
@@ -83,7 +83,7 @@ def _next_hour(*, present: datetime) -> bool:
             return False
         mark = RollupMark.objects.first()
         first = _first_row(mark.until if mark else None)
-        closed = (present - _SETTLING).astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+        closed = (present - _CLOSING_DELAY).astimezone(UTC).replace(minute=0, second=0, microsecond=0)
         if first is None or first >= closed:
             # All hours up to now are empty. They count as rolled up, so that queries need not look at their rows.
             if mark is not None and mark.until < closed:
@@ -125,9 +125,9 @@ def _replace(source: RollupSource, since: datetime, until: datetime) -> None:
     """Replace the sums of the hours between two times."""
     values: dict[str, Any] = {"since": since, "until": until, "levels": source.numbers, "source": source.name}
     condition = source.within("%(since)s", "%(until)s")
-    gone = f"DELETE FROM {source.table} WHERE level = ANY(%(levels)s) AND hour >= %(since)s AND hour < %(until)s"  # noqa: S608
+    delete = f"DELETE FROM {source.table} WHERE level = ANY(%(levels)s) AND hour >= %(since)s AND hour < %(until)s"  # noqa: S608
     with connection.cursor() as cursor:
-        cursor.execute(gone, values)
+        cursor.execute(delete, values)
         if source.is_open:
             UnrolledRow.objects.filter(source=source.name, hour__gte=since, hour__lt=until).delete()
             # A call that was started again may be remembered from an earlier hour already; it is not moved.
@@ -143,7 +143,7 @@ def _replace(source: RollupSource, since: datetime, until: datetime) -> None:
         _insert(source, condition, values)
 
 
-def _settle(source: RollupSource) -> int:
+def _add_ended_rows(source: RollupSource) -> int:
     """Add remembered rows that have ended to the sums. Return their number."""
     with scope.every_team(), connection.cursor() as cursor:
         if not _locked():

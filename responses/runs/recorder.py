@@ -136,18 +136,17 @@ class Recorder:
         if self._buffered_bytes >= FLUSH_BYTES:
             self._flush()
         elif self._buffer and self._timer is None:
-            longest = (
-                FOLLOWED_FLUSH_SECONDS if self._notifier is not None and self._notifier.has_listeners else FLUSH_SECONDS
-            )
+            is_followed = self._notifier is not None and self._notifier.has_listeners
+            longest = FOLLOWED_FLUSH_SECONDS if is_followed else FLUSH_SECONDS
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(_flush_at(loop.time(), longest), self._flush)
 
     def _flush(self) -> None:
         # Nothing waits for this write: the store keeps the order of submission, and the next step raises its error.
         if batch := self._take_batch():
-            who = self._identity
-            lease = LeaseGuard(response_id=who.response_id, lease_token=who.lease_token)
-            change = Change(team_id=who.team_id, insert=batch, lease=lease)
+            identity = self._identity
+            lease = LeaseGuard(response_id=identity.response_id, lease_token=identity.lease_token)
+            change = Change(team_id=identity.team_id, insert=batch, lease=lease)
             self._flushes = [flush for flush in self._flushes if not _succeeded(flush)]
             self._flushes.append(self._submit(change))
 
@@ -202,7 +201,7 @@ class Recorder:
         await self._flushed()
 
     async def record_usage(self, turn: TurnRecord) -> None:
-        """Write the usage record of a turn whose run has lost its lease."""
+        """Write the usage record of a turn that no step will record."""
         # Without a guard: the tokens were spent, whichever process owns the run now.
         usage = [row for row in self._turn_rows(turn) if isinstance(row, UsageRecord)]
         await writer.submit(Change(team_id=self._identity.team_id, insert=usage))
@@ -213,8 +212,8 @@ class Recorder:
         match step:
             case TurnEnded() | RunEnded():
                 turn = self._turn_rows(step.turn) if step.turn else []
-                asked = [self._approval(c, c.ask) for c in step.calls if c.ask is not None]
-                return [*turn, *self._item_rows(step.items), *self._call_rows(step.calls), *asked]
+                approvals = [self._approval(c, c.ask) for c in step.calls if c.ask is not None]
+                return [*turn, *self._item_rows(step.items), *self._call_rows(step.calls), *approvals]
             case ToolsPrepared():
                 return [*self._item_rows(step.items), *self._call_rows(step.calls)]
             case TurnDiscarded() | ContextCompacted():
@@ -228,7 +227,7 @@ class Recorder:
         assert_never(step)
 
     def _turn_rows(self, turn: TurnRecord) -> list[models.Model]:
-        who, usage, result = self._identity, turn.usage, turn.result
+        identity, usage, result = self._identity, turn.usage, turn.result
         tokens = {
             "input_tokens": usage.input_tokens,
             "cached_tokens": usage.cached_tokens,
@@ -237,60 +236,60 @@ class Recorder:
             "reasoning_tokens": usage.reasoning_tokens,
         }
         spent = {name: count for name, count in tokens.items() if name != "reasoning_tokens"}  # included in the output
-        cost = who.prices.cost(**spent)
+        cost = identity.prices.cost(**spent)
         self._count(turn, cost)
         outcome = _outcome(turn)
         row = Turn(
-            team_id=who.team_id,
-            response_id=who.response_id,
+            team_id=identity.team_id,
+            response_id=identity.response_id,
             number=turn.number,
             state=outcome,
             started_at=turn.started_at,
             first_token_at=result.first_token_at,
             ended_at=turn.ended_at,
             # Upstreams may send texts of any length, but the columns are limited.
-            discarded=_discarded(turn) if who.stored else None,
+            discarded=_discarded(turn) if identity.stored else None,
             finish_reason=(result.finish_reason or "")[:40] or None,
             upstream_request_id=(result.upstream_request_id or "")[:200] or None,
             **tokens,
         )
         ledger = UsageRecord(
-            team_id=who.team_id,
-            api_key_id=who.key_id,
+            team_id=identity.team_id,
+            api_key_id=identity.key_id,
             occurred_at=turn.ended_at,
             endpoint="responses",
-            object_id=who.response_id,
+            object_id=identity.response_id,
             turn=turn.number,
-            model=who.model,
-            upstream_id=who.upstream_id,
-            upstream_model=who.upstream_model,
+            model=identity.model,
+            upstream_id=identity.upstream_id,
+            upstream_model=identity.upstream_model,
             outcome=outcome,
             estimated=usage.estimated,
             duration_ms=_milliseconds(turn.ended_at - turn.started_at),
-            request_id=who.request_id,
+            request_id=identity.request_id,
             cost=cost,
-            prices=who.prices.noted(),
+            prices=identity.prices.noted(),
             **tokens,
         )
         return [row, ledger]
 
     def _cost_rows(self, step: ToolFinished) -> list[models.Model]:
-        who, result = self._identity, step.result
+        identity, result = self._identity, step.result
         if result.cost is None:
             return []
         return [
             UsageRecord(
-                team_id=who.team_id,
-                api_key_id=who.key_id,
+                team_id=identity.team_id,
+                api_key_id=identity.key_id,
                 occurred_at=step.ended_at,
                 endpoint=result.cost,
-                object_id=who.response_id,
+                object_id=identity.response_id,
                 turn=step.turn,
-                model=who.model,
+                model=identity.model,
                 upstream_id="",
                 upstream_model=step.call.name[:200],
                 outcome="failed" if result.error else "completed",
-                request_id=who.request_id,
+                request_id=identity.request_id,
             )
         ]
 
@@ -447,15 +446,20 @@ def _discarded(turn: TurnRecord) -> dict[str, Any] | None:
 
 
 def item_rows(
-    body: Body, who: RunIdentity, section: Section, position: int, *, in_context: bool = True
+    body: Body, identity: RunIdentity, section: Section, position: int, *, in_context: bool = True
 ) -> list[models.Model]:
     """Return the rows of an item and of its placement in the response."""
     item = Item(
-        team_id=who.team_id, api_key_id=who.key_id, id=body["id"], type=body["type"], body=body, created_at=now()
+        team_id=identity.team_id,
+        api_key_id=identity.key_id,
+        id=body["id"],
+        type=body["type"],
+        body=body,
+        created_at=now(),
     )
     place = Placement(
-        team_id=who.team_id,
-        owner=who.response_id,
+        team_id=identity.team_id,
+        owner=identity.response_id,
         section=section,
         position=position,
         item=item,

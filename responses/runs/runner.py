@@ -323,10 +323,10 @@ def _renew(response_ids: list[str]) -> list[str]:
     return [response_id for response_id in response_ids if response_id not in held]
 
 
-def _followed_for(who: RunIdentity) -> float:
+def _followed_for(identity: RunIdentity) -> float:
     """Return the seconds for which the run still counts as followed; zero or less if it does not."""
-    with scope.team(who.team_id):
-        until = Response.objects.values_list("followed_until", flat=True).filter(pk=who.response_id).first()
+    with scope.team(identity.team_id):
+        until = Response.objects.values_list("followed_until", flat=True).filter(pk=identity.response_id).first()
     return (until - now()).total_seconds() if until else 0
 
 
