@@ -86,7 +86,7 @@ class SocketStreams:
         """Queue a request on its stream; raises `TooManyStreams`, or `RateLimited` if too much is waiting."""
         if self._stopped:
             raise Overloaded("The server is shutting down. Please reconnect.")
-        stream = self._lane(stream_id)
+        stream = self._stream(stream_id)
         # Clients can send faster than models answer, and waiting requests are held in memory.
         if self._waiting >= MAX_WAITING or self._waiting_bytes + request.size > self._max_waiting_bytes:
             message = "Too many requests are waiting on this connection. Wait until some of them have completed."
@@ -117,7 +117,7 @@ class SocketStreams:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
 
-    def _lane(self, stream_id: str | None) -> SocketStream:
+    def _stream(self, stream_id: str | None) -> SocketStream:
         if stream_id not in self._streams:
             # The default stream does not count: clients that name no streams must always be able to use it.
             if stream_id is not None and len(self._streams.keys() - {None}) >= MAX_NAMED_STREAMS:

@@ -98,9 +98,9 @@ class ListResponsesView(ApiView):
         principal = principal_of(request)
         principal.require(Scope.RESPONSES_READ)
         page = PageRequest.from_query(request.query_params)
-        narrow = response_filter(request.query_params)
+        filters = response_filter(request.query_params)
         with scope.team(principal.team_id):
-            found = selectors.list_responses(team_id=principal.team_id, filters=narrow, page=page)
+            found = selectors.list_responses(team_id=principal.team_id, filters=filters, page=page)
             outputs = selectors.outputs(found.rows)
         return Response(found.as_list(present=lambda row: selectors.public_body(row, outputs.get(row.pk, []))))
 
