@@ -9,7 +9,7 @@ import pytest
 from benchmarks.chaos.partners import Partners, read_by
 from benchmarks.chaos.verdict import Stored, log_faults
 
-TOLD = ("created", "queued", "in_progress", "output_item.added", "output_item.done", "completed")
+EVENT_TYPES = ("created", "queued", "in_progress", "output_item.added", "output_item.done", "completed")
 Batch = tuple[int, int, str]
 
 
@@ -21,8 +21,8 @@ def batch(first: int, *types: str) -> Batch:
 
 
 def _event(number: int, kind: str) -> dict[str, Any]:
-    told: dict[str, Any] = {"output_index": 0} if "item" in kind else {"response": {"output": [{}]}}
-    return {"type": f"response.{kind}", "sequence_number": number, **told}
+    fields: dict[str, Any] = {"output_index": 0} if "item" in kind else {"response": {"output": [{}]}}
+    return {"type": f"response.{kind}", "sequence_number": number, **fields}
 
 
 WHOLE = Stored(
@@ -32,7 +32,7 @@ WHOLE = Stored(
     error="",
     attempt=1,
     turns=1,
-    batches=[batch(0, *TOLD[:2]), batch(2, *TOLD[2:])],
+    batches=[batch(0, *EVENT_TYPES[:2]), batch(2, *EVENT_TYPES[2:])],
 )
 
 
@@ -43,12 +43,12 @@ def test_a_complete_log_has_no_faults() -> None:
 @pytest.mark.parametrize(
     "batches",
     [
-        [batch(0, *TOLD[:2]), batch(3, *TOLD[2:])],
-        [batch(0, *TOLD[:2]), batch(1, *TOLD[2:])],
-        [batch(0, *TOLD[:2]), batch(2, "queued", *TOLD[2:])],
-        [batch(0, *TOLD[:2]), batch(2, *TOLD[2:], "completed")],
-        [batch(0, *TOLD[:2]), batch(2, *TOLD[2:-1])],
-        [batch(0, *TOLD[:2]), batch(2, *TOLD[2:4], "output_item.done", *TOLD[4:])],
+        [batch(0, *EVENT_TYPES[:2]), batch(3, *EVENT_TYPES[2:])],
+        [batch(0, *EVENT_TYPES[:2]), batch(1, *EVENT_TYPES[2:])],
+        [batch(0, *EVENT_TYPES[:2]), batch(2, "queued", *EVENT_TYPES[2:])],
+        [batch(0, *EVENT_TYPES[:2]), batch(2, *EVENT_TYPES[2:], "completed")],
+        [batch(0, *EVENT_TYPES[:2]), batch(2, *EVENT_TYPES[2:-1])],
+        [batch(0, *EVENT_TYPES[:2]), batch(2, *EVENT_TYPES[2:4], "output_item.done", *EVENT_TYPES[4:])],
         [],
     ],
     ids=["gap", "duplicate", "opened twice", "ended twice", "no end", "item closed twice", "nothing"],

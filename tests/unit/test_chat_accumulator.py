@@ -17,8 +17,8 @@ def folded(*chunks: Chunk) -> dict[str, Any]:
 def message(*chunks: Chunk) -> dict[str, Any]:
     """Return the message of its only choice."""
     (choice,) = folded(*chunks)["choices"]
-    said: dict[str, Any] = choice["message"]
-    return said
+    folded_message: dict[str, Any] = choice["message"]
+    return folded_message
 
 
 def called(**function: Any) -> Chunk:
@@ -26,13 +26,15 @@ def called(**function: Any) -> Chunk:
 
 
 def test_unknown_fields_of_upstreams_are_accumulated_like_text() -> None:
-    said = message(chunk(reasoning_content="H"), chunk(reasoning_content="m."), chunk(content="Hello"))
-    assert (said["reasoning_content"], said["content"]) == ("Hm.", "Hello")
+    folded_message = message(chunk(reasoning_content="H"), chunk(reasoning_content="m."), chunk(content="Hello"))
+    assert (folded_message["reasoning_content"], folded_message["content"]) == ("Hm.", "Hello")
 
 
 def test_a_legacy_function_call_is_accumulated() -> None:
-    said = message(chunk(function_call={"name": "look", "arguments": ""}), chunk(function_call={"arguments": "{}"}))
-    assert said["function_call"] == {"name": "look", "arguments": "{}"}
+    folded_message = message(
+        chunk(function_call={"name": "look", "arguments": ""}), chunk(function_call={"arguments": "{}"})
+    )
+    assert folded_message["function_call"] == {"name": "look", "arguments": "{}"}
 
 
 def test_values_repeated_in_each_chunk_are_kept_once() -> None:
@@ -54,8 +56,8 @@ def test_input_of_custom_tools_is_accumulated() -> None:
 
 
 def test_audio_and_its_transcript_are_concatenated() -> None:
-    said = message(chunk(audio={"id": "a1", "data": "AA"}), chunk(audio={"data": "BB", "expires_at": 5}))
-    assert said["audio"] == {"id": "a1", "data": "AABB", "expires_at": 5}
+    folded_message = message(chunk(audio={"id": "a1", "data": "AA"}), chunk(audio={"data": "BB", "expires_at": 5}))
+    assert folded_message["audio"] == {"id": "a1", "data": "AABB", "expires_at": 5}
 
 
 def test_citations_are_collected() -> None:

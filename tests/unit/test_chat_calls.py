@@ -18,7 +18,7 @@ def output(call_id: str, words: str = "ok") -> dict[str, Any]:
     return {"type": "function_call_output", "call_id": call_id, "output": words}
 
 
-def said(role: str, words: str) -> dict[str, Any]:
+def text_message(role: str, words: str) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": words}
 
 
@@ -26,7 +26,7 @@ def written(*items: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
     return messages(None, [from_wire(item) for item in items], **options)
 
 
-def told(found: list[dict[str, Any]]) -> list[str]:
+def summary(found: list[dict[str, Any]]) -> list[str]:
     """Roles, with the id or the words of each message."""
     ids = [",".join(one["id"] for one in message.get("tool_calls", ())) for message in found]
     return [
@@ -37,37 +37,39 @@ def told(found: list[dict[str, Any]]) -> list[str]:
 
 def test_consecutive_calls_become_one_message_followed_by_their_outputs() -> None:
     found = written(call("a"), call("b"), output("b"), output("a"))
-    assert told(found) == ["assistant a,b", "tool a", "tool b"]
+    assert summary(found) == ["assistant a,b", "tool a", "tool b"]
 
 
 def test_a_late_output_is_placed_after_its_call() -> None:
-    found = written(call("a", **ASYNC), said("assistant", "Wait."), said("user", "And?"), output("a", "done"))
-    assert told(found) == ["assistant a", "tool a", "assistant Wait.", "user And?"]
+    found = written(
+        call("a", **ASYNC), text_message("assistant", "Wait."), text_message("user", "And?"), output("a", "done")
+    )
+    assert summary(found) == ["assistant a", "tool a", "assistant Wait.", "user And?"]
     assert found[1]["content"] == "done"
 
 
 def test_a_call_without_an_output_is_reported_as_pending() -> None:
-    found = written(call("a", **ASYNC), said("user", "And?"))
-    assert told(found) == ["assistant a", "tool a", "user And?"]
+    found = written(call("a", **ASYNC), text_message("user", "And?"))
+    assert summary(found) == ["assistant a", "tool a", "user And?"]
     assert "no output yet" in found[1]["content"]
 
 
 def test_a_call_id_may_be_reused_in_a_later_turn() -> None:
-    found = written(call("a"), output("a", "1"), said("user", "Again"), call("a"), output("a", "2"))
+    found = written(call("a"), output("a", "1"), text_message("user", "Again"), call("a"), output("a", "2"))
     assert [message["content"] for message in found if message["role"] == "tool"] == ["1", "2"]
 
 
 def test_text_and_calls_of_one_turn_are_one_message() -> None:
-    found = written(said("assistant", "Let me see."), call("a"), output("a"))
+    found = written(text_message("assistant", "Let me see."), call("a"), output("a"))
     assert (found[0]["content"], len(found[0]["tool_calls"])) == ("Let me see.", 1)
 
 
 @pytest.mark.parametrize(("known", "role"), [(False, "system"), (True, "developer")])
 def test_developer_messages_become_system_messages_for_upstreams_without_the_role(known: bool, role: str) -> None:
-    assert written(said("developer", "Be brief."), developer_role=known)[0]["role"] == role
+    assert written(text_message("developer", "Be brief."), developer_role=known)[0]["role"] == role
 
 
 def test_settings_among_the_items_are_not_messages() -> None:
     tools = {"type": "additional_tools", "role": "developer", "tools": []}
     update = {"type": "configuration_update", "reasoning": {"effort": "low"}}
-    assert told(written(tools, update, said("user", "Hi"))) == ["user Hi"]
+    assert summary(written(tools, update, text_message("user", "Hi"))) == ["user Hi"]

@@ -23,10 +23,10 @@ def test_a_single_text_is_a_plain_string() -> None:
 def test_prompt_cache_breakpoints_are_passed_on() -> None:
     mark = CacheBreakpoint(mode="explicit", ttl="12h")
     parts = [InputText(text="Hi", prompt_cache_breakpoint=mark)]
-    told = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "12h"}}
-    assert PartWriter().content(parts) == [{"type": "text", "text": "Hi", **told}]
+    breakpoint_fields = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "12h"}}
+    assert PartWriter().content(parts) == [{"type": "text", "text": "Hi", **breakpoint_fields}]
     image = InputImage(image_url=URL, prompt_cache_breakpoint=mark)
-    assert PartWriter().part(image) == {"type": "image_url", "image_url": {"url": URL}, **told}
+    assert PartWriter().part(image) == {"type": "image_url", "image_url": {"url": URL}, **breakpoint_fields}
 
 
 def test_an_attachment_replaces_its_part() -> None:

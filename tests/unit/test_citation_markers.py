@@ -68,19 +68,19 @@ async def read(*pieces: str, items: tuple[StoredItem, ...] = (PAGES, PASSAGES), 
     )
     turn = open_turn(_Upstream(*pieces), request)
     events = [event async for batch in turn.events() for event in batch]
-    told = "".join(event.delta for event in events if isinstance(event, OutputTextDelta))
+    streamed = "".join(event.delta for event in events if isinstance(event, OutputTextDelta))
     (done,) = [event for event in events if isinstance(event, OutputTextDone)]
     (message,) = turn.result().items
     (part,) = message["content"]
-    assert done.text == part["text"] == told
-    return part, told
+    assert done.text == part["text"] == streamed
+    return part, streamed
 
 
 async def test_a_cited_page_is_linked_with_an_annotation_at_its_position() -> None:
-    part, told = await read("Cats purr", mark("ws_aaaa1111", 1), ".")
-    assert told == f"Cats purr{LINK}."
+    part, streamed = await read("Cats purr", mark("ws_aaaa1111", 1), ".")
+    assert streamed == f"Cats purr{LINK}."
     (citation,) = part["annotations"]
-    assert told[citation["start_index"] : citation["end_index"]] == LINK
+    assert streamed[citation["start_index"] : citation["end_index"]] == LINK
     assert (citation["type"], citation["url"], citation["title"]) == (
         "url_citation",
         "https://cats.example/a",
@@ -89,8 +89,8 @@ async def test_a_cited_page_is_linked_with_an_annotation_at_its_position() -> No
 
 
 async def test_a_file_citation_points_at_the_position_of_the_marker() -> None:
-    part, told = await read("Dogs bark", mark("fs_bbbb2222", 1), ".")
-    assert told == "Dogs bark."
+    part, streamed = await read("Dogs bark", mark("fs_bbbb2222", 1), ".")
+    assert streamed == "Dogs bark."
     assert part["annotations"] == [
         {"type": "file_citation", "file_id": "file-1", "filename": "dogs.pdf", "index": len("Dogs bark")}
     ]
@@ -98,25 +98,25 @@ async def test_a_file_citation_points_at_the_position_of_the_marker() -> None:
 
 @pytest.mark.parametrize("made_up", ["【2222:2】", "【cccc:1】", "【1111:9†source】"])
 async def test_a_marker_of_an_unknown_source_is_removed(made_up: str) -> None:
-    part, told = await read("It is so", made_up, ".")
-    assert (told, part["annotations"]) == ("It is so.", [])
+    part, streamed = await read("It is so", made_up, ".")
+    assert (streamed, part["annotations"]) == ("It is so.", [])
 
 
 @pytest.mark.parametrize("plain", ["【注】 a note", "【", "an open 【 bracket", "【1111:1", "【" * 5])
 async def test_other_brackets_are_kept(plain: str) -> None:
-    part, told = await read(plain)
-    assert (told, part["annotations"]) == (plain, [])
+    part, streamed = await read(plain)
+    assert (streamed, part["annotations"]) == (plain, [])
 
 
 async def test_json_answers_get_no_links() -> None:
-    part, told = await read('{"a": "b【1111:1】"}', response_format={"type": "json_object"})
-    assert told == '{"a": "b"}'
+    part, streamed = await read('{"a": "b【1111:1】"}', response_format={"type": "json_object"})
+    assert streamed == '{"a": "b"}'
     assert part["annotations"][0]["start_index"] == part["annotations"][0]["end_index"]
 
 
 async def test_markers_are_kept_in_a_turn_without_sources() -> None:
-    _, told = await read("As 【1111:1】 says", items=())
-    assert told == "As 【1111:1】 says"
+    _, streamed = await read("As 【1111:1】 says", items=())
+    assert streamed == "As 【1111:1】 says"
 
 
 @given(cuts=st.sets(st.integers(1, 60)))
@@ -124,8 +124,8 @@ async def test_citations_do_not_depend_on_the_chunking(cuts: set[int]) -> None:
     whole = "Cats purr【1111:1】, dogs【2222:1†dogs】 bark【9999:1】; 【注】 both【1111:1】"
     edges = [0, *sorted(cuts), len(whole)]
     pieces = [whole[a:b] for a, b in pairwise(edges)]
-    part, told = await read(*filter(None, pieces))
-    assert told == f"Cats purr{LINK}, dogs bark; 【注】 both{LINK}"
+    part, streamed = await read(*filter(None, pieces))
+    assert streamed == f"Cats purr{LINK}, dogs bark; 【注】 both{LINK}"
     assert [one["type"] for one in part["annotations"]] == ["url_citation", "file_citation", "url_citation"]
 
 

@@ -55,8 +55,8 @@ async def test_a_model_fails_with_the_status_in_its_name(
 
 
 async def test_a_stream_fails_in_the_middle(demo: Demo) -> None:
-    _, *said, failure = [line async for line in demo.lines(LONG, model="demo-error-in-stream-d0")]
-    assert words(said) == ["one", " two", " three"]
+    _, *lines_before, failure = [line async for line in demo.lines(LONG, model="demo-error-in-stream-d0")]
+    assert words(lines_before) == ["one", " two", " three"]
     assert orjson.loads(failure)["error"]["type"] == "server_error"
 
 
@@ -108,9 +108,9 @@ async def test_a_request_hangs_until_the_client_disconnects(demo: Demo, stream: 
 
 async def test_a_stream_hangs_after_some_words(demo: Demo) -> None:
     async with aclosing(demo.lines(LONG, model="demo-hang-after-2-d0")) as lines:
-        said = [await anext(lines) for _ in range(3)]
+        lines_before = [await anext(lines) for _ in range(3)]
         assert (await demo.stats())["in_flight"] == 1
-    assert words(said) == ["one", " two"]
+    assert words(lines_before) == ["one", " two"]
     assert (await settled(demo))["disconnected"] == 1
 
 

@@ -197,13 +197,13 @@ async def test_a_name_with_a_private_address_is_refused(addresses: list[str]) ->
 
 
 async def test_every_refusal_has_the_same_message() -> None:
-    told = set()
+    errors = set()
     for url, answer in [("https://127.1/", []), ("https://a.example/", ["10.0.0.1"]), ("https://b.example/", [])]:
         with pytest.raises(EgressRefused) as refused:
             await guarded(Names(answer)).get(url, max_bytes=1, timeout=SECONDS)
-        told.add((refused.value.message, refused.value.code, refused.value.status))
+        errors.add((refused.value.message, refused.value.code, refused.value.status))
     sentence = "The URL is not allowed. It must be an https URL that resolves to a public address."
-    assert told == {(sentence, "url_not_allowed", 400)}
+    assert errors == {(sentence, "url_not_allowed", 400)}
 
 
 async def test_an_unknown_name_has_the_same_error_as_a_private_one() -> None:

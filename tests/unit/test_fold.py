@@ -84,10 +84,10 @@ def shapes(converter: ChatConverter) -> list[dict[str, Any]]:
 def test_a_log_cut_after_any_read_can_be_closed(chunks: list[Chunk], finish: str | None) -> None:
     reads, _ = converted(chunks, finish)
     for stop in range(len(reads) + 1):
-        told = flat(reads[:stop])
-        fragments = Fold(copy.deepcopy(told)).fragments
+        emitted = flat(reads[:stop])
+        fragments = Fold(copy.deepcopy(emitted)).fragments
         closed = [close_fragment(fragment) for fragment in fragments]
-        everything = told + on_the_wire([event for _, events in closed for event in events])
+        everything = emitted + on_the_wire([event for _, events in closed for event in events])
         assert_items(copy.deepcopy(everything))
         assert Fold(everything).output == [body for body, _ in closed]
 
@@ -103,16 +103,16 @@ def test_fragments_record_whether_they_are_open_and_in_which_part() -> None:
 def test_a_summary_is_extended_and_its_open_part_is_recorded() -> None:
     item = {"id": "rs_1", "type": "reasoning", "summary": []}
     part = {"type": "summary_text", "text": ""}
-    told: list[Event] = [
+    emitted: list[Event] = [
         OutputItemAdded(output_index=0, item=item),
         ReasoningSummaryPartAdded(item_id="rs_1", output_index=0, summary_index=0, part=part),
         ReasoningSummaryTextDelta(item_id="rs_1", output_index=0, summary_index=0, delta="Hm."),
     ]
-    (fragment,) = Fold(on_the_wire(told)).fragments
+    (fragment,) = Fold(on_the_wire(emitted)).fragments
     assert (fragment.open_part, fragment.open_summary) == (None, 0)
     assert fragment.body["summary"] == [{"type": "summary_text", "text": "Hm."}]
     done = ReasoningSummaryPartDone(item_id="rs_1", output_index=0, summary_index=0, part=fragment.body["summary"][0])
-    assert Fold(on_the_wire([*told, done])).fragments[0].open_summary is None
+    assert Fold(on_the_wire([*emitted, done])).fragments[0].open_summary is None
 
 
 def test_the_input_of_a_custom_tool_is_extended() -> None:
@@ -126,14 +126,14 @@ def test_the_input_of_a_custom_tool_is_extended() -> None:
 def test_an_annotation_is_added_to_its_part() -> None:
     part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
     citation = {"type": "url_citation", "url": "https://a.example", "title": "A", "start_index": 0, "end_index": 1}
-    told: list[Event] = [
+    emitted: list[Event] = [
         OutputItemAdded(output_index=0, item={"id": "msg_1", "type": "message", "content": []}),
         ContentPartAdded(item_id="msg_1", output_index=0, content_index=0, part=part),
         OutputTextAnnotationAdded(
             item_id="msg_1", output_index=0, content_index=0, annotation_index=0, annotation=citation
         ),
     ]
-    assert Fold(on_the_wire(told)).output[0]["content"][0]["annotations"] == [citation]
+    assert Fold(on_the_wire(emitted)).output[0]["content"][0]["annotations"] == [citation]
 
 
 def test_the_response_of_the_last_event_is_kept() -> None:

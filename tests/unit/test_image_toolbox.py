@@ -61,7 +61,7 @@ def drawing(generator: FakeImageGenerator, **options: Any) -> tuple[Run, list[An
     return run, opening(given.parameters)
 
 
-def told(events: Sequence[dict[str, Any]]) -> list[str]:
+def image_contents(events: Sequence[dict[str, Any]]) -> list[str]:
     """Return the images in the events in order, a complete one as its prompt."""
     partial = [event.get("partial_image_b64") or event.get("item", {}).get("result") for event in events]
     return [content for content in partial if content]
@@ -77,7 +77,7 @@ async def test_partial_images_of_an_early_call_are_emitted_in_call_order() -> No
             generator.doors["A"].set()
     events = on_the_wire([*first, *events_of(steps)])
     assert_well_formed(events)
-    assert told(events) == ["A0", "A1", "A", "B0", "B1", "B"]
+    assert image_contents(events) == ["A0", "A1", "A", "B0", "B1", "B"]
 
 
 async def test_an_interrupted_image_generation_ends_as_failed() -> None:
@@ -86,7 +86,7 @@ async def test_an_interrupted_image_generation_ends_as_failed() -> None:
     begun: list[Step] = []
     async for step in steps:
         begun.append(step)
-        if told(on_the_wire(events_of(begun))):
+        if image_contents(on_the_wire(events_of(begun))):
             break
     await steps.aclose()
     end = run.interrupt(Ending(status="incomplete", incomplete_reason="max_output_tokens"))

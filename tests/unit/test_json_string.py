@@ -31,8 +31,8 @@ def test_text_is_returned_while_it_arrives() -> None:
 
 def test_half_a_surrogate_pair_waits_for_the_other_half() -> None:
     reader = StringProperty("input")
-    said = [reader.feed(piece) for piece in ('{"input":"x\\ud83d', "\\", "ude", '00y"}')]
-    assert said == ["x", "", "", "😀y"]
+    pieces = [reader.feed(piece) for piece in ('{"input":"x\\ud83d', "\\", "ude", '00y"}')]
+    assert pieces == ["x", "", "", "😀y"]
 
 
 @pytest.mark.parametrize(

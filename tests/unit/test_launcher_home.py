@@ -86,8 +86,8 @@ def test_a_program_that_the_account_cannot_reach_is_copied_with_its_libraries(st
     home = server_home(state_dir=state_dir, shared=shared)
     copy = home.reachable(program=program, packages=(package, libraries), version="1.0")
     assert home.account is not None
-    said = subprocess.run([copy], cwd="/", capture_output=True, check=True, user=home.account.uid, extra_groups=[])
-    assert said.stdout == b"hello"
+    completed = subprocess.run([copy], cwd="/", capture_output=True, check=True, user=home.account.uid, extra_groups=[])
+    assert completed.stdout == b"hello"
 
 
 @as_root

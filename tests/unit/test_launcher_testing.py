@@ -90,10 +90,10 @@ def test_a_run_on_an_external_server_removes_everything_it_created(directory: Pa
     names = "SELECT datname FROM pg_database UNION SELECT rolname FROM pg_roles ORDER BY 1"
     before = ask(admin, names)
     lent = {"TEST_DATABASE_URL": admin, "TEST_REDIS_URL": "redis://127.0.0.1:1/0"}
-    guest = start_servers(directory / "guest", environment=lent)
-    assert ask(guest.app_url, "SELECT 1") == ["1"]
-    assert guest.redis_url == lent["TEST_REDIS_URL"]
-    guest.stop()
+    servers_on_external = start_servers(directory / "guest", environment=lent)
+    assert ask(servers_on_external.app_url, "SELECT 1") == ["1"]
+    assert servers_on_external.redis_url == lent["TEST_REDIS_URL"]
+    servers_on_external.stop()
     assert ask(admin, names) == before
 
 

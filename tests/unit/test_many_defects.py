@@ -24,7 +24,7 @@ def defect(*items: dict[str, Any]) -> BadRequest:
     return caught.value
 
 
-def said(**more: Any) -> dict[str, Any]:
+def a_message(**more: Any) -> dict[str, Any]:
     return {"role": "user", "content": "Hi", **more}
 
 
@@ -43,9 +43,9 @@ def test_only_the_first_defect_of_a_map_is_reported() -> None:
 def test_the_number_of_unknown_keys_of_an_object_is_limited() -> None:
     keys = {f"name_{number}": 1 for number in range(MAX_KEYS + 1)}
     with pytest.raises(BadRequest, match="more than 10000 keys"):
-        parse_json(orjson.dumps({"input": [{"parts": [said(), said(**keys)]}]}))
+        parse_json(orjson.dumps({"input": [{"parts": [a_message(), a_message(**keys)]}]}))
 
 
 def test_many_small_objects_may_have_many_keys_in_total() -> None:
-    body = {"input": [said() for _ in range(MAX_KEYS)]}
+    body = {"input": [a_message() for _ in range(MAX_KEYS)]}
     assert parse_json(orjson.dumps(body)) == body

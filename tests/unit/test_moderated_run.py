@@ -19,7 +19,7 @@ from tests.support.runs import Played, context, events_of, on_the_wire
 from tests.support.scripted import Piece, ScriptedModel, ScriptedTools
 from tests.support.streams import assert_well_formed
 
-NOBODY = Principal(
+PRINCIPAL = Principal(
     team_id="team_1",
     key_id="key_1",
     scopes=frozenset(),
@@ -45,7 +45,7 @@ async def play(*turns: Sequence[Piece], tools: ScriptedTools) -> Played:
     """Play a run with blocking moderation; assert that its events are in order."""
     found: ModerationResult = {"type": "moderation_result", "flagged": False, "categories": {}}
     checks = FightModeration(
-        principal=NOBODY, policy=BLOCKING, request=RequestInfo(request_id="req_1"), input_result=found
+        principal=PRINCIPAL, policy=BLOCKING, request=RequestInfo(request_id="req_1"), input_result=found
     )
     model, given = ScriptedModel(*turns), context()
     run = ModeratedRun(given, RunState(), model=model, tools=tools, now=now, checks=checks)
@@ -57,27 +57,27 @@ async def play(*turns: Sequence[Piece], tools: ScriptedTools) -> Played:
     return Played(steps=steps, events=events)
 
 
-def said(words: str, turn: Sequence[Chunk]) -> list[Chunk]:
+def with_text(words: str, turn: Sequence[Chunk]) -> list[Chunk]:
     """Return a turn with text before its calls."""
     return [turn[0], chunk(content=words), *turn[1:]]
 
 
 async def test_text_next_to_a_call_is_moderated_before_the_call_runs() -> None:
-    run = await play(said("I will fight.", SEARCH), tools=ScriptedTools(search=[]))
+    run = await play(with_text("I will fight.", SEARCH), tools=ScriptedTools(search=[]))
     assert run.types == ["created", "in_progress", "error", "failed"]
     assert (run.end.ending.status, run.output) == ("failed", [])
     assert run.end.usage.output_tokens > 0
 
 
 async def test_output_before_a_flagged_turn_is_kept() -> None:
-    run = await play(said("Let me look.", SEARCH), text("I will fight."), tools=ScriptedTools(search=["found"]))
+    run = await play(with_text("Let me look.", SEARCH), text("I will fight."), tools=ScriptedTools(search=["found"]))
     assert [item["type"] for item in run.output] == ["message", "mcp_call"]
     assert "fight" not in str(run.events)
     assert run.end.response["moderation"]["output"]["flagged"] is True
 
 
 async def test_accepted_turns_are_sent_one_by_one() -> None:
-    run = await play(said("Let me look.", SEARCH), text("Found."), tools=ScriptedTools(search=["found"]))
+    run = await play(with_text("Let me look.", SEARCH), text("Found."), tools=ScriptedTools(search=["found"]))
     assert [item["type"] for item in run.output] == ["message", "mcp_call", "message"]
     assert run.end.response["moderation"]["output"]["flagged"] is False
     assert run.types[-1] == "completed"

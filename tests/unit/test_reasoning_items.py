@@ -121,7 +121,7 @@ def test_think_tags_are_recognized_in_any_chunking(pieces: list[str]) -> None:
 
 
 def divided(pieces: list[str]) -> tuple[str, str]:
-    """What is reasoning, and what is text."""
+    """Return the reasoning and the text."""
     tags = ThinkTags()
     found = [part for piece in pieces for part in tags.feed(piece)] + tags.end()
     return (

@@ -32,46 +32,46 @@ def converter(*tools: FunctionTool, first: int = 0) -> ResponsesConverter:
 
 
 def converted(events: list[Upstream], made: ResponsesConverter | None = None) -> list[dict[str, Any]]:
-    """What becomes of these events, one read for each."""
+    """Return the converted events, with one read per upstream event."""
     made = made or converter(LOOK)
-    told: list[Event] = [event for one in events for event in made.feed([one])]
-    return on_the_wire([*told, *made.end()])
+    emitted: list[Event] = [event for one in events for event in made.feed([one])]
+    return on_the_wire([*emitted, *made.end()])
 
 
-def a_message(index: int, parts: list[list[str]], *, tells_all: bool) -> list[Upstream]:
+def a_message(index: int, parts: list[list[str]], *, sends_all_deltas: bool) -> list[Upstream]:
     """The events of a message with these parts, each cut into these pieces."""
     content = [{"type": "output_text", "text": "".join(pieces), "annotations": []} for pieces in parts]
     deltas = [
         event("output_text.delta", output_index=index, content_index=number, delta=piece)
         for number, pieces in enumerate(parts)
-        for piece in pieces[: len(pieces) if tells_all or number < len(parts) - 1 else 1]
+        for piece in pieces[: len(pieces) if sends_all_deltas or number < len(parts) - 1 else 1]
     ]
     return [added(index, message("")), *deltas, done(index, message("", content=content))]
 
 
-def a_thought(index: int, parts: list[list[str]], *, tells_all: bool) -> list[Upstream]:
+def a_reasoning(index: int, parts: list[list[str]], *, sends_all_deltas: bool) -> list[Upstream]:
     """The events of reasoning with these paragraphs of a summary."""
     whole = ["".join(pieces) for pieces in parts]
     deltas = [
         event("reasoning_summary_text.delta", output_index=index, summary_index=number, delta=piece)
         for number, pieces in enumerate(parts)
-        for piece in pieces[: len(pieces) if tells_all or number < len(parts) - 1 else 1]
+        for piece in pieces[: len(pieces) if sends_all_deltas or number < len(parts) - 1 else 1]
     ]
     return [added(index, reasoning()), *deltas, done(index, reasoning(*whole))]
 
 
-def a_call(index: int, parts: list[list[str]], *, tells_all: bool) -> list[Upstream]:
+def a_call(index: int, parts: list[list[str]], *, sends_all_deltas: bool) -> list[Upstream]:
     """The events of a call whose arguments are these pieces."""
     pieces = [piece for part in parts for piece in part]
     deltas = [
         event("function_call_arguments.delta", output_index=index, delta=piece)
-        for piece in (pieces if tells_all else pieces[:1])
+        for piece in (pieces if sends_all_deltas else pieces[:1])
     ]
     return [added(index, function_call("look", "")), *deltas, done(index, function_call("look", "".join(pieces)))]
 
 
 PARTS = st.lists(st.lists(WORDS, min_size=1, max_size=3), min_size=1, max_size=3)
-KINDS = st.sampled_from([a_message, a_thought, a_call])
+KINDS = st.sampled_from([a_message, a_reasoning, a_call])
 ITEMS = st.lists(st.tuples(KINDS, PARTS, st.booleans()), min_size=1, max_size=4)
 
 
@@ -79,7 +79,7 @@ ITEMS = st.lists(st.tuples(KINDS, PARTS, st.booleans()), min_size=1, max_size=4)
 def mixtures(draw: st.DrawFn) -> tuple[list[Upstream], list[list[str]]]:
     """Items side by side: their events mixed at will, each item's in order; and the words of each."""
     items = draw(ITEMS)
-    streams = [make(index, parts, tells_all=all_) for index, (make, parts, all_) in enumerate(items)]
+    streams = [make(index, parts, sends_all_deltas=all_) for index, (make, parts, all_) in enumerate(items)]
     mixed: list[Upstream] = [stream.pop(0) for stream in streams]
     while any(streams):
         mixed.append(draw(st.sampled_from([stream for stream in streams if stream])).pop(0))
@@ -97,10 +97,10 @@ def words(item: dict[str, Any]) -> list[str]:
 def test_items_are_emitted_completely_and_in_order(mixture: tuple[list[Upstream], list[list[str]]]) -> None:
     upstream, expected = mixture
     made = converter(LOOK)
-    told = converted([*upstream, end()], made)
-    assert_items(told)
+    emitted = converted([*upstream, end()], made)
+    assert_items(emitted)
     output = made.result().items
-    assert Fold(told).output == output
+    assert Fold(emitted).output == output
     for item, parts in zip(output, expected, strict=True):
         is_call = item["type"] == "function_call"
         assert words(item) == (["".join("".join(parts)) or "{}"] if is_call else parts)
@@ -112,9 +112,9 @@ def test_a_stream_cut_anywhere_leaves_items_that_can_be_closed(
     mixture: tuple[list[Upstream], list[list[str]]], length: int
 ) -> None:
     made = converter(LOOK)
-    told = on_the_wire([event for one in mixture[0][:length] for event in made.feed([one])])
-    closed = [event for fragment in Fold(told).fragments for event in close_fragment(fragment)[1]]
-    assert_items([*told, *on_the_wire(closed)])
+    emitted = on_the_wire([event for one in mixture[0][:length] for event in made.feed([one])])
+    closed = [event for fragment in Fold(emitted).fragments for event in close_fragment(fragment)[1]]
+    assert_items([*emitted, *on_the_wire(closed)])
 
 
 @settings(max_examples=100, deadline=None)
@@ -123,8 +123,8 @@ def test_an_interruption_anywhere_closes_open_items(
     mixture: tuple[list[Upstream], list[list[str]]], length: int
 ) -> None:
     made = converter(LOOK)
-    told = [event for one in mixture[0][:length] for event in made.feed([one])]
-    events = on_the_wire([*told, *made.interrupt()])
+    emitted = [event for one in mixture[0][:length] for event in made.feed([one])]
+    events = on_the_wire([*emitted, *made.interrupt()])
     assert_items(events)
     result = made.result(interrupted=True)
     assert (result.finish, Fold(events).output) == (Finish.INTERRUPTED, result.items)
@@ -152,22 +152,22 @@ def test_malformed_events_fail_the_turn_without_an_exception(
 
 
 def test_output_indexes_continue_after_earlier_items() -> None:
-    told = converted([done(0, message("Hello")), end()], converter(first=3))
-    assert {one["output_index"] for one in told} == {3}
+    emitted = converted([done(0, message("Hello")), end()], converter(first=3))
+    assert {one["output_index"] for one in emitted} == {3}
 
 
 def test_a_call_of_a_hosted_tool_is_not_an_item() -> None:
     made = converter(LOOK, HOSTED)
     upstream = [*call_events("search", '{"q":1}'), *call_events("look", "{}", index=1), end()]
-    told = converted(upstream, made)
-    assert [item["name"] for item in Fold(told).output] == ["look"]
+    emitted = converted(upstream, made)
+    assert [item["name"] for item in Fold(emitted).output] == ["look"]
     assert [(call.name, call.arguments) for call in made.result().calls] == [("search", '{"q":1}'), ("look", "{}")]
 
 
 def test_an_empty_message_does_not_hold_back_later_items_after_its_end() -> None:
     made = converter(LOOK)
-    told = converted([added(0, message("")), *call_events("look", "{}", index=1), done(0, message("")), end()], made)
-    assert [item["type"] for item in Fold(told).output] == ["function_call"]
+    emitted = converted([added(0, message("")), *call_events("look", "{}", index=1), done(0, message("")), end()], made)
+    assert [item["type"] for item in Fold(emitted).output] == ["function_call"]
 
 
 def test_the_first_event_sets_the_time_of_the_first_token() -> None:

@@ -12,7 +12,7 @@ WORDS = "x" * 400  # a hundred tokens
 
 
 def message(role: str, text: str = WORDS) -> dict[str, Any]:
-    """What somebody said."""
+    """Return a message."""
     if role == "assistant":
         part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
         return {"type": "message", "role": role, "id": "msg_1", "status": "completed", "content": [part]}
@@ -25,7 +25,7 @@ def call(call_id: str) -> dict[str, Any]:
 
 
 def output(call_id: str) -> dict[str, Any]:
-    """What the function gave."""
+    """Return a function call output."""
     return {"type": "function_call_output", "call_id": call_id, "output": WORDS}
 
 

@@ -21,17 +21,17 @@ def read(*items: dict[str, Any]) -> list[Any]:
     return found
 
 
-def said(**more: Any) -> dict[str, Any]:
+def a_message(**more: Any) -> dict[str, Any]:
     return {"role": "user", "content": "Hi", **more}
 
 
 def test_thousands_of_items_may_have_unknown_nulls() -> None:
-    assert len(read(*(said(phase=None, later=None) for _ in range(MANY)))) == MANY
+    assert len(read(*(a_message(phase=None, later=None) for _ in range(MANY)))) == MANY
 
 
 def test_thousands_of_parts_may_have_unknown_nulls() -> None:
     parts = [{"type": "input_text", "text": "Hi", "later": None} for _ in range(MANY)]
-    (message,) = read(said(content=parts))
+    (message,) = read(a_message(content=parts))
     assert len(message.content) == MANY
 
 
@@ -40,38 +40,41 @@ def test_each_type_of_object_may_have_different_unknown_nulls() -> None:
     part = {"type": "output_text", "text": "Hi", "later": None, "logprobs": None}
     spoken = {"role": "assistant", "content": [part], "later": None, "phase": None}
     output = {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "", "x": None}]}
-    assert len(read(said(phase=None), spoken, call, output, said(later=None))) == 5
+    assert len(read(a_message(phase=None), spoken, call, output, a_message(later=None))) == 5
 
 
 def test_a_null_known_to_another_type_is_kept_there() -> None:
     search = {"type": "tool_search_call", "execution": "server", "arguments": None}
-    (_, found) = read(said(arguments=None), search)
+    (_, found) = read(a_message(arguments=None), search)
     assert found.wire()["arguments"] is None
 
 
 def test_too_many_different_names_are_rejected() -> None:
     with pytest.raises(UnknownParameter):
-        read(*(said(**{f"later_{number}": None}) for number in range(MAX_ROUNDS + 1)))
+        read(*(a_message(**{f"later_{number}": None}) for number in range(MAX_ROUNDS + 1)))
 
 
 def test_an_unknown_key_with_a_value_is_rejected_immediately() -> None:
     with pytest.raises(UnknownParameter) as caught:
-        read(said(later=None), said(later=0))
+        read(a_message(later=None), a_message(later=0))
     assert caught.value.param == "input[1].later"
 
 
 def test_thousands_of_names_before_thousands_of_items_are_removed_in_one_pass() -> None:
     began = time.process_time()
-    read(said(**{f"later_{number}": None for number in range(MANY)}), *(said() for _ in range(MANY)))
+    read(a_message(**{f"later_{number}": None for number in range(MANY)}), *(a_message() for _ in range(MANY)))
     assert time.process_time() - began < SECONDS
 
 
 def test_new_types_after_thousands_of_items_do_not_cost_a_pass_each() -> None:
     began = time.process_time()
-    read(*(said() for _ in range(9_900)), *(said(**{f"later_{number}": None}) for number in range(MAX_ROUNDS - 2)))
+    read(
+        *(a_message() for _ in range(9_900)),
+        *(a_message(**{f"later_{number}": None}) for number in range(MAX_ROUNDS - 2)),
+    )
     assert time.process_time() - began < SECONDS
 
 
 def test_nulls_of_the_body_are_removed_with_those_in_its_lists() -> None:
-    body: dict[str, Any] = {"later": None, "input": [said(later=None)]}
+    body: dict[str, Any] = {"later": None, "input": [a_message(later=None)]}
     assert validate_without_nulls(CreateResponse, body).model_fields_set == {"input"}
