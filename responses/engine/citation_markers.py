@@ -123,7 +123,7 @@ class _CitedText:
     written: str = ""
     waiting: str = ""
     annotations: list[Body] = field(default_factory=list)
-    given: int = 0
+    upstream_annotations: int = 0
 
     def feed(self, text: str, *, ends: bool = False) -> str:
         """Return the text that can be emitted now. `ends`: no more text follows."""
@@ -187,7 +187,7 @@ class _CitingStream:
                 delta = self._text(event.item_id, event.content_index).feed(event.delta)
                 return [replace(event, delta=delta)] if delta or event.logprobs else []
             case OutputTextAnnotationAdded():
-                self._text(event.item_id, event.content_index).given += 1
+                self._text(event.item_id, event.content_index).upstream_annotations += 1
             case OutputTextDone():
                 return self._done(event)
             case ContentPartDone(part={"type": "output_text"}):
@@ -203,7 +203,7 @@ class _CitingStream:
         text.annotations += file_mentions(text.written, self._files)
         deltas: list[Event] = [OutputTextDelta(*place, rest, [])] if rest else []
         # The upstream's own annotations were emitted before, hence the offset.
-        numbered = enumerate(text.annotations, start=text.given)
+        numbered = enumerate(text.annotations, start=text.upstream_annotations)
         cited = [OutputTextAnnotationAdded(*place, number, one) for number, one in numbered]
         return [*deltas, *cited, replace(event, text=text.written)]
 

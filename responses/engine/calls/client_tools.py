@@ -147,34 +147,34 @@ def _tidy(value: Any) -> Any:
     return value
 
 
-def _action(given: Body) -> Body:
-    action: Body = _tidy(given)
+def _action(untidy: Body) -> Body:
+    action: Body = _tidy(untidy)
     return {"keys": [], **action} if action["type"] == "double_click" else action
 
 
-def _computer(given: Body) -> Body:
-    return {"actions": [_action(action) for action in given["actions"]], "pending_safety_checks": []}
+def _computer(arguments: Body) -> Body:
+    return {"actions": [_action(action) for action in arguments["actions"]], "pending_safety_checks": []}
 
 
-def _computer_preview(given: Body) -> Body:
-    return {"action": _action(given["action"]), "pending_safety_checks": []}
+def _computer_preview(arguments: Body) -> Body:
+    return {"action": _action(arguments["action"]), "pending_safety_checks": []}
 
 
-def _shell(given: Body) -> Body:
-    action = {"commands": [], "timeout_ms": None, "max_output_length": None, **_tidy(given)}
+def _shell(arguments: Body) -> Body:
+    action = {"commands": [], "timeout_ms": None, "max_output_length": None, **_tidy(arguments)}
     return {"action": action, "environment": {"type": "local"}}
 
 
-def _local_shell(given: Body) -> Body:
-    return {"action": {"type": "exec", "command": [], "env": {}, **_tidy(given)}}
+def _local_shell(arguments: Body) -> Body:
+    return {"action": {"type": "exec", "command": [], "env": {}, **_tidy(arguments)}}
 
 
-def _patch(given: Body) -> Body:
-    return {"operation": _tidy(given["operation"])}
+def _patch(arguments: Body) -> Body:
+    return {"operation": _tidy(arguments["operation"])}
 
 
-def _search(given: Body) -> Body:
-    return {"execution": "client", "arguments": given}
+def _search(arguments: Body) -> Body:
+    return {"execution": "client", "arguments": arguments}
 
 
 def _function(name: str, description: str, form: CallForm, parameters: Schema) -> FunctionTool:

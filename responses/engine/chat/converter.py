@@ -258,15 +258,15 @@ class ChatConverter:
         native = call.get("type") == "custom" or "custom" in call
         function = call.get("custom" if native else "function") or {}
         name, arguments = function.get("name"), _text(function.get("input" if native else "arguments"))
-        given = call.get("id") or None
+        upstream_id = call.get("id") or None
         segment = self._calls.get(index)
-        if segment is None or segment.is_over(given, name, arguments):
+        if segment is None or segment.is_over(upstream_id, name, arguments):
             if len(self._all_calls) == self._max_calls:
                 # Some upstreams ignore `parallel_tool_calls: false`. Only the first call is kept.
                 self._surplus_calls.add(index)
                 return
             segment = self._calls[index] = CallSegment(
-                upstream_id=given, call_id=self._usable_id(given), tools=self._tools, native=native
+                upstream_id=upstream_id, call_id=self._usable_id(upstream_id), tools=self._tools, native=native
             )
             self._all_calls.append(segment)
             segment.write(name, arguments)
@@ -274,8 +274,8 @@ class ChatConverter:
                 self._keep_extras(segment, extras, events)
             events += self._queue.push(segment)
             return
-        if given and not segment.upstream_id:
-            segment.adopt(given, self._usable_id(given))
+        if upstream_id and not segment.upstream_id:
+            segment.adopt(upstream_id, self._usable_id(upstream_id))
         if extras := extras_of(call):
             self._late_extras.append((segment, extras))
         events += segment.write(name, arguments)
@@ -289,11 +289,11 @@ class ChatConverter:
         else:
             self._late_extras.append((call, extras))
 
-    def _usable_id(self, given: str | None) -> str | None:
+    def _usable_id(self, upstream_id: str | None) -> str | None:
         # The upstream's id of a call, unless it is too long or another call of this turn has the same one.
-        if given and len(given) <= _MAX_CALL_ID and given not in self._call_ids:
-            self._call_ids.add(given)
-            return given
+        if upstream_id and len(upstream_id) <= _MAX_CALL_ID and upstream_id not in self._call_ids:
+            self._call_ids.add(upstream_id)
+            return upstream_id
         return None
 
 

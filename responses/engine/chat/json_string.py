@@ -114,6 +114,6 @@ def _extract(text: str, name: str) -> str:
         return document
     if not isinstance(document, dict):
         return text
-    words = [value for value in document.values() if isinstance(value, str)]
-    given = document.get(name, words[0] if len(words) == 1 else "" if not document else text)
+    values = [value for value in document.values() if isinstance(value, str)]
+    given = document.get(name, values[0] if len(values) == 1 else "" if not document else text)
     return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)

@@ -109,8 +109,8 @@ class ReasoningSegment(Segment):
     def write(self, piece: ReasoningDelta) -> list[Event]:
         """Append a piece; return its events if the segment is live."""
         events: list[Event] = []
-        for words, number in piece.summaries:
-            events += self._write_summary(words, number)
+        for text, number in piece.summaries:
+            events += self._write_summary(text, number)
         if piece.text:
             events += self._write_raw(piece.text)
         self._details += piece.details
@@ -150,7 +150,7 @@ class ReasoningSegment(Segment):
             body["encrypted_content"] = self._encrypted
         return body
 
-    def _write_summary(self, words: str, number: int | None) -> list[Event]:
+    def _write_summary(self, text: str, number: int | None) -> list[Event]:
         events: list[Event] = []
         if not self._summary or number != self._summary_number:
             events += self._end_part()
@@ -160,9 +160,9 @@ class ReasoningSegment(Segment):
                 self._open = "summary"
                 part = {"type": "summary_text", "text": ""}
                 events.append(ReasoningSummaryPartAdded(**self._summary_place(), part=part))
-        self._summary[-1].append(words)
+        self._summary[-1].append(text)
         if self.live:
-            events.append(ReasoningSummaryTextDelta(**self._summary_place(), delta=words))
+            events.append(ReasoningSummaryTextDelta(**self._summary_place(), delta=text))
         return events
 
     def _write_raw(self, text: str) -> list[Event]:

@@ -47,10 +47,10 @@ def input_tokens(
     """
     # Reasoning does not count: most models do not get earlier reasoning back.
     bodies = [item.wire() for item in items if not isinstance(item, Reasoning)]
-    words = [text for body in bodies for text in (body.get("name") or "", plain_text(body))]
+    texts = [text for body in bodies for text in (body.get("name") or "", plain_text(body))]
     images = sum(_images(body) for body in bodies)
     files = attachments.file_texts(items) if attachments else ()
-    return tokens(instructions or "", *words, *files, *_definitions(sampling)) + images
+    return tokens(instructions or "", *texts, *files, *_definitions(sampling)) + images
 
 
 def _images(body: dict[str, Any]) -> int:

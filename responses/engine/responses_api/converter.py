@@ -229,12 +229,12 @@ class ResponsesConverter:
         return None
 
     def _call(self, item: Body) -> CallSegment:
-        given = _text(item["call_id"])
+        call_id = _text(item["call_id"])
         taken = {call.call_id for call in self._made}
         call = CallSegment(
             upstream_id=None,
             # The upstream's id of the call, unless it is too long or another call of this turn has the same one.
-            call_id=given if len(given) <= _MAX_CALL_ID and given not in taken else None,
+            call_id=call_id if len(call_id) <= _MAX_CALL_ID and call_id not in taken else None,
             tools=self._tools,
             native=item["type"] == "custom_tool_call",
         )

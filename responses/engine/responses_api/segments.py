@@ -65,11 +65,11 @@ def _phase(item: Body) -> str | None:
 
 
 class _StreamedPart:
-    """Part that is being written. `given` is the upstream's index of it, `index` ours."""
+    """Part that is being written. `upstream_index` is the upstream's index of it, `index` ours."""
 
-    def __init__(self, kind: PartKind, *, given: int, index: int) -> None:
+    def __init__(self, kind: PartKind, *, upstream_index: int, index: int) -> None:
         self.kind = kind
-        self.given = given
+        self.upstream_index = upstream_index
         self.index = index
         self.text: list[str] = []
         self.logprobs: list[Body] = []
@@ -127,21 +127,21 @@ class UpstreamText(Segment):
         super().__init__()
         self.parts: list[_StreamedPart] = []
 
-    def begin(self, kind: PartKind, given: int) -> list[Event]:
-        """Start the upstream's part `given`, unless it is the current one. Raises Contradiction for an earlier one."""
-        if any((part.kind, part.given) == (kind, given) for part in self.parts[:-1]):
+    def begin(self, kind: PartKind, upstream_index: int) -> list[Event]:
+        """Start a part, unless it is the current one. Raises Contradiction for an earlier part."""
+        if any((part.kind, part.upstream_index) == (kind, upstream_index) for part in self.parts[:-1]):
             raise Contradiction
-        if self.parts and (self.parts[-1].kind, self.parts[-1].given) == (kind, given):
+        if self.parts and (self.parts[-1].kind, self.parts[-1].upstream_index) == (kind, upstream_index):
             return []
         closed = self._close_part() if self.live else []
         summary = kind == "summary_text"
         index = sum((part.kind == "summary_text") is summary for part in self.parts)
-        self.parts.append(_StreamedPart(kind, given=given, index=index))
+        self.parts.append(_StreamedPart(kind, upstream_index=upstream_index, index=index))
         return [*closed, self.parts[-1].added(self.id, self.output_index)] if self.live else []
 
-    def write(self, kind: PartKind, given: int, text: str, logprobs: list[Body]) -> list[Event]:
-        """Append text to the upstream's part `given`."""
-        events = self.begin(kind, given)
+    def write(self, kind: PartKind, upstream_index: int, text: str, logprobs: list[Body]) -> list[Event]:
+        """Append text to the upstream's part `upstream_index`."""
+        events = self.begin(kind, upstream_index)
         if not text and not logprobs:
             return events
         part = self.parts[-1]
@@ -149,9 +149,9 @@ class UpstreamText(Segment):
         part.logprobs += logprobs
         return [*events, part.delta(self.id, self.output_index, text, logprobs)] if self.live else []
 
-    def cite(self, given: int, annotation: Body) -> list[Event]:
-        """Add a citation to the upstream's text part `given`."""
-        events = self.begin("output_text", given)
+    def cite(self, upstream_index: int, annotation: Body) -> list[Event]:
+        """Add a citation to the upstream's text part `upstream_index`."""
+        events = self.begin("output_text", upstream_index)
         self.parts[-1].annotations += citations([annotation])
         return events
 
@@ -187,7 +187,7 @@ class UpstreamText(Segment):
         if known is None:
             # A part without deltas. The negative number cannot collide with an index of the upstream.
             return self.write(kind, -1 - position, rest, [])
-        return self.write(kind, known.given, rest, []) if rest else []
+        return self.write(kind, known.upstream_index, rest, []) if rest else []
 
 
 class UpstreamMessage(UpstreamText):
@@ -251,13 +251,13 @@ class UpstreamReasoning(UpstreamText):
         self._own_encrypted: str | None = None
 
     @override
-    def begin(self, kind: PartKind, given: int) -> list[Event]:
-        return [] if self._hides(kind) else super().begin(kind, given)
+    def begin(self, kind: PartKind, upstream_index: int) -> list[Event]:
+        return [] if self._hides(kind) else super().begin(kind, upstream_index)
 
     @override
-    def write(self, kind: PartKind, given: int, text: str, logprobs: list[Body]) -> list[Event]:
+    def write(self, kind: PartKind, upstream_index: int, text: str, logprobs: list[Body]) -> list[Event]:
         if not self._hides(kind):
-            return super().write(kind, given, text, logprobs)
+            return super().write(kind, upstream_index, text, logprobs)
         self._hidden.append(text)
         return []
 
