@@ -83,6 +83,7 @@ class Placement(models.Model):
             models.UniqueConstraint(fields=["owner", "section", "position"], name="placement_position_once"),
         ]
         indexes = [
+            # Finds the latest compaction item without scanning the list.
             models.Index(
                 fields=["owner", "section", "position"],
                 condition=models.Q(opens_context=True),
@@ -109,6 +110,7 @@ class Conversation(models.Model):
 
     id = IdField(default=conversation_id)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    # Null for forks that were made in the admin.
     api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     created_at = models.DateTimeField(default=now)
     metadata = models.JSONField(default=dict)
@@ -119,6 +121,7 @@ class Conversation(models.Model):
             models.Index(fields=["team", "created_at", "id"], name="conversation_by_team_and_time"),
             # For staff, whose lists in the admin span all teams.
             models.Index(fields=["created_at", "id"], name="conversation_by_time"),
+            # `jsonb_path_ops` supports only containment, which is the only filter, and is smaller than the default.
             GinIndex(fields=["metadata"], opclasses=["jsonb_path_ops"], name="conversation_by_metadata"),
         ]
 
@@ -187,6 +190,7 @@ class File(models.Model):
         indexes = [
             models.Index(fields=["team", "created_at", "id"], name="file_by_team_and_time"),
             models.Index(fields=["created_at", "id"], name="file_by_time"),
+            # Partial: most files never expire and would only make the index larger.
             models.Index(fields=["sweep_at"], name="file_by_sweep", condition=models.Q(sweep_at__isnull=False)),
         ]
         constraints = [
@@ -240,6 +244,7 @@ class Upload(models.Model):
     state = models.CharField(max_length=10, choices=UploadState.choices, default=UploadState.PENDING)
     created_at = models.DateTimeField(default=now)
     expires_at = models.DateTimeField()
+    # The file may be deleted on its own; the upload remains completed.
     file = models.ForeignKey(File, null=True, on_delete=models.SET_NULL, related_name="+")
 
     @override

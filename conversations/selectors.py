@@ -29,6 +29,7 @@ def find_conversation(*, team_id: str, conversation_id: str, lock: bool = False)
     # PostgreSQL rejects NUL in a parameter; no id contains one.
     if "\x00" in conversation_id:
         return None
+    # Locking the conversation's row serializes all changes of its items.
     rows = Conversation.objects.select_for_update() if lock else Conversation.objects.all()
     return rows.filter(pk=conversation_id, team_id=team_id).first()
 

@@ -29,6 +29,7 @@ def audit(
         before=before or {},
         after=after or {},
         request_id=request_id or sender.request_id,
+        # Tasks and commands have no client address.
         address=sender.address or None,
         agent=sender.agent,
     )

@@ -421,7 +421,7 @@ def _touch(secret: _Secret) -> None:
 
 
 def _common_tools(team: list[str], key: list[str]) -> frozenset[str]:
-    # `*` stands for every tool, so that tools added later are included.
+    # `*` means every tool, including tools that are added later.
     if ToolKind.ALL.value in key:
         return frozenset(team)
     return frozenset(key) if ToolKind.ALL.value in team else frozenset(team) & frozenset(key)

@@ -43,6 +43,7 @@ class Prices:
             (written, self.input_price if self.cache_write_price is None else self.cache_write_price),
             (output_tokens, self.output_price),
         )
+        # An unknown price matters only if there are tokens of its kind.
         total = _NOTHING
         for tokens, price in parts:
             if tokens and price is None:

@@ -43,6 +43,7 @@ def redirect_to_login(request: HttpRequest) -> HttpResponse:
 
 def admin_context(request: HttpRequest) -> dict[str, Any]:
     """Context processor that provides the admin's variables to allauth's pages, which extend the admin's templates."""
+    # Only allauth's pages need this: the admin's own views pass the same context themselves.
     if not request.path.startswith("/account/"):
         return {}
     return {**admin.site.each_context(request), "has_provider": bool(settings.OIDC_ISSUER)}

@@ -32,6 +32,7 @@ async def create_file(request: ASGIRequest) -> HttpResponse:
     try:
         file = await storage.create_file(principal=principal, upload=upload)
     finally:
+        # Deletes the temporary file.
         upload.content.close()
     return HttpResponse(orjson.dumps(storage.public_file(file)), content_type=JSON)
 

@@ -106,6 +106,7 @@ def read_upload(scope: Scope) -> IncomingFile:
     fields, files = _parse(scope)
     try:
         return _upload(fields, files)
+    # On success the caller closes the file; a rejected form has no caller that knows of its files.
     except BadRequest:
         for file in chain.from_iterable(files.values()):
             file.close()

@@ -25,6 +25,7 @@ from tenants.authentication import authenticate
 from tenants.models import Scope
 
 _PARTS = re.compile(r"/v1/uploads/[^/]+/parts")
+# OpenAI's limit for an upload. The server's own limit for files may be lower.
 _MAX_BYTES = 8 * 1024**3
 
 
@@ -80,6 +81,7 @@ async def add_part(request: ASGIRequest, upload_id: str) -> HttpResponse:
     try:
         part = await uploads.add_part(principal=principal, upload_id=upload_id, content=content)
     finally:
+        # Deletes the temporary file.
         content.close()
     return HttpResponse(orjson.dumps(uploads.public_part(part)), content_type=JSON)
 

@@ -133,6 +133,7 @@ from conversations.items.union import (
     from_wire,
 )
 
+# The public interface of the package; its modules are an internal matter.
 __all__ = [
     "INCLUDABLE",
     "MAX_FILE_DATA",

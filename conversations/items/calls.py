@@ -247,6 +247,7 @@ class LocalShellCallOutput(ItemBase):
     prefix = "lsho"
 
     type: Literal["local_shell_call_output"] = "local_shell_call_output"
+    # Required here, unlike other ids: it is the only link to the call.
     id: CallId
     status: Status | None = None
     output: str
@@ -343,9 +344,10 @@ class ToolSearchOutput(ItemBase):
     tools: list[dict[str, Any]]
     created_by: str | None = None
 
+    # At validation, so that no path into the database can miss it.
     @field_validator("tools")
     @classmethod
-    def _keeps_no_secrets(cls, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _remove_secrets(cls, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [_without_secrets(tool) if tool.get("type") == "mcp" else tool for tool in tools]
 
     @override
@@ -365,6 +367,7 @@ def origin(url: str) -> str:
     """Return scheme and host of a URL. User name, path and query are left out, as each of them may contain a secret."""
     try:
         parts = urlsplit(url)
+    # An invalid URL may contain a secret anywhere.
     except ValueError:
         return ""
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

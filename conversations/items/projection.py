@@ -37,6 +37,7 @@ def _web_search(body: Body, include: AbstractSet[str]) -> Body:
     # Clients that ask for the results get the sources, too.
     if "web_search_call.results" in include:
         return body
+    # `results` is removed and not set to null, as OpenAI's schema of this item has no such key.
     shown = _less(body, "results")
     if "web_search_call.action.sources" in include or "sources" not in body["action"]:
         return shown

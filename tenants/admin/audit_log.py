@@ -109,6 +109,7 @@ class AuditAdmin(LogAdmin, TeamScoped):
     @override
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         changelist: Any = super().get_changelist_instance(request)
+        # The export takes the filters of the list, but not its page.
         query = changelist.get_query_string(remove=["p"])
         page = reverse("admin:tenants_auditevent_export")
         changelist.exports = [(kind.upper(), f"{page}{query}&format={kind}") for kind in _WRITERS]
@@ -144,6 +145,7 @@ class AuditAdmin(LogAdmin, TeamScoped):
             target="audit_log",
             after={"lines": len(lines), "filters": query.urlencode()[:_MAX_FILTERS]},
         )
+        # `no-store`: the file must not stay in the cache of a shared browser.
         name = f"audit-log-{now():%Y%m%d-%H%M%S}.{kind}"
         headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
         return StreamingHttpResponse(writer(lines), content_type=f"text/{kind}; charset=utf-8", headers=headers)
@@ -169,6 +171,7 @@ class AuditAdmin(LogAdmin, TeamScoped):
     @display(description="Target")
     def target_id(self, event: AuditEvent) -> SafeString:
         kind, separator, _ = event.target.partition("_")
+        # Links only ids such as `key_019a…`; targets such as `user:name` or `audit_log` have no page to go to.
         is_id = bool(separator) and kind.isalpha() and any(map(str.isdigit, event.target))
         return copyable(event.target, href=reverse("console:go", args=[event.target]) if is_id else None)
 
@@ -211,6 +214,7 @@ def _csv(rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
     line = io.StringIO()
     writer = csv.writer(line)
     for cells in [_COLUMNS, *(tuple(map(_cell, row)) for row in rows)]:
+        # One buffer for all lines, as csv can only write to a file.
         writer.writerow(cells)
         yield line.getvalue()
         line.seek(0)

@@ -13,6 +13,7 @@ from tenants.capabilities import Capabilities
 from tenants.models import Model
 from tenants.prices import Prices
 
+# OpenAI's values. A model may support fewer.
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Input", ("vision", "max_images", "inline_images", "files", "developer_role")),

@@ -33,6 +33,7 @@ class ConnectorForm(forms.ModelForm[Connector]):
         error_messages={"invalid": "Enter only letters, digits, '_' and '-'."},
     )
     url = forms.RegexField(
+        # No "@": credentials belong into the token field, where they are encrypted.
         r"^https?://[^\s/?#@]+(/[^\s#]*)?$",
         label="URL",
         max_length=2000,
@@ -103,6 +104,7 @@ class ConnectorAdmin(WriteOnlySecrets, SharedObjectAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
+        # The page shows only whether a token is set, which the database can tell without decrypting it.
         rows = rows.defer("authorization").annotate(has_token=_HAS_TOKEN).prefetch_related("teams")
         return rows  # noqa: RET504 - the stubs call an annotated query set Any
 

@@ -67,6 +67,7 @@ class GuardrailForm(forms.ModelForm[Guardrail]):
         if Checker.HOOK.value in checkers and not url:
             self.add_error("hook_url", "Enter the URL of the hook.")
         if url:
+            # Refuses private addresses now, and not only when the first check fails.
             try:
                 egress.default().check(url)
             except EgressRefused as refused:
@@ -113,10 +114,12 @@ class GuardrailAdmin(WriteOnlySecrets, AuditedAdmin, TeamScoped):
         return rows  # noqa: RET504 - the stubs call an annotated query set Any
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        # The team is the primary key: changing it would create a second guardrail.
         return ["team"] if obj else []
 
     @override
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        # Leads may only choose their own teams.
         if db_field.name == "team":
             kwargs["queryset"] = teams_for(request, self.managers)
         return super().formfield_for_foreignkey(db_field, request, **kwargs)

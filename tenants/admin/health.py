@@ -41,6 +41,7 @@ _sources: list[HealthSource] = []
 
 def register_health_source(source: HealthSource) -> HealthSource:
     """Register the function that returns call health by upstream id and model; an empty model is the whole upstream."""
+    # One source only: registering again replaces it.
     _sources[:] = [source]
     return source
 

@@ -227,6 +227,7 @@ class NewKeyForm(forms.Form):
             ("Models and tools", ["models", "allowed_models", "tools"]),
             ("Expiration and IP addresses", ["lifetime", "expires_on", "allowed_addresses"]),
         ]
+        # A team without named models has only the field for typed names.
         if not self["models"].field.choices:  # type: ignore[attr-defined]  # the field's own type is lost
             names[2][1].remove("models")
         return [{"title": title, "fields": [self[name] for name in fields]} for title, fields in names]

@@ -177,6 +177,7 @@ class KeyAdmin(KeyActions, KeyColumns, AuditedAdmin, TeamScoped):
     list_filter_submit = True
     list_fullwidth = True
     list_select_related = ["team", "created_by"]
+    # Prefix and last four characters are what users see of a key in logs.
     search_fields = ["name", "purpose", "prefix", "last_four", "id"]
     ordering = ["-created_at", "-id"]
     show_facets = admin.ShowFacets.NEVER

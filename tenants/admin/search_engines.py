@@ -51,6 +51,7 @@ class SearchEngineForm(forms.ModelForm[SearchEngine]):
         """Require a URL for SearXNG and a key for the public services."""
         given = super().clean() or {}
         url, kind = given.get("base_url") or "", given.get("kind")
+        # The database enforces this as well; without the check here, saving would fail with a server error.
         if kind == SearchKind.SEARXNG and not url and "base_url" not in self.errors:
             self.add_error("base_url", "Enter the URL of your SearXNG instance; there is no public service.")
         if url:

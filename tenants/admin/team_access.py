@@ -18,6 +18,7 @@ class TeamsInline(ByRole, TabularInline):
 
     viewers = ADMINISTRATORS_ONLY
     extra = 0
+    # A plain select would load all teams into every page.
     autocomplete_fields = ["team"]
     verbose_name = "team"
     verbose_name_plural = "allowed teams (none means every team)"

@@ -46,7 +46,7 @@ def tab_url(team: Team, name: str) -> str:
 @tab("members", title="Members", template="admin/tenants/team/members.html")
 def members_of(request: HttpRequest, team: Team) -> dict[str, Any]:
     """Return the context of the members tab."""
-    # One more than is shown tells whether the list is cut.
+    # One more than is shown, to know whether the list is cut.
     found = Membership.objects.filter(team=team).select_related("user").order_by("user__username")[: MAX_MEMBERS + 1]
     rows = list(found)
     content = {value: key for key, value in _READS.items()}
@@ -71,6 +71,7 @@ class MemberActions(ModelAdmin):
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[no-any-return]
         if not may(request, LEADS, team):
             raise PermissionDenied
+        # A reload after a redirect does not submit the form again.
         back = HttpResponseRedirect(tab_url(team, "members"))
         if request.method != "POST":
             return back
@@ -88,6 +89,7 @@ class MemberActions(ModelAdmin):
 
     def _add(self, request: HttpRequest, team: Team) -> None:
         form = PersonForm(request.POST)
+        # Unknown and inactive users get the same message, so that leads cannot probe for accounts.
         person = members.find_person(form.cleaned_data["person"].strip()) if form.is_valid() else None
         if person is None:
             messages.error(request, "There is no active user with exactly this username or e-mail address.")
@@ -115,6 +117,7 @@ class MemberActions(ModelAdmin):
         if member is None:
             messages.error(request, "Nothing was changed.")
             return None
+        # The confirmation page posts the same form with `sure`.
         if "sure" not in request.POST:
             context = {**self.admin_site.each_context(request), "opts": self.opts, "title": "Remove this member?"}
             context |= {"team": team, "member": member, "back": tab_url(team, "members")}

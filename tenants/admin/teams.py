@@ -91,6 +91,7 @@ class TeamAdmin(MemberActions, AuditedAdmin, TeamScoped):
     @override
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
+        # `distinct`, as the two joins multiply each other's rows.
         rows = rows.annotate(members=Count("memberships", distinct=True), keys=Count("api_keys", distinct=True))
         return rows  # noqa: RET504 - the stubs call an annotated query set Any
 

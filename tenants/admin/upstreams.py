@@ -142,6 +142,7 @@ class UpstreamAdmin(HealthColumn, WriteOnlySecrets, AuditedAdmin, PlatformOnly):
     @override
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:
         super().save_model(request, obj, form, change)
+        # At most one upstream is the default.
         if obj.is_default:
             Upstream.objects.exclude(pk=obj.pk).filter(is_default=True).update(is_default=False)
 
@@ -217,6 +218,7 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
 
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "upstream":
+            # Without the keys, one of which may be impossible to decrypt.
             kwargs["queryset"] = Upstream.objects.defer("api_key").order_by("name")
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 

@@ -65,6 +65,7 @@ class UsageAdmin(LogAdmin, TeamScoped):
 
     @display(description="Object")
     def subject(self, row: UsageRecord) -> SafeString:
+        # Other objects, such as chat completions, may have no page.
         is_response = row.object_id.startswith("resp_")
         url = reverse("admin:responses_response_change", args=[row.object_id]) if is_response else None
         return copyable(row.object_id, href=url)

@@ -91,6 +91,7 @@ class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[ty
 
     @override
     def get_inlines(self, request: HttpRequest, obj: Any) -> list[Any]:
+        # Roles refer to the user, who must exist first.
         return self.inlines if obj else []
 
     @override
@@ -117,6 +118,7 @@ class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[ty
 
     @display(description="Second factor")
     def factors(self, user: Any) -> SafeString | str:
+        # Recovery codes only replace another factor.
         kinds = {each.type for each in user.authenticator_set.all()} - {Authenticator.Type.RECOVERY_CODES}
         return format_html_join(" ", "{}", ((badge(_FACTORS[kind], "success"),) for kind in sorted(kinds))) or "–"
 
@@ -138,6 +140,7 @@ class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[ty
             title = f"Sign out {user.get_username()}?"
             return TemplateResponse(request, "admin/auth/user/sign_out.html", {**context, "title": title})
         ended = 0
+        # One by one: `end` also deletes the session itself, which a bulk delete of these rows would leave alive.
         for session in UserSession.objects.filter(user=user):
             session.end()
             ended += 1

@@ -13,6 +13,7 @@ from unfold.admin import ModelAdmin
 from tenants.audit import audit
 from tenants.models import Team
 
+# Names of form fields, including those of Django's user forms.
 _SECRET = frozenset({"password", "password1", "password2", "new_api_key", "new_authorization", "new_hook_secret"})
 _MASK = "•••"
 
@@ -94,6 +95,7 @@ def _values(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     match value:
+        # Only JSON types may be stored in the audit log.
         case None | bool() | int() | float() | str():
             return value
         case Model():

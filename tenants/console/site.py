@@ -46,6 +46,7 @@ def page(route: str, *, name: str, viewers: Roles = EVERY_ROLE) -> Callable[[Vie
     """Register a function as the page `/admin/<route>`, for these roles and for administrators."""
 
     def register(view: View) -> View:
+        # Found when the process starts, and not when one page silently replaces the other.
         if name in _pages:
             message = f"There are two pages named '{name}'."
             raise ValueError(message)

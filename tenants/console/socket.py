@@ -24,6 +24,7 @@ from tenants.console.roles import EVERY_ROLE
 from tenants.console.viewer import Viewer, lacks_second_factor, viewer_of
 
 logger = logging.getLogger(__name__)
+# How long a socket may outlive a sign-out or a lost role.
 CHECK_SECONDS = 10.0
 # Private close codes: 4000 plus the corresponding HTTP status.
 DONE = 1000
@@ -80,6 +81,7 @@ class AdminSocket(AsyncWebsocketConsumer):
             return
         await self.accept()
         loop = asyncio.get_running_loop()
+        # Tasks, as `connect` must return before Channels handles the disconnect message.
         self._tasks = [loop.create_task(self._watch()), loop.create_task(self._check())]
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
@@ -96,6 +98,7 @@ class AdminSocket(AsyncWebsocketConsumer):
     async def _watch(self) -> None:
         try:
             await self.close(code=await self.watch())
+        # The boundary of the connection: without a close code the page would wait instead of reconnecting.
         except Exception:
             logger.exception("serving a live page failed")
             await self.close(code=1011)

@@ -46,11 +46,13 @@ class Viewer:
 
 def viewer_of(user: User) -> Viewer:
     """Return the viewer of a user; an empty one for users who are not signed in or may not use the admin."""
+    # `is_staff` is Django's permission to sign in to the admin, and not a role of the platform.
     if not (user.is_authenticated and user.is_active and user.is_staff):
         return Viewer()
     if user.is_superuser:
         everything = frozenset([EVERY_TEAM])
         return Viewer(name=user.get_username(), is_administrator=True, roles=_roles(user), reading=everything)
+    # Every team: the viewer is what row-level security is later derived from.
     with scope.every_team():
         memberships = list(Membership.objects.filter(user=user))
         staff = StaffMember.objects.filter(user=user).first()

@@ -70,6 +70,7 @@ def _set_demo_model(field: str, model: str, *, used: bool) -> None:
 
 def _ensure_admin() -> str | None:
     """Create the administrator if there is none; returns the password of a new one."""
+    # The password is not stored anywhere, so it is only known for an account created just now.
     if User.objects.filter(is_superuser=True).exists():
         return None
     password = secrets.token_urlsafe(12)
