@@ -7,12 +7,12 @@ import httpx2
 import pytest
 
 from demo_upstream.app import create_app
+from tests.support.aiohttp_server import serving
 from tests.support.api import Api, MakeCaller, ok
 from tests.support.background import ended
-from tests.support.libraries import Library, equip
+from tests.support.file_server import FileServer, running_file_server
 from tests.support.mcp_servers import McpServer, mcp_server
-from tests.support.serving import serving
-from tests.support.shelf import Shelf, open_shelf
+from tests.support.vector_stores import StoreClient, use_demo_embeddings
 from tests.support.web import WebProcess, running_web
 
 
@@ -37,10 +37,10 @@ def served() -> Iterator[McpServer]:
 
 
 @pytest.fixture
-def shelf() -> Iterator[Shelf]:
+def file_server() -> Iterator[FileServer]:
     """A server of images and files."""
-    with open_shelf() as shelf:
-        yield shelf
+    with running_file_server() as file_server:
+        yield file_server
 
 
 @pytest.fixture(params=["json", "stream"])
@@ -62,10 +62,10 @@ def embedder() -> Iterator[str]:
 
 
 @pytest.fixture
-def library(api: Api, embedder: str) -> Library:
+def store_client(api: Api, embedder: str) -> StoreClient:
     """An empty vector store of a team that can fill it."""
-    equip(api.caller.team, url=embedder)
-    return Library(api, ok(api.post("/vector_stores", {"name": "Library"}))["id"])
+    use_demo_embeddings(api.caller.team, url=embedder)
+    return StoreClient(api, ok(api.post("/vector_stores", {"name": "StoreClient"}))["id"])
 
 
 @pytest.fixture(params=["json", "stream", "background"])

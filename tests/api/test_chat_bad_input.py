@@ -6,8 +6,8 @@ import pytest
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 
 from tests.support.api import Api, error
-from tests.support.capable import describe
 from tests.support.chunks import completion
+from tests.support.model_capabilities import describe
 from tests.support.upstream import Script, whole
 
 CHAT = "/chat/completions"

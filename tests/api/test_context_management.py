@@ -11,9 +11,9 @@ from tenants.models import UsageRecord
 from tests.support.api import Api, Caller, error, ok
 from tests.support.background import ended
 from tests.support.chunks import calls, chunk
-from tests.support.sockets import open_socket
 from tests.support.upstream import Gate, Script, refusal, stream
 from tests.support.web import WebProcess
+from tests.support.websocket_client import open_socket
 
 SUMMARY = "The red car is in Vienna."
 LONG = "so it was " * 600

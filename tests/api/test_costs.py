@@ -12,9 +12,9 @@ from responses.models import Response
 from tenants import scope
 from tenants.models import Model, UsageRecord
 from tests.support.api import Api, Caller
-from tests.support.capable import describe
 from tests.support.chunks import calls, chunk, text, usage
-from tests.support.stored import begin
+from tests.support.model_capabilities import describe
+from tests.support.stored_runs import begin
 from tests.support.upstream import Script, stream
 
 PRICES = {

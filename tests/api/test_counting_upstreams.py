@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web as aiohttp
 
 from tenants import services
+from tests.support.aiohttp_server import serving
 from tests.support.api import Api, ok
-from tests.support.serving import serving
 from tests.support.upstream import Answer, Script, ScriptedUpstream, refusal, whole
 
 LOOK = {"type": "function", "name": "look", "description": "Looks.", "parameters": {"type": "object"}}

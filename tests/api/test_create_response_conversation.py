@@ -13,10 +13,10 @@ from tests.support.api import Api, MakeApi, error, ok
 from tests.support.background import ended
 from tests.support.chunks import calls, chunk, text
 from tests.support.conversations import add, begin, ids, items, words
-from tests.support.sockets import open_socket
 from tests.support.upstream import Cut, Gate, Script, refusal, stream
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess
+from tests.support.websocket_client import open_socket
 
 LOCKED = (400, "conversation", "conversation_locked")
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.support.api import Api, error
-from tests.support.capable import describe
 from tests.support.chunks import calls, chunk
+from tests.support.model_capabilities import describe
 from tests.support.upstream import Script, stream
 
 WRITE = {"type": "custom", "name": "write", "description": "Writes code."}

@@ -11,8 +11,8 @@ from demo_upstream.app import create_app
 from demo_upstream.embeddings import embed
 from tenants import scope, services
 from tenants.models import Model, UsageRecord
+from tests.support.aiohttp_server import serving
 from tests.support.api import Api, Caller, MakeApi, error, ok
-from tests.support.serving import serving
 from tests.support.upstream import Answer, Cut, Gate, Script, ScriptedUpstream, refusal, whole
 from tests.support.waiting import eventually
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.support.api import Api, MakeApi, error, ok
-from tests.support.capable import describe
 from tests.support.chunks import chunk, usage
+from tests.support.model_capabilities import describe
 from tests.support.upstream import Script, stream
 
 THOUGHT = "Twelve times seven is eighty-four."

@@ -13,8 +13,8 @@ from tenants import scope
 from tenants.models import Team
 from tests.support.api import Api, error
 from tests.support.chunks import chunk, usage
-from tests.support.libraries import Library
 from tests.support.upstream import Gate, Piece, Script, stream
+from tests.support.vector_stores import StoreClient
 
 Json = dict[str, Any]
 Ask = Callable[..., Json]
@@ -24,18 +24,18 @@ HERONS, OAKS = "Herons nest in old trees.", "Oaks grow slowly."
 
 
 @pytest.fixture
-def birds(library: Library) -> Library:
+def birds(store_client: StoreClient) -> StoreClient:
     """A store with two short files."""
-    library.add("herons.txt", HERONS, attributes={"kind": "bird"})
-    library.add("oaks.txt", OAKS, attributes={"kind": "tree"})
-    return library
+    store_client.add("herons.txt", HERONS, attributes={"kind": "bird"})
+    store_client.add("oaks.txt", OAKS, attributes={"kind": "tree"})
+    return store_client
 
 
-def tool(*stores: Library, **options: Any) -> Json:
+def tool(*stores: StoreClient, **options: Any) -> Json:
     return {"type": "file_search", "vector_store_ids": [store.id for store in stores], **options}
 
 
-def asked(script: Script, *stores: Library, **options: Any) -> Json:
+def asked(script: Script, *stores: StoreClient, **options: Any) -> Json:
     """The body of a request whose model is the script's."""
     return {"model": script.model, "input": "Where do herons nest?", "tools": [tool(*stores, **options)]}
 
@@ -74,7 +74,7 @@ def mark_before(told: str, words: str) -> str:
     return found[1]
 
 
-def test_the_model_reads_passages_and_cites_them(birds: Library, ask: Ask, script: Script) -> None:
+def test_the_model_reads_passages_and_cites_them(birds: StoreClient, ask: Ask, script: Script) -> None:
     def answer(told: str) -> list[str]:
         assert HERONS in told
         mark = mark_before(told, "herons.txt")
@@ -91,7 +91,7 @@ def test_the_model_reads_passages_and_cites_them(birds: Library, ask: Ask, scrip
     assert part["annotations"] == [citation]
 
 
-def test_the_events_come_in_their_order(birds: Library, api: Api, script: Script) -> None:
+def test_the_events_come_in_their_order(birds: StoreClient, api: Api, script: Script) -> None:
     script.call(file_search=CALL).say("In trees.")
     events = api.events(**asked(script, birds))
     kinds = [event["type"].removeprefix("response.") for event in events]
@@ -105,7 +105,7 @@ def test_the_events_come_in_their_order(birds: Library, api: Api, script: Script
     assert events[2]["item"]["status"] == "in_progress"
 
 
-def test_results_are_shown_to_those_who_ask(birds: Library, ask: Ask, script: Script) -> None:
+def test_results_are_shown_to_those_who_ask(birds: StoreClient, ask: Ask, script: Script) -> None:
     script.call(file_search=CALL).say("In trees.")
     response = ask(**asked(script, birds), include=[RESULTS])
     (first, second) = response["output"][0]["results"]
@@ -115,7 +115,7 @@ def test_results_are_shown_to_those_who_ask(birds: Library, ask: Ask, script: Sc
     assert stored["output"][0]["results"] == [first, second]
 
 
-def test_the_settings_of_the_tool_count(birds: Library, api: Api, script: Script) -> None:
+def test_the_settings_of_the_tool_count(birds: StoreClient, api: Api, script: Script) -> None:
     script.call(file_search=CALL).say("In trees.")
     trees = {"type": "eq", "key": "kind", "value": "tree"}
     response = api.create(**asked(script, birds, filters=trees, max_num_results=1), include=[RESULTS])
@@ -124,7 +124,7 @@ def test_the_settings_of_the_tool_count(birds: Library, api: Api, script: Script
     assert response["tools"][0]["ranking_options"] == {"ranker": "auto", "score_threshold": 0.0}
 
 
-def test_a_threshold_leaves_out_what_fits_less(birds: Library, api: Api, script: Script) -> None:
+def test_a_threshold_leaves_out_what_fits_less(birds: StoreClient, api: Api, script: Script) -> None:
     script.call(file_search=CALL).say("In trees.")
     ranking = {
         "ranker": "auto",
@@ -136,8 +136,8 @@ def test_a_threshold_leaves_out_what_fits_less(birds: Library, api: Api, script:
     assert response["tools"][0]["ranking_options"] == ranking
 
 
-def test_several_stores_are_searched_at_once(birds: Library, api: Api, script: Script) -> None:
-    other = Library(api, api.post("/vector_stores", {"name": "More", "description": "About owls"}).json()["id"])
+def test_several_stores_are_searched_at_once(birds: StoreClient, api: Api, script: Script) -> None:
+    other = StoreClient(api, api.post("/vector_stores", {"name": "More", "description": "About owls"}).json()["id"])
     other.add("owls.txt", "Owls nest where herons nest.")
     script.call(file_search=CALL).say("There.")
     response = api.create(**asked(script, birds, other), include=[RESULTS])
@@ -146,7 +146,7 @@ def test_several_stores_are_searched_at_once(birds: Library, api: Api, script: S
     assert "Available: Library; More: About owls." in told
 
 
-def test_a_later_response_still_reads_what_was_found(birds: Library, api: Api, script: Script) -> None:
+def test_a_later_response_still_reads_what_was_found(birds: StoreClient, api: Api, script: Script) -> None:
     script.call(file_search=CALL).say("In trees.").say("As I said.")
     first = api.create(**asked(script, birds))
     api.create(model=script.model, input="Sure?", previous_response_id=first["id"])
@@ -154,7 +154,7 @@ def test_a_later_response_still_reads_what_was_found(birds: Library, api: Api, s
     assert HERONS in told[0]["content"]
 
 
-def test_a_search_that_fails_is_told_to_the_model(birds: Library, ask: Ask, script: Script) -> None:
+def test_a_search_that_fails_is_told_to_the_model(birds: StoreClient, ask: Ask, script: Script) -> None:
     with scope.every_team():
         Team.objects.filter(pk=birds.api.caller.team.pk).update(embedding_model="gone")
     birds.api.post(birds.path, {"name": "Still embedded with the old one"})
@@ -165,33 +165,33 @@ def test_a_search_that_fails_is_told_to_the_model(birds: Library, ask: Ask, scri
     assert "does not exist" in script.messages[1][-1]["content"]
 
 
-def rename(library: Library, model: str) -> None:
+def rename(store_client: StoreClient, model: str) -> None:
     with scope.every_team():
-        VectorStore.objects.filter(pk=library.id).update(embedding_model=model)
+        VectorStore.objects.filter(pk=store_client.id).update(embedding_model=model)
 
 
-def test_a_call_without_queries_is_told_to_the_model(birds: Library, api: Api, script: Script) -> None:
+def test_a_call_without_queries_is_told_to_the_model(birds: StoreClient, api: Api, script: Script) -> None:
     script.call(file_search="{}").say("Sorry.")
     response = api.create(**asked(script, birds))
     assert response["output"][0]["status"] == "failed"
     assert "'queries' must be an array of strings" in script.messages[1][-1]["content"]
 
 
-def test_it_can_be_forced(birds: Library, api: Api, script: Script) -> None:
+def test_it_can_be_forced(birds: StoreClient, api: Api, script: Script) -> None:
     script.call(file_search=CALL).say("In trees.")
     api.create(**asked(script, birds), tool_choice={"type": "file_search"})
     assert script.bodies[0]["tool_choice"] == {"type": "function", "function": {"name": "file_search"}}
 
 
 @pytest.fixture
-def refused(api: Api, birds: Library) -> Callable[[Json], tuple[int, str | None, str | None]]:
+def refused(api: Api, birds: StoreClient) -> Callable[[Json], tuple[int, str | None, str | None]]:
     """Asks with a tool that is refused before any model is asked."""
     return lambda given: error(
         api.post("/responses", {"model": "m", "input": "Hi", "tools": [{"type": "file_search", **given}]})
     )
 
 
-def test_what_cannot_be_searched_is_refused(birds: Library, refused: Any, outsider: Api, script: Script) -> None:
+def test_what_cannot_be_searched_is_refused(birds: StoreClient, refused: Any, outsider: Api, script: Script) -> None:
     assert refused({}) == (400, "tools[0].vector_store_ids", "missing_required_parameter")
     assert refused({"vector_store_ids": []}) == (400, "tools[0].vector_store_ids", "empty_array")
     assert refused({"vector_store_ids": ["v"], "max_num_results": 51})[1] == "tools[0].max_num_results"

@@ -11,8 +11,8 @@ import pytest
 
 from kernel.errors import EgressRefused
 from tests.support.api import Api
-from tests.support.capable import describe
 from tests.support.mcp_requests import calling
+from tests.support.model_capabilities import describe
 from tests.support.search_engine import engine, search_server
 from tests.support.upstream import Script
 

@@ -10,11 +10,11 @@ from aiohttp import web as aiohttp
 from responses.models import Response
 from tenants import scope, services
 from tenants.models import Guardrail, GuardrailDecision, Team
+from tests.support.aiohttp_server import serving
 from tests.support.api import Api, error, ok
 from tests.support.background import RUNNING
 from tests.support.chunks import text
-from tests.support.hooks import BAD, FINE, Hook, running_hook
-from tests.support.serving import serving
+from tests.support.guardrail_hook import BAD, FINE, Hook, running_hook
 from tests.support.streams import types
 from tests.support.upstream import Gate, Script, ScriptedUpstream, stream, whole
 from tests.support.waiting import eventually

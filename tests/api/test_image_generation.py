@@ -11,8 +11,8 @@ import pytest
 from tenants import scope, services
 from tenants.models import Team, UsageRecord
 from tests.support.api import Api, MakeApi, error
-from tests.support.capable import describe
 from tests.support.image_server import USAGE, ImageServer, image_server
+from tests.support.model_capabilities import describe
 from tests.support.streams import types
 from tests.support.upstream import Gate, Script
 

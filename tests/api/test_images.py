@@ -12,9 +12,9 @@ from demo_upstream.app import create_app
 from demo_upstream.images import SIDE
 from tenants import scope, services
 from tenants.models import Team, UsageRecord
+from tests.support.aiohttp_server import serving
 from tests.support.api import Api, MakeApi, error, ok
 from tests.support.image_server import USAGE, ImageServer, image_server
-from tests.support.serving import serving
 
 CAT = b"\x89PNG\r\n\x1a\ncat"
 MASK = b"\x89PNG\r\n\x1a\nmask"

@@ -7,8 +7,8 @@ import pytest
 
 from tests.support import documents
 from tests.support.api import Api, error, ok
-from tests.support.capable import describe
-from tests.support.shelf import Shelf
+from tests.support.file_server import FileServer
+from tests.support.model_capabilities import describe
 from tests.support.upstream import Script
 
 TEXT = {"type": "input_text", "text": "Sum it up."}
@@ -68,8 +68,8 @@ def test_a_file_of_the_team_is_stored_as_its_id(api: Api, script: Script) -> Non
     assert api.input_items(created["id"])[0]["content"][1] == {"type": "input_file", "file_id": file_id}
 
 
-def test_a_file_by_url_is_fetched_and_named_after_it(reaching: Api, script: Script, shelf: Shelf) -> None:
-    url = shelf.put("/papers/My%20fruit.pdf?v=1", PDF, "application/pdf")
+def test_a_file_by_url_is_fetched_and_named_after_it(reaching: Api, script: Script, file_server: FileServer) -> None:
+    url = file_server.put("/papers/My%20fruit.pdf?v=1", PDF, "application/pdf")
     created = reaching.create(model=script.say("Fruit.").model, input=asking(file_url=url))
     assert part(script)["text"] == "My fruit.pdf\n\nSeven apples"
     assert reaching.input_items(created["id"])[0]["content"][1] == {"type": "input_file", "file_url": url}
@@ -127,9 +127,11 @@ def test_an_unknown_file_and_that_of_another_team_get_the_same_answer(api: Api, 
 
 
 @pytest.mark.parametrize(("path", "code"), [("/none", "url_not_fetched"), ("/image", "unsupported_file")])
-def test_a_url_without_a_document_is_a_400(reaching: Api, script: Script, shelf: Shelf, path: str, code: str) -> None:
-    shelf.put("/image", documents.png(), "image/png")
-    answer = reaching.post("/responses", {"model": script.model, "input": asking(file_url=shelf.url + path)})
+def test_a_url_without_a_document_is_a_400(
+    reaching: Api, script: Script, file_server: FileServer, path: str, code: str
+) -> None:
+    file_server.put("/image", documents.png(), "image/png")
+    answer = reaching.post("/responses", {"model": script.model, "input": asking(file_url=file_server.url + path)})
     assert error(answer) == (400, "input[0].content[1].file_url", code)
 
 
@@ -157,8 +159,10 @@ def test_a_count_refuses_what_a_response_would_refuse(api: Api, script: Script) 
     assert error(api.post("/responses/input_tokens", body)) == (400, "input[0].content[1].file_data", "invalid_file")
 
 
-def test_nothing_more_is_fetched_once_something_cannot_be_had(reaching: Api, script: Script, shelf: Shelf) -> None:
-    parts = [{"type": "input_file", "file_url": f"{shelf.url}/{number}"} for number in range(40)]
+def test_nothing_more_is_fetched_once_something_cannot_be_had(
+    reaching: Api, script: Script, file_server: FileServer
+) -> None:
+    parts = [{"type": "input_file", "file_url": f"{file_server.url}/{number}"} for number in range(40)]
     answer = reaching.post("/responses", {"model": script.model, "input": [{"role": "user", "content": parts}]})
     assert error(answer) == (400, "input[0].content[0].file_url", "url_not_fetched")
-    assert len(shelf.asked) <= 4
+    assert len(file_server.asked) <= 4

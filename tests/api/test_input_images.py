@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tests.support.api import Api, error, ok
-from tests.support.capable import describe
 from tests.support.documents import data_url, png
-from tests.support.shelf import Shelf
+from tests.support.file_server import FileServer
+from tests.support.model_capabilities import describe
 from tests.support.upstream import Script
 
 PNG = data_url(png(), "image/png")
@@ -155,16 +155,16 @@ def test_more_images_than_the_model_reads_are_a_400_at_the_first_one_too_many(ap
     assert error(api.post("/responses", more)) == (400, "input[0].content[1]", "unsupported_value")
 
 
-def test_a_model_that_fetches_nothing_gets_the_bytes(reaching: Api, script: Script, shelf: Shelf) -> None:
+def test_a_model_that_fetches_nothing_gets_the_bytes(reaching: Api, script: Script, file_server: FileServer) -> None:
     describe(script, inline_images=True).say("A dot.").say("Black.")
-    url = shelf.put("/dot", png(), "image/png")
+    url = file_server.put("/dot", png(), "image/png")
     first = reaching.create(model=script.model, input=asking(image(url, detail="low"), image(PNG)))
     assert seen(script) == [{"url": PNG, "detail": "low"}, {"url": PNG}]
     assert reaching.input_items(first["id"])[0]["content"][1]["image_url"] == url
-    shelf.files.clear()
+    file_server.files.clear()
     reaching.create(model=script.model, input="Which colour?", previous_response_id=first["id"])
     assert "no longer available" in script.messages[1][0]["content"][1]["text"]
-    assert shelf.asked == ["/dot", "/dot"]
+    assert file_server.asked == ["/dot", "/dot"]
 
 
 @pytest.mark.parametrize(
@@ -176,17 +176,17 @@ def test_a_model_that_fetches_nothing_gets_the_bytes(reaching: Api, script: Scri
     ],
 )
 def test_what_is_fetched_must_be_an_image(
-    reaching: Api, script: Script, shelf: Shelf, content: bytes, media_type: str, code: str
+    reaching: Api, script: Script, file_server: FileServer, content: bytes, media_type: str, code: str
 ) -> None:
     describe(script, inline_images=True)
-    url = shelf.put("/x", content, media_type)
+    url = file_server.put("/x", content, media_type)
     answer = reaching.post("/responses", {"model": script.model, "input": asking(image(url))})
     assert error(answer) == (400, "input[0].content[1].image_url", code)
 
 
-def test_an_image_that_is_not_there_is_a_400(reaching: Api, script: Script, shelf: Shelf) -> None:
+def test_an_image_that_is_not_there_is_a_400(reaching: Api, script: Script, file_server: FileServer) -> None:
     describe(script, inline_images=True)
-    answer = reaching.post("/responses", {"model": script.model, "input": asking(image(f"{shelf.url}/none"))})
+    answer = reaching.post("/responses", {"model": script.model, "input": asking(image(f"{file_server.url}/none"))})
     assert error(answer) == (400, "input[0].content[1].image_url", "failed_to_download_image")
 
 

@@ -11,10 +11,10 @@ from tenants import scope
 from tests.support.api import Api, error, ok
 from tests.support.mcp_requests import Body, asking, calling, of, tool, word
 from tests.support.mcp_servers import McpServer
-from tests.support.sockets import open_socket
 from tests.support.streams import types
 from tests.support.upstream import Script
 from tests.support.web import WebProcess
+from tests.support.websocket_client import open_socket
 
 Ask = Callable[..., Body]
 

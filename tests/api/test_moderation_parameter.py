@@ -11,10 +11,10 @@ from aiohttp import web as aiohttp
 from responses.models import Response
 from tenants import scope, services
 from tenants.models import Scope, Team, UsageRecord
+from tests.support.aiohttp_server import serving
 from tests.support.api import Api, MakeApi, error
 from tests.support.background import ended
 from tests.support.chunks import chunk
-from tests.support.serving import serving
 from tests.support.upstream import Answer, Gate, Script, ScriptedUpstream, refusal, stream, whole
 from tests.support.waiting import eventually
 

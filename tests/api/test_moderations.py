@@ -9,8 +9,8 @@ from openai import OpenAI
 
 from tenants import scope, services
 from tenants.models import UsageRecord
+from tests.support.aiohttp_server import serving
 from tests.support.api import Api, Caller, MakeApi, error, ok
-from tests.support.serving import serving
 from tests.support.upstream import Answer, Gate, Script, ScriptedUpstream, refusal, whole
 from tests.support.waiting import eventually
 

@@ -13,7 +13,7 @@ from responses.api.views import ResponseView
 from responses.models import Response, Status, ToolCall
 from tenants import scope
 from tests.support.api import Api, Caller
-from tests.support.stored import Begun, begin
+from tests.support.stored_runs import Begun, begin
 from tests.support.upstream import Script
 
 pytestmark = pytest.mark.usefixtures("database")

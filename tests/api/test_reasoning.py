@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.support.api import Api
-from tests.support.capable import describe
 from tests.support.chunks import Chunk, calls, chunk, text, usage
+from tests.support.model_capabilities import describe
 from tests.support.upstream import Script, stream
 
 STOP = [chunk(finish="stop"), usage()]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.support.api import Api
-from tests.support.capable import describe
+from tests.support.model_capabilities import describe
 from tests.support.responses_upstream import (
     added,
     answer,

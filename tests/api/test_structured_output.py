@@ -9,8 +9,8 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 from tests.support.api import Api, error
-from tests.support.capable import describe
 from tests.support.chunks import USAGE, calls, chunk, text
+from tests.support.model_capabilities import describe
 from tests.support.streams import assert_stream_equals_stored
 from tests.support.upstream import Gate, Script, stream
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.api import Api, error
-from tests.support.capable import describe
+from tests.support.model_capabilities import describe
 from tests.support.upstream import Script, refusal, whole
 
 WORDS = "x" * 400  # a hundred tokens

@@ -13,7 +13,7 @@ from tenants import scope
 from tenants.models import Team, UsageRecord
 from tests.support import documents
 from tests.support.api import Api, error, ok
-from tests.support.libraries import Library, read_waiting_files, upload
+from tests.support.vector_stores import StoreClient, read_waiting_files, upload
 
 pytestmark = pytest.mark.usefixtures("no_worker")
 WORDS = "Herons nest in old oaks."
@@ -32,12 +32,12 @@ WORDS = "Herons nest in old oaks."
         ("a.pptx", documents.pptx(WORDS)),
     ],
 )
-def test_files_of_many_types_are_ingested(library: Library, name: str, content: str | bytes) -> None:
-    file_id = library.add(name, content)
-    entry = library.entry(file_id)
+def test_files_of_many_types_are_ingested(store_client: StoreClient, name: str, content: str | bytes) -> None:
+    file_id = store_client.add(name, content)
+    entry = store_client.entry(file_id)
     assert (entry["status"], entry["last_error"]) == ("completed", None)
     assert entry["usage_bytes"] > len(WORDS)
-    (found,) = library.search("where do herons nest?")
+    (found,) = store_client.search("where do herons nest?")
     assert (found["file_id"], found["filename"]) == (file_id, name)
     assert WORDS in found["content"][0]["text"]
 
@@ -50,18 +50,20 @@ def test_files_of_many_types_are_ingested(library: Library, name: str, content: 
         ("b.txt", " ", "invalid_file"),
     ],
 )
-def test_a_file_without_text_fails_with_a_reason(library: Library, name: str, content: str | bytes, code: str) -> None:
-    entry = library.entry(library.add(name, content))
+def test_a_file_without_text_fails_with_a_reason(
+    store_client: StoreClient, name: str, content: str | bytes, code: str
+) -> None:
+    entry = store_client.entry(store_client.add(name, content))
     assert (entry["status"], entry["last_error"]["code"]) == ("failed", code)
-    assert ok(library.api.get(library.path))["file_counts"]["failed"] == 1
+    assert ok(store_client.api.get(store_client.path))["file_counts"]["failed"] == 1
 
 
-def test_a_long_text_becomes_overlapping_passages(library: Library) -> None:
+def test_a_long_text_becomes_overlapping_passages(store_client: StoreClient) -> None:
     text = " ".join(f"Sentence number {number} stands here." for number in range(200))
     static = {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 20}
-    file_id = library.add("a.txt", text, chunking_strategy={"type": "static", "static": static})
-    assert library.entry(file_id)["chunking_strategy"] == {"type": "static", "static": static}
-    passages = [one["text"] for one in ok(library.api.get(f"{library.path}/files/{file_id}/content"))["data"]]
+    file_id = store_client.add("a.txt", text, chunking_strategy={"type": "static", "static": static})
+    assert store_client.entry(file_id)["chunking_strategy"] == {"type": "static", "static": static}
+    passages = [one["text"] for one in ok(store_client.api.get(f"{store_client.path}/files/{file_id}/content"))["data"]]
     assert len(passages) > 10
     assert all(len(passage) <= 400 for passage in passages)
     assert all(after.split(".")[0] in before for before, after in pairwise(passages))
@@ -69,13 +71,13 @@ def test_a_long_text_becomes_overlapping_passages(library: Library) -> None:
     assert text.endswith(passages[-1])
 
 
-def test_attributes_are_stored_and_replaced(library: Library) -> None:
+def test_attributes_are_stored_and_replaced(store_client: StoreClient) -> None:
     given = {"year": 2024, "draft": False, "kind": "report", "share": 0.5}
-    file_id = library.add("a.txt", WORDS, attributes=given)
-    assert library.entry(file_id)["attributes"] == given
-    path = f"{library.path}/files/{file_id}"
-    assert ok(library.api.post(path, {"attributes": {"year": 2025}}))["attributes"] == {"year": 2025}
-    assert ok(library.api.post(path, {"attributes": None}))["attributes"] == {}
+    file_id = store_client.add("a.txt", WORDS, attributes=given)
+    assert store_client.entry(file_id)["attributes"] == given
+    path = f"{store_client.path}/files/{file_id}"
+    assert ok(store_client.api.post(path, {"attributes": {"year": 2025}}))["attributes"] == {"year": 2025}
+    assert ok(store_client.api.post(path, {"attributes": None}))["attributes"] == {}
 
 
 @pytest.mark.parametrize(
@@ -87,85 +89,85 @@ def test_attributes_are_stored_and_replaced(library: Library) -> None:
         ({"k": [1]}, "attributes.k", "invalid_type"),
     ],
 )
-def test_attributes_have_limits(library: Library, attributes: dict[str, Any], param: str, code: str) -> None:
-    answer = library.api.post(f"{library.path}/files", {"file_id": "f", "attributes": attributes})
+def test_attributes_have_limits(store_client: StoreClient, attributes: dict[str, Any], param: str, code: str) -> None:
+    answer = store_client.api.post(f"{store_client.path}/files", {"file_id": "f", "attributes": attributes})
     assert error(answer) == (400, param, code)
 
 
-def test_lists_can_be_filtered_by_status(library: Library) -> None:
-    good, bad = library.add("a.txt", WORDS), library.add("a.bin", bytes(range(256)))
-    path = f"{library.path}/files"
-    assert [one["id"] for one in ok(library.api.get(path))["data"]] == [bad, good]
-    assert [one["id"] for one in ok(library.api.get(path, filter="completed"))["data"]] == [good]
-    assert [one["id"] for one in ok(library.api.get(path, order="asc", after=good))["data"]] == [bad]
-    assert error(library.api.get(path, filter="done")) == (400, "filter", "invalid_value")
+def test_lists_can_be_filtered_by_status(store_client: StoreClient) -> None:
+    good, bad = store_client.add("a.txt", WORDS), store_client.add("a.bin", bytes(range(256)))
+    path = f"{store_client.path}/files"
+    assert [one["id"] for one in ok(store_client.api.get(path))["data"]] == [bad, good]
+    assert [one["id"] for one in ok(store_client.api.get(path, filter="completed"))["data"]] == [good]
+    assert [one["id"] for one in ok(store_client.api.get(path, order="asc", after=good))["data"]] == [bad]
+    assert error(store_client.api.get(path, filter="done")) == (400, "filter", "invalid_value")
 
 
-def test_a_removed_file_is_no_longer_found(library: Library) -> None:
-    file_id = library.add("a.txt", WORDS)
-    gone = ok(library.api.delete(f"{library.path}/files/{file_id}"))
+def test_a_removed_file_is_no_longer_found(store_client: StoreClient) -> None:
+    file_id = store_client.add("a.txt", WORDS)
+    gone = ok(store_client.api.delete(f"{store_client.path}/files/{file_id}"))
     assert gone == {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
-    assert library.search("herons") == []
-    assert ok(library.api.get(f"/files/{file_id}"))["id"] == file_id
+    assert store_client.search("herons") == []
+    assert ok(store_client.api.get(f"/files/{file_id}"))["id"] == file_id
 
 
-def test_deleting_a_file_removes_it_from_its_stores(library: Library) -> None:
-    file_id = library.add("a.txt", WORDS)
-    ok(library.api.delete(f"/files/{file_id}"))
-    assert library.search("herons") == []
-    assert ok(library.api.get(library.path))["file_counts"]["total"] == 0
+def test_deleting_a_file_removes_it_from_its_stores(store_client: StoreClient) -> None:
+    file_id = store_client.add("a.txt", WORDS)
+    ok(store_client.api.delete(f"/files/{file_id}"))
+    assert store_client.search("herons") == []
+    assert ok(store_client.api.get(store_client.path))["file_counts"]["total"] == 0
 
 
-def test_attaching_a_file_again_ingests_it_again(library: Library) -> None:
-    file_id = library.add("a.txt", WORDS, attributes={"old": True})
-    ok(library.api.post(f"{library.path}/files", {"file_id": file_id}))
+def test_attaching_a_file_again_ingests_it_again(store_client: StoreClient) -> None:
+    file_id = store_client.add("a.txt", WORDS, attributes={"old": True})
+    ok(store_client.api.post(f"{store_client.path}/files", {"file_id": file_id}))
     read_waiting_files()
-    assert (library.entry(file_id)["status"], library.entry(file_id)["attributes"]) == ("completed", {})
-    assert len(library.search("herons")) == 1
+    assert (store_client.entry(file_id)["status"], store_client.entry(file_id)["attributes"]) == ("completed", {})
+    assert len(store_client.search("herons")) == 1
 
 
-def test_each_embedding_call_has_a_usage_record(library: Library) -> None:
-    library.add("a.txt", WORDS)
-    with scope.team(library.api.caller.team.pk):
+def test_each_embedding_call_has_a_usage_record(store_client: StoreClient) -> None:
+    store_client.add("a.txt", WORDS)
+    with scope.team(store_client.api.caller.team.pk):
         row = UsageRecord.objects.get()
-    assert (row.endpoint, row.object_id, row.outcome) == ("embeddings", library.id, "stop")
+    assert (row.endpoint, row.object_id, row.outcome) == ("embeddings", store_client.id, "stop")
     assert row.input_tokens > 0
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_applies_its_settings_to_all_files(library: Library) -> None:
-    files = [library.upload(f"{number}.txt", WORDS) for number in range(2)]
+def test_a_batch_applies_its_settings_to_all_files(store_client: StoreClient) -> None:
+    files = [store_client.upload(f"{number}.txt", WORDS) for number in range(2)]
     body = {"file_ids": files, "attributes": {"a": 1}}
-    batch = ok(library.api.post(f"{library.path}/file_batches", body))
+    batch = ok(store_client.api.post(f"{store_client.path}/file_batches", body))
     assert (batch["status"], batch["file_counts"]["in_progress"]) == ("in_progress", 2)
     read_waiting_files()
-    path = f"{library.path}/file_batches/{batch['id']}"
-    assert (ok(library.api.get(path))["status"], ok(library.api.get(path))["file_counts"]["completed"]) == (
+    path = f"{store_client.path}/file_batches/{batch['id']}"
+    assert (ok(store_client.api.get(path))["status"], ok(store_client.api.get(path))["file_counts"]["completed"]) == (
         "completed",
         2,
     )
-    assert {one["id"] for one in ok(library.api.get(f"{path}/files"))["data"]} == set(files)
-    assert library.entry(files[0])["attributes"] == {"a": 1}
+    assert {one["id"] for one in ok(store_client.api.get(f"{path}/files"))["data"]} == set(files)
+    assert store_client.entry(files[0])["attributes"] == {"a": 1}
 
 
-def test_a_batch_may_set_each_files_settings(library: Library) -> None:
-    files = [library.upload(f"{number}.txt", WORDS) for number in range(2)]
+def test_a_batch_may_set_each_files_settings(store_client: StoreClient) -> None:
+    files = [store_client.upload(f"{number}.txt", WORDS) for number in range(2)]
     each = [{"file_id": file_id, "attributes": {"n": number}} for number, file_id in enumerate(files)]
-    ok(library.api.post(f"{library.path}/file_batches", {"files": each}))
-    assert [library.entry(file_id)["attributes"] for file_id in files] == [{"n": 0}, {"n": 1}]
+    ok(store_client.api.post(f"{store_client.path}/file_batches", {"files": each}))
+    assert [store_client.entry(file_id)["attributes"] for file_id in files] == [{"n": 0}, {"n": 1}]
     read_waiting_files()
 
 
-def test_cancelling_a_batch_skips_waiting_files(library: Library) -> None:
-    file_id = library.upload("a.txt", WORDS)
-    batch = ok(library.api.post(f"{library.path}/file_batches", {"file_ids": [file_id]}))
-    cancelled = ok(library.api.post(f"{library.path}/file_batches/{batch['id']}/cancel", {}))
+def test_cancelling_a_batch_skips_waiting_files(store_client: StoreClient) -> None:
+    file_id = store_client.upload("a.txt", WORDS)
+    batch = ok(store_client.api.post(f"{store_client.path}/file_batches", {"file_ids": [file_id]}))
+    cancelled = ok(store_client.api.post(f"{store_client.path}/file_batches/{batch['id']}/cancel", {}))
     assert (cancelled["status"], cancelled["file_counts"]["cancelled"]) == ("cancelled", 1)
     read_waiting_files()
-    assert library.entry(file_id)["status"] == "cancelled"
-    assert library.search("herons") == []
+    assert store_client.entry(file_id)["status"] == "cancelled"
+    assert store_client.search("herons") == []
 
 
 @pytest.mark.parametrize(
@@ -177,53 +179,55 @@ def test_cancelling_a_batch_skips_waiting_files(library: Library) -> None:
         ({"files": [{"file_id": "f"}], "attributes": {"a": 1}}, None, "mutually_exclusive_parameters"),
     ],
 )
-def test_file_ids_and_files_are_mutually_exclusive(library: Library, body: Any, param: str | None, code: str) -> None:
-    assert error(library.api.post(f"{library.path}/file_batches", body)) == (400, param, code)
+def test_file_ids_and_files_are_mutually_exclusive(
+    store_client: StoreClient, body: Any, param: str | None, code: str
+) -> None:
+    assert error(store_client.api.post(f"{store_client.path}/file_batches", body)) == (400, param, code)
 
 
 # -- workers -----------------------------------------------------------------------------------------------------------
 
 
-def test_another_worker_takes_over_after_the_lease_expires(library: Library) -> None:
-    file_id = library.upload("a.txt", WORDS)
-    ok(library.api.post(f"{library.path}/files", {"file_id": file_id}))
+def test_another_worker_takes_over_after_the_lease_expires(store_client: StoreClient) -> None:
+    file_id = store_client.upload("a.txt", WORDS)
+    ok(store_client.api.post(f"{store_client.path}/files", {"file_id": file_id}))
     claimed = ingestion._claim()  # the state that a worker leaves if it dies here
     assert claimed is not None
     read_waiting_files()
-    assert library.entry(file_id)["status"] == "in_progress"
-    change(library, lease_until=claimed.entry.created_at)
+    assert store_client.entry(file_id)["status"] == "in_progress"
+    change(store_client, lease_until=claimed.entry.created_at)
     read_waiting_files()
-    assert library.entry(file_id)["status"] == "completed"
+    assert store_client.entry(file_id)["status"] == "completed"
     ingestion._finish(claimed, ["late"], [[1.0]])  # the first worker was slow, not dead
-    assert [one["content"][0]["text"] for one in library.search("herons")] == [WORDS]
+    assert [one["content"][0]["text"] for one in store_client.search("herons")] == [WORDS]
 
 
-def test_a_file_that_kills_workers_fails_after_five_attempts(library: Library) -> None:
-    file_id = library.upload("a.txt", WORDS)
-    ok(library.api.post(f"{library.path}/files", {"file_id": file_id}))
-    change(library, attempt=5)
+def test_a_file_that_kills_workers_fails_after_five_attempts(store_client: StoreClient) -> None:
+    file_id = store_client.upload("a.txt", WORDS)
+    ok(store_client.api.post(f"{store_client.path}/files", {"file_id": file_id}))
+    change(store_client, attempt=5)
     read_waiting_files()
-    entry = library.entry(file_id)
+    entry = store_client.entry(file_id)
     assert (entry["status"], entry["last_error"]["code"]) == ("failed", "server_error")
 
 
-def test_a_file_fails_if_no_upstream_serves_the_embedding_model(library: Library, api: Api) -> None:
+def test_a_file_fails_if_no_upstream_serves_the_embedding_model(store_client: StoreClient, api: Api) -> None:
     with scope.every_team():
         Team.objects.filter(pk=api.caller.team.pk).update(embedding_model="nobody-answers-for-this")
-    file_id = library.upload("a.txt", WORDS)
-    ok(library.api.post(f"{library.path}/files", {"file_id": file_id}))
+    file_id = store_client.upload("a.txt", WORDS)
+    ok(store_client.api.post(f"{store_client.path}/files", {"file_id": file_id}))
     worker_loop.submit(ingestion.ingest_next()).result(60)
-    entry = library.entry(file_id)
+    entry = store_client.entry(file_id)
     assert (entry["status"], entry["last_error"]["code"]) == ("failed", "server_error")
 
 
-def change(library: Library, **values: Any) -> None:
+def change(store_client: StoreClient, **values: Any) -> None:
     with scope.every_team():
-        assert VectorStoreFile.objects.filter(store_id=library.id).update(**values) == 1
+        assert VectorStoreFile.objects.filter(store_id=store_client.id).update(**values) == 1
 
 
-def test_another_teams_store_files_are_not_found(library: Library, outsider: Api) -> None:
+def test_another_teams_store_files_are_not_found(store_client: StoreClient, outsider: Api) -> None:
     foreign = upload(outsider, "a.txt", WORDS)
-    body = {"file_ids": [library.upload("b.txt", WORDS), foreign]}
-    assert error(library.api.post(f"{library.path}/file_batches", body)) == (404, "file_id", None)
-    assert ok(library.api.get(library.path))["file_counts"]["total"] == 0
+    body = {"file_ids": [store_client.upload("b.txt", WORDS), foreign]}
+    assert error(store_client.api.post(f"{store_client.path}/file_batches", body)) == (404, "file_id", None)
+    assert ok(store_client.api.get(store_client.path))["file_counts"]["total"] == 0

@@ -11,7 +11,7 @@ from pytest_django import DjangoDbBlocker
 from demo_upstream.embeddings import embed
 from tenants import services
 from tests.support.api import Api, Caller, error, ok
-from tests.support.libraries import Library, equip
+from tests.support.vector_stores import StoreClient, use_demo_embeddings
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess
 from tests.support.workers import WorkerProcess
@@ -26,34 +26,34 @@ def words_of(number: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def shared(web: WebProcess, http: httpx2.Client, embedder: str, django_db_blocker: DjangoDbBlocker) -> Library:
+def shared(web: WebProcess, http: httpx2.Client, embedder: str, django_db_blocker: DjangoDbBlocker) -> StoreClient:
     """A store with thirty files in one batch and one added later."""
     with django_db_blocker.unblock():
         team = services.ensure_team(name=f"team {uuid.uuid4().hex}")
         new = services.create_key(team=team, name="test")
         api = Api(http, url=web.url, caller=Caller(team=team, key=new.key, secret=new.secret))
-        equip(team, url=embedder)
-        return fill(Library(api, ok(api.post("/vector_stores", {}))["id"]))
+        use_demo_embeddings(team, url=embedder)
+        return fill(StoreClient(api, ok(api.post("/vector_stores", {}))["id"]))
 
 
 @pytest.fixture
-def filled(shared: Library, database: None) -> Library:
+def filled(shared: StoreClient, database: None) -> StoreClient:
     """The shared store, for tests that only read it."""
     return shared
 
 
-def fill(library: Library) -> Library:
+def fill(store_client: StoreClient) -> StoreClient:
     files = [
         {
-            "file_id": library.upload(f"{n}.txt", words_of(n)),
+            "file_id": store_client.upload(f"{n}.txt", words_of(n)),
             "attributes": {"n": n, "even": n % 2 == 0, "name": f"f{n}"},
         }
         for n in range(30)
     ]
-    ok(library.api.post(f"{library.path}/file_batches", {"files": files}))
-    library.add("last.txt", words_of(30))
-    eventually(lambda: ok(library.api.get(library.path))["file_counts"]["in_progress"] == 0, seconds=30)
-    return library
+    ok(store_client.api.post(f"{store_client.path}/file_batches", {"files": files}))
+    store_client.add("last.txt", words_of(30))
+    eventually(lambda: ok(store_client.api.get(store_client.path))["file_counts"]["in_progress"] == 0, seconds=30)
+    return store_client
 
 
 def cosine(one: str, other: str) -> float:
@@ -65,21 +65,21 @@ def names(found: list[dict[str, Any]]) -> list[str]:
     return [one["filename"] for one in found]
 
 
-def test_results_of_a_small_store_are_exact(filled: Library) -> None:
+def test_results_of_a_small_store_are_exact(filled: StoreClient) -> None:
     for query in ("herons and oaks", "snow on rivers", "drums bread clocks"):
         found = filled.search(query, ranking_options={"ranker": "none"})
         expected = sorted((cosine(query, words_of(n)) for n in range(31)), reverse=True)[:10]
         assert [one["score"] for one in found] == pytest.approx([max(score, 0) for score in expected], abs=2e-3)
 
 
-def test_rare_words_outrank_similarity(filled: Library) -> None:
+def test_rare_words_outrank_similarity(filled: StoreClient) -> None:
     assert names(filled.search("herons oaks rivers note17", max_num_results=1)) == ["17.txt"]
     only_words = {"hybrid_search": {"embedding_weight": 0, "text_weight": 1}}
     (best, *_) = filled.search("note17", ranking_options=only_words)
     assert (best["filename"], best["score"]) == ("17.txt", 1.0)
 
 
-def test_scores_decrease_and_respect_the_threshold(filled: Library) -> None:
+def test_scores_decrease_and_respect_the_threshold(filled: StoreClient) -> None:
     scores = [one["score"] for one in filled.search("herons and oaks", max_num_results=50)]
     assert scores == sorted(scores, reverse=True)
     assert all(0 <= score <= 1 for score in scores)
@@ -88,16 +88,16 @@ def test_scores_decrease_and_respect_the_threshold(filled: Library) -> None:
     assert [one["score"] for one in kept] == [score for score in scores if score >= threshold]
 
 
-def test_several_queries_share_one_result_list(filled: Library) -> None:
+def test_several_queries_share_one_result_list(filled: StoreClient) -> None:
     assert set(names(filled.search(["note3", "note8"], max_num_results=2))) == {"3.txt", "8.txt"}
 
 
-def test_a_query_of_stop_words_is_ranked_by_similarity(filled: Library) -> None:
+def test_a_query_of_stop_words_is_ranked_by_similarity(filled: StoreClient) -> None:
     assert len(filled.search("what is it")) == 10
 
 
 @pytest.mark.parametrize("query", ["it's \\ a 'quote'", "a & b | !c:*", "%s %(x)s {}", "日本語", "\N{GRINNING FACE}"])
-def test_special_characters_in_queries_are_accepted(filled: Library, query: str) -> None:
+def test_special_characters_in_queries_are_accepted(filled: StoreClient, query: str) -> None:
     assert len(filled.search(query, max_num_results=3)) == 3
 
 
@@ -129,12 +129,12 @@ def test_special_characters_in_queries_are_accepted(filled: Library, query: str)
         ({"type": "eq", "key": "a'; --", "value": "x"}, set()),
     ],
 )
-def test_filters_exclude_files(filled: Library, filters: dict[str, Any], expected: set[int]) -> None:
+def test_filters_exclude_files(filled: StoreClient, filters: dict[str, Any], expected: set[int]) -> None:
     found = filled.search("herons", filters=filters, max_num_results=50)
     assert {one["attributes"]["n"] for one in found} == expected
 
 
-def test_a_missing_attribute_is_not_equal(filled: Library) -> None:
+def test_a_missing_attribute_is_not_equal(filled: StoreClient) -> None:
     unequal = {"type": "ne", "key": "even", "value": True}
     assert "last.txt" in names(filled.search("herons", filters=unequal, max_num_results=50))
 
@@ -158,12 +158,12 @@ def test_a_missing_attribute_is_not_equal(filled: Library) -> None:
         ),
     ],
 )
-def test_invalid_searches_are_refused(library: Library, body: dict[str, Any], param: str, code: str) -> None:
-    assert error(library.api.post(f"{library.path}/search", body)) == (400, param, code)
+def test_invalid_searches_are_refused(store_client: StoreClient, body: dict[str, Any], param: str, code: str) -> None:
+    assert error(store_client.api.post(f"{store_client.path}/search", body)) == (400, param, code)
 
 
-def test_a_worker_ingests_waiting_files(library: Library, worker: WorkerProcess) -> None:
-    file_ids = [library.upload(f"{number}.txt", f"Bird number {number}.") for number in range(3)]
-    ok(library.api.post(f"{library.path}/file_batches", {"file_ids": file_ids}))
-    eventually(lambda: ok(library.api.get(library.path))["file_counts"]["completed"] == 3, seconds=60)
-    assert library.search("Bird number 2.")[0]["file_id"] == file_ids[2]
+def test_a_worker_ingests_waiting_files(store_client: StoreClient, worker: WorkerProcess) -> None:
+    file_ids = [store_client.upload(f"{number}.txt", f"Bird number {number}.") for number in range(3)]
+    ok(store_client.api.post(f"{store_client.path}/file_batches", {"file_ids": file_ids}))
+    eventually(lambda: ok(store_client.api.get(store_client.path))["file_counts"]["completed"] == 3, seconds=60)
+    assert store_client.search("Bird number 2.")[0]["file_id"] == file_ids[2]

@@ -13,13 +13,13 @@ from responses.vectors import services
 from tenants import scope
 from tenants.models import Team
 from tests.support.api import Api, MakeApi, error, ok
-from tests.support.libraries import EMBEDDER, Library, equip, read_waiting_files, upload
+from tests.support.vector_stores import EMBEDDER, StoreClient, read_waiting_files, upload, use_demo_embeddings
 
 pytestmark = pytest.mark.usefixtures("no_worker")
 NOTHING = {"in_progress": 0, "completed": 0, "failed": 0, "cancelled": 0, "total": 0}
 
 
-def test_the_sdk_creates_searches_and_deletes_a_store(client: OpenAI, api: Api, library: Library) -> None:
+def test_the_sdk_creates_searches_and_deletes_a_store(client: OpenAI, api: Api, store_client: StoreClient) -> None:
     file = client.files.create(file=("a.txt", b"Cats purr."), purpose="assistants")
     store = client.vector_stores.create(name="Pets", file_ids=[file.id], metadata={"kind": "test"})
     assert (store.name, store.status, store.file_counts.in_progress) == ("Pets", "in_progress", 1)
@@ -31,7 +31,7 @@ def test_the_sdk_creates_searches_and_deletes_a_store(client: OpenAI, api: Api, 
     assert client.vector_stores.delete(store.id).deleted
 
 
-def test_a_new_store_shows_all_parameters(api: Api, library: Library) -> None:
+def test_a_new_store_shows_all_parameters(api: Api, store_client: StoreClient) -> None:
     sent = {
         "name": "N",
         "description": "D",
@@ -45,14 +45,14 @@ def test_a_new_store_shows_all_parameters(api: Api, library: Library) -> None:
     assert ok(api.get(f"/vector_stores/{made['id']}")) == made
 
 
-def test_an_update_changes_only_sent_fields(api: Api, library: Library) -> None:
-    changed = ok(api.post(library.path, {"metadata": {"a": "b"}}))
-    assert (changed["name"], changed["metadata"]) == ("Library", {"a": "b"})
-    assert ok(api.post(library.path, {"name": None, "expires_after": None}))["name"] == ""
+def test_an_update_changes_only_sent_fields(api: Api, store_client: StoreClient) -> None:
+    changed = ok(api.post(store_client.path, {"metadata": {"a": "b"}}))
+    assert (changed["name"], changed["metadata"]) == ("StoreClient", {"a": "b"})
+    assert ok(api.post(store_client.path, {"name": None, "expires_after": None}))["name"] == ""
 
 
-def test_lists_support_both_orders_and_cursors(api: Api, library: Library) -> None:
-    ids = [library.id, *(ok(api.post("/vector_stores", {}))["id"] for _ in range(3))]
+def test_lists_support_both_orders_and_cursors(api: Api, store_client: StoreClient) -> None:
+    ids = [store_client.id, *(ok(api.post("/vector_stores", {}))["id"] for _ in range(3))]
     first = ok(api.get("/vector_stores", limit=3))
     assert [one["id"] for one in first["data"]] == ids[:0:-1]
     assert first["has_more"]
@@ -62,36 +62,40 @@ def test_lists_support_both_orders_and_cursors(api: Api, library: Library) -> No
     assert error(api.get("/vector_stores", after="vs_unknown")) == (404, "after", None)
 
 
-def test_deleting_a_store_deletes_its_chunks_but_not_its_files(api: Api, library: Library) -> None:
-    file_id = library.add("a.txt", "Cats purr.")
-    assert ok(api.delete(library.path)) == {"id": library.id, "object": "vector_store.deleted", "deleted": True}
-    assert error(api.get(library.path))[0] == 404
+def test_deleting_a_store_deletes_its_chunks_but_not_its_files(api: Api, store_client: StoreClient) -> None:
+    file_id = store_client.add("a.txt", "Cats purr.")
+    assert ok(api.delete(store_client.path)) == {
+        "id": store_client.id,
+        "object": "vector_store.deleted",
+        "deleted": True,
+    }
+    assert error(api.get(store_client.path))[0] == 404
     with scope.team(api.caller.team.pk):
         left = [
-            kind.objects.filter(store_id=library.id).exists()
+            kind.objects.filter(store_id=store_client.id).exists()
             for kind in (VectorStoreFile, VectorChunk, VectorEmbedding)
         ]
     assert left == [False, False, False]
     assert ok(api.get(f"/files/{file_id}"))["id"] == file_id
 
 
-def test_an_expired_store_is_reported_and_cleared(api: Api, library: Library) -> None:
-    library.add("a.txt", "Cats purr.")
-    ok(api.post(library.path, {"expires_after": {"anchor": "last_active_at", "days": 1}}))
+def test_an_expired_store_is_reported_and_cleared(api: Api, store_client: StoreClient) -> None:
+    store_client.add("a.txt", "Cats purr.")
+    ok(api.post(store_client.path, {"expires_after": {"anchor": "last_active_at", "days": 1}}))
     with scope.every_team():
-        VectorStore.objects.filter(pk=library.id).update(last_active_at=now() - timedelta(days=2))
-    assert ok(api.get(library.path))["status"] == "expired"
-    assert error(api.post(f"{library.path}/search", {"query": "cats"}))[0] == 400
+        VectorStore.objects.filter(pk=store_client.id).update(last_active_at=now() - timedelta(days=2))
+    assert ok(api.get(store_client.path))["status"] == "expired"
+    assert error(api.post(f"{store_client.path}/search", {"query": "cats"}))[0] == 400
     assert services.clear_expired_stores() >= 1
-    assert ok(api.get(library.path))["file_counts"] == NOTHING
+    assert ok(api.get(store_client.path))["file_counts"] == NOTHING
 
 
-def test_a_search_postpones_expiration(api: Api, library: Library) -> None:
+def test_a_search_postpones_expiration(api: Api, store_client: StoreClient) -> None:
     with scope.every_team():
-        VectorStore.objects.filter(pk=library.id).update(last_active_at=now() - timedelta(days=2))
-    before = ok(api.get(library.path))["last_active_at"]
-    library.search("cats")
-    assert ok(api.get(library.path))["last_active_at"] > before + 86_400
+        VectorStore.objects.filter(pk=store_client.id).update(last_active_at=now() - timedelta(days=2))
+    before = ok(api.get(store_client.path))["last_active_at"]
+    store_client.search("cats")
+    assert ok(api.get(store_client.path))["last_active_at"] > before + 86_400
 
 
 def test_the_error_without_an_embedding_model_names_the_settings(api: Api) -> None:
@@ -123,7 +127,7 @@ def test_the_error_without_an_embedding_model_names_the_settings(api: Api) -> No
     ],
 )
 def test_invalid_stores_are_refused(
-    api: Api, library: Library, body: dict[str, Any], param: str, code: str | None
+    api: Api, store_client: StoreClient, body: dict[str, Any], param: str, code: str | None
 ) -> None:
     assert error(api.post("/vector_stores", body))[1:] == (param, code)
 
@@ -146,50 +150,52 @@ EVERYTHING: list[Callable[[Api, str], Any]] = [
 ]
 
 
-def test_another_teams_store_is_not_found(library: Library, outsider: Api, embedder: str) -> None:
-    equip(outsider.caller.team, url=embedder)
+def test_another_teams_store_is_not_found(store_client: StoreClient, outsider: Api, embedder: str) -> None:
+    use_demo_embeddings(outsider.caller.team, url=embedder)
     for call in EVERYTHING:
-        foreign, unknown = call(outsider, library.id), call(outsider, "vs_unknown")
+        foreign, unknown = call(outsider, store_client.id), call(outsider, "vs_unknown")
         assert foreign.status_code == unknown.status_code == 404
-        assert foreign.text.replace(library.id, "…") == unknown.text.replace("vs_unknown", "…")
+        assert foreign.text.replace(store_client.id, "…") == unknown.text.replace("vs_unknown", "…")
 
 
-def test_another_teams_file_cannot_be_attached(library: Library, outsider: Api) -> None:
+def test_another_teams_file_cannot_be_attached(store_client: StoreClient, outsider: Api) -> None:
     foreign = upload(outsider, "a.txt", "Theirs.")
-    assert error(library.api.post(f"{library.path}/files", {"file_id": foreign})) == (404, "file_id", None)
+    assert error(store_client.api.post(f"{store_client.path}/files", {"file_id": foreign})) == (404, "file_id", None)
 
 
 @pytest.mark.parametrize(("scopes", "allowed"), [(["vector_stores.read"], 2), (["vector_stores.write"], 1), ([], 0)])
-def test_each_endpoint_requires_its_scope(make_api: MakeApi, library: Library, scopes: list[str], allowed: int) -> None:
-    api = make_api(team=library.api.caller.team, scopes=scopes or ["models.read"])
+def test_each_endpoint_requires_its_scope(
+    make_api: MakeApi, store_client: StoreClient, scopes: list[str], allowed: int
+) -> None:
+    api = make_api(team=store_client.api.caller.team, scopes=scopes or ["models.read"])
     answers = [
-        api.get(library.path),
-        api.post(library.path, {}),
-        api.post(f"{library.path}/search", {"query": "cats"}),
-        api.delete(library.path),
+        api.get(store_client.path),
+        api.post(store_client.path, {}),
+        api.post(f"{store_client.path}/search", {"query": "cats"}),
+        api.delete(store_client.path),
     ]
     assert sum(answer.status_code == 200 for answer in answers) == allowed
     assert all(answer.status_code in {200, 403} for answer in answers)
 
 
-def test_a_changed_vector_size_of_the_model_is_reported(library: Library) -> None:
-    library.add("a.txt", "Cats purr.")
+def test_a_changed_vector_size_of_the_model_is_reported(store_client: StoreClient) -> None:
+    store_client.add("a.txt", "Cats purr.")
     with scope.every_team():
-        VectorStore.objects.filter(pk=library.id).update(dimensions=128)
-    answer = library.api.post(f"{library.path}/search", {"query": "cats"})
+        VectorStore.objects.filter(pk=store_client.id).update(dimensions=128)
+    answer = store_client.api.post(f"{store_client.path}/search", {"query": "cats"})
     assert error(answer)[0] == 400
     assert "does not match the vectors" in answer.json()["error"]["message"]
 
 
-def test_existing_stores_keep_their_embedding_model(library: Library) -> None:
-    library.add("a.txt", "Cats purr.")
+def test_existing_stores_keep_their_embedding_model(store_client: StoreClient) -> None:
+    store_client.add("a.txt", "Cats purr.")
     with scope.every_team():
-        Team.objects.filter(pk=library.api.caller.team.pk).update(embedding_model="another")
-    assert len(library.search("cats")) == 1
+        Team.objects.filter(pk=store_client.api.caller.team.pk).update(embedding_model="another")
+    assert len(store_client.search("cats")) == 1
 
 
-def test_new_stores_use_the_teams_embedding_model(library: Library) -> None:
-    library.add("a.txt", "Cats purr.")
+def test_new_stores_use_the_teams_embedding_model(store_client: StoreClient) -> None:
+    store_client.add("a.txt", "Cats purr.")
     with scope.every_team():
-        store = VectorStore.objects.get(pk=library.id)
+        store = VectorStore.objects.get(pk=store_client.id)
     assert (store.embedding_model, store.dimensions) == (EMBEDDER, 256)

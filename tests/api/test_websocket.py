@@ -17,11 +17,11 @@ from tenants import scope, services
 from tenants.models import UsageRecord
 from tests.support.api import Api, Caller, MakeCaller
 from tests.support.chunks import calls, chunk, text
-from tests.support.sockets import Event, Socket, open_socket, short_lived_server
 from tests.support.streams import assert_stream_equals_stored, assert_well_formed, types
 from tests.support.upstream import Answer, Cut, Gate, Script, refusal, stream
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess, running_web
+from tests.support.websocket_client import Event, Socket, open_socket, short_lived_server
 
 Connect = Callable[[], AbstractContextManager[Socket]]
 _ID = re.compile(rb'_[0-9a-f]{36}\b|"(created_at|completed_at)":\d+|"(obfuscation|encrypted_content)":"[^"]*"')

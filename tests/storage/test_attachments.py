@@ -18,7 +18,7 @@ from tests.support.api import Caller
 from tests.support.chunks import text
 from tests.support.documents import data_url, png
 from tests.support.scripted import ScriptedModel
-from tests.support.stored import abegin
+from tests.support.stored_runs import abegin
 
 WORDS = base64.b64encode(b"Seven apples").decode()
 

@@ -15,8 +15,8 @@ from responses.runs.store import Change, LeaseLost, MarkedWriter, ResponseUpdate
 from tenants import scope
 from tenants.models import UsageRecord
 from tests.support.api import Caller
-from tests.support.proxies import Proxy, proxied
-from tests.support.stored import Begun, abegin, response_of
+from tests.support.stored_runs import Begun, abegin, response_of
+from tests.support.tcp_proxy import Proxy, proxied
 
 # The code of the server, and that of the client.
 COMMITTED, COMMIT = b"COMMIT\x00Z", b"COMMIT"

@@ -19,7 +19,7 @@ from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import Chunk, chunk, text, usage
 from tests.support.scripted import ScriptedModel
-from tests.support.stored import Begun, abegin, body_of, everything_written, log_of
+from tests.support.stored_runs import Begun, abegin, body_of, everything_written, log_of
 from tests.support.streams import assert_well_formed
 
 LONG = "so it was " * 600

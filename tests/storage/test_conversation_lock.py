@@ -30,7 +30,7 @@ from responses.schema import parse_create
 from tenants import directory, scope
 from tenants.principal import Principal
 from tests.support.api import Caller
-from tests.support.stored import prepare
+from tests.support.stored_runs import prepare
 from tests.support.waiting import eventually
 
 CONTROL = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROLLBACK")

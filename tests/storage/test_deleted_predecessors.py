@@ -13,11 +13,11 @@ from responses.runs.ledger import RequestInfo
 from responses.runs.store import Change, LeaseLost, PredecessorGuard
 from tenants import directory, scope
 from tests.support.api import Api, Caller, error, ok
-from tests.support.sockets import open_socket
-from tests.support.stored import begin, prepare
+from tests.support.stored_runs import begin, prepare
 from tests.support.upstream import Script
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess
+from tests.support.websocket_client import open_socket
 
 _WAITING = "SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))"
 

@@ -19,9 +19,9 @@ from tenants import directory, scope
 from tenants.principal import Principal
 from tests.support.api import Caller
 from tests.support.chunks import chunk
-from tests.support.queries import captured_statements
 from tests.support.scripted import ScriptedModel
-from tests.support.stored import Begun, abegin, body_of, log_of
+from tests.support.statements import captured_statements
+from tests.support.stored_runs import Begun, abegin, body_of, log_of
 
 DELTAS = 30
 REQUEST = RequestInfo(request_id="req_test", client_request_id="")

@@ -14,7 +14,7 @@ from responses.runs import store
 from responses.runs.store import Change, LeaseLost, ResponseUpdate, writer
 from tenants import scope
 from tests.support.api import Caller, MakeCaller
-from tests.support.stored import Begun, abegin, begin, response_of
+from tests.support.stored_runs import Begun, abegin, begin, response_of
 
 MANY = 60
 

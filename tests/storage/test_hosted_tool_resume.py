@@ -29,7 +29,7 @@ from tests.support.api import Caller
 from tests.support.chunks import Chunk, calls, text
 from tests.support.sandboxes import Sandbox
 from tests.support.scripted import ScriptedModel
-from tests.support.stored import Begun, abegin, body_of, everything_written
+from tests.support.stored_runs import Begun, abegin, body_of, everything_written
 
 Json = dict[str, Any]
 Turns = Sequence[list[Chunk]]

@@ -19,7 +19,7 @@ from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import calls, text
 from tests.support.scripted import ScriptedModel
-from tests.support.stored import Begun, abegin, body_of, everything_written
+from tests.support.stored_runs import Begun, abegin, body_of, everything_written
 
 TOOL: dict[str, Any] = {"type": "image_generation", "partial_images": 1}
 TURNS = (calls(image_generation='{"prompt":"A cat"}'), text("Done."))

@@ -22,7 +22,7 @@ from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import chunk, text
 from tests.support.scripted import ScriptedModel
-from tests.support.stored import Begun, abegin, begin, body_of, log_of, prepare, response_of
+from tests.support.stored_runs import Begun, abegin, begin, body_of, log_of, prepare, response_of
 
 
 @pytest.fixture

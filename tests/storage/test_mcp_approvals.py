@@ -17,7 +17,7 @@ from responses.tools import approvals
 from responses.tools.approvals import ApprovalAnswer
 from tenants import directory, scope
 from tests.support.api import Caller
-from tests.support.stored import Begun, begin, response_of
+from tests.support.stored_runs import Begun, begin, response_of
 
 RIVALS = 4
 

@@ -30,7 +30,7 @@ from tests.support.chunks import Chunk, chunk, text, usage
 from tests.support.mcp_requests import tool
 from tests.support.mcp_servers import McpServer, mcp_server
 from tests.support.scripted import ScriptedModel
-from tests.support.stored import Begun, abegin, body_of, everything_written
+from tests.support.stored_runs import Begun, abegin, body_of, everything_written
 
 OPEN = Egress(allow=AllowList.parse(["127.0.0.1"]))
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from kernel.notifications import Notifications, Notifier, loop_notifications, notify_from_thread
-from tests.support.proxies import Proxy, proxied
+from tests.support.tcp_proxy import Proxy, proxied
 
 REDIS = urlsplit(os.environ["REDIS_URL"])
 

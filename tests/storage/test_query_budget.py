@@ -16,7 +16,7 @@ from responses.runs.store import Change, ResponseUpdate
 from responses.schema import parse_create
 from tenants import directory, scope
 from tests.support.api import Caller
-from tests.support.stored import prepare
+from tests.support.stored_runs import prepare
 
 TURNS = 200
 CONTROL = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROLLBACK")

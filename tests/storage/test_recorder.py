@@ -26,7 +26,7 @@ from tenants.models import UsageRecord
 from tests.support.api import Caller
 from tests.support.chunks import Chunk, calls, chunk, text, usage
 from tests.support.scripted import Piece, ScriptedModel, ScriptedTools
-from tests.support.stored import Begun, abegin, begin, body_of, everything_written, log_of, response_of
+from tests.support.stored_runs import Begun, abegin, begin, body_of, everything_written, log_of, response_of
 
 GONE = Failure(code="server_error", message="gone")
 LONG = "x" * FLUSH_BYTES

@@ -32,7 +32,7 @@ from tests.support.api import Caller
 from tests.support.chunks import Chunk, calls, chunk, text, usage
 from tests.support.runs import play, without_ids
 from tests.support.scripted import HostedTools, ScriptedModel, ScriptedTools
-from tests.support.stored import Begun, abegin, body_of, everything_written, log_of
+from tests.support.stored_runs import Begun, abegin, body_of, everything_written, log_of
 from tests.support.streams import assert_well_formed
 
 OUTPUTS = {"call_search": "a page", "call_read": "its text", "call_more": "another page"}

@@ -21,7 +21,7 @@ from tenants import scope
 from tests.support.api import Caller, MakeCaller
 from tests.support.chunks import calls, chunk
 from tests.support.scripted import Piece, ScriptedModel, ScriptedTools
-from tests.support.stored import Begun, begin, body_of, log_of, response_of
+from tests.support.stored_runs import Begun, begin, body_of, log_of, response_of
 from tests.support.streams import assert_well_formed, types
 
 LONG_AGO = timedelta(minutes=5)

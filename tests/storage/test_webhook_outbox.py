@@ -17,7 +17,7 @@ from responses.webhooks import services
 from tenants import scope
 from tests.support.api import Caller, MakeCaller
 from tests.support.scripted import ScriptedModel
-from tests.support.stored import Begun, begin, response_of
+from tests.support.stored_runs import Begun, begin, response_of
 from tests.support.webhooks import ACTOR, add_endpoint, announce, change_endpoint, deliveries_of, endpoint_of
 
 OPENING = 2

@@ -15,7 +15,7 @@ from responses.runs import store
 from tenants import scope, services
 from tenants.models import Upstream
 from tests.support.api import Caller
-from tests.support.stored import Begun, begin, body_of, log_of
+from tests.support.stored_runs import Begun, begin, body_of, log_of
 from tests.support.streams import types
 
 

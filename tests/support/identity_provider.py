@@ -10,7 +10,7 @@ import jwt
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.support.serving import serving
+from tests.support.aiohttp_server import serving
 
 CLIENT = "the-platform"
 SECRET = "the-platforms-secret-of-32-letters-or-more"

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from tests.support.serving import serving
+from tests.support.aiohttp_server import serving
 from tests.support.upstream import Gate
 
 USAGE = {"input_tokens": 7, "output_tokens": 40, "total_tokens": 47}

@@ -1,7 +1,7 @@
 """Holds every answer and event that a test sees to the SDK's types, strictly, and to the Open Responses document.
 
 Strictly: nothing missing, no wrong type, no unknown `type`, no key that the types do not know. The SDK itself would
-hand a user whatever we send. What departs from either is listed in `tests.support.departures`, with its reason.
+hand a user whatever we send. What departs from either is listed in `tests.support.type_deviations`, with its reason.
 """
 
 import copy
@@ -63,7 +63,7 @@ from openai.types.webhooks import (
 )
 from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
 
-from tests.support.departures import CHOICES, EXTRA_KEYS, NEVER_NULL, UNCHECKED, VALUES, as_the_document_knows_it
+from tests.support.type_deviations import CHOICES, EXTRA_KEYS, NEVER_NULL, UNCHECKED, VALUES, as_the_document_knows_it
 
 Json = dict[str, Any]
 Entry = TypeVar("Entry")

@@ -17,8 +17,8 @@ from responses.webhooks.delivery_worker import DeliveryWorker
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 from responses.webhooks.services import Actor, NewSecret
 from tenants import scope
+from tests.support.aiohttp_server import serving
 from tests.support.api import Caller
-from tests.support.serving import serving
 from tests.support.waiting import eventually
 
 _SECONDS = 10.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.support.serving import serving
+from tests.support.aiohttp_server import serving
 
 FINE: dict[str, Any] = {"allow": True}
 BAD: dict[str, Any] = {"allow": False, "categories": ["secrets"], "reason": "It names a secret."}

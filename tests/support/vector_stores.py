@@ -15,7 +15,7 @@ EMBEDDER = "demo-embedding-d0"
 """The demo's model under a name that no other test routes."""
 
 
-def equip(team: Team, *, url: str) -> None:
+def use_demo_embeddings(team: Team, *, url: str) -> None:
     """Let a team embed with the demo upstream at that address."""
     services.add_upstream(name="embedder of libraries", base_url=url, models=[EMBEDDER])
     with scope.team(team.pk):
@@ -36,7 +36,7 @@ async def _read() -> None:
 
 
 @dataclass(frozen=True)
-class Library:
+class StoreClient:
     """A store that is filled and searched through the API."""
 
     api: Api

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 
 @dataclass
-class Shelf:
+class FileServer:
     """What lies under which path, as content and media type; `asked` are the paths that were fetched."""
 
     url: str = ""
@@ -24,14 +24,14 @@ class Shelf:
 
 
 @contextmanager
-def open_shelf() -> Iterator[Shelf]:
+def running_file_server() -> Iterator[FileServer]:
     """The server, on a port of its own."""
-    shelf = Shelf()
+    file_server = FileServer()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            shelf.asked.append(self.path)
-            found = shelf.files.get(self.path)
+            file_server.asked.append(self.path)
+            found = file_server.files.get(self.path)
             self.send_response(200 if found else 404)
             content, media_type = found or (b"", "text/plain")
             self.send_header("Content-Type", media_type)
@@ -44,9 +44,9 @@ def open_shelf() -> Iterator[Shelf]:
             """Nobody reads it."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    shelf.url = f"http://127.0.0.1:{server.server_port}"
+    file_server.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield shelf
+    yield file_server
     server.shutdown()
     server.server_close()
