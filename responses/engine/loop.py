@@ -95,7 +95,7 @@ class Run:
     @property
     def is_idle(self) -> bool:
         """True when another process can continue the run without repeating a model call or a tool call."""
-        busy = self._stream is not None or self._compactor.is_under_way
+        busy = self._stream is not None or self._compactor.is_running
         return not busy and not any(p.attempt and p.result is None for p in self._state.pending)
 
     def interrupt(self, ending: Ending) -> RunEnded:

@@ -11,7 +11,8 @@ from responses.engine.constraints.gate import Gate
 from responses.engine.state import DiscardedTurn, RunContext, RunState
 from responses.engine.turn import Finish, FunctionTool, TurnRequest, TurnResult
 
-# Consecutive turns that may consist only of invalid calls. Models usually correct themselves after one refusal.
+# Consecutive turns that may consist only of invalid calls. It stops a model that repeats its mistake long before the
+# limit on turns does.
 _MAX_UNPRODUCTIVE_TURNS = 2
 TOO_LONG = "context_length_exceeded"
 
@@ -88,8 +89,8 @@ class TurnEvaluator:
         return CompleteRun()
 
     def _after_failure(self, result: TurnResult, failure: Failure) -> FailRun | RetryTurn:
-        # With `truncation: "auto"` an input that the upstream rejects as too long is halved, but only once per run:
-        # a second rejection means that the remaining items cannot be dropped.
+        # With `truncation: "auto"` an input that the upstream rejects as too long is halved, but only once per run: a
+        # second rejection fails it, so that a run cannot retry without end.
         truncates = self.context.parameters.get("truncation") == "auto" and not self.state.input_too_long
         if failure.code == TOO_LONG and truncates and not result.items:
             return RetryTurn(DiscardedTurn(defect=None))
@@ -112,7 +113,7 @@ class TurnEvaluator:
         if gate is None or any(item["type"] == "message" for item in result.items[: gate.shown]):
             return FailRun(failure)
         discarded = DiscardedTurn(defect=defect, items=result.items[gate.shown :])
-        # One retry per defect: a model that ignores the feedback once rarely follows it later.
+        # Only one retry in a row: every further one costs a whole turn.
         if self.state.rejected is not None or self._is_last_turn:
             return FailRun(failure, discarded)
         return RetryTurn(discarded)

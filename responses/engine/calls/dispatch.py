@@ -72,7 +72,7 @@ class ClassifiedCalls:
 async def classify(
     result: TurnResult, *, offered: Mapping[str, FunctionTool], context: RunContext, state: RunState, tools: Toolbox
 ) -> ClassifiedCalls:
-    """Classify the calls of a finished turn. `offered` are the client's tools by name.
+    """Classify the calls of a finished turn. `offered` are the functions of its request by name.
 
     `max_tool_calls` limits the hosted calls of the whole run, as in OpenAI's API.
     """

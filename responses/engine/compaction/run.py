@@ -62,7 +62,7 @@ class Compactor:
         return self._context.compaction is not None and self._context.compaction.at_once
 
     @property
-    def is_under_way(self) -> bool:
+    def is_running(self) -> bool:
         """True while the model writes the notes."""
         return self._stream is not None
 
@@ -87,7 +87,7 @@ class Compactor:
         # If the kept items alone exceed the threshold, the context has to grow by another threshold before the next
         # pass. Otherwise every turn would be followed by one.
         left = self._tokens(current.compacted) if current.compacted else 0
-        return self._read() > (limit if left <= limit else left + limit)
+        return self._next_input_tokens() > (limit if left <= limit else left + limit)
 
     def is_needed(self) -> bool:
         """Return True if the run cannot continue without the pass that failed."""
@@ -109,7 +109,7 @@ class Compactor:
         tokens = usage.input_tokens + usage.output_tokens - usage.reasoning_tokens
         self._counted = None if usage.estimated else (tokens, len(self._state.context_items()))
 
-    def _read(self) -> int:
+    def _next_input_tokens(self) -> int:
         # Tokens of the next turn: the upstream's count as far as it goes, an estimate for everything newer.
         if self._counted is None:
             return self._tokens(turn_request.all_items(self._context, self._state))
