@@ -7,8 +7,8 @@ from responses.containers import services as containers
 from responses.lifecycle import sweeper, worker
 from responses.rollups import aggregate
 from responses.vectors import ingestion
-from responses.vectors import services as stores
-from responses.webhooks import retention as deliveries
+from responses.vectors import services as vector_stores
+from responses.webhooks import retention
 
 
 @shared_task(name="responses.tasks.sweep_dead_runs", expires=30)
@@ -27,7 +27,7 @@ def drop_expired_logs() -> int:
 @shared_task(name="responses.tasks.sweep_webhooks", expires=300)
 def sweep_webhooks() -> int:
     """Give up late webhook deliveries and delete old ones."""
-    return deliveries.sweep()
+    return retention.sweep()
 
 
 @shared_task(name="responses.tasks.run_background", expires=10)
@@ -45,7 +45,7 @@ def ingest_files() -> None:
 @shared_task(name="responses.tasks.empty_expired_stores", expires=300)
 def empty_expired_stores() -> int:
     """Delete the passages of expired vector stores."""
-    return stores.clear_expired_stores()
+    return vector_stores.clear_expired_stores()
 
 
 @shared_task(name="responses.tasks.sweep_containers", expires=300)

@@ -10,7 +10,7 @@ import pytest
 from pytest_django import Settings
 
 from kernel.db_threads import in_db_thread
-from responses.lifecycle import cancel as cancelling
+from responses.lifecycle import cancel
 from responses.models import Response
 from responses.runs import follow
 from responses.runs.ledger import RequestInfo
@@ -144,7 +144,7 @@ async def test_without_redis_followers_get_everything_and_cancelled_runs_stop(
     async with running_response(caller) as run:
         follower = asyncio.create_task(follow_to_end(principal, run))
         await until(lambda: bool(run.model.opened))
-        await in_db_thread(lambda: cancel(principal, run))
+        await in_db_thread(lambda: cancel_elsewhere(principal, run))
         async with asyncio.timeout(1.5):
             await run.live.finished()
         assert run.model.opened[0].is_closed
@@ -152,8 +152,8 @@ async def test_without_redis_followers_get_everything_and_cancelled_runs_stop(
     assert (await in_db_thread(lambda: body_of(run.begun)))["status"] == "cancelled"
 
 
-def cancel(principal: Principal, run: Running) -> bool:
+def cancel_elsewhere(principal: Principal, run: Running) -> bool:
     """Cancel the run as another process would."""
-    return cancelling.cancel_run(
+    return cancel.cancel_run(
         team_id=principal.team_id, actor=principal.actor, response_id=run.response_id, request=REQUEST
     )

@@ -12,7 +12,7 @@ import pytest
 from django.db import transaction
 
 from kernel.clock import now
-from responses.lifecycle import queue as claims
+from responses.lifecycle import queue
 from responses.models import Mode, Response, Status
 from responses.runs.runner import PROCESS
 from tenants import scope
@@ -31,7 +31,7 @@ def rolled_back(database: None) -> Iterator[None]:
         transaction.set_rollback(True)
 
 
-def queue(caller: Caller, number: int = 1, **columns: Any) -> list[str]:
+def add_queued(caller: Caller, number: int = 1, **columns: Any) -> list[str]:
     """Queue responses of this caller and return their ids, oldest first."""
     rows = [
         Response.objects.create(
@@ -48,27 +48,27 @@ def queue(caller: Caller, number: int = 1, **columns: Any) -> list[str]:
     return [row.pk for row in rows]
 
 
-def claim(slots: int, **held: int) -> list[str]:
+def claimed_ids(slots: int, **held: int) -> list[str]:
     """Return the ids that a worker claims with these runs by team."""
-    capacity = claims.capacity(slots=slots, held=held)
-    return [claimed.response_id for claimed in claims.claim(capacity=capacity, held=held, mine=[])]
+    capacity = queue.capacity(slots=slots, held=held)
+    return [claimed.response_id for claimed in queue.claim(capacity=capacity, held=held, mine=[])]
 
 
 def test_a_claim_takes_the_lease_and_increments_its_token(rolled_back: None, caller: Caller) -> None:
-    (response_id,) = queue(caller)
-    assert claim(4) == [response_id]
+    (response_id,) = add_queued(caller)
+    assert claimed_ids(4) == [response_id]
     row = Response.objects.get(pk=response_id)
     assert (row.lease_token, row.attempt, row.lease_owner) == (2, 1, PROCESS)
     assert row.lease_until is not None
     assert row.lease_until > now()
-    assert claim(4) == []
+    assert claimed_ids(4) == []
 
 
 def test_each_claim_is_recorded_with_time_and_worker(rolled_back: None, caller: Caller) -> None:
-    (response_id,) = queue(caller)
+    (response_id,) = add_queued(caller)
     before = now()
     for _ in range(2):
-        claim(4)
+        claimed_ids(4)
         Response.objects.filter(pk=response_id).update(lease_until=None)
     claims_made = Response.objects.get(pk=response_id).claims
     assert [made["by"] for made in claims_made] == [PROCESS, PROCESS]
@@ -77,30 +77,30 @@ def test_each_claim_is_recorded_with_time_and_worker(rolled_back: None, caller: 
 
 def test_teams_take_turns_with_their_oldest_response_first(rolled_back: None, make_caller: MakeCaller) -> None:
     many, few = make_caller(), make_caller()
-    first, second = queue(many, 10), queue(few, 2)
-    assert set(claim(4)) == {*first[:2], *second}
+    first, second = add_queued(many, 10), add_queued(few, 2)
+    assert set(claimed_ids(4)) == {*first[:2], *second}
 
 
 def test_a_team_with_more_runs_waits_for_teams_with_fewer(rolled_back: None, make_caller: MakeCaller) -> None:
     many, few = make_caller(), make_caller()
-    queue(many, 10)
-    second = queue(few, 3)
-    assert set(claim(8, **{many.team.pk: 5})) == set(second)
+    add_queued(many, 10)
+    second = add_queued(few, 3)
+    assert set(claimed_ids(8, **{many.team.pk: 5})) == set(second)
 
 
 def test_a_full_worker_still_claims_for_a_team_that_comes_late(rolled_back: None, make_caller: MakeCaller) -> None:
     many, late = make_caller(), make_caller()
-    queue(many, 10)
-    second = queue(late, 3)
-    assert set(claim(4, **{many.team.pk: 4})) == set(second[:2])
-    assert claim(4, **{many.team.pk: 4, late.team.pk: 2}) == []
+    add_queued(many, 10)
+    second = add_queued(late, 3)
+    assert set(claimed_ids(4, **{many.team.pk: 4})) == set(second[:2])
+    assert claimed_ids(4, **{many.team.pk: 4, late.team.pk: 2}) == []
 
 
 def test_a_single_team_may_use_all_slots(rolled_back: None, caller: Caller) -> None:
-    assert claim(4) == []
-    assert len(queue(caller, 10)) == 10
-    assert len(claim(4)) == 4
-    assert claim(4, **{caller.team.pk: 4}) == []
+    assert claimed_ids(4) == []
+    assert len(add_queued(caller, 10)) == 10
+    assert len(claimed_ids(4)) == 4
+    assert claimed_ids(4, **{caller.team.pk: 4}) == []
 
 
 @pytest.mark.parametrize(
@@ -116,31 +116,31 @@ def test_a_single_team_may_use_all_slots(rolled_back: None, caller: Caller) -> N
 def test_only_unleased_responses_with_attempts_left_are_claimed(
     rolled_back: None, caller: Caller, columns: dict[str, Any], is_taken: bool
 ) -> None:
-    queued = queue(caller, **columns)
-    assert claim(4) == (queued if is_taken else [])
+    queued = add_queued(caller, **columns)
+    assert claimed_ids(4) == (queued if is_taken else [])
 
 
 def test_a_released_response_is_claimable_and_cost_no_attempt(rolled_back: None, caller: Caller) -> None:
-    (response_id,) = queue(caller)
-    claim(4)
-    assert claims.release([response_id]) == 1
+    (response_id,) = add_queued(caller)
+    claimed_ids(4)
+    assert queue.release([response_id]) == 1
     row = Response.objects.get(pk=response_id)
     assert (row.attempt, row.lease_until, row.lease_token) == (0, None, 2)
-    assert claim(4) == [response_id]
+    assert claimed_ids(4) == [response_id]
 
 
 def test_a_process_does_not_claim_its_own_runs(rolled_back: None, caller: Caller) -> None:
-    (response_id,) = queue(caller)
-    capacity = claims.capacity(slots=4, held={})
-    assert claims.claim(capacity=capacity, held={}, mine=[response_id]) == []
+    (response_id,) = add_queued(caller)
+    capacity = queue.capacity(slots=4, held={})
+    assert queue.claim(capacity=capacity, held={}, mine=[response_id]) == []
 
 
 def test_a_long_queue_of_one_team_does_not_slow_down_a_claim(rolled_back: None, make_caller: MakeCaller) -> None:
     """The queue of one team is not read to find the first response of another."""
     many, few = make_caller(), make_caller()
-    queue(many, 300)
-    queue(few, 1)
+    add_queued(many, 300)
+    add_queued(few, 1)
     teams = Counter(
-        claimed.team_id for claimed in claims.claim(capacity=claims.capacity(slots=6, held={}), held={}, mine=[])
+        claimed.team_id for claimed in queue.claim(capacity=queue.capacity(slots=6, held={}), held={}, mine=[])
     )
     assert teams == {many.team.pk: 5, few.team.pk: 1}
