@@ -27,11 +27,9 @@ class WebSearchPlugin(ToolPlugin):
     async def resolve(self, request: NewToolRequest) -> SearchEngineSettings:
         settings = await directory.asearch_engine(request.principal.team_id)
         if settings is None:
-            index, tool = next(
-                (index, tool) for index, tool in enumerate(request.params) if tool.type in WEB_SEARCH_TYPES
-            )
+            index = next(index for index, tool in enumerate(request.params) if tool.type in self.types)
             message = (
-                f"The tool type '{tool.type}' is not supported here: no search engine is configured. "
+                f"The tool type '{request.params[index].type}' is not supported here: no search engine is configured. "
                 "An operator can set SEARXNG_URL or add a search engine in the admin."
             )
             raise UnsupportedValue(message, param=f"tools[{index}].type")
