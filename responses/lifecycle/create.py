@@ -31,9 +31,9 @@ from responses.moderation import guardrails
 from responses.moderation.guardrails import GuardrailChecks
 from responses.moderation.run import ModeratedRun
 from responses.providers.routing import model_for
-from responses.requests import capabilities, pairing, prompts, settings, tool_offer
+from responses.requests import capabilities, pairing, prompts, tool_offer
 from responses.requests.attachments import TeamAttachments, check_attachments
-from responses.requests.context import RequestContext, UnstoredResponse, needs_database, read_context
+from responses.requests.context import RequestContext, UnstoredResponse, effective_request, needs_database, read_context
 from responses.requests.encrypted_content import TeamCipher, reject_foreign_content
 from responses.requests.parameters import (
     build_sampling,
@@ -175,7 +175,7 @@ async def _plan(
     route = await directory.aroute(principal, body.model)
     context = replace(await _read_context(principal, body, previous, response_id), preface=prompt.preface)
     # Items of the context may change reasoning and text settings, so capabilities are checked after it was read.
-    body = settings.effective_request(body, context.items)
+    body = effective_request(body, context.items)
     capabilities.check(body, route)
     attachments = await check_attachments(principal=principal, body=body, context=context, can=route.capabilities)
     await tool_offer.check_grammars(body)

@@ -20,9 +20,9 @@ from responses.engine.events.response_body import usage_body
 from responses.engine.events.types import Body
 from responses.engine.state import RunContext, RunState
 from responses.providers.routing import model_for
-from responses.requests import capabilities, settings
+from responses.requests import capabilities
 from responses.requests.attachments import check_attachments
-from responses.requests.context import RequestContext, needs_database, read_context
+from responses.requests.context import RequestContext, effective_request, needs_database, read_context
 from responses.requests.encrypted_content import TeamCipher, reject_foreign_content
 from responses.requests.parameters import build_sampling, hidden_options, input_items, public_parameters
 from responses.runs.ledger import RequestInfo, RoutedCall
@@ -100,7 +100,7 @@ async def _run(compacting: Compactor) -> None:
 
 async def _run_context(principal: Principal, body: CreateResponse, route: Route) -> RunContext:
     context = await _read_context(principal, body)
-    body = settings.effective_request(body, context.items)
+    body = effective_request(body, context.items)
     capabilities.check(body, route)
     attachments = await check_attachments(principal=principal, body=body, context=context, can=route.capabilities)
     parameters = public_parameters(body, response_id=new_id("resp"), created_at=now())

@@ -13,9 +13,9 @@ from kernel.db_threads import in_db_thread
 from responses.engine.compaction import token_estimate
 from responses.engine.turn import TurnRequest
 from responses.providers import token_counts
-from responses.requests import capabilities, settings
+from responses.requests import capabilities
 from responses.requests.attachments import check_attachments
-from responses.requests.context import RequestContext, needs_database, read_context
+from responses.requests.context import RequestContext, effective_request, needs_database, read_context
 from responses.requests.encrypted_content import TeamCipher, reject_foreign_content
 from responses.requests.parameters import build_sampling, hidden_options, input_items, public_parameters
 from responses.schema import CreateResponse, parse_create
@@ -72,7 +72,7 @@ async def count_input_tokens(*, principal: Principal, request: CountRequest) -> 
     body = request.body
     route = await directory.aroute(principal, request.model) if request.model is not None else None
     context = await _read_context(principal, body)
-    body = settings.effective_request(body, context.items)
+    body = effective_request(body, context.items)
     if route is not None:
         capabilities.check(body, route)
     # Without a model nothing is known to be unsupported.

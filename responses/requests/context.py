@@ -1,12 +1,13 @@
 """Assemble what the model reads for a request: history, resolved references, paired calls and outputs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import orjson
 
 from conversations.items import (
+    ConfigurationUpdate,
     ItemReference,
     StoredItem,
     from_wire,
@@ -27,7 +28,9 @@ from responses.requests.encrypted_content import TeamCipher
 from responses.requests.parameters import input_items
 from responses.runs import access, conversation_lock, selectors
 from responses.runs.selectors import Chain
-from responses.schema import CreateResponse
+from responses.schema import CreateResponse, TextParam
+from responses.schema.options import ReasoningParam
+from responses.schema.updates import ReasoningUpdate, TextUpdate
 from tenants import scope
 from tenants.principal import Principal
 
@@ -228,3 +231,25 @@ def _checked(principal: Principal, body: CreateResponse, context: RequestContext
         raise InvalidValue(message, param="input")
     pairing.check(context.items)
     return context
+
+
+def effective_request(body: CreateResponse, items: Iterable[StoredItem]) -> CreateResponse:
+    """Return the request with the reasoning effort and text format that its context has set.
+
+    A `configuration_update` item applies from its position on, until another one follows. A setting of the request
+    itself takes precedence.
+    """
+    updates = [item for item in items if isinstance(item, ConfigurationUpdate)]
+    if not updates:
+        return body
+    reasoning, text = body.reasoning or ReasoningParam(), body.text or TextParam()
+    efforts = [update.reasoning for update in updates if update.reasoning]
+    formats = [update.text for update in updates if update.text]
+    if efforts and reasoning.effort is None:
+        effort = ReasoningUpdate.model_validate(efforts[-1]).effort
+        reasoning = reasoning.model_copy(update={"effort": effort})
+        body = body.model_copy(update={"reasoning": reasoning})
+    if formats and text.format is None:
+        text = text.model_copy(update={"format": TextUpdate.model_validate(formats[-1]).format})
+        body = body.model_copy(update={"text": text})
+    return body

@@ -145,7 +145,7 @@ def test_what_a_server_refuses_stands_in_the_item(ask: Ask, script: Script, draw
 def test_a_model_that_sees_no_images_reads_a_note(api: Api, script: Script, drawing: ImageServer) -> None:
     drawing.draw(PNG)
     api.create(model=painting(describe(script, vision=False)).say("There.").model, **ASKED)
-    assert "cannot see" in script.messages[1][-1]["content"][0]["text"]
+    assert "cannot read images" in script.messages[1][-1]["content"][0]["text"]
 
 
 def test_a_choice_forces_it(api: Api, script: Script, drawing: ImageServer) -> None:
