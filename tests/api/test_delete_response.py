@@ -15,19 +15,19 @@ TABLES: tuple[type[Model], ...] = (Response, Turn, ToolCall, EventBatch, Item, P
 
 
 def counts(caller: Caller) -> list[int]:
-    """The team's rows in each table."""
+    """Return the number of the team's rows in each table."""
     with scope.team(caller.team.pk):
         return [table._default_manager.count() for table in TABLES]
 
 
-def test_it_says_that_it_has_deleted(api: Api, script: Script) -> None:
+def test_the_deletion_is_confirmed(api: Api, script: Script) -> None:
     script.say("Hello")
     response = api.create(model=script.model, input="Hi")
     deleted = ok(api.delete(f"/responses/{response['id']}"))
     assert deleted == {"id": response["id"], "object": "response", "deleted": True}
 
 
-def test_nothing_is_left_to_be_read(api: Api, script: Script) -> None:
+def test_a_deleted_response_is_not_found(api: Api, script: Script) -> None:
     script.say("Hello")
     response = api.create(model=script.model, input="Hi")
     api.delete(f"/responses/{response['id']}")
@@ -37,7 +37,7 @@ def test_nothing_is_left_to_be_read(api: Api, script: Script) -> None:
     assert ok(api.get("/responses"))["data"] == []
 
 
-def test_nothing_is_left_in_the_tables(api: Api, script: Script, caller: Caller) -> None:
+def test_a_deletion_leaves_no_rows(api: Api, script: Script, caller: Caller) -> None:
     script.call(look="{}")
     tool = {"type": "function", "name": "look"}
     response = api.create(model=script.model, input="Hi", tools=[tool])
@@ -46,7 +46,7 @@ def test_nothing_is_left_in_the_tables(api: Api, script: Script, caller: Caller)
     assert counts(caller) == [0] * len(TABLES)
 
 
-def test_the_ledger_keeps_its_row_and_the_audit_log_gets_one(api: Api, script: Script, caller: Caller) -> None:
+def test_usage_is_kept_and_the_deletion_is_audited(api: Api, script: Script, caller: Caller) -> None:
     script.say("Hello")
     response = api.create(model=script.model, input="Hi")
     answer = api.delete(f"/responses/{response['id']}")
@@ -65,7 +65,7 @@ def test_other_responses_keep_their_items(api: Api, script: Script) -> None:
     assert len(api.input_items(second["id"])) == 1
 
 
-def test_a_run_that_is_deleted_ends_without_a_trace(api: Api, script: Script, caller: Caller) -> None:
+def test_deleting_a_running_response_leaves_no_rows(api: Api, script: Script, caller: Caller) -> None:
     gate = Gate()
     script.then(stream(*text("Hel")[:2], gate, *text("lo")))
     with api.stream(model=script.model, input="Hi") as live:
@@ -78,7 +78,7 @@ def test_a_run_that_is_deleted_ends_without_a_trace(api: Api, script: Script, ca
     assert error(api.get(f"/responses/{response_id}")) == (404, None, None)
 
 
-def test_another_team_deletes_nothing(api: Api, outsider: Api, script: Script) -> None:
+def test_another_teams_response_is_not_found(api: Api, outsider: Api, script: Script) -> None:
     script.say("Hello")
     response = api.create(model=script.model, input="Hi")
     foreign, unknown = outsider.delete(f"/responses/{response['id']}"), outsider.delete("/responses/resp_unknown")
@@ -87,6 +87,6 @@ def test_another_team_deletes_nothing(api: Api, outsider: Api, script: Script) -
     assert api.retrieve(response["id"]) == response
 
 
-def test_it_asks_for_the_scope_to_delete(make_api: MakeApi) -> None:
+def test_deleting_requires_its_scope(make_api: MakeApi) -> None:
     reader = make_api(scopes=["responses.read", "responses.write"])
     assert error(reader.delete("/responses/resp_unknown")) == (403, None, "insufficient_scope")

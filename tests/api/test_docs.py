@@ -1,4 +1,4 @@
-"""`GET /openapi.json` and `GET /docs`: the manual, public and without anything from elsewhere."""
+"""`GET /openapi.json` and `GET /docs`: the public API documentation, without external resources."""
 
 import re
 from typing import Any
@@ -13,7 +13,7 @@ from tests.support.web import WebProcess
 
 @pytest.fixture
 def document(web: WebProcess) -> dict[str, Any]:
-    """What the platform says of its own API."""
+    """Return the OpenAPI document."""
     answer: dict[str, Any] = httpx2.get(f"{web.url}/openapi.json").json()
     return answer
 
@@ -25,12 +25,12 @@ def _references(part: Any) -> set[str]:
     return set().union(*map(_references, part)) if isinstance(part, list) else set()
 
 
-def test_every_reference_leads_to_a_schema(document: dict[str, Any]) -> None:
+def test_every_reference_names_an_existing_schema(document: dict[str, Any]) -> None:
     known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
     assert _references(document) <= known
 
 
-def test_it_describes_every_endpoint_and_no_other(document: dict[str, Any]) -> None:
+def test_the_document_describes_exactly_the_existing_endpoints(document: dict[str, Any]) -> None:
     described = {
         (method.upper(), re.sub(r"{\w+}", "{id}", path))
         for path, methods in document["paths"].items()
@@ -39,18 +39,18 @@ def test_it_describes_every_endpoint_and_no_other(document: dict[str, Any]) -> N
     assert described == {(one.method, re.sub(r"{\w+}", "{id}", one.path)) for one in ENDPOINTS}
 
 
-def test_no_schema_hides_another_of_the_same_name(document: dict[str, Any]) -> None:
+def test_schema_names_are_unique(document: dict[str, Any]) -> None:
     inner = CreateResponse.model_json_schema(ref_template="#/components/schemas/{model}")["$defs"]
     assert [name for name, schema in inner.items() if document["components"]["schemas"][name] != schema] == []
 
 
-def test_the_parameters_of_a_new_response_are_those_that_are_validated(document: dict[str, Any]) -> None:
+def test_the_documented_parameters_of_a_response_are_those_validated(document: dict[str, Any]) -> None:
     create = document["components"]["schemas"]["CreateResponse"]
     assert {"model", "input", "previous_response_id", "tools"} <= set(create["properties"])
     assert "required" not in create, "a stored prompt can bring both model and input"
 
 
-def test_the_manual_loads_nothing_from_elsewhere(web: WebProcess) -> None:
+def test_the_documentation_page_loads_no_external_resources(web: WebProcess) -> None:
     page = httpx2.get(f"{web.url}/docs")
     assert page.status_code == 200
     sources = re.findall(r'src="([^"]+)"', page.text)

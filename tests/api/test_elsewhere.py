@@ -1,4 +1,4 @@
-"""What one web process has said is true at any other the moment that it is heard."""
+"""Consistency between web processes: a stored response is visible to all of them once its last event was received."""
 
 import pytest
 
@@ -11,27 +11,25 @@ TURNS = 6
 
 
 @pytest.fixture
-def nodes(api: Api, uvicorn_web: WebProcess) -> list[Api]:
-    """The same team at two processes."""
+def processes(api: Api, uvicorn_web: WebProcess) -> list[Api]:
+    """Return the API of two web processes, for the same team."""
     return [api, Api(api._http, url=uvicorn_web.url, caller=api.caller)]
 
 
-def test_a_chain_goes_on_at_another_process_as_soon_as_the_last_event_is_heard(
-    nodes: list[Api], script: Script
-) -> None:
+def test_a_chain_can_continue_on_another_process_after_the_last_event(processes: list[Api], script: Script) -> None:
     previous: dict[str, str] = {}
     for turn in range(TURNS):
         script.say(str(turn))
-        with nodes[turn % 2].stream(model=script.model, input="?", **previous) as live:
+        with processes[turn % 2].stream(model=script.model, input="?", **previous) as live:
             last = next(event for event in live.events if event["type"] == "response.completed")
         previous = {"previous_response_id": last["response"]["id"]}
     assert [len(messages) for messages in script.messages] == [2 * turn + 1 for turn in range(TURNS)]
 
 
-def test_so_does_a_conversation(nodes: list[Api], script: Script) -> None:
-    name = begin(nodes[0])
+def test_a_conversation_can_continue_on_another_process(processes: list[Api], script: Script) -> None:
+    name = begin(processes[0])
     for turn in range(TURNS):
         script.say(str(turn))
-        with nodes[turn % 2].stream(model=script.model, input="?", conversation=name) as live:
+        with processes[turn % 2].stream(model=script.model, input="?", conversation=name) as live:
             assert any(event["type"] == "response.completed" for event in live.events)
-    assert words(nodes[1], name) == [word for turn in range(TURNS) for word in ("?", str(turn))]
+    assert words(processes[1], name) == [word for turn in range(TURNS) for word in ("?", str(turn))]

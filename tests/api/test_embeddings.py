@@ -1,4 +1,4 @@
-"""`POST /v1/embeddings`: checked, routed, passed on, and written to the ledger."""
+"""`POST /v1/embeddings`: validation, routing, forwarding and usage records."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -25,8 +25,8 @@ EMBEDDED = {
 
 
 @pytest.fixture(scope="module")
-def embedder() -> Iterator[ScriptedUpstream]:
-    """A scripted upstream that makes embeddings and nothing else."""
+def embedding_upstream() -> Iterator[ScriptedUpstream]:
+    """Start a scripted upstream that offers only embeddings."""
     upstream = ScriptedUpstream()
     app = aiohttp.Application()
     app.router.add_post("/v1/embeddings", upstream.answer)
@@ -35,63 +35,63 @@ def embedder() -> Iterator[ScriptedUpstream]:
 
 
 @pytest.fixture
-def script(embedder: ScriptedUpstream, database: None) -> Iterator[Script]:
-    """What it answers to one model name."""
-    with embedder.script() as script:
-        services.add_upstream(name="embedder", base_url=embedder.url, models=[script.model])
+def script(embedding_upstream: ScriptedUpstream, database: None) -> Iterator[Script]:
+    """Script the answers for one model name."""
+    with embedding_upstream.script() as script:
+        services.add_upstream(name="embedder", base_url=embedding_upstream.url, models=[script.model])
         yield script
 
 
 @pytest.fixture
 def demo(database: None) -> Iterator[str]:
-    """The name of the demo's model, the demo being a server of its own."""
+    """Start the demo upstream; returns the name of its embedding model."""
     with serving(create_app()) as url:
         services.add_upstream(name="demo embedder", base_url=url, models=["demo-embedding"])
         yield "demo-embedding"
 
 
-def ledger(caller: Caller) -> UsageRecord:
-    """The one row of this test's team."""
+def usage_record(caller: Caller) -> UsageRecord:
+    """Return the only usage record of the test's team."""
     with scope.team(caller.team.pk):
         return UsageRecord.objects.get()
 
 
-def is_written(caller: Caller) -> bool:
-    """Whether the team has any row."""
+def has_usage_record(caller: Caller) -> bool:
+    """Return true if the team has any usage record."""
     with scope.team(caller.team.pk):
         return UsageRecord.objects.exists()
 
 
-def test_it_passes_the_answer_on(api: Api, script: Script) -> None:
+def test_the_upstreams_answer_is_returned(api: Api, script: Script) -> None:
     script.then(whole(EMBEDDED))
     assert ok(api.post("/embeddings", {"model": script.model, "input": "Hi"})) == EMBEDDED
 
 
 @pytest.mark.parametrize("given", ["Hi", ["Hi", "there"], [1, 2, 3], [[1, 2], [3]]])
-def test_it_sends_what_the_client_sent(api: Api, script: Script, given: Any) -> None:
+def test_the_request_is_forwarded(api: Api, script: Script, given: Any) -> None:
     script.then(whole(EMBEDDED))
     body = {"model": script.model, "input": given, "dimensions": 2, "encoding_format": "float", "user": "u"}
     ok(api.post("/embeddings", body))
     assert script.bodies == [body]
 
 
-def test_null_means_not_sent(api: Api, script: Script) -> None:
+def test_null_parameters_are_omitted(api: Api, script: Script) -> None:
     script.then(whole(EMBEDDED))
     body = {"model": script.model, "input": "Hi"}
     ok(api.post("/embeddings", {**body, "dimensions": None, "encoding_format": None, "user": None}))
     assert script.bodies == [body]
 
 
-def test_a_public_name_may_stand_for_another(api: Api, embedder: ScriptedUpstream, script: Script) -> None:
+def test_the_upstreams_model_name_is_sent(api: Api, embedding_upstream: ScriptedUpstream, script: Script) -> None:
     public = f"public-{script.model}"
-    services.add_upstream(name="embedder", base_url=embedder.url, models=[public])
+    services.add_upstream(name="embedder", base_url=embedding_upstream.url, models=[public])
     Model.objects.filter(name=public).update(upstream_model=script.model)
     script.then(whole(EMBEDDED))
     ok(api.post("/embeddings", {"model": public, "input": "Hi"}))
-    assert (ledger(api.caller).model, ledger(api.caller).upstream_model) == (public, script.model)
+    assert (usage_record(api.caller).model, usage_record(api.caller).upstream_model) == (public, script.model)
 
 
-def test_the_sdks_base64_arrives_as_the_vectors_that_were_sent(client: OpenAI, demo: str) -> None:
+def test_the_sdk_decodes_base64_vectors(client: OpenAI, demo: str) -> None:
     found = client.embeddings.create(model=demo, input=["a red car", "the blue sea"])
     vectors = [entry.embedding for entry in found.data]
     assert vectors[0] == pytest.approx(embed("a red car", dimensions=256), abs=1e-6)
@@ -99,36 +99,36 @@ def test_the_sdks_base64_arrives_as_the_vectors_that_were_sent(client: OpenAI, d
     assert found.usage.prompt_tokens == found.usage.total_tokens > 0
 
 
-def test_the_sdk_may_ask_for_numbers_and_for_fewer(client: OpenAI, demo: str) -> None:
+def test_the_sdk_can_request_floats_and_dimensions(client: OpenAI, demo: str) -> None:
     found = client.embeddings.create(model=demo, input="a red car", encoding_format="float", dimensions=8)
     assert found.data[0].embedding == embed("a red car", dimensions=8)
 
 
-def test_the_ledger_gets_its_row(api: Api, script: Script, caller: Caller) -> None:
+def test_usage_is_recorded(api: Api, script: Script, caller: Caller) -> None:
     script.then(whole(EMBEDDED))
     answer = api.post("/embeddings", {"model": script.model, "input": "Hi"})
-    row = ledger(caller)
+    row = usage_record(caller)
     assert (row.endpoint, row.outcome, row.model) == ("embeddings", "stop", script.model)
     assert (row.input_tokens, row.output_tokens, row.estimated) == (5, 0, False)
     assert (row.api_key_id, row.request_id) == (caller.key.pk, answer.headers["x-request-id"])
 
 
-def test_a_total_is_what_was_read(api: Api, script: Script, caller: Caller) -> None:
+def test_total_tokens_count_as_input(api: Api, script: Script, caller: Caller) -> None:
     script.then(whole({**EMBEDDED, "usage": {"total_tokens": 9}}))
     ok(api.post("/embeddings", {"model": script.model, "input": "Hi"}))
-    assert (ledger(caller).input_tokens, ledger(caller).estimated) == (9, False)
+    assert (usage_record(caller).input_tokens, usage_record(caller).estimated) == (9, False)
 
 
 @pytest.mark.parametrize("usage", [None, {}, [], "5"])
 @pytest.mark.parametrize(
     ("given", "tokens"), [("12345", 2), (["12345", "678"], 2), ([7, 8, 9], 3), ([[7, 8], [9, 10, 11]], 5)]
 )
-def test_without_the_upstreams_word_the_ledger_has_an_estimate(
+def test_missing_usage_is_estimated(
     api: Api, script: Script, caller: Caller, given: Any, tokens: int, usage: Any
 ) -> None:
     script.then(whole({**EMBEDDED, "usage": usage}))
     ok(api.post("/embeddings", {"model": script.model, "input": given}))
-    assert (ledger(caller).input_tokens, ledger(caller).estimated) == (tokens, True)
+    assert (usage_record(caller).input_tokens, usage_record(caller).estimated) == (tokens, True)
 
 
 BAD: list[tuple[dict[str, Any], tuple[str, str]]] = [
@@ -162,12 +162,12 @@ BAD: list[tuple[dict[str, Any], tuple[str, str]]] = [
 
 
 @pytest.mark.parametrize(("body", "expected"), BAD)
-def test_bad_input_is_refused(api: Api, body: dict[str, Any], expected: tuple[str, str]) -> None:
+def test_invalid_parameters_are_rejected(api: Api, body: dict[str, Any], expected: tuple[str, str]) -> None:
     assert error(api.post("/embeddings", body)) == (400, *expected)
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'"Hi"'])
-def test_what_is_no_object_is_refused(api: Api, body: bytes) -> None:
+def test_a_body_that_is_no_object_is_rejected(api: Api, body: bytes) -> None:
     assert api.post("/embeddings", body).status_code == 400
 
 
@@ -190,14 +190,14 @@ def test_errors_of_the_upstream_are_mapped(
     answer = api.post("/embeddings", {"model": script.model, "input": "Hi"})
     assert error(answer) == expected
     assert answer.headers.get("retry-after") == ("7" if status == 429 else None)
-    assert (ledger(caller).outcome, ledger(caller).input_tokens) == ("failed", 0)
+    assert (usage_record(caller).outcome, usage_record(caller).input_tokens) == ("failed", 0)
 
 
-def test_an_upstream_that_is_not_there_is_told_as_such(api: Api, script: Script, caller: Caller) -> None:
+def test_an_unreachable_upstream_is_reported(api: Api, script: Script, caller: Caller) -> None:
     services.add_upstream(name="nobody", base_url="http://127.0.0.1:9/v1", models=[f"{script.model}-gone"])
     answer = api.post("/embeddings", {"model": f"{script.model}-gone", "input": "Hi"})
     assert error(answer) == (503, None, "server_error")
-    assert ledger(caller).outcome == "failed"
+    assert usage_record(caller).outcome == "failed"
 
 
 def test_an_upstream_without_the_endpoint_does_not_support_it(
@@ -206,11 +206,11 @@ def test_an_upstream_without_the_endpoint_does_not_support_it(
     answer = api.post("/embeddings", {"model": "chats-only", "input": "Hi"})
     assert error(answer) == (400, "model", "unsupported_value")
     assert answer.json()["error"]["message"] == "The model 'chats-only' does not support embeddings."
-    assert (ledger(caller).outcome, ledger(caller).input_tokens) == ("failed", 0)
+    assert (usage_record(caller).outcome, usage_record(caller).input_tokens) == ("failed", 0)
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])
-def test_other_ways_to_say_that_there_is_no_such_endpoint(api: Api, script: Script, status: int) -> None:
+def test_other_statuses_also_mean_a_missing_endpoint(api: Api, script: Script, status: int) -> None:
     script.then(refusal(status, "Invalid URL (POST /v1/embeddings)"))
     answer = api.post("/embeddings", {"model": script.model, "input": "Hi"})
     assert error(answer) == (400, "model", "unsupported_value")
@@ -225,7 +225,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("said", UNKNOWN)
-def test_a_model_that_the_upstream_does_not_know_does_not_exist(api: Api, script: Script, said: str) -> None:
+def test_a_model_unknown_to_the_upstream_is_not_found(api: Api, script: Script, said: str) -> None:
     script.then(whole(UNKNOWN[said].replace(b"NAME", script.model.encode()), status=404))
     answer = api.post("/embeddings", {"model": script.model, "input": "Hi"})
     assert error(answer) == (400, "model", "model_not_found")
@@ -240,38 +240,38 @@ BROKEN: dict[str, Answer] = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_is_no_answer_is_an_error(api: Api, script: Script, caller: Caller, what: str) -> None:
+def test_an_invalid_answer_is_an_error(api: Api, script: Script, caller: Caller, what: str) -> None:
     script.then(BROKEN[what])
     assert error(api.post("/embeddings", {"model": script.model, "input": "Hi"})) == (500, None, "server_error")
-    assert ledger(caller).outcome == "failed"
+    assert usage_record(caller).outcome == "failed"
 
 
 @pytest.mark.parametrize("head_first", [True, False])
-def test_a_client_that_goes_away_ends_the_call(api: Api, script: Script, caller: Caller, head_first: bool) -> None:
+def test_a_disconnect_cancels_the_upstream_call(api: Api, script: Script, caller: Caller, head_first: bool) -> None:
     script.then(Answer(pieces=[Gate()], content_type="application/json", delayed_head=not head_first))
     with api.open("/embeddings", {"model": script.model, "input": "12345"}):
         received = script.wait_for_call()
     assert received.was_closed_within(1)
-    eventually(lambda: is_written(caller))
-    row = ledger(caller)
+    eventually(lambda: has_usage_record(caller))
+    row = usage_record(caller)
     assert (row.outcome, row.input_tokens, row.estimated) == ("interrupted", 2, True)
 
 
-def test_another_teams_model_is_answered_like_an_unknown_one(api: Api, outsider: Api, script: Script) -> None:
+def test_another_teams_model_is_not_found(api: Api, outsider: Api, script: Script) -> None:
     with scope.every_team():
         Model.objects.get(name=script.model).teams.set([api.caller.team])
     foreign = outsider.post("/embeddings", {"model": script.model, "input": "Hi"})
     unknown = outsider.post("/embeddings", {"model": "unknown", "input": "Hi"})
-    # Both go where `*` leads, to a server that only chats; `script` would fail this test if it were asked.
+    # Both are routed by `*`, to an upstream that only chats; an unexpected call of `script` would fail this test.
     assert (foreign.status_code, foreign.text.replace(script.model, "unknown")) == (400, unknown.text)
 
 
-def test_a_key_uses_only_the_models_that_it_is_allowed(make_api: MakeApi, script: Script) -> None:
+def test_a_model_the_key_may_not_use_is_not_found(make_api: MakeApi, script: Script) -> None:
     answer = make_api(allowed_models=["other"]).post("/embeddings", {"model": script.model, "input": "Hi"})
     assert error(answer) == (400, "model", "model_not_found")
 
 
-def test_it_asks_for_its_scope(make_api: MakeApi, script: Script) -> None:
+def test_embedding_requires_its_scope(make_api: MakeApi, script: Script) -> None:
     body = {"model": script.model, "input": "Hi"}
     refused = make_api(scopes=["moderations.write", "chat_completions.write"]).post("/embeddings", body)
     assert error(refused) == (403, None, "insufficient_scope")
@@ -279,7 +279,7 @@ def test_it_asks_for_its_scope(make_api: MakeApi, script: Script) -> None:
     assert ok(make_api(scopes=["embeddings.write"]).post("/embeddings", body)) == EMBEDDED
 
 
-def test_it_asks_for_a_key_and_for_a_post(api: Api) -> None:
+def test_a_key_and_the_post_method_are_required(api: Api) -> None:
     answer = api.post("/embeddings", {"model": "m", "input": "Hi"}, {"Authorization": "Bearer sk-wrong"})
     assert error(answer) == (401, None, "invalid_api_key")
     assert error(api.get("/embeddings")) == (405, None, "method_not_supported")

@@ -25,7 +25,7 @@ def reasoning_of(response: dict[str, Any]) -> dict[str, Any]:
 
 
 def sent_back(script: Script, call: int) -> list[str]:
-    """The reasoning in the messages that the upstream got."""
+    """Return the reasoning in the messages that the upstream received."""
     return [m["reasoning_content"] for m in script.messages[call] if "reasoning_content" in m]
 
 
@@ -58,7 +58,7 @@ def test_the_item_is_stored_as_the_client_sent_it(api: Api, script: Script) -> N
     assert api.input_items(second["id"])[1] == thought
 
 
-def test_an_unstored_turn_takes_it_behind_a_stored_one(api: Api, script: Script) -> None:
+def test_an_unstored_response_can_send_it_after_a_stored_one(api: Api, script: Script) -> None:
     think(describe(script, reasoning_field="reasoning_content")).say("Yes.")
     first = api.create(model=script.model, input="What is 12*7?", reasoning={"context": "all_turns"})
     thought = reasoning_of(first)
@@ -82,13 +82,13 @@ def test_foreign_encrypted_content_is_rejected(api: Api, script: Script, token: 
         assert answer.json()["error"]["message"] == "The encrypted content for item rs_1 could not be verified."
 
 
-def test_what_was_sealed_for_another_team_is_refused(api: Api, outsider: Api, script: Script) -> None:
+def test_another_teams_encrypted_content_is_rejected(api: Api, outsider: Api, script: Script) -> None:
     thought = reasoning_of(outsider.create(model=think(script).model, input="What is 12*7?"))
     answer = api.post("/responses", {"model": script.model, "input": [thought, ASK]})
     assert error(answer) == (400, "input", "invalid_encrypted_content")
 
 
-def test_another_key_of_the_team_may_bring_it(api: Api, make_api: MakeApi, script: Script) -> None:
+def test_another_key_of_the_team_can_send_it(api: Api, make_api: MakeApi, script: Script) -> None:
     think(describe(script, reasoning_field="reasoning_content")).say("Yes.")
     thought = reasoning_of(api.create(model=script.model, input="What is 12*7?"))
     colleague = make_api(team=api.caller.team)
@@ -96,7 +96,7 @@ def test_another_key_of_the_team_may_bring_it(api: Api, make_api: MakeApi, scrip
     assert sent_back(script, 1) == [THOUGHT]
 
 
-def test_a_changed_one_is_refused(api: Api, script: Script) -> None:
+def test_tampered_encrypted_content_is_rejected(api: Api, script: Script) -> None:
     thought = reasoning_of(api.create(model=think(script).model, input="What is 12*7?"))
     token = thought["encrypted_content"]
     thought["encrypted_content"] = token[:30] + ("A" if token[30] != "A" else "B") + token[31:]
@@ -104,7 +104,7 @@ def test_a_changed_one_is_refused(api: Api, script: Script) -> None:
     assert error(answer) == (400, "input", "invalid_encrypted_content")
 
 
-def test_a_model_whose_reasoning_is_not_shown_gives_it_sealed_alone(api: Api, script: Script) -> None:
+def test_hidden_reasoning_is_returned_only_encrypted(api: Api, script: Script) -> None:
     think(describe(script, raw_reasoning=False, reasoning_field="reasoning_content")).say("Yes.")
     events = api.events(model=script.model, input="What is 12*7?")
     assert not [event for event in events if "reasoning_text" in str(event)]
@@ -115,6 +115,6 @@ def test_a_model_whose_reasoning_is_not_shown_gives_it_sealed_alone(api: Api, sc
     assert sent_back(script, 1) == [THOUGHT]
 
 
-def test_it_can_be_asked_for_by_name(api: Api, script: Script) -> None:
+def test_include_accepts_encrypted_content(api: Api, script: Script) -> None:
     body = {"model": think(script).model, "input": "Hi", "include": ["reasoning.encrypted_content"], "store": False}
     assert reasoning_of(ok(api.post("/responses", body)))["encrypted_content"]

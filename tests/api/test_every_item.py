@@ -1,4 +1,4 @@
-"""Every type of item through the API: sent, stored, listed as the SDK reads it, and referred to."""
+"""Every type of item through the API: sent, stored, listed, parsed by the SDK, and referenced."""
 
 from typing import Any, get_args
 
@@ -23,7 +23,7 @@ EVERYTHING: list[ResponseIncludable] = [
 QUESTION = {"id": "msg_q", "type": "message", "status": "completed", "role": "user"}
 ASKED = {**QUESTION, "content": [{"type": "input_text", "text": "Well?"}]}
 
-# What only its own server can read, and files and approvals that would have to be there.
+# Content that only its own server can decrypt, and files and approvals that would have to exist.
 _ELSEWHERE = {"cmp_1", "mcpa_1"}
 _PLAIN: dict[str, dict[str, Any]] = {
     "msg_1": {"content": [{"type": "input_text", "text": "Hi"}]},
@@ -45,43 +45,43 @@ ITEMS = {
 
 
 @pytest.fixture
-def sent(api: Api, script: Script) -> str:
-    """A response to one item of each type; its id."""
+def response_id(api: Api, script: Script) -> str:
+    """Create a response with one item of each type as input; returns its id."""
     script.say("So it is.")
     response_id: str = api.create(model=script.model, input=[*ITEMS.values(), ASKED])["id"]
     return response_id
 
 
-def test_each_is_listed_as_it_was_sent(api: Api, sent: str) -> None:
-    listed = api.input_items(sent, limit=100, include=",".join(EVERYTHING))
+def test_every_item_is_listed_as_it_was_sent(api: Api, response_id: str) -> None:
+    listed = api.input_items(response_id, limit=100, include=",".join(EVERYTHING))
     assert {item["id"]: item for item in listed} == {**ITEMS, "msg_q": ASKED}
     assert [item["id"] for item in listed] == [*ITEMS, "msg_q"]
 
 
-def test_the_sdk_knows_each_by_its_type(client: OpenAI, sent: str) -> None:
-    listed = list(client.responses.input_items.list(sent, order="asc", limit=10))
+def test_the_sdk_parses_every_item_by_its_type(client: OpenAI, response_id: str) -> None:
+    listed = list(client.responses.input_items.list(response_id, order="asc", limit=10))
     assert [item.id for item in listed] == [*ITEMS, "msg_q"]
     assert {type(item) for item in listed} <= set(get_args(get_args(ResponseItem)[0]))
 
 
-def test_each_can_be_referred_to(api: Api, script: Script, sent: str) -> None:
+def test_every_item_can_be_referenced(api: Api, script: Script, response_id: str) -> None:
     script.say("Still.")
     references = [{"type": "item_reference", "id": name} for name in ITEMS]
     second = api.create(model=script.model, input=[*references, ASKED])["id"]
-    one, two = (api.input_items(name, limit=100) for name in (sent, second))
+    one, two = (api.input_items(name, limit=100) for name in (response_id, second))
     assert two == one
     assert script.messages[1] == script.messages[0]
 
 
-def test_the_sdk_can_send_back_what_it_has_read(client: OpenAI, script: Script, sent: str) -> None:
+def test_the_sdk_can_send_back_items_it_has_listed(client: OpenAI, script: Script, response_id: str) -> None:
     script.say("Again.")
-    listed = client.responses.input_items.list(sent, order="asc", limit=100, include=EVERYTHING)
+    listed = client.responses.input_items.list(response_id, order="asc", limit=100, include=EVERYTHING)
     again: Any = [item.model_dump() for item in listed.data]
     client.responses.create(model=script.model, input=again)
     assert script.messages[1] == script.messages[0]
 
 
-def test_an_unknown_type_is_told_which_there_are(api: Api) -> None:
+def test_an_unknown_type_is_rejected_with_the_known_ones(api: Api) -> None:
     answer = api.post("/responses", {"model": "m", "input": [ASKED, {"type": "telepathy"}]})
     assert error(answer) == (400, "input[1]", "invalid_value")
     assert "'custom_tool_call_output'" in answer.json()["error"]["message"]
@@ -91,7 +91,7 @@ CALLS = ("fc_1", "ctc_1", "cu_1", "sh_1", "lsh_1", "apc_1")
 OUTPUTS = ("fco_1", "ctco_1", "cuo_1", "sho_1", "call_5", "apco_1")
 
 
-def test_outputs_of_every_kind_end_the_calls_that_waited(api: Api, script: Script) -> None:
+def test_outputs_of_every_type_answer_their_calls(api: Api, script: Script) -> None:
     script.say("Wait.").say("So it is.")
     first = api.create(model=script.model, input="Hi")["id"]
     team_id = api.caller.team.pk

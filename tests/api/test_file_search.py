@@ -1,4 +1,4 @@
-"""The tool `file_search`: streamed and not, in the foreground and in the background, over real stores."""
+"""The tool `file_search` over real vector stores: streamed or not, in the foreground and in the background."""
 
 import re
 from collections.abc import Callable
@@ -25,7 +25,7 @@ HERONS, OAKS = "Herons nest in old trees.", "Oaks grow slowly."
 
 @pytest.fixture
 def birds(store_client: StoreClient) -> StoreClient:
-    """A store with two short files."""
+    """Create a vector store with two short files."""
     store_client.add("herons.txt", HERONS, attributes={"kind": "bird"})
     store_client.add("oaks.txt", OAKS, attributes={"kind": "tree"})
     return store_client
@@ -35,13 +35,13 @@ def tool(*stores: StoreClient, **options: Any) -> Json:
     return {"type": "file_search", "vector_store_ids": [store.id for store in stores], **options}
 
 
-def asked(script: Script, *stores: StoreClient, **options: Any) -> Json:
-    """The body of a request whose model is the script's."""
+def request_body(script: Script, *stores: StoreClient, **options: Any) -> Json:
+    """Return the body of a request to the scripted model."""
     return {"model": script.model, "input": "Where do herons nest?", "tools": [tool(*stores, **options)]}
 
 
 class Quoting:
-    """Lets the model answer once it has read its sources: `answer` makes the text of what the model was told."""
+    """Lets the model answer after it has read its sources: `answer` derives the text from what the model received."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -61,14 +61,14 @@ class Quoting:
 
 
 def stream_of(pieces: list[Piece]) -> Any:
-    """An answer that may still grow while it waits at a gate."""
+    """Return an answer that can still be extended while it waits at a gate."""
     answer = stream()
     object.__setattr__(answer, "pieces", pieces)
     return answer
 
 
 def mark_before(told: str, words: str) -> str:
-    """The mark of the source that begins so."""
+    """Return the marker of the source that begins with these words."""
     found = re.search(r"(【\w{4}:\d+】) " + re.escape(words), told)
     assert found, told
     return found[1]
@@ -80,7 +80,7 @@ def test_the_model_reads_passages_and_cites_them(birds: StoreClient, ask: Ask, s
         mark = mark_before(told, "herons.txt")
         return ["In old trees", mark[:2], mark[2:], ", they say. 【zzzz:9】"]
 
-    response = Quoting(script).run(lambda: ask(**asked(script, birds)), answer)
+    response = Quoting(script).run(lambda: ask(**request_body(script, birds)), answer)
     call, message = response["output"]
     assert (call["type"], call["status"], call["results"]) == ("file_search_call", "completed", None)
     assert call["queries"] == ["where do herons nest?"]
@@ -91,9 +91,9 @@ def test_the_model_reads_passages_and_cites_them(birds: StoreClient, ask: Ask, s
     assert part["annotations"] == [citation]
 
 
-def test_the_events_come_in_their_order(birds: StoreClient, api: Api, script: Script) -> None:
+def test_events_are_sent_in_the_documented_order(birds: StoreClient, api: Api, script: Script) -> None:
     script.call(file_search=CALL).say("In trees.")
-    events = api.events(**asked(script, birds))
+    events = api.events(**request_body(script, birds))
     kinds = [event["type"].removeprefix("response.") for event in events]
     assert kinds[2:7] == [
         "output_item.added",
@@ -105,9 +105,9 @@ def test_the_events_come_in_their_order(birds: StoreClient, api: Api, script: Sc
     assert events[2]["item"]["status"] == "in_progress"
 
 
-def test_results_are_shown_to_those_who_ask(birds: StoreClient, ask: Ask, script: Script) -> None:
+def test_results_are_included_on_request(birds: StoreClient, ask: Ask, script: Script) -> None:
     script.call(file_search=CALL).say("In trees.")
-    response = ask(**asked(script, birds), include=[RESULTS])
+    response = ask(**request_body(script, birds), include=[RESULTS])
     (first, second) = response["output"][0]["results"]
     assert (first["filename"], first["text"], first["attributes"]) == ("herons.txt", HERONS, {"kind": "bird"})
     assert first["score"] > second["score"]
@@ -115,52 +115,52 @@ def test_results_are_shown_to_those_who_ask(birds: StoreClient, ask: Ask, script
     assert stored["output"][0]["results"] == [first, second]
 
 
-def test_the_settings_of_the_tool_count(birds: StoreClient, api: Api, script: Script) -> None:
+def test_tool_settings_are_applied(birds: StoreClient, api: Api, script: Script) -> None:
     script.call(file_search=CALL).say("In trees.")
     trees = {"type": "eq", "key": "kind", "value": "tree"}
-    response = api.create(**asked(script, birds, filters=trees, max_num_results=1), include=[RESULTS])
+    response = api.create(**request_body(script, birds, filters=trees, max_num_results=1), include=[RESULTS])
     assert [one["filename"] for one in response["output"][0]["results"]] == ["oaks.txt"]
     assert response["tools"][0]["filters"] == trees
     assert response["tools"][0]["ranking_options"] == {"ranker": "auto", "score_threshold": 0.0}
 
 
-def test_a_threshold_leaves_out_what_fits_less(birds: StoreClient, api: Api, script: Script) -> None:
+def test_a_score_threshold_drops_weak_results(birds: StoreClient, api: Api, script: Script) -> None:
     script.call(file_search=CALL).say("In trees.")
     ranking = {
         "ranker": "auto",
         "score_threshold": 0.3,
         "hybrid_search": {"embedding_weight": 1.0, "text_weight": 1.0},
     }
-    response = api.create(**asked(script, birds, ranking_options=ranking), include=[RESULTS])
+    response = api.create(**request_body(script, birds, ranking_options=ranking), include=[RESULTS])
     assert [one["filename"] for one in response["output"][0]["results"]] == ["herons.txt"]
     assert response["tools"][0]["ranking_options"] == ranking
 
 
-def test_several_stores_are_searched_at_once(birds: StoreClient, api: Api, script: Script) -> None:
+def test_several_stores_are_searched_together(birds: StoreClient, api: Api, script: Script) -> None:
     other = StoreClient(api, api.post("/vector_stores", {"name": "More", "description": "About owls"}).json()["id"])
     other.add("owls.txt", "Owls nest where herons nest.")
     script.call(file_search=CALL).say("There.")
-    response = api.create(**asked(script, birds, other), include=[RESULTS])
+    response = api.create(**request_body(script, birds, other), include=[RESULTS])
     assert {one["filename"] for one in response["output"][0]["results"]} == {"herons.txt", "oaks.txt", "owls.txt"}
     told = script.bodies[0]["tools"][0]["function"]["description"]
     assert "Available: Library; More: About owls." in told
 
 
-def test_a_later_response_still_reads_what_was_found(birds: StoreClient, api: Api, script: Script) -> None:
+def test_a_later_response_reads_earlier_results(birds: StoreClient, api: Api, script: Script) -> None:
     script.call(file_search=CALL).say("In trees.").say("As I said.")
-    first = api.create(**asked(script, birds))
+    first = api.create(**request_body(script, birds))
     api.create(model=script.model, input="Sure?", previous_response_id=first["id"])
     told = [message for message in script.messages[2] if message["role"] == "tool"]
     assert HERONS in told[0]["content"]
 
 
-def test_a_search_that_fails_is_told_to_the_model(birds: StoreClient, ask: Ask, script: Script) -> None:
+def test_a_failed_search_is_reported_to_the_model(birds: StoreClient, ask: Ask, script: Script) -> None:
     with scope.every_team():
         Team.objects.filter(pk=birds.api.caller.team.pk).update(embedding_model="gone")
     birds.api.post(birds.path, {"name": "Still embedded with the old one"})
     rename(birds, "nobody-answers-for-this")
     script.call(file_search=CALL).say("I cannot look.")
-    response = ask(**asked(script, birds), include=[RESULTS])
+    response = ask(**request_body(script, birds), include=[RESULTS])
     assert (response["status"], response["output"][0]["status"]) == ("completed", "failed")
     assert "does not exist" in script.messages[1][-1]["content"]
 
@@ -170,30 +170,30 @@ def rename(store_client: StoreClient, model: str) -> None:
         VectorStore.objects.filter(pk=store_client.id).update(embedding_model=model)
 
 
-def test_a_call_without_queries_is_told_to_the_model(birds: StoreClient, api: Api, script: Script) -> None:
+def test_a_call_without_queries_is_reported_to_the_model(birds: StoreClient, api: Api, script: Script) -> None:
     script.call(file_search="{}").say("Sorry.")
-    response = api.create(**asked(script, birds))
+    response = api.create(**request_body(script, birds))
     assert response["output"][0]["status"] == "failed"
     assert "'queries' must be an array of strings" in script.messages[1][-1]["content"]
 
 
-def test_it_can_be_forced(birds: StoreClient, api: Api, script: Script) -> None:
+def test_tool_choice_forces_file_search(birds: StoreClient, api: Api, script: Script) -> None:
     script.call(file_search=CALL).say("In trees.")
-    api.create(**asked(script, birds), tool_choice={"type": "file_search"})
+    api.create(**request_body(script, birds), tool_choice={"type": "file_search"})
     assert script.bodies[0]["tool_choice"] == {"type": "function", "function": {"name": "file_search"}}
 
 
 @pytest.fixture
-def refused(api: Api, birds: StoreClient) -> Callable[[Json], tuple[int, str | None, str | None]]:
-    """Asks with a tool that is refused before any model is asked."""
+def rejection(api: Api, birds: StoreClient) -> Callable[[Json], tuple[int, str | None, str | None]]:
+    """Return a function that sends an invalid tool, which must be rejected before any upstream call."""
     return lambda given: error(
         api.post("/responses", {"model": "m", "input": "Hi", "tools": [{"type": "file_search", **given}]})
     )
 
 
-def test_what_cannot_be_searched_is_refused(birds: StoreClient, refused: Any, outsider: Api, script: Script) -> None:
-    assert refused({}) == (400, "tools[0].vector_store_ids", "missing_required_parameter")
-    assert refused({"vector_store_ids": []}) == (400, "tools[0].vector_store_ids", "empty_array")
-    assert refused({"vector_store_ids": ["v"], "max_num_results": 51})[1] == "tools[0].max_num_results"
+def test_an_unsearchable_store_is_rejected(birds: StoreClient, rejection: Any, outsider: Api, script: Script) -> None:
+    assert rejection({}) == (400, "tools[0].vector_store_ids", "missing_required_parameter")
+    assert rejection({"vector_store_ids": []}) == (400, "tools[0].vector_store_ids", "empty_array")
+    assert rejection({"vector_store_ids": ["v"], "max_num_results": 51})[1] == "tools[0].max_num_results"
     foreign = {"model": script.model, "input": "Hi", "tools": [tool(birds)]}
     assert error(outsider.post("/responses", foreign)) == (404, "tools[0].vector_store_ids", None)

@@ -1,4 +1,4 @@
-"""`/v1/files`: uploads, lists, single files, their content, their end; on disk, never whole in the web's memory."""
+"""`/v1/files`: upload, list, retrieve, content and deletion. Files are spooled to disk, never held in memory."""
 
 import hashlib
 import os
@@ -36,7 +36,7 @@ def upload(api: Api, content: Any = b"hello", name: str = "a.txt", **fields: str
 
 
 def make(api: Api, *names: str, **fields: str) -> list[dict[str, Any]]:
-    """Files of these names, oldest first."""
+    """Upload files of these names, oldest first."""
     return [ok(upload(api, name=name, **fields)) for name in names]
 
 
@@ -45,7 +45,7 @@ def ids(page: httpx2.Response) -> list[str]:
 
 
 def stored(file_id: str) -> Path:
-    """Where the bytes of a file are."""
+    """Return the path of a file's content."""
     return settings.STATE_DIR / "files" / file_id[-2:] / file_id
 
 
@@ -66,17 +66,17 @@ def expire(file_id: str) -> None:
 
 @pytest.fixture(params=["daphne", "uvicorn"])
 def each_api(request: pytest.FixtureRequest, http: httpx2.Client, caller: Caller) -> Api:
-    """The API on each of the servers."""
+    """Return the API on each of the web servers."""
     return Api(http, url=request.getfixturevalue(SERVERS[request.param]).url, caller=caller)
 
 
 SERVERS = {"daphne": "web", "uvicorn": "uvicorn_web"}
 
 
-# -- the whole way -----------------------------------------------------------------------------------------------------
+# -- round trips -------------------------------------------------------------------------------------------------------
 
 
-def test_the_sdk_makes_the_round_trip(client: OpenAI) -> None:
+def test_the_sdk_can_upload_read_and_delete_a_file(client: OpenAI) -> None:
     made = client.files.create(
         file=("notes.md", b"# Notes"),
         purpose="assistants",
@@ -92,7 +92,7 @@ def test_the_sdk_makes_the_round_trip(client: OpenAI) -> None:
     assert list(client.files.list()) == []
 
 
-def test_a_file_shows_exactly_what_the_wire_has(api: Api) -> None:
+def test_a_file_has_exactly_the_fields_of_the_api(api: Api) -> None:
     made = ok(upload(api))
     assert made.pop("id").startswith("file-")
     assert abs(made.pop("created_at") - time.time()) < 30
@@ -107,7 +107,7 @@ def test_a_file_shows_exactly_what_the_wire_has(api: Api) -> None:
     }
 
 
-def test_every_byte_comes_back(each_api: Api) -> None:
+def test_the_content_is_returned_unchanged(each_api: Api) -> None:
     content = os.urandom(3 * MIB + 1)
     made = ok(upload(each_api, content, "random.bin"))
     assert made["bytes"] == len(content)
@@ -117,7 +117,7 @@ def test_every_byte_comes_back(each_api: Api) -> None:
     assert found.sha256 == hashlib.sha256(content).hexdigest()
 
 
-def test_an_upload_need_not_say_how_long_it_is(each_api: Api) -> None:
+def test_an_upload_needs_no_content_length(each_api: Api) -> None:
     def body() -> Iterator[bytes]:
         yield b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nvision\r\n'
         yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="x.png"\r\n\r\n'
@@ -130,22 +130,22 @@ def test_an_upload_need_not_say_how_long_it_is(each_api: Api) -> None:
 
 
 @pytest.mark.parametrize("purpose", ["assistants", "batch", "fine-tune", "vision", "user_data", "evals"])
-def test_every_purpose_can_be_given(api: Api, purpose: str) -> None:
+def test_every_purpose_is_accepted(api: Api, purpose: str) -> None:
     assert ok(upload(api, purpose=purpose))["purpose"] == purpose
 
 
-def test_files_for_batches_expire_after_thirty_days_by_themselves(api: Api) -> None:
+def test_batch_files_expire_after_thirty_days_by_default(api: Api) -> None:
     made = ok(upload(api, purpose="batch"))
     assert made["expires_at"] == made["created_at"] + 30 * DAY
 
 
-def test_a_lifetime_can_be_asked_for(api: Api) -> None:
+def test_a_file_expires_after_the_requested_time(api: Api) -> None:
     lifetime = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "2592000"}
     made = ok(upload(api, **lifetime))
     assert made["expires_at"] == made["created_at"] + 2_592_000
 
 
-def test_two_uploads_at_once_do_not_mix(api: Api) -> None:
+def test_concurrent_uploads_do_not_mix(api: Api) -> None:
     contents = [bytes([number]) * MIB for number in range(6)]
     with ThreadPoolExecutor(max_workers=6) as threads:
         made = [ok(answer) for answer in threads.map(lambda content: upload(api, content, "same.bin"), contents)]
@@ -165,7 +165,7 @@ def test_two_uploads_at_once_do_not_mix(api: Api) -> None:
         ("a b.html", "text/html", "text/html", 'attachment; filename="a b.html"'),
     ],
 )
-def test_the_content_says_what_it_is(
+def test_the_content_has_its_type_and_file_name(
     api: Api, name: str, said: str | None, content_type: str, disposition: str
 ) -> None:
     part = (name, b"hello", said) if said else (name, b"hello")
@@ -177,7 +177,7 @@ def test_the_content_says_what_it_is(
     assert (answer.headers["content-length"], answer.content) == ("5", b"hello")
 
 
-def test_a_long_name_is_cut_but_keeps_its_ending(api: Api) -> None:
+def test_a_long_file_name_is_cut_but_keeps_its_extension(api: Api) -> None:
     made = ok(upload(api, name="n" * 300 + ".txt"))
     assert len(made["filename"]) == 255
     assert made["filename"].endswith(".txt")
@@ -186,7 +186,7 @@ def test_a_long_name_is_cut_but_keeps_its_ending(api: Api) -> None:
 # -- lists -------------------------------------------------------------------------------------------------------------
 
 
-def test_it_lists_the_newest_first(api: Api) -> None:
+def test_files_are_listed_newest_first(api: Api) -> None:
     made = make(api, "1", "2", "3")
     page = ok(api.get("/files"))
     assert page["data"] == made[::-1]
@@ -195,7 +195,7 @@ def test_it_lists_the_newest_first(api: Api) -> None:
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-def test_pages_make_up_the_whole_list(api: Api, order: str) -> None:
+def test_pages_cover_the_whole_list(api: Api, order: str) -> None:
     make(api, "1", "2", "3", "4", "5")
     whole = ids(api.get("/files", order=order))
     first = api.get("/files", order=order, limit=2)
@@ -206,19 +206,19 @@ def test_pages_make_up_the_whole_list(api: Api, order: str) -> None:
     assert ids(api.get("/files", order=order, limit=2, before=whole[4])) == whole[2:4]
 
 
-def test_the_sdk_walks_through_all_pages(client: OpenAI, api: Api) -> None:
+def test_the_sdk_follows_all_pages(client: OpenAI, api: Api) -> None:
     made = make(api, "1", "2", "3")
     assert [file.id for file in client.files.list(limit=1)] == [file["id"] for file in made[::-1]]
 
 
-def test_it_narrows_the_list_to_a_purpose(api: Api) -> None:
+def test_the_list_can_be_filtered_by_purpose(api: Api) -> None:
     [vision] = make(api, "1", purpose="vision")
     make(api, "2", purpose="evals")
     assert ids(api.get("/files", purpose="vision")) == [vision["id"]]
     assert ids(api.get("/files", purpose="batch")) == []
 
 
-def test_it_lists_files_in_a_fixed_number_of_queries(api: Api, caller: Caller) -> None:
+def test_listing_takes_a_fixed_number_of_queries(api: Api, caller: Caller) -> None:
     def queries() -> int:
         with scope.team(caller.team.pk), CaptureQueriesContext(connection) as asked:
             page = storage.list_files(team_id=caller.team.pk, purpose=None, page=PageRequest(limit=10_000))
@@ -244,7 +244,7 @@ QUERIES: list[tuple[dict[str, str], int, str | None, str | None]] = [
 
 
 @pytest.mark.parametrize(("query", "status", "param", "code"), QUERIES, ids=str)
-def test_a_bad_list_is_refused_by_name(
+def test_an_invalid_list_parameter_is_rejected_by_name(
     api: Api, query: dict[str, str], status: int, param: str | None, code: str | None
 ) -> None:
     assert error(api.get("/files", **query)) == (status, param, code)
@@ -291,7 +291,7 @@ TABLE: list[tuple[Form, str | None, str | None]] = [
 
 
 def multipart(form: Form) -> bytes:
-    """A form in the order in which it is given, repetitions and all."""
+    """Encode a form in the given order, including repeated fields."""
     body = b""
     for name, value in form:
         filename, content = value if isinstance(value, tuple) else (None, value.encode())
@@ -305,7 +305,7 @@ def post(api: Api, body: bytes, content_type: str = "multipart/form-data; bounda
 
 
 @pytest.mark.parametrize(("form", "param", "code"), TABLE, ids=lambda value: str(value)[:60])
-def test_bad_input_is_refused_by_name(api: Api, form: Form, param: str | None, code: str | None) -> None:
+def test_an_invalid_form_field_is_rejected_by_name(api: Api, form: Form, param: str | None, code: str | None) -> None:
     complete = (
         form
         if any(name.startswith(("purpose", "file")) for name, _ in form)
@@ -337,22 +337,22 @@ def test_bad_input_is_refused_by_name(api: Api, form: Form, param: str | None, c
         (multipart([(f"field{number}", "x") for number in range(2000)]), "multipart/form-data; boundary=b"),
     ],
 )
-def test_what_is_no_form_is_refused(api: Api, body: bytes, content_type: str) -> None:
+def test_a_body_that_is_no_form_is_rejected(api: Api, body: bytes, content_type: str) -> None:
     assert error(post(api, body, content_type)) == (400, None, "invalid_multipart")
 
 
 @pytest.mark.parametrize("body", [b"", b"--b--\r\n", b"nonsense"])
-def test_a_form_without_anything_has_no_file(api: Api, body: bytes) -> None:
+def test_an_empty_form_lacks_its_file(api: Api, body: bytes) -> None:
     assert error(post(api, body)) == (400, "file", "missing_required_parameter")
 
 
-def test_urls_know_their_methods(api: Api) -> None:
+def test_other_methods_are_not_allowed(api: Api) -> None:
     assert error(api.request("PUT", "/files"))[0] == 405
     assert error(api.request("POST", "/files/file-x", content=b""))[0] == 405
     assert error(api.request("DELETE", "/files/file-x/content"))[0] == 405
 
 
-def test_an_upload_that_breaks_off_leaves_nothing(each_api: Api, request: pytest.FixtureRequest) -> None:
+def test_an_aborted_upload_leaves_nothing(each_api: Api, request: pytest.FixtureRequest) -> None:
     url = httpx2.URL(str(each_api._url))
     head = (
         f"POST /v1/files HTTP/1.1\r\nHost: x\r\nAuthorization: {each_api.headers['Authorization']}\r\n"
@@ -363,11 +363,11 @@ def test_an_upload_that_breaks_off_leaves_nothing(each_api: Api, request: pytest
     assert ids(each_api.get("/files")) == []
 
 
-# -- who may -----------------------------------------------------------------------------------------------------------
+# -- permissions -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", ""), ("DELETE", ""), ("GET", "/content")])
-def test_another_teams_file_is_an_unknown_one(api: Api, outsider: Api, method: str, path: str) -> None:
+def test_another_teams_file_gets_the_404_of_an_unknown_id(api: Api, outsider: Api, method: str, path: str) -> None:
     [made] = make(api, "a.txt")
     foreign = outsider.request(method, f"/files/{made['id']}{path}")
     unknown = outsider.request(method, f"/files/file-unknown{path}")
@@ -376,13 +376,13 @@ def test_another_teams_file_is_an_unknown_one(api: Api, outsider: Api, method: s
     assert ok(api.get(f"/files/{made['id']}")) == made
 
 
-def test_another_teams_list_does_not_have_it(api: Api, outsider: Api) -> None:
+def test_files_are_not_listed_for_another_team(api: Api, outsider: Api) -> None:
     [made] = make(api, "a.txt")
     assert ids(outsider.get("/files")) == []
     assert error(outsider.get("/files", after=made["id"])) == (404, "after", None)
 
 
-def test_the_table_is_closed_to_a_query_that_names_no_team(api: Api) -> None:
+def test_a_query_without_team_scope_sees_no_files(api: Api) -> None:
     [made] = make(api, "a.txt")
     assert not File.objects.filter(pk=made["id"]).exists()
 
@@ -397,7 +397,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize(("method", "path", "needed"), REQUESTS)
-def test_a_key_needs_the_scope(make_api: MakeApi, method: str, path: str, needed: str) -> None:
+def test_requests_require_their_scope(make_api: MakeApi, method: str, path: str, needed: str) -> None:
     others = [name for name in ("files.read", "files.write", "responses.write") if name != needed]
     refused = make_api(scopes=others).request(method, path)
     assert error(refused) == (403, None, "insufficient_scope")
@@ -406,17 +406,17 @@ def test_a_key_needs_the_scope(make_api: MakeApi, method: str, path: str, needed
 
 
 @pytest.mark.parametrize(("method", "path", "_needed"), REQUESTS)
-def test_nobody_gets_in_without_a_key(
+def test_requests_without_a_key_are_rejected(
     http: httpx2.Client, web: WebProcess, method: str, path: str, _needed: str
 ) -> None:
     assert error(Api(http, url=web.url).request(method, path)) == (401, None, None)
     assert error(Api(http, url=web.url, secret="sk-wrong").request(method, path)) == (401, None, "invalid_api_key")
 
 
-# -- the end of a file -------------------------------------------------------------------------------------------------
+# -- deletion and expiry -----------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_file_is_gone_with_its_bytes(api: Api) -> None:
+def test_deleting_a_file_deletes_its_content(api: Api) -> None:
     [made] = make(api, "a.txt")
     assert stored(made["id"]).read_bytes() == b"hello"
     assert ok(api.delete(f"/files/{made['id']}")) == {"id": made["id"], "object": "file", "deleted": True}
@@ -425,7 +425,7 @@ def test_a_deleted_file_is_gone_with_its_bytes(api: Api) -> None:
     assert error(api.delete(f"/files/{made['id']}")) == (404, None, None)
 
 
-def test_a_deletion_leaves_a_line_in_the_audit(api: Api, caller: Caller) -> None:
+def test_a_deletion_is_audited(api: Api, caller: Caller) -> None:
     [made] = make(api, "a.txt")
     answer = api.delete(f"/files/{made['id']}")
     with scope.team(caller.team.pk):
@@ -435,14 +435,14 @@ def test_a_deletion_leaves_a_line_in_the_audit(api: Api, caller: Caller) -> None
     assert line.before["filename"] == "a.txt"
 
 
-def test_only_one_of_many_deletions_wins(api: Api) -> None:
+def test_only_one_of_concurrent_deletions_succeeds(api: Api) -> None:
     [made] = make(api, "a.txt")
     with ThreadPoolExecutor(max_workers=8) as threads:
         answers = list(threads.map(lambda _: api.delete(f"/files/{made['id']}").status_code, range(8)))
     assert sorted(answers) == [200] + [404] * 7
 
 
-def test_an_expired_file_is_unknown_at_once(api: Api) -> None:
+def test_an_expired_file_is_immediately_unknown(api: Api) -> None:
     expired, kept = make(api, "1", "2")
     expire(expired["id"])
     for method, path in [("GET", ""), ("GET", "/content"), ("DELETE", "")]:
@@ -451,7 +451,7 @@ def test_an_expired_file_is_unknown_at_once(api: Api) -> None:
     assert error(api.get("/files", after=expired["id"])) == (404, "after", None)
 
 
-def test_the_sweep_removes_expired_files_and_no_others(api: Api) -> None:
+def test_the_sweep_removes_only_expired_files(api: Api) -> None:
     expired, lasting, forever = make(api, "1")[0], make(api, "2", purpose="batch")[0], make(api, "3")[0]
     expire(expired["id"])
     assert eventually(lambda: storage.sweep_files() or row(expired["id"]) is None)
@@ -460,7 +460,7 @@ def test_the_sweep_removes_expired_files_and_no_others(api: Api) -> None:
     assert stored(lasting["id"]).exists()
 
 
-def test_what_a_process_left_half_stored_is_swept_after_a_day(api: Api) -> None:
+def test_a_half_stored_file_is_swept_after_a_day(api: Api) -> None:
     [made] = make(api, "1")
     change(made["id"], state=FileState.PENDING, sweep_at=now() + timedelta(hours=23))
     assert error(api.get(f"/files/{made['id']}")) == (404, None, None)
@@ -471,7 +471,7 @@ def test_what_a_process_left_half_stored_is_swept_after_a_day(api: Api) -> None:
     assert (stored(made["id"]).exists(), row(made["id"])) == (False, None)
 
 
-def test_bytes_that_cannot_be_removed_are_tried_again_later(api: Api) -> None:
+def test_a_failed_removal_of_content_is_retried_later(api: Api) -> None:
     [made] = make(api, "1")
     place = stored(made["id"])
     place.unlink()
@@ -487,7 +487,7 @@ def test_bytes_that_cannot_be_removed_are_tried_again_later(api: Api) -> None:
     assert (place.exists(), row(made["id"])) == (False, None)
 
 
-def test_a_file_whose_bytes_are_lost_is_an_error_and_no_empty_answer(api: Api) -> None:
+def test_lost_content_is_an_error_instead_of_an_empty_answer(api: Api) -> None:
     [made] = make(api, "1")
     stored(made["id"]).unlink()
     assert error(api.get(f"/files/{made['id']}/content"))[0] == 500

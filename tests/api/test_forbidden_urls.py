@@ -1,4 +1,4 @@
-"""URLs that lead where callers must not go, through every door of the API that takes a URL: one answer to all of them.
+"""URLs with forbidden targets, in every part of the API that takes a URL: all get the same answer.
 
 `tests/unit/test_egress.py` has more spellings, and names whose addresses change; here they come as callers send them.
 """
@@ -70,7 +70,7 @@ Door = Callable[[Api, str], str]
 
 
 def _said(answer: Any) -> str:
-    """The message of a refusal."""
+    """Return the message of a rejection."""
     assert answer.status_code == 400, answer.text
     message: str = answer.json()["error"]["message"]
     return message
@@ -89,14 +89,14 @@ DOORS: dict[str, Door] = {
 
 
 @pytest.mark.parametrize("door", list(DOORS))
-def test_every_spelling_gets_the_same_answer(api: Api, door: str) -> None:
+def test_every_forbidden_url_gets_the_same_answer(api: Api, door: str) -> None:
     said = {url: DOORS[door](api, url) for url in SPELLINGS}
     assert {url: message for url, message in said.items() if REFUSED not in message} == {}
 
 
 @pytest.mark.parametrize("part", [{"type": "input_image", "image_url": ""}, {"type": "input_file", "file_url": ""}])
-def test_images_and_files_get_it_too(api: Api, script: Script, part: dict[str, str]) -> None:
-    """Images by a model that fetches none itself: others get the URL."""
+def test_image_and_file_urls_get_the_same_answer(api: Api, script: Script, part: dict[str, str]) -> None:
+    # Images only for a model with `inline_images`: for others the URL is forwarded and not fetched.
     describe(script, inline_images=True)
     said = {}
     for url in OF_THE_WEB:
@@ -105,7 +105,7 @@ def test_images_and_files_get_it_too(api: Api, script: Script, part: dict[str, s
     assert {url: message for url, message in said.items() if REFUSED not in message} == {}
 
 
-def test_a_model_is_told_the_same_of_pages(reaching: Api, script: Script) -> None:
+def test_pages_of_a_web_search_get_the_same_error(reaching: Api, script: Script) -> None:
     script.then(calling(*[("open_page", json.dumps({"url": url})) for url in OF_THE_WEB])).say("Oh.")
     with search_server() as served:
         engine(reaching.caller.team, served)

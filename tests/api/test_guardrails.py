@@ -1,4 +1,4 @@
-"""Guardrails of teams: a hook or a moderation model looks at what goes in and what comes out."""
+"""Guardrails of teams: a hook or a moderation model checks input and output."""
 
 import uuid
 from collections.abc import Iterator
@@ -24,25 +24,25 @@ SECRET = "hook-secret"
 
 @pytest.fixture
 def hook() -> Iterator[Hook]:
-    """A hook on this machine."""
+    """Start a hook on this machine."""
     with running_hook() as running:
         yield running
 
 
 def guard(team: Team, **settings: Any) -> None:
-    """Hold the team's responses to this. Before its first request: what is found is remembered for a second."""
+    """Create the team's guardrail. Call this before its first request, as lookups are cached for a second."""
     with scope.every_team():
         Guardrail.objects.create(team=team, **settings)
 
 
 def decisions(api: Api) -> list[tuple[str, str, list[str]]]:
-    """Stage, verdict and categories of what was decided, in its order."""
+    """Return stage, verdict and categories of the decisions, oldest first."""
     with scope.team(api.caller.team.pk):
         rows = GuardrailDecision.objects.order_by("id")
         return list(rows.values_list("stage", "verdict", "categories"))
 
 
-def test_what_passes_is_as_without(reaching: Api, script: Script, hook: Hook) -> None:
+def test_content_that_passes_is_unchanged(reaching: Api, script: Script, hook: Hook) -> None:
     guard(reaching.caller.team, input_checker="hook", output_checker="hook", hook_url=hook.url, hook_secret=SECRET)
     hook.then(FINE, FINE)
     response = reaching.create(model=script.say("Hello.").model, input="Hi")
@@ -54,7 +54,7 @@ def test_what_passes_is_as_without(reaching: Api, script: Script, hook: Hook) ->
     assert decisions(reaching) == [("input", "passed", []), ("output", "passed", [])]
 
 
-def test_a_blocked_input_is_refused_before_anything_is_stored(reaching: Api, script: Script, hook: Hook) -> None:
+def test_a_blocked_input_stores_nothing(reaching: Api, script: Script, hook: Hook) -> None:
     guard(reaching.caller.team, input_checker="hook", hook_url=hook.url)
     hook.then(BAD)
     answer = reaching.post("/responses", {"model": script.model, "input": "My password is x."})
@@ -65,7 +65,7 @@ def test_a_blocked_input_is_refused_before_anything_is_stored(reaching: Api, scr
         assert not Response.objects.exists()
 
 
-def test_instructions_and_all_of_a_conversation_are_looked_at(reaching: Api, script: Script, hook: Hook) -> None:
+def test_instructions_and_the_whole_conversation_are_checked(reaching: Api, script: Script, hook: Hook) -> None:
     guard(reaching.caller.team, input_checker="hook", hook_url=hook.url)
     hook.then(FINE)
     items = [{"role": "user", "content": "Smuggled in."}]
@@ -74,7 +74,7 @@ def test_instructions_and_all_of_a_conversation_are_looked_at(reaching: Api, scr
     assert hook.asked[0]["text"] == "Be bad.\n\nSmuggled in.\n\nHi"
 
 
-def test_nothing_of_a_blocked_answer_is_streamed(reaching: Api, script: Script, hook: Hook) -> None:
+def test_a_blocked_output_is_never_streamed(reaching: Api, script: Script, hook: Hook) -> None:
     guard(reaching.caller.team, output_checker="hook", hook_url=hook.url)
     hook.then(BAD)
     events = reaching.events(model=script.say("The ", "secret.").model, input="Hi")
@@ -84,14 +84,14 @@ def test_nothing_of_a_blocked_answer_is_streamed(reaching: Api, script: Script, 
     assert decisions(reaching) == [("output", "blocked", ["secrets"])]
 
 
-def test_a_blocked_answer_is_an_error_for_those_who_wait(reaching: Api, script: Script, hook: Hook) -> None:
+def test_a_blocked_output_is_an_error_without_streaming(reaching: Api, script: Script, hook: Hook) -> None:
     guard(reaching.caller.team, output_checker="hook", hook_url=hook.url)
     hook.then(BAD)
     answer = reaching.post("/responses", {"model": script.say("The secret.").model, "input": "Hi"})
     assert error(answer)[::2] == (400, "content_policy_violation")
 
 
-def test_an_answer_that_passes_is_streamed_once_it_was_seen(reaching: Api, script: Script, hook: Hook) -> None:
+def test_an_output_that_passes_is_streamed_after_the_check(reaching: Api, script: Script, hook: Hook) -> None:
     guard(reaching.caller.team, output_checker="hook", hook_url=hook.url)
     hook.then(FINE)
     events = reaching.events(model=script.say("Hello ", "there.").model, input="Hi")
@@ -99,7 +99,7 @@ def test_an_answer_that_passes_is_streamed_once_it_was_seen(reaching: Api, scrip
     assert deltas == ["Hello ", "there."]
 
 
-def test_what_is_only_noted_goes_out_as_it_comes(reaching: Api, script: Script, hook: Hook) -> None:
+def test_flagged_output_is_streamed_immediately_if_only_logged(reaching: Api, script: Script, hook: Hook) -> None:
     settings = {"input_action": "score", "output_action": "score"}
     guard(reaching.caller.team, input_checker="hook", output_checker="hook", hook_url=hook.url, **settings)
     hook.then(BAD, BAD)
@@ -109,7 +109,7 @@ def test_what_is_only_noted_goes_out_as_it_comes(reaching: Api, script: Script, 
 
 
 @pytest.mark.parametrize("answer", [(500, {}), (200, {"allow": "maybe"}), (302, FINE)])
-def test_what_nobody_could_look_at_is_stopped(reaching: Api, script: Script, hook: Hook, answer: Any) -> None:
+def test_a_failed_check_blocks(reaching: Api, script: Script, hook: Hook, answer: Any) -> None:
     guard(reaching.caller.team, input_checker="hook", hook_url=hook.url)
     hook.then(answer[1], status=answer[0])
     refused = reaching.post("/responses", {"model": script.model, "input": "Hi"})
@@ -118,7 +118,7 @@ def test_what_nobody_could_look_at_is_stopped(reaching: Api, script: Script, hoo
     assert decisions(reaching) == [("input", "failed", [])]
 
 
-def test_where_it_fails_open_it_passes(reaching: Api, script: Script, hook: Hook) -> None:
+def test_a_failed_check_passes_if_the_guardrail_fails_open(reaching: Api, script: Script, hook: Hook) -> None:
     sides = {"input_checker": "hook", "output_checker": "hook"}
     guard(reaching.caller.team, **sides, hook_url=hook.url, fails_open=True)
     hook.then({}, {})
@@ -126,14 +126,14 @@ def test_where_it_fails_open_it_passes(reaching: Api, script: Script, hook: Hook
     assert [verdict for _, verdict, _ in decisions(reaching)] == ["failed", "failed"]
 
 
-def test_a_hook_at_a_forbidden_address_is_never_asked(api: Api, script: Script, hook: Hook) -> None:
+def test_a_hook_at_a_forbidden_address_is_never_called(api: Api, script: Script, hook: Hook) -> None:
     guard(api.caller.team, input_checker="hook", hook_url=hook.url)
     refused = api.post("/responses", {"model": script.model, "input": "Hi"})
     assert error(refused)[0] == 500
     assert hook.asked == []
 
 
-def test_a_moderation_model_judges_whatever_the_key_may(api: Api, script: Script, database: None) -> None:
+def test_a_guardrail_may_use_models_the_key_may_not(api: Api, script: Script, database: None) -> None:
     judges, app = ScriptedUpstream(), aiohttp.Application()
     app.router.add_post("/v1/moderations", judges.answer)
     with serving(app) as judges.url, judges.script() as judge:
@@ -147,7 +147,7 @@ def test_a_moderation_model_judges_whatever_the_key_may(api: Api, script: Script
 
 
 @pytest.mark.usefixtures("worker")
-def test_the_worker_looks_at_answers_in_the_background(reaching: Api, script: Script, database: None) -> None:
+def test_background_output_is_checked_by_the_worker(reaching: Api, script: Script, database: None) -> None:
     judges, app = ScriptedUpstream(), aiohttp.Application()
     app.router.add_post("/v1/moderations", judges.answer)
     with serving(app) as judges.url, judges.script() as judge:
@@ -161,7 +161,7 @@ def test_the_worker_looks_at_answers_in_the_background(reaching: Api, script: Sc
     assert decisions(reaching) == [("output", "blocked", [])]
 
 
-def test_a_client_that_leaves_meanwhile_changes_nothing(reaching: Api, script: Script, hook: Hook) -> None:
+def test_a_disconnect_during_a_check_changes_nothing(reaching: Api, script: Script, hook: Hook) -> None:
     guard(reaching.caller.team, output_checker="hook", hook_url=hook.url)
     hook.then(BAD)
     gate = Gate()
@@ -172,13 +172,13 @@ def test_a_client_that_leaves_meanwhile_changes_nothing(reaching: Api, script: S
     eventually(lambda: decisions(reaching) == [("output", "blocked", ["secrets"])], seconds=10)
 
 
-def test_the_guardrail_of_another_team_is_nobody_elses(outsider: Api, api: Api, script: Script, hook: Hook) -> None:
+def test_a_guardrail_applies_only_to_its_team(outsider: Api, api: Api, script: Script, hook: Hook) -> None:
     guard(outsider.caller.team, input_checker="hook", hook_url=hook.url)
     assert api.create(model=script.say("Hello.").model, input="Hi")["status"] == "completed"
     assert hook.asked == []
 
 
-def test_chat_completions_cannot_get_around_it(api: Api, script: Script, hook: Hook) -> None:
+def test_chat_completions_are_checked_as_well(api: Api, script: Script, hook: Hook) -> None:
     guard(api.caller.team, output_checker="hook", hook_url=hook.url)
     body = {"model": script.model, "messages": [{"role": "user", "content": "Hi"}]}
     for streamed in (False, True):

@@ -1,4 +1,4 @@
-"""The probes: `/livez`, `/readyz`, `/version`, `/metrics`."""
+"""Probes: `/livez`, `/readyz`, `/version`, `/metrics`."""
 
 import time
 
@@ -9,21 +9,21 @@ from django.conf import settings
 from tests.support.web import WebProcess
 
 
-def test_it_lives(web: WebProcess, http: httpx2.Client) -> None:
+def test_livez_succeeds(web: WebProcess, http: httpx2.Client) -> None:
     answer = http.get(f"{web.url}/livez")
     assert (answer.status_code, answer.json()) == (200, {"status": "live"})
 
 
-def test_it_is_ready(web: WebProcess, http: httpx2.Client) -> None:
+def test_readyz_succeeds(web: WebProcess, http: httpx2.Client) -> None:
     answer = http.get(f"{web.url}/readyz")
     assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
 
 
-def test_it_says_its_version(web: WebProcess, http: httpx2.Client) -> None:
+def test_version_is_reported(web: WebProcess, http: httpx2.Client) -> None:
     assert http.get(f"{web.url}/version").json() == {"version": settings.VERSION}
 
 
-def test_it_counts(web: WebProcess, http: httpx2.Client) -> None:
+def test_metrics_count_requests(web: WebProcess, http: httpx2.Client) -> None:
     answer = http.get(f"{web.url}/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")
@@ -31,7 +31,7 @@ def test_it_counts(web: WebProcess, http: httpx2.Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/version", "/metrics"])
-def test_probes_need_no_key_and_change_nothing(web: WebProcess, http: httpx2.Client, path: str) -> None:
+def test_probes_need_no_key_and_allow_only_get(web: WebProcess, http: httpx2.Client, path: str) -> None:
     assert http.post(f"{web.url}{path}").status_code in {403, 405}
 
 
@@ -46,7 +46,7 @@ def test_probes_need_no_key_and_change_nothing(web: WebProcess, http: httpx2.Cli
         ),
     ],
 )
-def test_it_is_not_ready_without_its_servers(variables: dict[str, str], reason: str, http: httpx2.Client) -> None:
+def test_readyz_fails_without_a_required_server(variables: dict[str, str], reason: str, http: httpx2.Client) -> None:
     process = WebProcess(**variables)
     try:
         answer = _first_answer(process, http)

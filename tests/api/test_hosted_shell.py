@@ -1,4 +1,4 @@
-"""The hosted shell: commands of models run in a real sandbox, in the items and events of the wire."""
+"""Hosted shell: commands of models run in a real sandbox; their items and events match the API."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def ask(api: Api, script: Script, **body: Any) -> list[dict[str, Any]]:
     return output
 
 
-def test_it_runs_commands_one_after_the_other(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_commands_run_in_order(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(shell=commands("echo hello > a.txt", "cat a.txt; echo no >&2; exit 3")).say("Done.")
     call, output, message = ask(api, script)
     container = call["environment"]["container_id"]
@@ -40,7 +40,7 @@ def test_it_runs_commands_one_after_the_other(api: Api, script: Script, sandbox:
     assert orjson.loads(script.messages[1][-1]["content"])[1]["stdout"] == "hello\n"
 
 
-def test_the_stream_has_the_events_of_the_grammar(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_the_stream_has_the_documented_events(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(shell=commands("echo hello")).say("Done.")
     events = api.events(model=script.model, input="Go.", tools=[TOOL])
     assert [kind.removeprefix("response.") for kind in types(events)][2:11] == [
@@ -59,7 +59,7 @@ def test_the_stream_has_the_events_of_the_grammar(api: Api, script: Script, sand
     assert events[9]["output"] == events[10]["item"]["output"]
 
 
-def test_later_responses_read_it_and_go_on_in_its_container(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_a_later_response_reads_the_output_and_reuses_the_container(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(shell=commands("echo 42 > n.txt")).say("Kept.")
     first = api.create(model=script.model, input="Keep it.", tools=[TOOL])
     script.call(shell=commands("cat n.txt")).say("It is 42.")
@@ -67,7 +67,7 @@ def test_later_responses_read_it_and_go_on_in_its_container(api: Api, script: Sc
     assert output["output"][0]["stdout"] == "42\n"
 
 
-def test_limits_of_the_model_are_kept(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_limits_set_by_the_model_are_enforced(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(shell=commands("yes", timeout_ms=300, max_output_length=10)).say("Done.")
     _, output, _ = ask(api, script)
     [one] = output["output"]
@@ -75,7 +75,7 @@ def test_limits_of_the_model_are_kept(api: Api, script: Script, sandbox: Sandbox
     assert output["max_output_length"] == 10
 
 
-def test_it_shares_a_container_with_the_code_interpreter(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_shell_and_code_interpreter_share_a_container(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(shell=commands("echo 42 > n.txt"))
     script.call(code_interpreter='{"code":"int(open(\\"n.txt\\").read())"}').say("It is 42, as n.txt says.")
     both = [TOOL, {"type": "code_interpreter", "container": {"type": "auto"}}]
@@ -85,7 +85,7 @@ def test_it_shares_a_container_with_the_code_interpreter(api: Api, script: Scrip
     assert message["content"][0]["annotations"][0]["filename"] == "n.txt"
 
 
-def test_a_container_can_be_named_and_goes_on_in_the_background(
+def test_a_named_container_is_used_in_the_background(
     api: Api, script: Script, sandbox: Sandbox, worker: WorkerProcess
 ) -> None:
     container = ok(api.post("/containers", {"name": "work"}))["id"]
@@ -97,7 +97,7 @@ def test_a_container_can_be_named_and_goes_on_in_the_background(
     assert output["output"][0]["stdout"] == "/mnt/data\n"
 
 
-def test_calls_of_no_use_are_answered(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_invalid_calls_are_answered_with_an_error(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(shell='{"commands":"ls"}').say("Done.")
     _, output, _ = ask(api, script)
     assert output["output"][0]["stderr"] == "error: 'commands' must be an array of strings"
@@ -116,7 +116,7 @@ def test_calls_of_no_use_are_answered(api: Api, script: Script, sandbox: Sandbox
         ),
     ],
 )
-def test_what_cannot_be_had_is_refused_by_name(
+def test_an_unavailable_environment_is_rejected_by_name(
     environment: Any, status: int, param: str, api: Api, script: Script, sandbox: Sandbox
 ) -> None:
     tools = [{"type": "shell", "environment": environment}]

@@ -1,4 +1,4 @@
-"""`POST /v1/images/generations` and `…/edits`: checked, routed, passed on, and written to the ledger."""
+"""`POST /v1/images/generations` and `…/edits`: validation, routing, forwarding and usage records."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,8 +21,8 @@ MASK = b"\x89PNG\r\n\x1a\nmask"
 
 
 @pytest.fixture
-def drawing(database: None) -> Iterator[ImageServer]:
-    """A server of images, which answers for the model `painter` and its own address."""
+def images(database: None) -> Iterator[ImageServer]:
+    """Start an image server that serves the model `painter` and one named after its address."""
     with image_server() as running:
         services.add_upstream(name=running.url, base_url=running.url, models=[model_of(running)])
         yield running
@@ -38,23 +38,30 @@ def edit(api: Api, fields: dict[str, str], *files: tuple[str, bytes]) -> httpx2.
     return api.request("POST", "/images/edits", data=fields, files=parts)
 
 
-def test_it_passes_on_what_was_sent_and_what_came(api: Api, drawing: ImageServer) -> None:
-    drawing.draw("QUJD")
-    body = {"model": model_of(drawing), "prompt": "A cat", "n": 1, "size": "auto", "quality": "hd", "style": "vivid"}
+def test_request_and_answer_are_forwarded(api: Api, images: ImageServer) -> None:
+    images.draw("QUJD")
+    body = {
+        "model": model_of(images),
+        "prompt": "A cat",
+        "n": 1,
+        "size": "auto",
+        "quality": "hd",
+        "style": "vivid",
+    }
     answer = ok(api.post("/images/generations", {**body, "user": None}))
     assert answer == {"created": 1, "data": [{"b64_json": "QUJD"}], "usage": USAGE}
-    assert [(one.path, one.fields) for one in drawing.asked] == [("/images/generations", body)]
+    assert [(one.path, one.fields) for one in images.asked] == [("/images/generations", body)]
     with scope.team(api.caller.team.pk):
         row = UsageRecord.objects.get()
     assert (row.endpoint, row.input_tokens, row.output_tokens, row.estimated) == ("images", 7, 40, False)
 
 
-def test_an_edit_is_a_form(api: Api, drawing: ImageServer) -> None:
-    drawing.draw("QUJD")
-    fields = {"model": model_of(drawing), "prompt": "A hat", "n": "1", "input_fidelity": "high"}
+def test_an_edit_is_sent_as_a_form(api: Api, images: ImageServer) -> None:
+    images.draw("QUJD")
+    fields = {"model": model_of(images), "prompt": "A hat", "n": "1", "input_fidelity": "high"}
     answer = edit(api, fields, ("image", CAT), ("image", CAT), ("mask", MASK))
     assert ok(answer)["data"] == [{"b64_json": "QUJD"}]
-    [asked] = drawing.asked
+    [asked] = images.asked
     assert (asked.path, asked.fields) == ("/images/edits", fields)
     assert asked.files == [
         ("image[]", "image/png", CAT),
@@ -63,21 +70,21 @@ def test_an_edit_is_a_form(api: Api, drawing: ImageServer) -> None:
     ]
 
 
-def test_the_team_has_a_model_for_those_who_name_none(api: Api, drawing: ImageServer) -> None:
-    drawing.draw()
+def test_the_teams_image_model_is_the_default(api: Api, images: ImageServer) -> None:
+    images.draw()
     with scope.every_team():
-        Team.objects.filter(pk=api.caller.team.pk).update(image_model=model_of(drawing))
+        Team.objects.filter(pk=api.caller.team.pk).update(image_model=model_of(images))
     ok(api.post("/images/generations", {"prompt": "A cat"}))
-    assert drawing.asked[0].fields == {"prompt": "A cat", "model": model_of(drawing)}
+    assert images.asked[0].fields == {"prompt": "A cat", "model": model_of(images)}
 
 
-def test_without_any_model_it_says_what_to_configure(api: Api) -> None:
+def test_a_missing_image_model_is_reported_with_its_setting(api: Api) -> None:
     answer = api.post("/images/generations", {"prompt": "A cat"})
     assert error(answer) == (400, "model", "unsupported_value")
     assert "IMAGE_MODEL" in answer.json()["error"]["message"]
 
 
-def test_a_server_without_the_endpoint_is_said_to_have_none(api: Api, database: None) -> None:
+def test_an_upstream_without_the_endpoint_is_reported(api: Api, database: None) -> None:
     with serving(aiohttp.Application()) as url:
         services.add_upstream(name=url, base_url=url, models=[url])
         answer = api.post("/images/generations", {"model": url, "prompt": "A cat"})
@@ -96,32 +103,32 @@ def test_a_server_without_the_endpoint_is_said_to_have_none(api: Api, database: 
         ({"prompt": "A cat", "sise": "auto"}, "sise", "unknown_parameter"),
     ],
 )
-def test_bad_requests_are_refused(api: Api, body: dict[str, Any], param: str, code: str) -> None:
+def test_invalid_parameters_are_rejected(api: Api, body: dict[str, Any], param: str, code: str) -> None:
     assert error(api.post("/images/generations", {"model": "m", **body})) == (400, param, code)
 
 
 @pytest.mark.parametrize(
     ("files", "param"), [([], "image"), ([("image", b"")], "image"), ([("image", CAT), ("photo", CAT)], "photo")]
 )
-def test_bad_forms_are_refused(api: Api, files: list[tuple[str, bytes]], param: str) -> None:
+def test_invalid_forms_are_rejected(api: Api, files: list[tuple[str, bytes]], param: str) -> None:
     answer = edit(api, {"model": "m", "prompt": "A hat"}, *(files or [("mask", MASK)]))
     assert error(answer)[:2] == (400, param)
 
 
-def test_the_key_needs_the_scope(make_api: MakeApi) -> None:
+def test_generating_requires_its_scope(make_api: MakeApi) -> None:
     api = make_api(scopes=["responses.write"])
     assert error(api.post("/images/generations", {"model": "m", "prompt": "A cat"}))[0] == 403
 
 
-def test_a_model_of_others_does_not_exist(outsider: Api, make_api: MakeApi, drawing: ImageServer) -> None:
+def test_another_teams_model_is_not_found(outsider: Api, make_api: MakeApi, images: ImageServer) -> None:
     api = make_api(allowed_models=["another"])
-    body = {"model": model_of(drawing), "prompt": "A cat"}
+    body = {"model": model_of(images), "prompt": "A cat"}
     assert error(api.post("/images/generations", body))[1:] == ("model", "model_not_found")
-    drawing.draw()
+    images.draw()
     ok(outsider.post("/images/generations", body))
 
 
-def test_the_sdk_gets_pictures_from_the_demo(client: OpenAI, database: None) -> None:
+def test_the_sdk_gets_images_from_the_demo(client: OpenAI, database: None) -> None:
     with serving(create_app()) as url:
         services.add_upstream(name=url, base_url=url, models=["demo-image"])
         made = client.images.generate(model="demo-image", prompt="A cat")

@@ -1,4 +1,4 @@
-"""`include`: what is shown of a response's items to those who ask, on creation and when they are read."""
+"""`include`: fields of a response's items that are shown on request, on creation and on retrieval."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ RESULTS = "file_search_call.results"
 
 
 def image_url(item: dict[str, Any]) -> str | None:
-    """The URL of the image in `SEEN`."""
+    """Return the URL of the image in an item."""
     found: str | None = item["content"][1]["image_url"]
     return found
 
 
 def with_output(api: Api, response_id: str, item: dict[str, Any]) -> None:
-    """Puts an item into a response's output, as a run does that searches files."""
+    """Add an item to a response's output, as a run with file search would."""
     team_id = api.caller.team.pk
     with scope.team(team_id):
         row = Item.objects.create(team_id=team_id, id=item["id"], type=item["type"], body=item)
@@ -40,25 +40,25 @@ def with_output(api: Api, response_id: str, item: dict[str, Any]) -> None:
         {"include": [RESULTS, IMAGES]},
     ],
 )
-def test_the_bytes_of_an_image_are_listed_for_those_who_ask(api: Api, script: Script, query: dict[str, Any]) -> None:
+def test_image_data_is_listed_on_request(api: Api, script: Script, query: dict[str, Any]) -> None:
     response_id = api.create(model=script.say("A cat.").model, input=[SEEN])["id"]
     (plain,), (asked,) = api.input_items(response_id), api.input_items(response_id, **query)
     assert (image_url(plain), image_url(asked)) == (None, PIXEL)
 
 
-def test_an_image_by_url_is_listed_with_it(api: Api, script: Script) -> None:
+def test_an_image_url_is_always_listed(api: Api, script: Script) -> None:
     item = {**SEEN, "content": [SEEN["content"][0], {**IMAGE, "image_url": "https://example.com/a.png"}]}
     response_id = api.create(model=script.say("A cat.").model, input=[item])["id"]
     assert image_url(api.input_items(response_id)[0]) == "https://example.com/a.png"
 
 
-def test_the_model_sees_in_a_chain_what_is_not_listed(api: Api, script: Script) -> None:
+def test_a_model_sees_images_that_are_not_listed(api: Api, script: Script) -> None:
     first = api.create(model=script.say("A cat.").model, input=[SEEN])
     api.create(model=script.say("Sure.").model, input="Sure?", previous_response_id=first["id"])
     assert script.messages[1][0]["content"][1]["image_url"]["url"] == PIXEL
 
 
-def test_results_are_retrieved_by_those_who_ask(api: Api, script: Script) -> None:
+def test_results_are_retrieved_on_request(api: Api, script: Script) -> None:
     response_id = api.create(model=script.say("Hello").model, input="Hi")["id"]
     with_output(api, response_id, SAMPLES["fs_1"])
     plain = api.retrieve(response_id)["output"][1]
@@ -67,7 +67,7 @@ def test_results_are_retrieved_by_those_who_ask(api: Api, script: Script) -> Non
     assert asked == SAMPLES["fs_1"]
 
 
-def test_what_the_request_included_is_shown_again(api: Api, script: Script) -> None:
+def test_includes_of_the_request_apply_to_later_reads(api: Api, script: Script) -> None:
     response_id = api.create(model=script.say("Hello").model, input=[SEEN], include=[RESULTS, IMAGES])["id"]
     with_output(api, response_id, SAMPLES["fs_1"])
     assert api.retrieve(response_id)["output"][1] == SAMPLES["fs_1"]
@@ -77,7 +77,7 @@ def test_what_the_request_included_is_shown_again(api: Api, script: Script) -> N
 
 @pytest.mark.parametrize("path", ["/responses/{}", "/responses/{}/input_items"])
 @pytest.mark.parametrize("name", ["include", "include[]"])
-def test_it_names_what_can_be_included(api: Api, script: Script, path: str, name: str) -> None:
+def test_an_unknown_include_is_rejected_with_the_known_ones(api: Api, script: Script, path: str, name: str) -> None:
     response_id = api.create(model=script.say("Hello").model, input="Hi")["id"]
     answer = api.get(path.format(response_id), **{name: f"{IMAGES},everything"})
     assert error(answer) == (400, "include", "invalid_value")
@@ -85,7 +85,7 @@ def test_it_names_what_can_be_included(api: Api, script: Script, path: str, name
     assert message.startswith("Invalid value: 'everything'. Supported values are: 'file_search_call.results', ")
 
 
-def test_a_replay_shows_what_was_sent(api: Api, script: Script) -> None:
+def test_include_is_rejected_for_a_replay(api: Api, script: Script) -> None:
     response_id = api.create(model=script.say("Hello").model, input="Hi")["id"]
     answer = api.get(f"/responses/{response_id}", stream="true", include=RESULTS)
     assert error(answer) == (400, "include", "unsupported_parameter")

@@ -14,7 +14,7 @@ ASKED = {"role": "user", "content": "Well?"}
 
 
 def said(role: str, content: str) -> dict[str, str]:
-    """A message of a chat."""
+    """Return a chat message."""
     return {"role": role, "content": content}
 
 
@@ -27,7 +27,7 @@ def output(number: int, content: Any = "a cat") -> dict[str, Any]:
 
 
 def completion(**message: Any) -> Answer:
-    """A body that is no stream."""
+    """Return an answer that is not streamed."""
     return whole({"choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}]})
 
 

@@ -1,4 +1,4 @@
-"""`POST /v1/responses/input_tokens`: an estimate of four characters a token over what would be sent."""
+"""`POST /v1/responses/input_tokens`: an estimate of four characters per token over what would be sent."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ PNG = "data:image/png;base64," + "A" * 4000
 
 
 def count(api: Api, **body: Any) -> int:
-    """The tokens that are counted for a body."""
+    """Return the token count of a body."""
     answer = ok(api.post("/responses/input_tokens", body))
     assert answer.keys() == {"object", "input_tokens"}
     assert answer["object"] == "response.input_tokens"
@@ -26,21 +26,21 @@ def count(api: Api, **body: Any) -> int:
 
 
 def image(**more: Any) -> list[dict[str, Any]]:
-    """An input that is one image."""
+    """Return an input of one image."""
     return [{"role": "user", "content": [{"type": "input_image", "image_url": PNG, **more}]}]
 
 
 @pytest.mark.parametrize(("given", "tokens"), [("", 0), ("a", 1), ("abcd", 1), ("abcde", 2), ("Grüße", 2)])
-def test_four_characters_are_a_token(api: Api, given: str, tokens: int) -> None:
+def test_four_characters_count_as_a_token(api: Api, given: str, tokens: int) -> None:
     assert count(api, input=given) == tokens
 
 
 @pytest.mark.parametrize("body", [{}, {"input": None, "model": None, "tools": None, "conversation": None}])
-def test_of_nothing_there_is_nothing_to_count(api: Api, body: dict[str, Any]) -> None:
+def test_an_empty_body_has_no_tokens(api: Api, body: dict[str, Any]) -> None:
     assert count(api, **body) == 0
 
 
-def test_a_text_counts_like_the_message_that_it_stands_for(api: Api) -> None:
+def test_a_string_counts_like_its_message(api: Api) -> None:
     parts = [{"type": "input_text", "text": "twelve "}, {"type": "input_text", "text": "chars"}]
     assert count(api, input=[{"role": "user", "content": parts}]) == count(api, input="twelve chars") == 3
 
@@ -55,7 +55,7 @@ def test_calls_count_with_their_names_and_outputs(api: Api) -> None:
     assert count(api, input=[call, output]) == len("look" + "{}" + "a red car!") // 4
 
 
-def test_reasoning_counts_nothing_as_it_is_not_sent_again(api: Api) -> None:
+def test_reasoning_that_is_not_sent_again_counts_nothing(api: Api) -> None:
     reasoning = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm. " * 100}]}
     assert count(api, input=[reasoning, {"role": "user", "content": "abcd"}]) == 1
 
@@ -65,28 +65,28 @@ def test_an_image_counts_by_its_detail_and_not_by_its_bytes(api: Api) -> None:
     assert count(api, input=image(detail="low")) == 85
 
 
-def test_the_definitions_of_tools_count(api: Api) -> None:
+def test_tool_definitions_count(api: Api) -> None:
     assert count(api, tools=[LOOK]) == -(-len(LOOK_AS_SENT) // 4)
 
 
-def test_only_the_tools_that_the_model_would_see_count(api: Api) -> None:
+def test_only_tools_offered_to_the_model_count(api: Api) -> None:
     other = {"type": "function", "name": "listen", "description": "Listens " * 100}
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]}
     assert count(api, tools=[LOOK, other], tool_choice=allowed) == count(api, tools=[LOOK])
     assert count(api, tools=[LOOK, other]) > count(api, tools=[LOOK]) + 200
 
 
-def test_the_schema_of_the_format_counts(api: Api) -> None:
+def test_the_schema_of_the_text_format_counts(api: Api) -> None:
     assert count(api, text={"format": {"type": "text"}}) == 0
     assert count(api, text={"format": FORMAT}) > 10
 
 
-def test_what_has_no_words_costs_nothing(api: Api) -> None:
+def test_items_without_text_count_nothing(api: Api) -> None:
     more = {"reasoning": {"effort": "low"}, "parallel_tool_calls": False, "truncation": "disabled"}
     assert count(api, input="abcd", **more) == 1
 
 
-def test_the_chain_before_it_counts(api: Api, script: Script) -> None:
+def test_the_previous_chain_counts(api: Api, script: Script) -> None:
     script.say("four").say("more")
     first = api.create(model=script.model, input="12345678", instructions="Not inherited by anyone.")
     second = api.create(model=script.model, input="abcd", previous_response_id=first["id"])
@@ -96,13 +96,13 @@ def test_the_chain_before_it_counts(api: Api, script: Script) -> None:
     assert count(api, input=[*spelled_out, {"role": "user", "content": "1234"}]) == 6
 
 
-def test_references_count_as_what_they_point_at(api: Api, script: Script) -> None:
+def test_references_count_like_their_items(api: Api, script: Script) -> None:
     script.say("four more")
     response = api.create(model=script.model, input="Hi")
     assert count(api, input=[{"type": "item_reference", "id": response["output"][0]["id"]}]) == 3
 
 
-def test_nothing_is_stored_and_nobody_is_asked(api: Api, script: Script) -> None:
+def test_counting_stores_nothing_and_calls_no_upstream(api: Api, script: Script) -> None:
     script.say("four")
     first = api.create(model=script.model, input="abcd")
     assert count(api, model=script.model, previous_response_id=first["id"], input="efgh") == 3
@@ -113,7 +113,7 @@ def test_nothing_is_stored_and_nobody_is_asked(api: Api, script: Script) -> None
     assert len(script.bodies) == 1
 
 
-def test_the_sdk_counts(client: OpenAI, script: Script) -> None:
+def test_the_sdk_can_count(client: OpenAI, script: Script) -> None:
     counted = client.responses.input_tokens.count(model=script.model, input="abcdefgh", instructions="abcd")
     assert (counted.object, counted.input_tokens) == ("response.input_tokens", 3)
 
@@ -140,18 +140,18 @@ BAD: list[tuple[dict[str, Any], tuple[str | None, str | None]]] = [
 
 
 @pytest.mark.parametrize(("body", "expected"), BAD)
-def test_bad_input_is_refused_as_for_a_response(
+def test_invalid_input_is_rejected_as_for_a_response(
     api: Api, body: dict[str, Any], expected: tuple[str | None, str | None]
 ) -> None:
     assert error(api.post("/responses/input_tokens", body)) == (400, *expected)
 
 
-def test_a_slip_in_a_name_gets_a_hint(api: Api) -> None:
+def test_a_misspelled_parameter_gets_a_suggestion(api: Api) -> None:
     answer = api.post("/responses/input_tokens", {"instruction": "Hi"})
     assert answer.json()["error"]["message"] == "Unknown parameter: 'instruction'. Did you mean 'instructions'?"
 
 
-def test_another_teams_response_is_unknown(api: Api, outsider: Api, script: Script) -> None:
+def test_another_teams_response_is_not_found(api: Api, outsider: Api, script: Script) -> None:
     script.say("Hello")
     theirs = api.create(model=script.model, input="Hi")["id"]
     foreign, unknown = (
@@ -161,7 +161,7 @@ def test_another_teams_response_is_unknown(api: Api, outsider: Api, script: Scri
     assert foreign.text.replace(theirs, "resp_unknown") == unknown.text
 
 
-def test_another_teams_item_is_unknown(api: Api, outsider: Api, script: Script) -> None:
+def test_another_teams_item_is_not_found(api: Api, outsider: Api, script: Script) -> None:
     script.say("Hello")
     theirs = api.create(model=script.model, input="Hi")["output"][0]["id"]
     foreign, unknown = (
@@ -172,14 +172,14 @@ def test_another_teams_item_is_unknown(api: Api, outsider: Api, script: Script) 
     assert foreign.text.replace(theirs, "msg_unknown") == unknown.text
 
 
-def test_a_response_that_was_not_stored_is_unknown(api: Api, script: Script) -> None:
+def test_an_unstored_response_is_not_found(api: Api, script: Script) -> None:
     script.say("Hello")
     response = api.create(model=script.model, input="Hi", store=False)
     answer = api.post("/responses/input_tokens", {"previous_response_id": response["id"]})
     assert error(answer) == (400, "previous_response_id", "previous_response_not_found")
 
 
-def test_a_response_that_still_runs_cannot_be_counted(api: Api, script: Script) -> None:
+def test_a_running_response_cannot_be_counted(api: Api, script: Script) -> None:
     gate = Gate()
     script.then(stream(gate))
     with api.stream(model=script.model, input="Hi") as live:
@@ -190,20 +190,20 @@ def test_a_response_that_still_runs_cannot_be_counted(api: Api, script: Script) 
         gate.open()
 
 
-def test_a_model_that_is_named_must_be_one_that_the_key_may_use(make_api: MakeApi) -> None:
+def test_a_model_the_key_may_not_use_is_not_found(make_api: MakeApi) -> None:
     api = make_api(allowed_models=["other"])
     answer = api.post("/responses/input_tokens", {"model": "mine", "input": "Hi"})
     assert error(answer) == (400, "model", "model_not_found")
     assert count(api, input="Hi") == 1
 
 
-def test_it_asks_for_the_scope_of_creating(make_api: MakeApi) -> None:
+def test_counting_requires_the_scope_to_create(make_api: MakeApi) -> None:
     refused = make_api(scopes=["responses.read"]).post("/responses/input_tokens", {"input": "Hi"})
     assert error(refused) == (403, None, "insufficient_scope")
     assert count(make_api(scopes=["responses.write"]), input="Hi") == 1
 
 
-def test_it_asks_for_a_key_and_for_a_post(api: Api) -> None:
+def test_a_key_and_the_post_method_are_required(api: Api) -> None:
     answer = api.post("/responses/input_tokens", {"input": "Hi"}, {"Authorization": "Bearer sk-wrong"})
     assert error(answer) == (401, None, "invalid_api_key")
     assert error(api.get("/responses/input_tokens")) == (405, None, "method_not_supported")
