@@ -109,7 +109,7 @@ async def test_it_answers_questions_about_known_facts(demo: Demo, asked: str, fa
 
 async def test_it_remembers_a_name_from_the_history(demo: Demo) -> None:
     history = turns("Hello, my name is Ada and I like tea.", "Noted.", "What's my name?")
-    assert await demo.ask(history) == "Your name is Ada, as you instructed this demo earlier."
+    assert await demo.ask(history) == "Your name is Ada, as you told this demo earlier."
 
 
 async def test_it_remembers_the_latest_of_several_names(demo: Demo) -> None:
@@ -123,7 +123,7 @@ async def test_it_remembers_other_facts_from_the_history(demo: Demo) -> None:
 
 
 async def test_it_admits_not_knowing_missing_facts(demo: Demo) -> None:
-    assert "have not instructed this demo your name" in await demo.ask("What is my name?")
+    assert "have not told this demo your name" in await demo.ask("What is my name?")
 
 
 async def test_it_acknowledges_a_name(demo: Demo) -> None:
