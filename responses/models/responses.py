@@ -134,6 +134,7 @@ class Response(models.Model):
         indexes = [
             models.Index(fields=["team", "created_at", "id"], name="response_by_team_and_time"),
             models.Index(fields=["created_at", "id"], name="response_by_time"),
+            # For the successors of a response that is deleted.
             models.Index(fields=["previous_response_id"], name="response_by_previous"),
             models.Index(
                 fields=["conversation_id", "created_at"],
@@ -142,6 +143,7 @@ class Response(models.Model):
             ),
             # For the sweeper. Only active responses are in this index and the next, so both stay small.
             models.Index(fields=["lease_until"], condition=Q(status__in=RUNNING), name="response_running_lease"),
+            # For claims, which step from one team to the next.
             models.Index(
                 fields=["team", "created_at"],
                 condition=Q(status__in=RUNNING, background=True),
@@ -321,6 +323,7 @@ class EventBatch(models.Model):
 
     class Meta:
         verbose_name_plural = "event batches"
+        # The index serves the deletion of expired logs, oldest first.
         constraints = [models.UniqueConstraint(fields=["response", "first_sequence"], name="event_batch_first_once")]
         indexes = [models.Index(fields=["created_at"], name="event_batch_by_time")]
 

@@ -59,6 +59,7 @@ class ResponseHour(Hour, Tokens):
     first_token = ArrayField(models.IntegerField(), default=list)
 
     class Meta:
+        # Queries of a team use the first index, those over all teams the second.
         indexes = [
             models.Index(fields=["level", "team", "hour"], name="response_hour_of_team"),
             models.Index(fields=["level", "hour"], name="response_hour_by_time"),

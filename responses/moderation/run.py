@@ -42,6 +42,7 @@ class ModeratedRun(Run):
             async for step in steps:
                 match step:
                     case Emitted(events) if self._checks.holds_output_back:
+                        # Released together with the step that ends the turn, after the check.
                         self._held += events
                     case TurnEnded() | TurnDiscarded() if self._checks.holds_output_back:
                         found = await self._checks.check_output([item.body for item in step.items])
@@ -64,6 +65,7 @@ class ModeratedRun(Run):
 
     async def _check_end(self, end: RunEnded) -> RunEnded:
         if end.ending.status not in {"completed", "incomplete"}:
+            # A failed or cancelled run has no answer to check. Events that are still held are dropped.
             return self._withheld(end.ending, end.items, end.turn, at=end.ended_at) if self._held else end
         found = await self._checks.check_output(self._state.bodies())
         if (failure := self._checks.failure_for(found)) is not None:

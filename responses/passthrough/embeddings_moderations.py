@@ -52,11 +52,13 @@ def _input_tag(value: Any) -> str:
 
 
 def _embedding_tag(value: Any) -> str:
+    # Parts are not allowed here; as texts they are rejected with a sensible error.
     tag = _input_tag(value)
     return f"{TAG}texts" if tag == f"{TAG}parts" else tag
 
 
 def _moderation_tag(value: Any) -> str:
+    # Tokens are not allowed here; as texts they are rejected with a sensible error.
     tag = _input_tag(value)
     return tag if tag in {f"{TAG}text", f"{TAG}parts"} else f"{TAG}texts"
 

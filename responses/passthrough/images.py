@@ -73,6 +73,7 @@ async def check_image_model(principal: Principal, model: str | None, *, param: s
     """Raise the 400 of an image generation tool without a usable model. A model in the request must be the caller's."""
     try:
         if model is not None:
+            # Only checks that the caller may use the model; the call resolves the route again.
             await directory.aroute(principal, model)
             return
         default = await directory.aimage_model(principal.team_id)
