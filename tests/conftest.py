@@ -1,7 +1,7 @@
-"""The fixtures of all tests that need servers: the database, web processes, a scripted upstream, callers and clients.
+"""Fixtures of all tests that need servers: database, web processes, scripted upstream, callers and clients.
 
-Nothing is rolled back or truncated. Each test makes teams of its own, and row-level security keeps them apart, in the
-tests as in production.
+Nothing is rolled back or truncated. Each test creates its own teams, which row-level security isolates as in
+production.
 """
 
 import os
@@ -36,7 +36,7 @@ _marks: dict[int, int] = {}
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """The run's fresh database as it is, migrated by its owner; in place of pytest-django's own test database."""
+    """Migrate the new database of this test run. Replaces pytest-django's test database."""
     with django_db_blocker.unblock():
         call_command("migrate", verbosity=0)
         connections["owner"].close()
@@ -49,14 +49,14 @@ def django_db_setup(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
 
 @pytest.fixture
 def database(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """Lets a test use the database, as the application's role; what it commits stays."""
+    """Give a test access to the database in the application role. Commits are permanent."""
     with django_db_blocker.unblock():
         yield
 
 
 @pytest.fixture(scope="session")
 def upstream(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[ScriptedUpstream]:
-    """The scripted upstream; every model name is routed to it."""
+    """The scripted upstream, which serves every model name."""
     with running_upstream() as running:
         with django_db_blocker.unblock():
             services.add_upstream(
@@ -67,14 +67,14 @@ def upstream(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Itera
 
 @pytest.fixture
 def script(upstream: ScriptedUpstream) -> Iterator[Script]:
-    """What the upstream answers to one model name; checked when the test is over."""
+    """The scripted answers for one model name, verified at the end of the test."""
     with upstream.script() as script:
         yield script
 
 
 @pytest.fixture
 def other_script(upstream: ScriptedUpstream) -> Iterator[Script]:
-    """What it answers to another."""
+    """The scripted answers for a second model name."""
     with upstream.script() as script:
         yield script
 
@@ -95,7 +95,7 @@ def responses_api_script(responses_upstream: ScriptedUpstream, database: None) -
 
 @pytest.fixture(scope="session")
 def web(upstream: ScriptedUpstream) -> Iterator[WebProcess]:
-    """The web process that most tests talk to."""
+    """The web process of most tests."""
     with running_web() as process:
         _processes.append(process)
         yield process
@@ -103,7 +103,7 @@ def web(upstream: ScriptedUpstream) -> Iterator[WebProcess]:
 
 @pytest.fixture(scope="session")
 def uvicorn_web(upstream: ScriptedUpstream) -> Iterator[WebProcess]:
-    """The same on uvicorn."""
+    """A web process on uvicorn."""
     with running_web(server="uvicorn") as process:
         _processes.append(process)
         yield process
@@ -111,7 +111,7 @@ def uvicorn_web(upstream: ScriptedUpstream) -> Iterator[WebProcess]:
 
 @pytest.fixture(scope="session")
 def worker(upstream: ScriptedUpstream) -> Iterator[WorkerProcess]:
-    """The worker that runs background responses of most tests."""
+    """The worker of most tests."""
     with running_worker() as process:
         _processes.append(process)
         yield process
@@ -119,16 +119,16 @@ def worker(upstream: ScriptedUpstream) -> Iterator[WorkerProcess]:
 
 @pytest.fixture
 def no_worker() -> Iterator[None]:
-    """The workers of other tests stand still: what waits for one is left to this test."""
+    """Stop all workers with SIGSTOP during the test, so that queued work stays in the queue."""
     with ExitStack() as stack:
         for process in [process for process in _processes if isinstance(process, WorkerProcess)]:
-            stack.enter_context(process.standing_still())
+            stack.enter_context(process.suspended())
         yield
 
 
 @pytest.fixture
 def make_worker(upstream: ScriptedUpstream, no_worker: None) -> Iterator[MakeWorker]:
-    """Starts workers of this test's own; the others stand still meanwhile."""
+    """Start workers for this test only; all others are stopped in the meantime."""
     with ExitStack() as stack:
 
         def make(**options: Any) -> WorkerProcess:
@@ -142,21 +142,21 @@ def make_worker(upstream: ScriptedUpstream, no_worker: None) -> Iterator[MakeWor
 
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[Sandbox]:
-    """The sandbox service that all processes of this run know; tests that need it are skipped without bubblewrap."""
+    """The sandbox service of this test run. Without bubblewrap, tests that need it are skipped."""
     with running_sandbox(os.environ["SANDBOX_URL"], os.environ["SANDBOX_TOKEN"]) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def http() -> Iterator[httpx2.Client]:
-    """One pool of connections for all tests."""
+    """A connection pool shared by all tests."""
     with httpx2.Client(timeout=30) as client:
         yield client
 
 
 @pytest.fixture
 def make_caller(database: None) -> MakeCaller:
-    """Makes a team with a key; keyword arguments are those of `create_key`, `team` puts the key into that team."""
+    """Create a team with an API key. Takes the arguments of `create_key`, and `team` to use an existing team."""
 
     def make(**options: Any) -> Caller:
         team = options.pop("team", None) or services.ensure_team(name=f"team {uuid.uuid4().hex}")
@@ -168,31 +168,31 @@ def make_caller(database: None) -> MakeCaller:
 
 @pytest.fixture
 def caller(make_caller: MakeCaller) -> Caller:
-    """The team and key of this test."""
+    """A team with an API key for this test."""
     return make_caller()
 
 
 @pytest.fixture
 def api(web: WebProcess, http: httpx2.Client, caller: Caller) -> Api:
-    """The API in the name of `caller`."""
+    """The API client of `caller`."""
     return Api(http, url=web.url, caller=caller)
 
 
 @pytest.fixture
 def make_api(web: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> MakeApi:
-    """Makes a team with a key as `make_caller` does, and the API in its name."""
+    """Create a team as `make_caller` does and return its API client."""
     return lambda **options: Api(http, url=web.url, caller=make_caller(**options))
 
 
 @pytest.fixture
 def outsider(make_api: MakeApi) -> Api:
-    """The API in the name of another team."""
+    """The API client of another team."""
     return make_api()
 
 
 @pytest.fixture
 def client(web: WebProcess, caller: Caller) -> Iterator[OpenAI]:
-    """The openai SDK in the name of `caller`."""
+    """The OpenAI SDK with the API key of `caller`."""
     http = checking_client()
     with OpenAI(base_url=f"{web.url}/v1", api_key=caller.secret, max_retries=0, http_client=http) as client:
         yield client
@@ -200,24 +200,24 @@ def client(web: WebProcess, caller: Caller) -> Iterator[OpenAI]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Remember what the processes had written before the test."""
+    """Store the length of each process's output before the test."""
     _marks.update({process.pid: process.written for process in _processes})
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show with a failure what the processes wrote meanwhile."""
+    """Attach the output of all processes during the test to a failure."""
     report = yield
     if report.failed:
         for process in _processes:
-            if wrote := process.output(since=_marks.get(process.pid, 0)):
-                report.sections.append((f"process {process.pid}", wrote))
+            if output := process.output(since=_marks.get(process.pid, 0)):
+                report.sections.append((f"process {process.pid}", output))
     return report
 
 
 @pytest.fixture
 def rollups(database: None) -> Iterator[None]:
-    """No sums before, and none behind: other tests make rows in hours that would be closed."""
+    """Remove aggregates before and after the test. Other tests add rows to hours that would be closed already."""
     aggregate.discard()
     yield
     aggregate.discard()
@@ -225,14 +225,14 @@ def rollups(database: None) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def reaching_web(web: WebProcess) -> Iterator[WebProcess]:
-    """A web process that lets requests name servers on this machine."""
+    """A web process that allows URLs on this machine in requests."""
     with running_web(EGRESS_ALLOW="127.0.0.1") as process:
         yield process
 
 
 @pytest.fixture
 def reaching(reaching_web: WebProcess, http: httpx2.Client, caller: Caller) -> Api:
-    """The API of a web process that lets requests name servers on this machine."""
+    """The API client of a web process that allows URLs on this machine in requests."""
     return Api(http, url=reaching_web.url, caller=caller)
 
 

@@ -1,7 +1,7 @@
-"""A pytest plugin: private servers and a fresh database for this run, before anything reads the settings.
+"""Pytest plugin that starts private servers with a new database before the settings are read.
 
-`-p tests.servers` in pyproject.toml loads it ahead of pytest-django, so that the whole run, and every process that a
-test starts, finds its servers and secrets in the environment. It never touches the servers of a running platform.
+`-p tests.servers` in pyproject.toml loads it before pytest-django. The test run, and every process that a test starts,
+finds the servers and secrets in its environment. Servers of a running platform are never used.
 """
 
 import atexit
@@ -18,8 +18,8 @@ from launcher import credentials  # noqa: E402 - the path above comes first
 from launcher.testing import PrivateServers, start_servers  # noqa: E402
 
 
-def _enter(servers: PrivateServers) -> None:
-    """What a real upstream or a developer's shell has set must not reach the tests."""
+def _set_environment(servers: PrivateServers) -> None:
+    # Variables of the developer's shell must not affect the tests.
     for name in ("UPSTREAM_BASE_URL", "UPSTREAM_API_KEY", "SEARXNG_URL", "EGRESS_ALLOW", "ALLOWED_HOSTS", "PORT"):
         os.environ.pop(name, None)
     made = credentials.generate()
@@ -29,11 +29,11 @@ def _enter(servers: PrivateServers) -> None:
         DATABASE_OWNER_URL=servers.owner_url,
         REDIS_URL=servers.redis_url,
         STATE_DIR=str(servers.state_dir),
-        # Nobody listens there before a test asks for the fixture `sandbox`. The path of a socket has to be short.
+        # Started by the fixture `sandbox`. Outside of the checkout, because socket paths have a length limit.
         SANDBOX_URL=f"{tempfile.gettempdir()}/sandbox-{os.getpid()}",
         SANDBOX_TOKEN=made["SANDBOX_TOKEN"],
         DEBUG="0",
-        # A worker of one test must not deliver what another one looks at.
+        # The worker of one test must not deliver webhooks that another test inspects.
         WEBHOOK_CONCURRENCY="0",
         WEBHOOK_TIMEOUT_SECONDS="2",
         WEBHOOK_RETRY_SECONDS="0,0,0,600",
@@ -42,4 +42,4 @@ def _enter(servers: PrivateServers) -> None:
 
 SERVERS = start_servers(ROOT / ".test-run")
 atexit.register(SERVERS.stop)
-_enter(SERVERS)
+_set_environment(SERVERS)

@@ -78,7 +78,7 @@ def test_the_sdk_can_poll_a_background_response(client: OpenAI, script: Script) 
 def test_a_run_is_found_when_its_notification_is_lost(api: Api, script: Script, worker: WorkerProcess) -> None:
     """The queue is in the database; here the worker receives no notification for the run."""
     script.say("Found.")
-    with worker.standing_still():
+    with worker.suspended():
         queued = api.create(model=script.model, input="Hi", background=True)
         assert api.retrieve(queued["id"])["status"] == "queued"
     assert text_of(ended(api, queued["id"])) == ["Found."]

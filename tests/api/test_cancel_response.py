@@ -66,7 +66,7 @@ def test_a_cancelled_run_has_a_usage_record_and_an_audit_event(api: Api, script:
 
 @pytest.mark.usefixtures("database")
 def test_a_queued_response_can_be_cancelled(api: Api, script: Script, worker: WorkerProcess) -> None:
-    with worker.standing_still():
+    with worker.suspended():
         response_id = api.create(model=script.model, input="Hi", background=True)["id"]
         cancelled = cancel(api, response_id)
         assert (cancelled["status"], cancelled["output"], cancelled["usage"]) == ("cancelled", [], None)

@@ -1,4 +1,4 @@
-"""Any aiohttp application on a port of its own, in a thread of its own: upstreams beside the scripted one."""
+"""Server for any aiohttp application on a free port, in a separate thread."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ _SECONDS = 10.0
 
 @contextmanager
 def serving(app: web.Application) -> Iterator[str]:
-    """The base URL of the running application, up to and including `/v1`."""
+    """Run the application and yield its base URL including `/v1`."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="upstream", daemon=True)
     thread.start()
@@ -21,7 +21,7 @@ def serving(app: web.Application) -> Iterator[str]:
     def wait(work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, loop).result(_SECONDS)
 
-    # Without this a handler would not hear that its client has gone.
+    # Without `handler_cancellation`, handlers do not notice disconnects.
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
     wait(_start(runner))
     try:

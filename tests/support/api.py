@@ -1,7 +1,7 @@
-"""A client of the API that shows everything: statuses, headers, bytes, events. No SDK stands between.
+"""A client of the HTTP API without an SDK, with access to statuses, headers, bytes and events.
 
-Each answer and each event is held to the types of its endpoint, and each stream that is read to its end to what is
-stored, without the tests saying so.
+It validates every response and event against the types of the endpoint, and every complete stream against the stored
+response.
 """
 
 import copy
@@ -34,9 +34,9 @@ MakeCaller = Callable[..., Caller]
 
 
 class LiveStream:
-    """A stream that is being read. `raw` collects the lines, `events` yields what their data says until the end.
+    """An open stream. `raw` collects its lines, `events` yields its parsed events.
 
-    `retrieve` finds the response that the stream tells of; without it, its events are chunks of chat completions.
+    `retrieve` fetches the stored response for comparison. Without it, events are chunks of chat completions.
     """
 
     def __init__(self, response: httpx2.Response, *, retrieve: Retrieve | None = None) -> None:
@@ -74,16 +74,16 @@ class LiveStream:
 
 
 def _lines(response: httpx2.Response) -> Iterator[str]:
-    """Lines as server-sent events know them; `iter_lines` would also cut at U+2028."""
+    # Not `iter_lines`, which also splits at U+2028.
     rest = b""
     for piece in response.iter_bytes():
         *lines, rest = (rest + piece).split(b"\n")
         yield from (line.decode() for line in lines)
-    assert not rest, f"the stream ends within a line: {rest!r}"
+    assert not rest, f"the stream ends in the middle of a line: {rest!r}"
 
 
 class Api:
-    """The API of one web process, in the name of one key."""
+    """Client of one web process with one API key."""
 
     def __init__(self, http: httpx2.Client, *, url: str, caller: Caller | None = None, secret: str = "") -> None:
         self._http = http
@@ -94,12 +94,12 @@ class Api:
 
     @property
     def caller(self) -> Caller:
-        """In whose name."""
+        """The team and key of the client."""
         assert self._caller is not None
         return self._caller
 
     def request(self, method: str, path: str, **options: Any) -> httpx2.Response:
-        """Any request; `path` is below `/v1`."""
+        """Send a request. `path` is below `/v1`."""
         headers = {**self.headers, **options.pop("headers", {})}
         answer = self._http.request(method, self._url + path, headers=headers, **options)
         path = path.partition("?")[0]
@@ -113,33 +113,33 @@ class Api:
         return self.stored if path.startswith("/responses") else None
 
     def stored(self, response_id: str) -> dict[str, Any] | None:
-        """A stored response, if there is one that this key may see."""
+        """Return a stored response, or None if it does not exist for this key."""
         answer = self.get(f"/responses/{response_id}")
         return answer.json() if answer.status_code == 200 else None
 
     def get(self, path: str, **query: Any) -> httpx2.Response:
-        """GET."""
+        """Send a GET request."""
         return self.request("GET", path, params=query or None)
 
     def post(self, path: str, body: Any, headers: Mapping[str, str | bytes] | None = None) -> httpx2.Response:
-        """POST of JSON, or of bytes as they are."""
+        """Send a POST request. Bodies other than bytes are encoded as JSON."""
         raw = body if isinstance(body, bytes) else orjson.dumps(body)
         return self.request("POST", path, content=raw, headers={"Content-Type": "application/json", **(headers or {})})
 
     def delete(self, path: str) -> httpx2.Response:
-        """DELETE."""
+        """Send a DELETE request."""
         return self.request("DELETE", path)
 
     def create(self, **body: Any) -> dict[str, Any]:
-        """A new response, by JSON."""
+        """Create a response without streaming."""
         return ok(self.post("/responses", body))
 
     def retrieve(self, response_id: str) -> dict[str, Any]:
-        """A stored response."""
+        """Return a stored response."""
         return ok(self.get(f"/responses/{response_id}"))
 
     def input_items(self, response_id: str, **query: Any) -> list[dict[str, Any]]:
-        """A response's input, oldest first."""
+        """Return the input items of a response, oldest first."""
         found: list[dict[str, Any]] = ok(self.get(f"/responses/{response_id}/input_items", order="asc", **query))[
             "data"
         ]
@@ -147,7 +147,7 @@ class Api:
 
     @contextmanager
     def stream(self, path: str = "/responses", **body: Any) -> Iterator[LiveStream]:
-        """A stream, open inside of the block; leaving the block early is a client that goes away."""
+        """Open a stream. Leaving the block early disconnects the client."""
         headers = {**self.headers, "Content-Type": "application/json"}
         raw = orjson.dumps({"stream": True, **body})
         with self._http.stream("POST", self._url + path, content=raw, headers=headers) as response:
@@ -157,7 +157,7 @@ class Api:
 
     @contextmanager
     def open(self, path: str, body: dict[str, Any]) -> Iterator[None]:
-        """A POST whose answer nobody reads; leaving the block is a client that goes away."""
+        """Send a POST request without reading the response. Leaving the block disconnects the client."""
         host, port = self._url.removeprefix("http://").removesuffix("/v1").split(":")
         raw = orjson.dumps(body)
         headers = {**self.headers, "Host": host, "Content-Type": "application/json", "Content-Length": str(len(raw))}
@@ -168,14 +168,14 @@ class Api:
 
     @contextmanager
     def follow(self, response_id: str, **query: Any) -> Iterator[LiveStream]:
-        """The events of a response, from its log and then live."""
+        """Stream the events of a response, first from its log and then live."""
         url = f"{self._url}/responses/{response_id}"
         with self._http.stream("GET", url, params={"stream": "true", **query}, headers=self.headers) as response:
             assert response.status_code == 200, response.read()
             yield LiveStream(response, retrieve=self.stored)
 
     def events(self, **body: Any) -> list[Event]:
-        """The events of a whole stream."""
+        """Create a streamed response and return all events."""
         with self.stream(**body) as live:
             return live.rest()
 
@@ -184,14 +184,14 @@ MakeApi = Callable[..., Api]
 
 
 def ok(response: httpx2.Response) -> dict[str, Any]:
-    """The body of an answer that must be a success."""
+    """Return the body of a response that must be a 200."""
     assert response.status_code == 200, f"{response.status_code}: {response.text}"
     body: dict[str, Any] = response.json()
     return body
 
 
 def error(response: httpx2.Response) -> tuple[int, str | None, str | None]:
-    """Status, param and code of an answer that must be an error in its envelope."""
+    """Return status, param and code of a response that must be an error in OpenAI's format."""
     assert response.headers["content-type"] == "application/json", response.text
     assert response.headers["x-request-id"].startswith("req_")
     body = response.json()

@@ -1,4 +1,4 @@
-"""Background responses, as tests wait for them."""
+"""Waiting for background responses."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ RUNNING = {"queued", "in_progress"}
 
 
 def ended(api: Api, response_id: str, *, seconds: float = 20) -> dict[str, Any]:
-    """The response, once it has ended."""
+    """Wait until the response has ended and return it."""
     eventually(lambda: api.retrieve(response_id)["status"] not in RUNNING, seconds=seconds)
     return api.retrieve(response_id)
 
 
 def text_of(response: dict[str, Any]) -> list[str]:
-    """What its messages say, one after the other."""
+    """Return the text of each message of a response."""
     messages = [item for item in response["output"] if item["type"] == "message"]
     return ["".join(part["text"] for part in item["content"]) for item in messages]

@@ -1,4 +1,4 @@
-"""Input files of batches, and what is in the files that batches leave."""
+"""Input and output files of batches."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,29 +13,29 @@ ENDS = ("completed", "failed", "expired", "cancelled")
 
 
 def line(custom_id: str, *, url: str = URL, method: str = "POST", **body: Any) -> dict[str, Any]:
-    """A line of an input file."""
+    """Return a line of an input file."""
     return {"custom_id": custom_id, "method": method, "url": url, "body": body}
 
 
 def jsonl(*lines: Mapping[str, Any] | bytes) -> bytes:
-    """The bytes of a file of such lines; bytes are lines that are broken."""
+    """Return the content of an input file. Lines given as bytes are not encoded."""
     return b"".join((one if isinstance(one, bytes) else orjson.dumps(one)) + b"\n" for one in lines)
 
 
 def uploaded(api: Api, *lines: Mapping[str, Any] | bytes, purpose: str = "batch") -> str:
-    """The id of an uploaded input file."""
+    """Upload an input file and return its id."""
     file = {"file": ("input.jsonl", jsonl(*lines))}
     return str(ok(api.request("POST", "/files", files=file, data={"purpose": purpose}))["id"])
 
 
 def asked(api: Api, *lines: Mapping[str, Any] | bytes, endpoint: str = URL, **fields: Any) -> dict[str, Any]:
-    """A new batch of these lines."""
+    """Create a batch of these lines."""
     body = {"input_file_id": uploaded(api, *lines), "endpoint": endpoint, "completion_window": "24h", **fields}
     return ok(api.post("/batches", body))
 
 
 def answers(api: Api, file_id: str | None) -> dict[str, dict[str, Any]]:
-    """The lines of a batch's file by their `custom_id`."""
+    """Return the lines of an output file by `custom_id`."""
     if file_id is None:
         return {}
     content = api.get(f"/files/{file_id}/content").content
@@ -43,12 +43,12 @@ def answers(api: Api, file_id: str | None) -> dict[str, dict[str, Any]]:
 
 
 def retrieved(api: Api, batch_id: str) -> dict[str, Any]:
-    """The batch as it is now."""
+    """Retrieve a batch."""
     return ok(api.get(f"/batches/{batch_id}"))
 
 
 def ended(api: Api, batch_id: str) -> dict[str, Any]:
-    """The batch, once it has ended."""
+    """Wait until the batch has ended and return it."""
 
     def look() -> dict[str, Any] | None:
         batch = retrieved(api, batch_id)

@@ -1,4 +1,4 @@
-"""Chunks of chat completions, as upstreams send them."""
+"""Chunks of chat completions as upstreams send them."""
 
 from typing import Any
 
@@ -7,22 +7,22 @@ USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
 
 
 def chunk(*, finish: str | None = None, **delta: Any) -> Chunk:
-    """One chunk with one choice."""
+    """Return a chunk with one choice."""
     return _chunk([{"index": 0, "delta": delta, "finish_reason": finish}])
 
 
 def usage(**numbers: Any) -> Chunk:
-    """The chunk that carries the usage and no choice."""
+    """Return the chunk with the usage and no choice."""
     return {**_chunk([]), "usage": numbers or USAGE}
 
 
 def text(*pieces: str, finish: str = "stop") -> list[Chunk]:
-    """A whole answer of text: a chunk for each piece, the reason of its end, its usage."""
+    """Return the chunks of a text answer: one per piece, the finish reason and the usage."""
     return [chunk(role="assistant", content=""), *(chunk(content=p) for p in pieces), chunk(finish=finish), usage()]
 
 
 def calls(**functions: str) -> list[Chunk]:
-    """A whole answer of function calls in one go; their ids are `call_<name>`."""
+    """Return the chunks of an answer with function calls, whose ids are `call_<name>`."""
     tool_calls = [
         {"index": i, "id": f"call_{name}", "type": "function", "function": {"name": name, "arguments": arguments}}
         for i, (name, arguments) in enumerate(functions.items())
@@ -32,7 +32,7 @@ def calls(**functions: str) -> list[Chunk]:
 
 
 def completion(content: str) -> Chunk:
-    """A whole chat completion, as it comes without `stream`."""
+    """Return a chat completion as sent without `stream`."""
     message = {"role": "assistant", "content": content, "refusal": None}
     choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
     return {**_chunk([choice]), "object": "chat.completion", "usage": USAGE}

@@ -1,4 +1,4 @@
-"""Conversations over the API: begun with a few words, and read back as words."""
+"""Conversations through the API, written and read as texts."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ from tests.support.api import Api, ok
 
 
 def said(text: str, **more: Any) -> dict[str, Any]:
-    """A message of the user's."""
+    """Return a user message."""
     return {"role": "user", "content": text, **more}
 
 
 def begin(api: Api, *texts: str, **metadata: str) -> str:
-    """A conversation in which so much has been said; its id."""
+    """Create a conversation with a user message per text and return its id."""
     made = ok(api.post("/conversations", {"items": [said(text) for text in texts[:20]], "metadata": metadata}))
     conversation_id: str = made["id"]
     for start in range(20, len(texts), 20):
@@ -20,23 +20,23 @@ def begin(api: Api, *texts: str, **metadata: str) -> str:
 
 
 def add(api: Api, conversation_id: str, *texts: str) -> list[str]:
-    """Say more; the ids of the new items."""
+    """Add a user message per text and return the ids of the items."""
     made = ok(api.post(f"/conversations/{conversation_id}/items", {"items": [said(text) for text in texts]}))
     return [item["id"] for item in made["data"]]
 
 
 def items(api: Api, conversation_id: str, **query: Any) -> list[dict[str, Any]]:
-    """A page of the items, oldest first unless the query says otherwise."""
+    """Return a page of items, by default oldest first."""
     asked = {"order": "asc", "limit": 100, **query}
     found: list[dict[str, Any]] = ok(api.get(f"/conversations/{conversation_id}/items", **asked))["data"]
     return found
 
 
 def words(api: Api, conversation_id: str, **query: Any) -> list[str]:
-    """What was said on that page."""
+    """Return the texts of a page of items."""
     return [item["content"][0]["text"] for item in items(api, conversation_id, **query)]
 
 
 def ids(api: Api, conversation_id: str, **query: Any) -> list[str]:
-    """The ids of the items on that page."""
+    """Return the ids of a page of items."""
     return [item["id"] for item in items(api, conversation_id, **query)]

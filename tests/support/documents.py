@@ -1,4 +1,4 @@
-"""Small documents and images of each kind, made when they are needed."""
+"""Small documents and images, generated on demand."""
 
 import base64
 import io
@@ -10,7 +10,7 @@ from pptx import Presentation
 
 
 def pdf(text: str) -> bytes:
-    """A PDF of one page with these words, written by hand."""
+    """Return a PDF with one page of text."""
     drawing = f"BT /F1 12 Tf 9 50 Td ({text}) Tj ET".encode("latin-1")
     objects = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
@@ -30,7 +30,7 @@ def pdf(text: str) -> bytes:
 
 
 def docx(*paragraphs: str, row: tuple[str, ...] = ()) -> bytes:
-    """A Word document, with a table of one row where one is given."""
+    """Return a Word document, optionally with a table of one row."""
     document = Document()
     for paragraph in paragraphs:
         document.add_paragraph(paragraph)
@@ -44,7 +44,7 @@ def docx(*paragraphs: str, row: tuple[str, ...] = ()) -> bytes:
 
 
 def pptx(title: str, *, notes: str = "") -> bytes:
-    """A presentation of one slide."""
+    """Return a presentation with one slide."""
     presentation = Presentation()
     slide = presentation.slides.add_slide(presentation.slide_layouts[0])
     assert slide.shapes.title is not None
@@ -57,7 +57,7 @@ def pptx(title: str, *, notes: str = "") -> bytes:
 
 
 def png() -> bytes:
-    """An image of one pixel."""
+    """Return a PNG of one pixel."""
     header = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(bytes(4))) + _chunk(b"IEND")
 
@@ -67,5 +67,5 @@ def _chunk(kind: bytes, data: bytes = b"") -> bytes:
 
 
 def data_url(content: bytes, media_type: str) -> str:
-    """The content as a data URL."""
+    """Return the content as a data URL."""
     return f"data:{media_type};base64,{base64.b64encode(content).decode()}"

@@ -1,4 +1,4 @@
-"""A web server with a few files on it, and a web process of ours that may fetch them."""
+"""A web server with a few files."""
 
 import threading
 from collections.abc import Iterator
@@ -11,21 +11,21 @@ from typing_extensions import override
 
 @dataclass
 class FileServer:
-    """What lies under which path, as content and media type; `asked` are the paths that were fetched."""
+    """The server. `files` has content and media type by path; `asked` are the requested paths."""
 
     url: str = ""
     files: dict[str, tuple[bytes, str]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
     def put(self, path: str, content: bytes, media_type: str) -> str:
-        """Put a file there; returns its URL."""
+        """Add a file and return its URL."""
         self.files[path] = (content, media_type)
         return self.url + path
 
 
 @contextmanager
 def running_file_server() -> Iterator[FileServer]:
-    """The server, on a port of its own."""
+    """Run the server on a free port."""
     file_server = FileServer()
 
     class Handler(BaseHTTPRequestHandler):
@@ -41,7 +41,7 @@ def running_file_server() -> Iterator[FileServer]:
 
         @override
         def log_message(self, format: str, *args: object) -> None:
-            """Nobody reads it."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     file_server.url = f"http://127.0.0.1:{server.server_port}"

@@ -1,4 +1,4 @@
-"""Folds the events of a stream into the response that they tell of, and lets the SDK do the same.
+"""Reconstruction of a response from the events of a stream, here and by the SDK.
 
 Deltas are added up here and held to every `done` that follows them, so that a client which reads only deltas, one which
 reads only what is done, and one which reads only the end all get the same. The engine has a fold of its own; this one
@@ -15,14 +15,14 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 
 Event = dict[str, Any]
 Json = dict[str, Any]
-# Text inside of a part of a list of the item: the event, the list, the key of its index, the key of the text.
+# Text in a part of the item, by event: key of the list, key of the index, key of the text.
 _PART_TEXTS = {
     "output_text": ("content", "content_index", "text"),
     "refusal": ("content", "content_index", "refusal"),
     "reasoning_text": ("content", "content_index", "text"),
     "reasoning_summary_text": ("summary", "summary_index", "text"),
 }
-# Text of the item itself: the event, the key of the item.
+# Text of the item itself, by event: key of the item.
 _ITEM_TEXTS = {
     "function_call_arguments": "arguments",
     "mcp_call_arguments": "arguments",
@@ -31,12 +31,12 @@ _ITEM_TEXTS = {
 }
 _PARTS = {"content_part": ("content", "content_index"), "reasoning_summary_part": ("summary", "summary_index")}
 _PARSED = {"parsed", "parsed_arguments"}
-# What an item's events tell; the rest of an item may change between its opening and its end.
-_TOLD = {"type", "id", "call_id", "name", "namespace", "content", "summary", "arguments", "input", "code"}
+# Keys that the events of an item determine. All others may change between its start and its end.
+_EVENT_KEYS = {"type", "id", "call_id", "name", "namespace", "content", "summary", "arguments", "input", "code"}
 
 
 class Folded:
-    """The response as far as the events tell it."""
+    """A response reconstructed from events."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self.response: Json = {}
@@ -45,7 +45,7 @@ class Folded:
             self._apply(copy.deepcopy(event))
 
     def body(self) -> Json:
-        """The response: what its last event of its own says, with the output that was folded."""
+        """Return the response of the last event that has one, with the reconstructed output."""
         return {**self.response, "output": [self.items[index] for index in sorted(self.items)]}
 
     def _apply(self, event: Event) -> None:
@@ -78,8 +78,8 @@ class Folded:
         if what == "added":
             assert index not in self.items, f"two items at {index}"
         else:
-            told = {key: value for key, value in self.items[index].items() if key in _TOLD and value is not None}
-            assert told == {key: item.get(key) for key in told}, "an item is done as something else than it was told as"
+            built = {key: value for key, value in self.items[index].items() if key in _EVENT_KEYS and value is not None}
+            assert built == {key: item.get(key) for key in built}, "the finished item differs from its events"
         self.items[index] = item
 
     def _part(self, what: str, event: Event, where: str, index: str) -> None:
@@ -88,7 +88,7 @@ class Folded:
             assert len(parts) == event[index], f"part {event[index]} opens after {len(parts)}"
             parts.append(event["part"])
         else:
-            assert parts[event[index]] == event["part"], "a part is done as something else than it was told as"
+            assert parts[event[index]] == event["part"], "the finished part differs from its events"
 
     def _text(self, what: str, event: Event, holder: Json, key: str) -> None:
         if what == "delta":
@@ -111,19 +111,19 @@ class Folded:
 
 
 def assert_folds_to(events: Sequence[Event], seen: Sequence[Any], stored: Json) -> None:
-    """Our fold of the events, and both of the SDK's of the same events as it `seen` them, are the stored response."""
+    """Assert that the events yield the stored response, here and with both methods of the SDK (events in `seen`)."""
     assert Folded(events).body() == stored
     assert_sdk_stream_tells(events, seen, stored)
     assert_sdk_accumulator_tells(events, seen, stored)
 
 
 def assert_sdk_stream_tells(events: Sequence[Event], seen: Sequence[Any], stored: Json) -> None:
-    """What `responses.stream()` accumulates from the deltas is the text and the arguments of the stored response."""
+    """Assert that `responses.stream()` accumulates the text and arguments of the stored response from deltas."""
     state: ResponseStreamState[Any] = ResponseStreamState(input_tools=omit, text_format=omit)
     snapshots: dict[tuple[int, int | None], str] = {}
     final: Json = {}
     for event, raw in zip(events, seen, strict=True):
-        if event["type"] == "error":  # it raises this one before it accumulates
+        if event["type"] == "error":  # the SDK raises it instead of accumulating it
             continue
         for told in state.handle_event(raw):
             if told.type in {"response.output_text.delta", "response.function_call_arguments.delta"}:
@@ -144,14 +144,14 @@ def _texts(stored: Json) -> Iterable[tuple[tuple[int, int | None], str]]:
 
 
 def _without_parsed(value: Any) -> Any:
-    """The SDK adds what it has parsed; the wire has no such keys."""
+    """Remove the keys of parsed content, which the SDK adds."""
     if isinstance(value, dict):
         return {key: _without_parsed(entry) for key, entry in value.items() if key not in _PARSED}
     return [_without_parsed(entry) for entry in value] if isinstance(value, list) else value
 
 
 def assert_sdk_accumulator_tells(events: Sequence[Event], seen: Sequence[Any], stored: Json) -> None:
-    """What the SDK's accumulator holds before the terminal event, and what it returns after it, is the response."""
+    """Assert that the SDK's accumulator yields the response, before and after the terminal event."""
     accumulator = ResponsesWebSocketAccumulator()
     for event, raw in zip(events, seen, strict=True):
         if event["type"] == "error":
@@ -166,7 +166,7 @@ def assert_sdk_accumulator_tells(events: Sequence[Event], seen: Sequence[Any], s
 
 
 def _accumulated(row: Json) -> Json:
-    """An item out of the accumulator's rows: it keeps the parts of messages, and all annotations, apart."""
+    """Return an item from the accumulator, which stores message parts and annotations separately."""
     item: Json = row["item"]
     if item["type"] != "message":
         return item

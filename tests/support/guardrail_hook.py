@@ -1,4 +1,4 @@
-"""A guardrail's hook over real HTTP, which notes what it was asked and answers as a test has written down."""
+"""A guardrail hook over real HTTP with scripted answers, which records its requests."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ BAD: dict[str, Any] = {"allow": False, "categories": ["secrets"], "reason": "It 
 
 @dataclass
 class Hook:
-    """The server; `answers` are taken one after the other, as a status with a body."""
+    """The server. `answers` are used one after the other, as status and body."""
 
     url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -23,11 +23,11 @@ class Hook:
     answers: list[tuple[int, Any]] = field(default_factory=list)
 
     def then(self, *bodies: Any, status: int = 200) -> None:
-        """Answer the next calls so."""
+        """Add answers for the next calls."""
         self.answers += [(status, body) for body in bodies]
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Serve one call."""
+        """Handle a call."""
         self.asked.append(await request.json())
         self.tokens.append(request.headers.get("authorization", ""))
         status, body = self.answers.pop(0)
@@ -36,7 +36,7 @@ class Hook:
 
 @contextmanager
 def running_hook() -> Iterator[Hook]:
-    """The running server; every answer that a test has written down was asked for."""
+    """Run the server. All scripted answers must be used."""
     hook = Hook()
     app = web.Application()
     app.router.add_post("/v1/check", hook.answer)

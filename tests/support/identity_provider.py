@@ -1,4 +1,4 @@
-"""An OpenID Connect provider over real HTTP: says who somebody is, as a test has written it down."""
+"""An OpenID Connect provider over real HTTP with scripted claims."""
 
 import time
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ SECRET = "the-platforms-secret-of-32-letters-or-more"
 
 @dataclass
 class IdentityProvider:
-    """The server. `person` are the claims about whoever signs in; `challenges` the PKCE challenges that it was sent."""
+    """The server. `person` are the claims of the user who signs in."""
 
     issuer: str = ""
     person: dict[str, Any] = field(default_factory=dict)
@@ -26,13 +26,13 @@ class IdentityProvider:
     key: rsa.RSAPrivateKey = field(default_factory=lambda: rsa.generate_private_key(65537, 2048))
 
     async def configuration(self, request: web.Request) -> web.Response:
-        """The discovery document."""
+        """Return the discovery document."""
         names = ("authorization", "token", "userinfo")
         ends = {f"{name}_endpoint": f"{self.issuer}/{name}" for name in names}
         return web.json_response({"issuer": self.issuer, "jwks_uri": f"{self.issuer}/keys", **ends})
 
     async def token(self, request: web.Request) -> web.Response:
-        """The code becomes an access token and an id token."""
+        """Exchange the code for an access token and an id token."""
         form = await request.post()
         assert form["code"] == "the-code"
         assert form["code_verifier"]
@@ -42,18 +42,18 @@ class IdentityProvider:
         return web.json_response({"access_token": "opaque", "token_type": "Bearer", "id_token": signed})
 
     async def userinfo(self, request: web.Request) -> web.Response:
-        """The claims again."""
+        """Return the claims."""
         return web.json_response(self.person)
 
     async def keys(self, request: web.Request) -> web.Response:
-        """The key that signs."""
+        """Return the public key."""
         public = jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
         return web.json_response({"keys": [{**public, "kid": "1", "alg": "RS256", "use": "sig"}]})
 
 
 @contextmanager
 def running_identity_provider() -> Iterator[IdentityProvider]:
-    """The running server."""
+    """Run the server."""
     provider = IdentityProvider()
     app = web.Application()
     app.router.add_get("/v1/.well-known/openid-configuration", provider.configuration)

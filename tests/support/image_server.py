@@ -1,4 +1,4 @@
-"""A server of images over real HTTP, which notes what it was asked and answers as a test has written down."""
+"""An image generation server over real HTTP with scripted answers, which records its requests."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ USAGE = {"input_tokens": 7, "output_tokens": 40, "total_tokens": 47}
 
 @dataclass
 class Asked:
-    """One call: its path below /v1, the fields of its body, and the files of its form as field, type and bytes."""
+    """A request: path below /v1, fields of the body, files of the form as field, type and bytes."""
 
     path: str
     fields: dict[str, Any]
@@ -25,19 +25,19 @@ class Asked:
 
 @dataclass
 class ImageServer:
-    """The server. `answers` are taken one after the other: a JSON body, or the events and gates of a stream."""
+    """The server. `answers` are used one after the other: a JSON body, or events and gates of a stream."""
 
     url: str = ""
     asked: list[Asked] = field(default_factory=list)
     answers: list[tuple[int, Any]] = field(default_factory=list)
 
     def draw(self, content: str = "UE5H", **fields: Any) -> None:
-        """Answer the next call with this picture."""
+        """Answer the next call with this image."""
         body = {"created": 1, "data": [{"b64_json": content}], "usage": USAGE, **fields}
         self.answers.append((200, body))
 
     def stream(self, *pieces: Any) -> None:
-        """Answer the next call with these events; a `Gate` among them holds the rest back."""
+        """Answer the next call with these events. A `Gate` delays those after it."""
         self.answers.append((200, list(pieces)))
 
     def refuse(self, status: int, message: str, **fields: Any) -> None:
@@ -45,7 +45,7 @@ class ImageServer:
         self.answers.append((status, {"error": {"message": message, "type": "image_generation_user_error", **fields}}))
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Serve one call."""
+        """Handle a call."""
         self.asked.append(await _read(request))
         status, content = self.answers.pop(0)
         if isinstance(content, dict):
@@ -79,7 +79,7 @@ async def _send(response: web.StreamResponse, pieces: Sequence[Any]) -> None:
 
 @contextmanager
 def image_server() -> Iterator[ImageServer]:
-    """The running server; every answer that a test has written down was asked for."""
+    """Run the server. All scripted answers must be used."""
     server = ImageServer()
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_post("/v1/images/generations", server.answer)

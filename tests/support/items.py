@@ -1,4 +1,4 @@
-"""One complete item of each type that is stored, as the wire shows it."""
+"""A complete item of each stored type, as the API returns it."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object"}
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 DONE = {"status": "completed"}
 
-_SAID: list[Body] = [
+_MESSAGES: list[Body] = [
     {
         "id": "msg_1",
         "type": "message",
@@ -318,5 +318,5 @@ _SETTINGS: list[Body] = [
     },
     {"id": "at_1", "type": "additional_tools", "role": "developer", "tools": [FUNCTION]},
 ]
-SAMPLES = {item["id"]: item for item in [*_SAID, *_CALLS, *_MACHINES, *_HOSTED, *_SETTINGS]}
-"""By id."""
+SAMPLES = {item["id"]: item for item in [*_MESSAGES, *_CALLS, *_MACHINES, *_HOSTED, *_SETTINGS]}
+"""The items by id."""

@@ -1,4 +1,4 @@
-"""What tests of MCP ask, and what they pick out of answers."""
+"""Requests with MCP tools, and their items in responses."""
 
 from typing import Any
 
@@ -10,17 +10,17 @@ Body = dict[str, Any]
 
 
 def tool(running: McpServer, label: str = "box", **fields: Any) -> Body:
-    """The server in a request; its tools run without approval unless `fields` say otherwise."""
+    """Return the MCP tool of a server, by default without approval."""
     return {"type": "mcp", "server_label": label, "server_url": running.url, "require_approval": "never", **fields}
 
 
 def asking(running: McpServer, **fields: Any) -> Body:
-    """The server in a request that wants approval for everything."""
+    """Return the MCP tool of a server that requires approval for every call."""
     return tool(running, require_approval="always", **fields)
 
 
 def calling(*calls: tuple[str, str]) -> Answer:
-    """An answer that calls these functions, each with an id of its own."""
+    """Return an answer with calls of these functions, with ids `call_<index>`."""
     return stream(
         chunk(role="assistant", content=None),
         *(chunk(tool_calls=[_call(index, name, given)]) for index, (name, given) in enumerate(calls)),
@@ -35,10 +35,10 @@ def _call(index: int, name: str, arguments: str) -> Body:
 
 
 def of(response: Body, kind: str) -> list[Body]:
-    """The items of this type in the output."""
+    """Return the output items of a type."""
     return [item for item in response["output"] if item["type"] == kind]
 
 
 def word(request: Body, *, approve: bool, **fields: Any) -> Body:
-    """The client's answer to a request for approval."""
+    """Return the client's response to an approval request."""
     return {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": approve, **fields}

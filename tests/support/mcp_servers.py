@@ -1,4 +1,4 @@
-"""Real MCP servers, written with the official SDK and served over real sockets, that count what they are asked.
+"""Real MCP servers, built with the official SDK and served over real sockets, which record their calls.
 
 Every server has the same tools. `paged` lists 200 more, fifty on a page.
 """
@@ -52,7 +52,7 @@ _MORE = tuple(_tool(f"tool_{number:03}", f"Number {number}.", _EMPTY, _READS) fo
 
 @dataclass
 class McpServer:
-    """A server that runs. `calls` are the tools that were called with their arguments, in order."""
+    """A running server. `calls` are the called tools with their arguments, in order."""
 
     url: str = ""
     token: str | None = None
@@ -67,20 +67,20 @@ class McpServer:
     kill: Callable[[], None] = lambda: None
 
     def names(self) -> list[str]:
-        """The tools that were called."""
+        """Return the names of the called tools."""
         return [name for name, _ in self.calls]
 
     def wait_for_calls(self, number: int) -> None:
-        """Return once that many calls have come."""
+        """Wait for a number of calls."""
         eventually(lambda: len(self.calls) >= number)
 
     def redefine(self, name: str, description: str) -> None:
-        """Change what a tool says of itself."""
+        """Change the description of a tool."""
         changed = [t.model_copy(update={"description": description}) if t.name == name else t for t in self.tools]
         self.tools[:] = changed
 
     async def list_tools(self, _: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        """A page of the tools."""
+        """Return a page of tools."""
         cursor = params.cursor if params else None
         if cursor is None:
             self.lists += 1
@@ -91,7 +91,7 @@ class McpServer:
         return types.ListToolsResult(tools=every[start : start + 50], next_cursor=following)
 
     async def call_tool(self, _: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        """Do what the tool is for."""
+        """Execute a tool call."""
         arguments = params.arguments or {}
         self.calls.append((params.name, arguments))
         match params.name:
@@ -130,14 +130,14 @@ def _text(words: str) -> types.CallToolResult:
 
 @contextmanager
 def mcp_server(*, legacy: bool = False, token: str | None = None, paged: bool = False) -> Iterator[McpServer]:
-    """A server by streamable HTTP, or by the older server-sent events; with a `token`, behind a bearer token."""
+    """Run a server with streamable HTTP, or with the older SSE transport, optionally with a bearer token."""
     state = McpServer(token=token, paged=paged)
-    # Without the look-up the SDK would list its own tools at each call, and be counted.
+    # Without `get_tool_input_schema`, the SDK would list its own tools at each call, which would be counted.
     sdk = Server(
         "test", on_list_tools=state.list_tools, on_call_tool=state.call_tool, get_tool_input_schema=lambda _: None
     )
     app = _legacy(sdk) if legacy else sdk.streamable_http_app()
-    with _serving(_Door(app, state), state) as root:
+    with _serving(_Authentication(app, state), state) as root:
         state.url = f"{root}/sse" if legacy else f"{root}/mcp"
         yield state
 
@@ -161,8 +161,8 @@ def _legacy(sdk: Server[Any]) -> Starlette:
     )
 
 
-class _Door:
-    """Notes the headers of every request, and lets nobody in without the token."""
+class _Authentication:
+    """Middleware that records the headers of every request and checks the token."""
 
     def __init__(self, app: ASGIApp, state: McpServer) -> None:
         self._app = app

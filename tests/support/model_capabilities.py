@@ -1,4 +1,4 @@
-"""Models with other capabilities than those of which nothing is known."""
+"""Models with configured capabilities."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ from tests.support.upstream import Script
 
 
 def describe(script: Script, **capabilities: Any) -> Script:
-    """Say what the script's model can do; columns that are not named keep their defaults.
+    """Set capabilities of the script's model; other columns keep their defaults.
 
-    Before the first request for the model: a route is remembered for a second.
+    Must be called before the first request for the model, because routes are cached for a second.
     """
     upstream = Upstream.objects.get(name="scripted")
     Model.objects.create(name=script.model, upstream=upstream, **capabilities)

@@ -1,4 +1,4 @@
-"""Prompts of a team, as its lead would have written them."""
+"""Prompt templates of a team."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tests.support.api import Caller
 
 
 def write_prompt(caller: Caller, *texts: str, role: str = "developer", **more: Any) -> PromptTemplate:
-    """A prompt with a message for each text."""
+    """Create a prompt template with a message per text."""
     with scope.team(caller.team.pk):
         prompt = PromptTemplate.objects.create(team=caller.team, name=f"prompt {PromptTemplate.objects.count()}")
     rewrite_prompt(prompt, *texts, role=role, **more)
@@ -17,7 +17,7 @@ def write_prompt(caller: Caller, *texts: str, role: str = "developer", **more: A
 
 
 def rewrite_prompt(prompt: PromptTemplate, *texts: str, role: str = "developer", **more: Any) -> None:
-    """Its next version."""
+    """Add a version to a prompt template."""
     messages = [{"role": role, "content": text} for text in texts]
     content = prompts.parse_prompt_content({"messages": messages, **more})
     with scope.team(prompt.team_id):

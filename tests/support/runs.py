@@ -1,4 +1,4 @@
-"""Plays runs of the engine and reads them as a client would: numbered events of the wire."""
+"""Runs of the engine without server or database, with their events as a client receives them."""
 
 import re
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ _ID = re.compile(r"\b([a-z]+)_[0-9a-f]{36}\b")
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """A run that has ended: its steps, and its events as a client got them."""
+    """A finished run with its steps and events."""
 
     steps: list[Step]
     events: list[dict[str, Any]]
 
     @property
     def end(self) -> RunEnded:
-        """The last step."""
+        """The last step of the run."""
         return cast("RunEnded", self.steps[-1])
 
     @property
@@ -43,12 +43,12 @@ class Played:
 
     @property
     def types(self) -> list[str]:
-        """The events' types, without their common prefix."""
+        """Event types without the prefix `response.`."""
         return [event["type"].removeprefix("response.") for event in self.events]
 
 
 def context(**request: Any) -> RunContext:
-    """The context of a request with these parameters."""
+    """Return the context of a request with these parameters."""
     body = parse_create({"model": "scripted", "input": "Hi", **request})
     parameters = public_parameters(body, response_id=new_id("resp"), created_at=now())
     return RunContext(
@@ -70,12 +70,12 @@ def begin(
     given: RunContext | None = None,
     **request: Any,
 ) -> Run:
-    """A run that has not begun yet, of a context or of a request with these parameters."""
+    """Return a run that has not started, of a context or of a request with these parameters."""
     return Run(given or context(**request), state or RunState(), model=model, tools=hosted or NoTools(), now=now)
 
 
 async def play(*turns: Sequence[Piece], hosted: HostedTools | None = None, **request: Any) -> Played:
-    """Run a response whose model says these turns; the script must fit exactly."""
+    """Run a response with these turns of the model. The whole script must be used."""
     model, given = ScriptedModel(*turns), context(**request)
     run = Run(given, RunState(), model=model, tools=hosted or NoTools(), now=now)
     steps = [step async for step in run.steps()]
@@ -86,18 +86,18 @@ async def play(*turns: Sequence[Piece], hosted: HostedTools | None = None, **req
 
 
 def events_of(steps: Sequence[Step]) -> list[Event]:
-    """The events of these steps in their order."""
+    """Return the events of the steps in order."""
     return [event for step in steps for event in step.events]
 
 
 def on_the_wire(events: Sequence[Event]) -> list[dict[str, Any]]:
-    """The events as a client reads them, numbered from 0."""
+    """Return the events as a client parses them, numbered from 0."""
     frames = b"".join(frame(event, number) for number, event in enumerate(events))
     return [event for _, event in read_frames(frames)]
 
 
 def without_ids(value: Any) -> Any:
-    """The same JSON with generated ids replaced by their kind and the order of their appearance: `msg 1`."""
+    """Replace generated ids in JSON by their prefix and order of appearance, such as `msg 1`."""
     seen: dict[str, str] = {}
 
     def name(match: re.Match[str]) -> str:

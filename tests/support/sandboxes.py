@@ -1,4 +1,4 @@
-"""The sandbox service as it runs in production: started, awaited, asked, ended."""
+"""The sandbox service as a process, as in production."""
 
 import asyncio
 import os
@@ -25,26 +25,26 @@ INSTALL = "There is no bubblewrap here: apt-get install -y bubblewrap"
 
 @dataclass(frozen=True, kw_only=True)
 class Sandbox:
-    """A service that runs, and a client of it."""
+    """A running service with a client."""
 
     client: SandboxClient
     process: "subprocess.Popen[bytes]"
 
 
 def asked(question: "Coroutine[Any, Any, Answer]") -> Answer:
-    """What the service answers, for tests that wait for it."""
+    """Run a request of the client and return its result."""
     return asyncio.run(question)
 
 
 def fault(answer: httpx2.Response, status: int) -> dict[str, Any]:
-    """What an error says."""
+    """Return the error object of a response with this status."""
     assert answer.status_code == status, answer.text
-    told: dict[str, Any] = answer.json()["error"]
-    return told
+    body: dict[str, Any] = answer.json()["error"]
+    return body
 
 
 def family(pid: int) -> set[int]:
-    """All that a process has started, and what those have started; the dead do not count."""
+    """Return the ids of all running descendants of a process."""
     parents: dict[int, int] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -62,7 +62,7 @@ def family(pid: int) -> set[int]:
 
 
 def names(service: Sandbox) -> set[str]:
-    """The names of all programs that a service runs now."""
+    """Return the names of all programs that a service is running."""
     found = set()
     for pid in family(service.process.pid):
         with suppress(OSError):
@@ -72,16 +72,21 @@ def names(service: Sandbox) -> set[str]:
 
 @contextmanager
 def running_sandbox(where: str, token: str, variables: Mapping[str, str] | None = None) -> Iterator[Sandbox]:
-    """A service that answers; ended at the end, with all its containers."""
+    """Run a service that is ready, and stop it with all its containers at the end."""
     if shutil.which("bwrap") is None:
         pytest.skip(INSTALL)
     client = SandboxClient(address=where, token=token)
     with tempfile.TemporaryFile() as output:
-        told = {"SANDBOX_LISTEN": where, "SANDBOX_TOKEN": token, "SANDBOX_MAX_CONTAINERS": "500", **(variables or {})}
+        settings = {
+            "SANDBOX_LISTEN": where,
+            "SANDBOX_TOKEN": token,
+            "SANDBOX_MAX_CONTAINERS": "500",
+            **(variables or {}),
+        }
         process = subprocess.Popen(
             [sys.executable, "manage.py", "sandbox"],
             cwd=ROOT,
-            env={**os.environ, **told},
+            env={**os.environ, **settings},
             stdout=output,
             stderr=subprocess.STDOUT,
         )
@@ -95,7 +100,7 @@ def running_sandbox(where: str, token: str, variables: Mapping[str, str] | None 
 
 
 def _answers(client: SandboxClient, process: "subprocess.Popen[bytes]") -> bool:
-    """Also where it says that it can make no containers."""
+    # A service that cannot create containers is ready as well.
     assert process.poll() is None, "the sandbox service has ended"
     try:
         return bool(asked(client.info()))

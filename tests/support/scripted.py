@@ -1,6 +1,6 @@
-"""A model and hosted tools that do exactly what a test has written down: the engine without a server or a database.
+"""A scripted model and scripted hosted tools, to run the engine without server or database.
 
-Both fail their test when they are asked more often than it foresaw, or less often (`verify`).
+Both fail the test if they are called more often than scripted, or less often (`verify`).
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from responses.engine.turn import Call, CallForm, FunctionTool, TurnRequest, Tur
 from tests.support.chunks import Chunk
 
 Piece = Chunk | Failure | asyncio.Event
-"""A chunk is a read of its own; a failure ends the turn; at an event the upstream waits until it is set."""
+"""A chunk is read separately, a failure ends the turn, and an event pauses the stream until it is set."""
 
 
 class ScriptedModel:
-    """Plays one list of pieces for each turn and keeps every request."""
+    """Plays one list of pieces per turn and records the requests."""
 
     def __init__(self, *turns: Sequence[Piece]) -> None:
         self._turns = list(turns)
@@ -33,19 +33,19 @@ class ScriptedModel:
         self.opened: list[ScriptedTurn] = []
 
     def open(self, request: TurnRequest) -> "ScriptedTurn":
-        """The next turn of the script."""
+        """Open the next turn of the script."""
         assert self._turns, "the model was asked for a turn that the test did not foresee"
         self.requests.append(request)
         self.opened.append(ScriptedTurn(request, self._turns.pop(0)))
         return self.opened[-1]
 
     def verify(self) -> None:
-        """Every turn of the script was asked for."""
+        """Assert that every turn of the script was used."""
         assert not self._turns, f"{len(self._turns)} turns were never asked for"
 
 
 class ScriptedTurn:
-    """One turn, converted by the real converter; `is_closed` once nobody reads it any more."""
+    """One turn, converted by the real converter. `is_closed` is True after its events were closed."""
 
     def __init__(self, request: TurnRequest, pieces: Sequence[Piece]) -> None:
         sampling = request.sampling
@@ -59,7 +59,7 @@ class ScriptedTurn:
         self.is_closed = False
 
     async def events(self) -> AsyncGenerator[list[Event], None]:
-        """The events of each piece, then those of the end, which `[DONE]` announced."""
+        """Yield the events of each piece and of the end of the stream."""
         try:
             for piece in self._pieces:
                 match piece:
@@ -75,39 +75,39 @@ class ScriptedTurn:
             self.is_closed = True
 
     def result(self) -> TurnResult:
-        """What the turn brought."""
+        """Return the result of the turn."""
         return self._converter.result()
 
     def interrupt(self) -> tuple[list[Event], TurnResult]:
-        """Close what is open."""
+        """Close open items."""
         return self._converter.interrupt(), self._converter.result(interrupted=True)
 
 
 class HostedTools(ABC):
-    """What every hosted tool of the tests is like: a tool of some MCP server, without the events of one."""
+    """Base class of hosted tools in tests, which behave like MCP tools without their events."""
 
     concurrency = 4
 
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
-        """Nothing comes first."""
+        """Yield nothing."""
         nothing: tuple[ToolsPrepared, ...] = ()
         for step in nothing:
             yield step
 
     def functions(self) -> tuple[FunctionTool, ...]:
-        """None beside those that `kind` knows."""
+        """Return no functions; `kind` accepts the names."""
         return ()
 
     def kind(self, name: str) -> str | None:
-        """All of them are hosted."""
+        """Return the kind of every tool."""
         return "scripted"
 
     def may_repeat(self, name: str) -> bool:
-        """All of them."""
+        """Return True for every tool."""
         return True
 
     def limits(self, name: str) -> ToolLimits:
-        """The usual ones."""
+        """Return the default limits."""
         return ToolLimits()
 
     def decide(self, call: Call) -> CallDecision:
@@ -115,7 +115,7 @@ class HostedTools(ABC):
         return Execute()
 
     def open_item(self, call: Call) -> Body:
-        """A call of a tool of a server."""
+        """Return the item of an MCP call."""
         return {
             "id": new_id("mcp"),
             "type": "mcp_call",
@@ -129,16 +129,16 @@ class HostedTools(ABC):
         }
 
     def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
-        """The events of a call that is under way."""
+        """Return the events at the start of a call."""
         place = {"item_id": body["id"], "output_index": output_index}
         return [McpCallInProgress(**place), McpCallArgumentsDone(**place, arguments=call.arguments)]
 
     @abstractmethod
     async def call(self, call: Call) -> ToolResult:
-        """As the test has it."""
+        """Return the result of a call."""
 
     def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
-        """The call with its output."""
+        """Return the item with its output."""
         place = {"item_id": body["id"], "output_index": output_index}
         if result.error is None:
             return ClosedItem(
@@ -148,16 +148,16 @@ class HostedTools(ABC):
         return ClosedItem(item={**body, "status": "failed", "error": error}, events=[McpCallFailed(**place)])
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
         return
 
     def verify(self) -> None:
-        """Nothing was foreseen."""
+        """Assert nothing."""
         return
 
 
 class ScriptedTools(HostedTools):
-    """Hosted tools by name, each with the results of its calls in order; every other name is the client's."""
+    """Hosted tools by name with the results of their calls in order. All other names are client tools."""
 
     def __init__(self, *, repeatable: bool = True, **results: Sequence[str | ToolResult]) -> None:
         self._results = {name: list(given) for name, given in results.items()}
@@ -179,7 +179,7 @@ class ScriptedTools(HostedTools):
 
     @override
     async def call(self, call: Call) -> ToolResult:
-        """The next result of this tool."""
+        """Return the next result of the tool."""
         assert self._results[call.name], f"{call.name} was called more often than the test foresaw"
         self.calls.append(call)
         result = self._results[call.name].pop(0)
@@ -191,7 +191,7 @@ class ScriptedTools(HostedTools):
 
     @override
     def verify(self) -> None:
-        """Every result was asked for, and nothing was left open."""
+        """Assert that every result was used and the tools were closed."""
         left = {name: results for name, results in self._results.items() if results}
         assert not left, f"never called: {left}"
         assert self.is_closed

@@ -1,4 +1,4 @@
-"""The HTTP client of SDKs in the tests: whatever they get is held to its types, as `Api` does it."""
+"""HTTP client for SDKs that validates every response against its types, like `Api`."""
 
 import httpx2
 
@@ -6,7 +6,7 @@ from tests.support.validation import check_answer
 
 
 def checking_client() -> httpx2.Client:
-    """A client for `http_client=` of an SDK. Streams are left to the SDK, which reads them itself."""
+    """Return a client for the `http_client` argument of an SDK. Streams are not validated, as the SDK reads them."""
     return httpx2.Client(timeout=30, event_hooks={"response": [_check]})
 
 

@@ -1,4 +1,4 @@
-"""A search engine shaped like a SearXNG, with the pages that it finds, served over a real socket."""
+"""A search engine with the API of SearXNG and the pages that it finds, over a real socket."""
 
 import threading
 import uuid
@@ -21,8 +21,11 @@ PAGE = """<!doctype html><html><head><title>All about &amp; around cats</title><
 
 @dataclass
 class SearchServer:
-    """`queries` are what it was asked, `pages` what was fetched; `results` override what it answers. `more` are further
-    pages by their paths, with their types, `redirects` the paths that lead elsewhere."""
+    """A search engine that records its requests.
+
+    `queries` and `pages` are the recorded searches and fetched pages; `results` overrides the results. `more` has
+    further pages by path with their types, `redirects` redirects by path.
+    """
 
     url: str = ""
     queries: list[dict[str, str]] = field(default_factory=list)
@@ -36,16 +39,16 @@ class SearchServer:
 
     @property
     def page(self) -> str:
-        """The address of its page about cats."""
+        """URL of its page about cats."""
         return f"{self.url}/cats"
 
     def found(self) -> list[dict[str, Any]]:
-        """What a search finds."""
+        """Return the results of a search."""
         if self.results is not None:
             return self.results
-        said = "They purr."
+        snippet = "They purr."
         return [
-            {"url": self.page, "title": "All about cats", "content": said, "description": said},
+            {"url": self.page, "title": "All about cats", "content": snippet, "description": snippet},
             {"url": f"{self.url}/dogs", "title": "Dogs", "content": "They bark.", "description": "They bark."},
             {"title": "no address"},
         ]
@@ -98,12 +101,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     @override
     def log_message(self, *_: Any) -> None:
-        """Tests read what was asked, not a log."""
+        """Log nothing."""
 
 
 @contextmanager
 def search_server() -> Iterator[SearchServer]:
-    """A server on a port of its own."""
+    """Run a search engine on a free port."""
     served = SearchServer()
     handler = type("Handler", (_Handler,), {"served": served})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -119,7 +122,7 @@ def search_server() -> Iterator[SearchServer]:
 
 
 def engine(team: Team, served: SearchServer, **fields: Any) -> SearchEngine:
-    """An engine of the team's own."""
+    """Configure a search engine for a team."""
     with scope.every_team():
         made = SearchEngine.objects.create(name=uuid.uuid4().hex, **{"base_url": served.url, **fields})
         made.teams.add(team)

@@ -1,4 +1,4 @@
-"""The statements that code on an event loop sends to the database by way of its threads."""
+"""SQL statements that asynchronous code executes in the database threads."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from kernel.db_threads import in_db_thread
 
 @asynccontextmanager
 async def captured_statements() -> AsyncIterator[list[str]]:
-    """What is asked inside of the block, in all of the threads."""
+    """Collect the statements of all database threads inside the block."""
     statements: list[str] = []
 
     def note(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
@@ -29,7 +29,7 @@ async def captured_statements() -> AsyncIterator[list[str]]:
 
 
 async def _in_each_thread(work: Callable[[], None]) -> None:
-    """Once in each: none of them is free for a second time before all have done it."""
+    # The barrier keeps each thread busy until all have run the work once.
     threads = db_threads._THREADS._max_workers
     together = threading.Barrier(threads)
 

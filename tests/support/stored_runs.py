@@ -1,4 +1,4 @@
-"""Runs over real rows, with a scripted model: what creating a response stores, without a server in between."""
+"""Runs with a scripted model on stored responses, without a server."""
 
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """A response as it stands when it was created, ready to run."""
+    """A stored response that is ready to run."""
 
     who: RunIdentity
     recorder: Recorder
@@ -37,30 +37,30 @@ class Begun:
     opening: bytes
 
     def run(self, model: LanguageModel, hosted: Toolbox | None = None) -> Run:
-        """Its run, in the hands of this test."""
+        """Return the run, to be driven by the test."""
         return Run(self.context, RunState(), model=model, tools=hosted or NoTools(), now=now)
 
     def live(self, model: LanguageModel, *, grace_seconds: float | None = 30) -> LiveRun:
-        """Its run as the web process executes it."""
+        """Return the run as the web process executes it."""
         return LiveRun(self.run(model), self.recorder, self.who, opening=self.opening, grace_seconds=grace_seconds)
 
 
 def begin(caller: Caller, **request: Any) -> Begun:
-    """Store a response of this caller with its input and its first events."""
+    """Store a response with its input and first events."""
     begun, change = prepare(caller, **request)
     assert store.apply([change]) == [None]
     return begun
 
 
 async def abegin(caller: Caller, **request: Any) -> Begun:
-    """The same from an event loop."""
+    """Store a response from an event loop."""
     begun, change = prepare(caller, **request)
     await writer.submit(change)
     return begun
 
 
 def prepare(caller: Caller, **request: Any) -> tuple[Begun, Change]:
-    """The response, and the change that stores it."""
+    """Return a response with the change that stores it."""
     given = context(**request)
     stored, options = given.parameters["store"], _options(request)
     who = RunIdentity(
@@ -108,13 +108,13 @@ def _options(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def response_of(begun: Begun) -> Response:
-    """The response's row."""
+    """Return the row of the response."""
     with scope.team(begun.who.team_id):
         return Response.objects.get(pk=begun.who.response_id)
 
 
 def log_of(begun: Begun) -> list[dict[str, Any]]:
-    """The events in the response's log, whose batches follow on each other."""
+    """Return the events in the response's log, asserting that its batches are consecutive."""
     with scope.team(begun.who.team_id):
         batches = list(EventBatch.objects.filter(response_id=begun.who.response_id).order_by("first_sequence"))
     firsts = [batch.first_sequence for batch in batches]
@@ -123,14 +123,14 @@ def log_of(begun: Begun) -> list[dict[str, Any]]:
 
 
 def body_of(begun: Begun) -> dict[str, Any]:
-    """The response as it can be retrieved."""
+    """Return the response as the API returns it."""
     with scope.team(begun.who.team_id):
         response = Response.objects.get(pk=begun.who.response_id)
         return selectors.public_body(response, selectors.outputs([response])[response.pk])
 
 
 async def everything_written(begun: Begun) -> None:
-    """Return once all that was handed to the writer before is committed."""
+    """Wait until all changes submitted to the writer before are committed."""
     await writer.submit(Change(team_id=begun.who.team_id))
 
 

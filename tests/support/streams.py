@@ -1,6 +1,6 @@
-"""What holds for every stream: its numbers, its grammar, and that it tells what is stored.
+"""Rules for every stream: sequence numbers, order of events, equality with the stored response.
 
-The grammar stands here a second time, on purpose: it is the specification's, not the engine's.
+The order of events is defined here independently of the engine, on purpose.
 """
 
 import re
@@ -12,7 +12,7 @@ from tests.support.validation import check_event
 
 Event = dict[str, Any]
 Retrieve = Callable[[str], dict[str, Any] | None]
-"""Gives a stored response by its id; None when there is none that the caller may see."""
+"""Returns a stored response by id, or None if it does not exist for the caller."""
 
 TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 _TEXT = r"(output_text\.delta )*(output_text\.annotation\.added )*output_text\.done "
@@ -47,21 +47,21 @@ _ITEMS = {
     "shell_call": rf"({_COMMAND})*",
     "shell_call_output": rf"({_OUTPUT})*",
 }
-"""The events inside of an item; an item of another type has none. What is cut short leaves its last ones out."""
+"""Events inside an item by its type; other types have none. Truncated items lack the last ones."""
 
 
 def types(events: Sequence[Event]) -> list[str]:
-    """The events' types."""
+    """Return the types of the events."""
     return [event["type"] for event in events]
 
 
 def check_stream(events: Sequence[Event], seen: Sequence[Any], retrieve: Retrieve) -> None:
-    """What holds for a stream that was read to its end; `seen` are its events as the SDK sees them.
+    """Check a complete stream. `seen` are its events as parsed by the SDK.
 
-    A stream that begins later than at 0 is the rest of one, and is held to its numbers and its last response.
+    Of a stream that starts after 0, only sequence numbers and the last response are checked.
     """
     if not events or "sequence_number" not in events[-1]:
-        return  # an error that has no response, or one that ends a stream whose log cannot be read
+        return  # an error without a response, or one because the log cannot be read
     first = events[0]["sequence_number"]
     assert [event["sequence_number"] for event in events] == list(range(first, first + len(events)))
     ended = events[-1]["type"] in TERMINAL
@@ -81,23 +81,23 @@ def check_stream(events: Sequence[Event], seen: Sequence[Any], retrieve: Retriev
 
 
 def _check_cancelled(events: Sequence[Event], stored: Event) -> None:
-    """No event tells that a run was cancelled: its stream closes what is open, and ends."""
+    # There is no event for a cancelled run. Its stream closes open items and ends.
     assert types(events)[0] == "response.created"
     assert_items([event for event in events if "output_index" in event])
     assert Folded(events).body()["output"] == stored["output"]
 
 
 def assert_stream_equals_stored(events: Sequence[Event], stored: dict[str, Any]) -> None:
-    """The stream is well formed, and folded it is its terminal response, which is what can be retrieved.
+    """Assert that the stream is well formed and yields its terminal response, which equals the stored one.
 
-    Whatever a test reads through `Api` or `Socket` is held to this by itself.
+    `Api` and `Socket` do this automatically.
     """
     check_stream(events, [check_event(event) for event in events], lambda _: stored)
     assert events[-1]["response"] == stored
 
 
 def assert_well_formed(events: Sequence[Event]) -> None:
-    """Numbers without gaps, `created` first, one terminal event, true to its name, and items as in the grammar."""
+    """Assert consecutive numbers, `created` first, one terminal event that matches the status, and valid items."""
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     opening = ["response.created", "response.in_progress"]
     if events[0]["response"]["status"] == "queued":
@@ -115,7 +115,7 @@ def assert_well_formed(events: Sequence[Event]) -> None:
 
 
 def assert_items(events: Sequence[Event]) -> None:
-    """Items one after the other, each opened, filled by its own grammar, and closed as what it was opened as."""
+    """Assert that items follow each other, each with the events of its type between its start and end."""
     position = 0
     while events:
         assert events[0]["type"] == "response.output_item.added", events[0]
@@ -132,7 +132,7 @@ def _assert_item(events: Sequence[Event]) -> None:
     assert (opened["id"], opened["type"]) == (closed["id"], closed["type"])
     assert (opened.get("status", "in_progress"), opened.get("call_id")) == ("in_progress", closed.get("call_id"))
     inside = events[1:-1]
-    # The events of shell calls name their item by its index alone.
+    # The events of shell calls have only the index of their item.
     assert {event["item_id"] for event in inside if "item_id" in event} <= {opened["id"]}
     line = "".join(event["type"].removeprefix("response.") + " " for event in inside)
     assert re.fullmatch(_ITEMS.get(opened["type"], ""), line), f"{opened['type']}: {line}"

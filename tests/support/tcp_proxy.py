@@ -1,4 +1,4 @@
-"""A TCP proxy that a test can take away and bring back: a server that is out of reach for a while."""
+"""A TCP proxy that simulates an unreachable server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 
 class Proxy:
-    """Passes bytes on to a server, while it is open."""
+    """Forwards connections to a server while it is open."""
 
     def __init__(self, host: str, port: int) -> None:
         self.port = 0
@@ -18,25 +18,25 @@ class Proxy:
         self._cut_at: bytes | None = None
 
     def hold(self) -> None:
-        """Keep connections, and pass nothing on."""
+        """Keep connections open without forwarding data."""
         self._flows.clear()
 
     def cut_at(self, words: bytes) -> None:
-        """Cut the connection, once, at which either side says this; the other side hears nothing of it."""
+        """Close the first connection on which either side sends these bytes, without forwarding them."""
         self._cut_at = words
 
     @property
     def has_cut(self) -> bool:
-        """Whether it has come to what `cut_at` waited for."""
+        """True after the connection of `cut_at` was closed."""
         return self._cut_at is None
 
     async def open(self) -> None:
-        """Take connections, on the same port as before."""
+        """Accept connections, on the same port as before."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Cut all connections, and take no more."""
+        """Close all connections and accept no more."""
         if self._server is not None:
             self._server.close()
         for writer in [*self._writers]:
@@ -49,7 +49,7 @@ class Proxy:
         try:
             await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
         except (ConnectionError, asyncio.CancelledError):
-            pass  # asyncio's streams complain of handlers that were cancelled
+            pass  # asyncio logs handlers that end with these errors
         finally:
             self._writers -= {writer, far_writer}
             far_writer.close()
@@ -68,7 +68,7 @@ class Proxy:
 
 @asynccontextmanager
 async def proxied(host: str, port: int) -> AsyncIterator[Proxy]:
-    """A proxy in this event loop, open at first."""
+    """Run a proxy in this event loop, initially open."""
     proxy = Proxy(host, port)
     await proxy.open()
     try:

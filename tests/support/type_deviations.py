@@ -1,7 +1,4 @@
-"""Where our JSON knowingly departs from the SDK's types or from the Open Responses document, and why.
-
-There is no other such list.
-"""
+"""All intended deviations of the API from the types of the SDK and of the Open Responses document, with reasons."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,92 +7,86 @@ from typing import Any
 Json = dict[str, Any]
 
 EXTRA_KEYS: Mapping[str, str] = {
-    "Response.input_messages": "an extension of vLLM's, only for those who ask for it",
+    "Response.input_messages": "an extension of vLLM, only on request",
     "Response.output_messages": "the same",
     "Response.request_id": "the same",
     "OutputTokensDetails.tool_output_tokens": "the same, where hosted tools have answered",
-    "ResponseFunctionWebSearch.results": "the SDK has its name among what can be included, and no type for it",
-    "Response.store": "the wire and the Open Responses document have it, the SDK's type does not",
+    "ResponseFunctionWebSearch.results": "the SDK allows to include it, but has no type for it",
+    "Response.store": "OpenAI and the Open Responses document have it, the SDK's type does not",
     "Response.presence_penalty": "required by the Open Responses document",
     "Response.frequency_penalty": "required by the Open Responses document",
-    "*.obfuscation": "padding of every delta, on the wire since 2025; the SDK has it in the type of one event",
-    "ResponseFunctionCallArgumentsDoneEvent.name": "older SDKs have it in their types and read it",
+    "*.obfuscation": "OpenAI pads every delta since 2025; the SDK has it in the type of one event only",
+    "ResponseFunctionCallArgumentsDoneEvent.name": "older SDKs have and read it",
     "ResponseFunctionCallArgumentsWsDone.name": "the same",
-    "ResponseCustomToolCall.status": "a stored call has it in its type, and every other call in both",
-    "ResponseCustomToolCall.created_by": "the same, of the items of conversations",
+    "ResponseCustomToolCall.status": "the types of stored calls and of all other calls have it",
+    "ResponseCustomToolCall.created_by": "the same, for items of conversations",
     "ResponseCustomToolCallOutput.status": "the same",
     "ResponseCustomToolCallOutput.created_by": "the same",
-    "Logprob.bytes": "the wire and the Open Responses document have it; the types of events leave it out",
+    "Logprob.bytes": "OpenAI and the Open Responses document have it, the types of events do not",
     "LogprobTopLogprob.bytes": "the same",
-    "VectorStore.description": "requests set it; only the type of the answer has forgotten it",
-    "ChatCompletionStoreMessage.name": "the SDK's type knows messages of assistants alone; the wire has all of them",
-    "ChatCompletionStoreMessage.tool_call_id": "the same; without it nobody could tell which call a tool answered",
+    "VectorStore.description": "requests set it, but the type of the response lacks it",
+    "ChatCompletionStoreMessage.name": "the SDK's type covers only assistant messages; OpenAI returns all messages",
+    "ChatCompletionStoreMessage.tool_call_id": "the same; without it, tool messages cannot be matched to calls",
 }
-"""`Type.key` of the SDK's types, `*` being any: what we send beyond them, and why."""
+"""Additional keys with the reason, as `Type.key` of the SDK's types; `*` is any type."""
 
 UNCHECKED: Mapping[str, str] = {
-    "OPTIONS .*": "what Django REST framework says of a view, which OpenAI has nothing like",
+    "OPTIONS .*": "a description of the view by Django REST framework",
     "GET /files/[^/]+/content": "the bytes of a file",
     "GET /containers/[^/]+/files/[^/]+/content": "the bytes of a file",
-    "GET /conversations/[^/]+/export": "lines of JSON, each an item",
+    "GET /conversations/[^/]+/export": "JSON lines, each an item",
     "POST /(embeddings|moderations|images/generations|images/edits)": (
-        "the upstream's own answer; tests script short ones, test_types.py complete ones"
+        "forwarded from the upstream; test_types.py has complete bodies, other tests short ones"
     ),
 }
-"""Answers that have no type to be held to, as patterns of method and path."""
+"""Responses without a type, as patterns of method and path."""
 
 
 @dataclass(frozen=True)
 class _Value:
-    """Why a value is sent that the SDK's type does not know, and one that it does know."""
+    """A value unknown to the SDK's type: the reason, and a known value that replaces it for validation."""
 
     why: str
     known: Any
 
 
 VALUES: Mapping[tuple[str, Any], _Value] = {
-    ("code", "model_not_found"): _Value(
-        "what a JSON request gets for the same; the wire has codes of its own", "server_error"
-    ),
+    ("code", "model_not_found"): _Value("same code as for requests without streaming", "server_error"),
     ("code", "context_length_exceeded"): _Value(
-        "what a JSON request gets for the same, and what clients of the wire look for", "invalid_prompt"
+        "same code as for requests without streaming, which clients check", "invalid_prompt"
     ),
-    ("code", "server_is_overloaded"): _Value(
-        "on the wire of OpenAI; the SDK's type has not heard of it", "server_error"
-    ),
+    ("code", "server_is_overloaded"): _Value("OpenAI sends it, but the SDK's type lacks it", "server_error"),
     ("code", "content_policy_violation"): _Value(
-        "what a JSON request gets for the same; the type has codes for OpenAI's own policies only", "server_error"
+        "same code as for requests without streaming; the type has only OpenAI's own policies", "server_error"
     ),
     **{
-        ("role", role): _Value("the SDK types the messages of a stored completion as if they were answers", "assistant")
+        ("role", role): _Value("the SDK types all messages of a stored completion as assistant messages", "assistant")
         for role in ("developer", "system", "user", "tool")
     },
-    ("purpose", "evals"): _Value(
-        "files may be uploaded for it; only the type of the answer has forgotten it", "vision"
-    ),
+    ("purpose", "evals"): _Value("files can be uploaded for it, but the type of the response lacks it", "vision"),
 }
-"""Values by their key that the SDK's types do not know."""
+"""Values unknown to the SDK's types, by key."""
 
 CHOICES: Mapping[str, str] = {
-    "web_search": "the SDK's type of `tool_choice` knows the tool by its first name alone",
+    "web_search": "the SDK's type of `tool_choice` knows only the preview name of the tool",
     "web_search_2025_08_26": "the same",
 }
-"""Tools that `tool_choice` may force, and that the SDK's type does not know."""
+"""Tools allowed in `tool_choice` but unknown to the SDK's type."""
 
 NEVER_NULL: Mapping[str, tuple[str, ...]] = {
     "message": ("phase",),
     "reasoning": ("content", "encrypted_content"),
     "output_text": ("logprobs",),
 }
-"""By `type`: keys that the Open Responses document wants left out rather than null; its pydantic types allow both."""
+"""Keys by `type` that the Open Responses document requires to be absent rather than null; its types allow both."""
 
 _ITEMS = {"message", "function_call", "function_call_output", "reasoning", "compaction"}
 _EFFORTS = {"none", "low", "medium", "high", "xhigh", None}
 
 
 @dataclass(frozen=True)
-class _Departure:
-    """A part of a response that the Open Responses document does not know, and what is checked in its place."""
+class _Deviation:
+    """A part of a response unknown to the Open Responses document: the reason, and a replacement for validation."""
 
     why: str
     known: Callable[[Json], Json]
@@ -110,7 +101,7 @@ def _annotations(response: Json) -> Json:
 
 
 def _cited(item: Json) -> Json:
-    """The item with those annotations that the document knows."""
+    """Return the item with only the annotations that the document knows."""
     if item["type"] != "message":
         return item
     parts = [
@@ -150,30 +141,30 @@ def _instructions(response: Json) -> Json:
     return {"instructions": "items"} if isinstance(response["instructions"], list) else {}
 
 
-DEPARTURES = (
-    _Departure("the document knows five types of items; hosted and custom tools have others", _items),
-    _Departure("of annotations it knows only url_citation", _annotations),
-    _Departure("of tools it knows only functions", _tools),
-    _Departure("a choice of other tools than functions is unknown to it", _choice),
-    _Departure("it types the schema of a json_schema format as null, which no echo can be", _schema),
-    _Departure("OpenAI has the efforts minimal and max, and echoes them", _effort),
-    _Departure("instructions of a stored prompt are items; it knows only text", _instructions),
+DEVIATIONS = (
+    _Deviation("it has five item types; hosted and custom tools have others", _items),
+    _Deviation("its only annotation is url_citation", _annotations),
+    _Deviation("its only tools are functions", _tools),
+    _Deviation("its tool choices cover only functions", _choice),
+    _Deviation("it types the schema of a json_schema format as null, but the schema is echoed", _schema),
+    _Deviation("it lacks the efforts minimal and max, which OpenAI echoes", _effort),
+    _Deviation("its instructions are text; those of a stored prompt are items", _instructions),
 )
 
 
 def _coded(event: Json) -> Json:
-    """The document wants a code in every error of a WebSocket; OpenAI's errors of a wrong history have none."""
+    # The document requires a code in every WebSocket error, but OpenAI's errors about the history have none.
     return {**event, "error": {**event["error"], "code": event["error"]["code"] or "none"}}
 
 
-def as_the_document_knows_it(value: Json) -> Json | None:
-    """A response or an event, without what the Open Responses document does not know.
+def without_deviations(value: Json) -> Json | None:
+    """Return a response or event without the parts unknown to the Open Responses document.
 
-    None for an event about an item that it does not know at all.
+    Returns None for an event about an item of an unknown type.
     """
     if value.get("object") == "response":
-        for departure in DEPARTURES:
-            value = {**value, **departure.known(value)}
+        for deviation in DEVIATIONS:
+            value = {**value, **deviation.known(value)}
         return value
     if value["type"] == "error":
         return _coded(value)

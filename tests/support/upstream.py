@@ -1,7 +1,7 @@
-"""A chat-completions server over real HTTP that says exactly what a test has written down for it.
+"""A chat-completions server over real HTTP with scripted answers.
 
-A `Script` stands for one model name. It keeps every body that it got, and fails its test when it is asked more often
-than the test foresaw, or less often.
+A `Script` belongs to one model name. It records every request, and fails the test if it is called more or less often
+than scripted.
 """
 
 import asyncio
@@ -22,22 +22,22 @@ _POLL_SECONDS = 0.003
 
 
 class Gate:
-    """A place in an answer where the server stops until the test says `open`."""
+    """A point in an answer where the server waits until the test calls `open`."""
 
     def __init__(self) -> None:
         self._reached = threading.Event()
         self._opened = threading.Event()
 
     def open(self) -> None:
-        """Let the answer go on."""
+        """Let the answer continue."""
         self._opened.set()
 
     def wait_until_reached(self) -> None:
-        """Return once everything before the gate was sent."""
-        assert self._reached.wait(WAIT_SECONDS), "the upstream has not come to the gate"
+        """Wait until everything before the gate was sent."""
+        assert self._reached.wait(WAIT_SECONDS), "the upstream has not reached the gate"
 
     async def pass_through(self) -> None:
-        """The server's side."""
+        """Wait for `open`, on the server's side."""
         self._reached.set()
         while not self._opened.is_set():
             await asyncio.sleep(_POLL_SECONDS)
@@ -45,23 +45,23 @@ class Gate:
 
 @dataclass(frozen=True)
 class Cut:
-    """The connection breaks here."""
+    """Closes the connection."""
 
 
 @dataclass(frozen=True)
 class Pause:
-    """Nothing is sent for this long."""
+    """Pauses the answer."""
 
     seconds: float
 
 
 Piece = Chunk | bytes | Gate | Cut | Pause
-"""What an answer is made of: chunks become `data:` lines, bytes are sent as they are."""
+"""A piece of an answer. Chunks become `data:` lines, bytes are sent unchanged."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the server does when it is called.
+    """An answer of the server.
 
     `done`: the stream ends with `[DONE]`. `delayed_head`: the status is not sent before the first bytes of the body.
     """
@@ -75,25 +75,25 @@ class Answer:
 
 
 def stream(*pieces: Piece, done: bool = True, headers: Mapping[str, str] | None = None) -> Answer:
-    """A streamed answer."""
+    """Return a streamed answer."""
     return Answer(pieces=pieces, done=done, headers=headers or {})
 
 
 def whole(body: Chunk | bytes, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
-    """An answer in one JSON body."""
+    """Return an answer with a single JSON body."""
     raw = body if isinstance(body, bytes) else orjson.dumps(body)
     return Answer(pieces=[raw], status=status, content_type="application/json", headers=headers or {}, done=False)
 
 
 def refusal(status: int, message: str = "No.", *, headers: Mapping[str, str] | None = None) -> Answer:
-    """An HTTP error that a client does not repeat, unless `headers` say so."""
+    """Return an HTTP error that clients do not retry, unless `headers` allow it."""
     body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
     return whole(body, status=status, headers={"x-should-retry": "false", **(headers or {})})
 
 
 @dataclass
 class Received:
-    """One call. `closed` is set when the client went away before the answer was complete, `answered` when it is."""
+    """A received request. `closed` is set if the client disconnects early, `answered` after the whole answer."""
 
     body: dict[str, Any]
     headers: Mapping[str, str]
@@ -101,12 +101,12 @@ class Received:
     answered: threading.Event = field(default_factory=threading.Event)
 
     def was_closed_within(self, seconds: float) -> bool:
-        """Whether the client goes away in that time."""
+        """Return whether the client disconnects within a number of seconds."""
         return self.closed.wait(seconds)
 
 
 class Script:
-    """What the server answers to one model name, call by call."""
+    """The answers for one model name."""
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -117,12 +117,12 @@ class Script:
         self._changed = threading.Condition()
 
     def then(self, *answers: Answer) -> "Script":
-        """Answer the next calls so."""
+        """Add answers for the next calls."""
         self._answers += answers
         return self
 
     def always(self, answer: Answer) -> "Script":
-        """Answer every further call so, however many come."""
+        """Set the answer for all further calls."""
         self._always = answer
         return self
 
@@ -131,27 +131,27 @@ class Script:
         return self.then(stream(*text(*pieces, **options)))
 
     def call(self, **functions: str) -> "Script":
-        """Answer the next call with calls of these functions; the values are their arguments as JSON."""
+        """Answer the next call with calls of these functions. Values are arguments as JSON."""
         return self.then(stream(*calls(**functions)))
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
-        """What was sent to the server, call by call."""
+        """The body of each request."""
         return [received.body for received in self.received]
 
     @property
     def messages(self) -> list[list[dict[str, Any]]]:
-        """The messages of each call."""
+        """The messages of each request."""
         return [body["messages"] for body in self.bodies]
 
     def wait_for_call(self, number: int = 0) -> Received:
-        """The call of this number, once it has come."""
+        """Wait for the call with this number and return it."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.received) > number, WAIT_SECONDS), "no call has come"
         return self.received[number]
 
     def take(self, received: Received) -> Answer:
-        """The server's side: note a call and say what to answer."""
+        """Record a request and return its answer, on the server's side."""
         with self._changed:
             self.received.append(received)
             self._changed.notify_all()
@@ -163,7 +163,7 @@ class Script:
         return refusal(500, "The test did not expect this call.")
 
     def verify(self) -> None:
-        """Every call was expected, and every answer was asked for."""
+        """Assert that there were no unexpected calls and no unused answers."""
         assert self._unexpected == 0, f"{self._unexpected} calls of {self.model} were not expected"
         assert not self._answers, f"{len(self._answers)} answers of {self.model} were never asked for"
 
@@ -177,7 +177,7 @@ class ScriptedUpstream:
 
     @contextmanager
     def script(self, model: str | None = None) -> Iterator[Script]:
-        """A new script, under a name of its own unless one is given; verified when the block ends without an error."""
+        """Create a script, by default with a unique model name. It is verified if the block ends without an error."""
         script = Script(model or f"scripted-{uuid.uuid4().hex[:12]}")
         self._scripts[script.model] = script
         try:
@@ -187,7 +187,7 @@ class ScriptedUpstream:
         script.verify()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Serve one call."""
+        """Handle a request."""
         received = Received(body=orjson.loads(await request.read()), headers=dict(request.headers))
         script = self._scripts.get(received.body.get("model", ""))
         answer = script.take(received) if script else refusal(404, "The model does not exist.")
@@ -227,7 +227,7 @@ async def _send(request: web.Request, response: web.StreamResponse, answer: Answ
 
 @contextmanager
 def running_upstream(*, path: str = "/v1/chat/completions") -> Iterator[ScriptedUpstream]:
-    """The server in a thread of its own, on a port of its own; `path` is the one that it knows."""
+    """Run the server in a separate thread on a free port. `path` is the path that it serves."""
     upstream, loop = ScriptedUpstream(), asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="scripted-upstream", daemon=True)
     thread.start()
@@ -244,7 +244,7 @@ def running_upstream(*, path: str = "/v1/chat/completions") -> Iterator[Scripted
 async def _serve(upstream: ScriptedUpstream, path: str) -> web.AppRunner:
     app = web.Application(client_max_size=128 * 1024 * 1024)
     app.router.add_post(path, upstream.answer)
-    # Without this a handler would not hear that its client has gone.
+    # Without `handler_cancellation`, handlers do not notice disconnects.
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -1,4 +1,4 @@
-"""Holds every answer and event that a test sees to the SDK's types, strictly, and to the Open Responses document.
+"""Strict validation of every response and event against the SDK's types and the Open Responses document.
 
 Strictly: nothing missing, no wrong type, no unknown `type`, no key that the types do not know. The SDK itself would
 hand a user whatever we send. What departs from either is listed in `tests.support.type_deviations`, with its reason.
@@ -63,7 +63,7 @@ from openai.types.webhooks import (
 )
 from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
 
-from tests.support.type_deviations import CHOICES, EXTRA_KEYS, NEVER_NULL, UNCHECKED, VALUES, as_the_document_knows_it
+from tests.support.type_deviations import CHOICES, EXTRA_KEYS, NEVER_NULL, UNCHECKED, VALUES, without_deviations
 
 Json = dict[str, Any]
 Entry = TypeVar("Entry")
@@ -84,7 +84,7 @@ class Page(_Closed, Generic[Entry]):
 
 
 class _Results(_Closed, Generic[Entry]):
-    """What is found comes all at once; the SDK has no type for the page."""
+    """A page of search results, for which the SDK has no type."""
 
     object: str
     data: list[Entry]
@@ -99,7 +99,7 @@ class _Models(_Closed):
 
 
 class _DeletedResponse(_Closed):
-    """The SDK throws this body away, so it has no type for it."""
+    """A body that the SDK ignores and has no type for."""
 
     id: str
     object: Literal["response"]
@@ -107,7 +107,7 @@ class _DeletedResponse(_Closed):
 
 
 class _DeletedContainer(_Closed):
-    """The SDK throws this body away, too."""
+    """A body that the SDK ignores and has no type for."""
 
     id: str
     object: Literal["container.deleted"]
@@ -115,7 +115,7 @@ class _DeletedContainer(_Closed):
 
 
 class _DeletedContainerFile(_Closed):
-    """And this one."""
+    """A body that the SDK ignores and has no type for."""
 
     id: str
     object: Literal["container.file.deleted"]
@@ -123,7 +123,7 @@ class _DeletedContainerFile(_Closed):
 
 
 class _Compacted(CompactedResponse):
-    """The SDK types the messages of users in it as if the model had said them; the Open Responses document does not."""
+    """A response of `/responses/compact`. The SDK types user messages in it as model output."""
 
     output: list[ResponseItem]  # type: ignore[assignment]
 
@@ -136,7 +136,7 @@ class _ErrorDetail(_Closed):
 
 
 class ErrorEnvelope(_Closed):
-    """What every error is."""
+    """An error object."""
 
     error: _ErrorDetail
 
@@ -223,7 +223,7 @@ ENDPOINTS = [
     _Endpoint("GET", f"/containers/{_ID}/files/{_ID}", FileRetrieveResponse),
     _Endpoint("DELETE", f"/containers/{_ID}/files/{_ID}", _DeletedContainerFile),
 ]
-"""What each endpoint answers with; one that is missing here fails the first test that gets an answer of it."""
+"""The type of each endpoint's response. A missing endpoint fails the first test that calls it."""
 
 
 @cache
@@ -233,7 +233,7 @@ def _events(union: Any) -> dict[str, type[BaseModel]]:
 
 @cache
 def _neutral_events() -> dict[str, type[BaseModel]]:
-    """The events of the Open Responses document by their `type`."""
+    """Return the event types of the Open Responses document by their `type`."""
     found = {}
     for name, kind in vars(neutral).items():
         if name.endswith("StreamingEvent"):
@@ -243,7 +243,7 @@ def _neutral_events() -> dict[str, type[BaseModel]]:
 
 
 def check_answer(method: str, path: str, answer: httpx2.Response) -> None:
-    """An answer of the API is what the types of its endpoint say; `path` is below `/v1`."""
+    """Validate a response against the type of its endpoint. `path` is below `/v1`."""
     if method == "HEAD" or 300 <= answer.status_code < 400:
         return
     if answer.status_code >= 400:
@@ -259,13 +259,13 @@ def check_answer(method: str, path: str, answer: httpx2.Response) -> None:
 
 
 def check_error(answer: httpx2.Response) -> None:
-    """Every error comes in the one envelope."""
+    """Validate an error response."""
     assert answer.headers["content-type"] == "application/json", answer.text
     ErrorEnvelope.model_validate_json(answer.content, strict=True)
 
 
 def check_body(kind: Any, raw: bytes) -> BaseModel:
-    """The JSON is what the SDK's type says, and what the Open Responses document says of the same object."""
+    """Validate JSON against the SDK's type and the corresponding type of the Open Responses document."""
     body = orjson.loads(raw)
     parsed = _strictly(kind, body)
     for response in body["data"] if kind is Page[Response] else [body] if kind is Response else []:
@@ -274,35 +274,35 @@ def check_body(kind: Any, raw: bytes) -> BaseModel:
 
 
 def check_event(event: Json, *, socket: bool = False) -> BaseModel:
-    """One event of a stream, or of a WebSocket; returns it as the SDK sees it."""
+    """Validate an event of a stream or WebSocket, and return it as parsed by the SDK."""
     union = ResponsesServerEvent if socket else ResponseStreamEvent
     known = _events(union)
     assert event["type"] in known, f"the SDK knows no event {event['type']!r}"
     if event["type"] == "error" and (not socket or "sequence_number" in event):
-        # The wire nests what the SDK's type has flat: it never gives this event to a user, it raises it.
+        # OpenAI nests fields that are flat in the SDK's type. The SDK raises this event instead of returning it.
         return _strictly(neutral.ErrorStreamingEvent, event)
     parsed = _strictly(known[event["type"]], event)
     if "response" in event:
         check_response(event["response"])
     elif event["type"] == "error":
-        neutral.WebSocketErrorEvent.model_validate_json(orjson.dumps(as_the_document_knows_it(event)), strict=True)
+        neutral.WebSocketErrorEvent.model_validate_json(orjson.dumps(without_deviations(event)), strict=True)
     elif (kind := _neutral_events().get(event["type"])) is not None:
         _check_nulls([event.get("item"), event.get("part")])
-        if (rest := as_the_document_knows_it(event)) is not None:
+        if (rest := without_deviations(event)) is not None:
             kind.model_validate_json(orjson.dumps(rest), strict=True)
     return parsed
 
 
 def check_chunk(piece: Json) -> None:
-    """One chunk of a streamed chat completion."""
+    """Validate a chunk of a streamed chat completion."""
     _strictly(ChatCompletionChunk, piece)
 
 
 def check_response(response: Json) -> None:
-    """A response as the Open Responses document has it."""
+    """Validate a response against the Open Responses document."""
     _check_nulls(response["output"])
     assert response["text"].get("verbosity", "") is not None
-    adapted = as_the_document_knows_it(response)
+    adapted = without_deviations(response)
     neutral.ResponseResource.model_validate_json(orjson.dumps(adapted), strict=True)
 
 
@@ -311,7 +311,7 @@ def _strictly(kind: Any, body: Json) -> BaseModel:
         parsed: BaseModel = kind.model_validate_json(orjson.dumps(body), strict=True)
     except ValidationError as error:
         _strictly(kind, _with_known_values(body, error))
-        lenient: BaseModel = kind.model_construct(**body)  # as the SDK does it, which checks nothing
+        lenient: BaseModel = kind.model_construct(**body)  # like the SDK, which does not validate
         return lenient
     unknown = sorted(key for key in set(_unknown(parsed)) if not EXTRA_KEYS.keys() & {key, f"*.{key.split('.')[1]}"})
     assert not unknown, f"{unknown}: not in the SDK's types; send nothing of it, or list it in support/departures.py"
@@ -319,7 +319,7 @@ def _strictly(kind: Any, body: Json) -> BaseModel:
 
 
 def _with_known_values(body: Json, error: ValidationError) -> Json:
-    """The body with known values in place of those that only the SDK's types do not know; or the error."""
+    """Return the body with values unknown to the SDK's types replaced, or raise the error."""
     body = copy.deepcopy(body)
     if (choice := _unknown_choice(body)) is not None:
         choice["type"] = "web_search_preview"
@@ -336,13 +336,13 @@ def _with_known_values(body: Json, error: ValidationError) -> Json:
 
 
 def _unknown_choice(body: Json) -> Json | None:
-    """The choice of a response, or of an event's, that only the SDK's types do not know."""
+    """Replace a tool choice that is unknown to the SDK's types."""
     choice = (body.get("response") or body).get("tool_choice")
     return choice if isinstance(choice, dict) and choice.get("type") in CHOICES else None
 
 
 def _unknown(value: object) -> Iterator[str]:
-    """The keys that the types do not know, at any depth, as `Type.key`."""
+    """Return the unknown keys at any depth as `Type.key`."""
     match value:
         case BaseModel():
             yield from (f"{type(value).__name__}.{key}" for key in value.model_extra or {})
@@ -354,7 +354,7 @@ def _unknown(value: object) -> Iterator[str]:
 
 
 def _check_nulls(value: Any) -> None:
-    """Where the document knows no null, a key is left out."""
+    # Where the document does not allow null, the key must be absent.
     if isinstance(value, dict):
         kind = value.get("type")
         wrong = [key for key in NEVER_NULL.get(kind or "", ()) if key in value and value[key] is None]

@@ -1,4 +1,4 @@
-"""Vector stores for tests: a team that has an embedding model, its files, and somebody who reads them."""
+"""Vector stores: a team with an embedding model, uploads, and ingestion in this process."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,18 +12,18 @@ from tests.support.api import Api, ok
 from tests.support.waiting import eventually
 
 EMBEDDER = "demo-embedding-d0"
-"""The demo's model under a name that no other test routes."""
+"""The demo embedding model under a name that no other test uses."""
 
 
 def use_demo_embeddings(team: Team, *, url: str) -> None:
-    """Let a team embed with the demo upstream at that address."""
+    """Configure the demo upstream as the embedding model of a team."""
     services.add_upstream(name="embedder of libraries", base_url=url, models=[EMBEDDER])
     with scope.team(team.pk):
         Team.objects.filter(pk=team.pk).update(embedding_model=EMBEDDER)
 
 
 def read_waiting_files() -> None:
-    """Do what a worker does, in this process, until no file waits."""
+    """Ingest all waiting files in this process."""
     worker_loop.submit(_read()).result(60)
 
 
@@ -37,14 +37,14 @@ async def _read() -> None:
 
 @dataclass(frozen=True)
 class StoreClient:
-    """A store that is filled and searched through the API."""
+    """Client of one vector store."""
 
     api: Api
     id: str
 
     @property
     def path(self) -> str:
-        """Below `/v1`."""
+        """Path of the store below `/v1`."""
         return f"/vector_stores/{self.id}"
 
     def upload(self, name: str, content: str | bytes, purpose: str = "assistants") -> str:
@@ -52,20 +52,20 @@ class StoreClient:
         return upload(self.api, name, content, purpose)
 
     def add(self, name: str, content: str | bytes, **settings: Any) -> str:
-        """A file in the store, read; returns its id."""
+        """Upload, attach and ingest a file, and return its id."""
         file_id = self.upload(name, content)
         ok(self.api.post(f"{self.path}/files", {"file_id": file_id, **settings}))
         read_waiting_files()
-        # A worker of another test's may have been faster.
+        # A worker of another test may have claimed the file.
         eventually(lambda: self.entry(file_id)["status"] != "in_progress", seconds=30)
         return file_id
 
     def entry(self, file_id: str) -> dict[str, Any]:
-        """What the store says of a file."""
+        """Return the vector store file object of a file."""
         return ok(self.api.get(f"{self.path}/files/{file_id}"))
 
     def search(self, query: str | list[str], **options: Any) -> list[dict[str, Any]]:
-        """What a search finds."""
+        """Search the store and return the results."""
         found: list[dict[str, Any]] = ok(self.api.post(f"{self.path}/search", {"query": query, **options}))["data"]
         return found
 

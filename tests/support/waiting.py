@@ -1,4 +1,4 @@
-"""Waits for states that another process brings about."""
+"""Waiting for a state that another process causes."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ Found = TypeVar("Found")
 
 
 def eventually(look: Callable[[], Found], *, seconds: float = 5.0) -> Found:
-    """What `look` finds, once it is true; fails with the last thing that it found."""
+    """Call `look` until its result is truthy and return it. Fails with the last result."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < deadline, f"still {found!r} after {seconds} s"

@@ -20,7 +20,7 @@ _STOP_SECONDS = 15.0
 
 
 class WebProcess:
-    """One `manage.py web` on a port of its own; `url` is its root."""
+    """A `manage.py web` process on a free port. `url` is its root."""
 
     def __init__(self, *, server: str = "daphne", **variables: str) -> None:
         port = any_free()
@@ -33,20 +33,20 @@ class WebProcess:
 
     @property
     def pid(self) -> int:
-        """The process's id."""
+        """Process id."""
         return self._process.pid
 
     @property
     def written(self) -> int:
-        """How many bytes it has written so far."""
+        """Number of bytes written to its output."""
         return os.fstat(self._output.fileno()).st_size
 
     def output(self, *, since: int = 0) -> str:
-        """What it has written after that many bytes."""
+        """Return its output after a number of bytes."""
         return os.pread(self._output.fileno(), self.written - since, since).decode(errors="replace")
 
     def wait_until_ready(self) -> None:
-        """Return once `/readyz` says 200."""
+        """Wait until `/readyz` returns 200."""
         deadline = time.monotonic() + _START_SECONDS
         while not self._is_ready():
             assert self._process.poll() is None, f"the web process ended:\n{self.output()}"
@@ -54,7 +54,7 @@ class WebProcess:
             time.sleep(0.05)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """End it, and return its exit code."""
+        """Stop the process and return its exit code."""
         if self._process.poll() is None:
             self._process.send_signal(how)
         try:
@@ -74,7 +74,7 @@ class WebProcess:
 
 @contextmanager
 def running_web(*, server: str = "daphne", **variables: str) -> Iterator[WebProcess]:
-    """A web process that is ready, with these environment variables on top of the run's; stopped at the end."""
+    """Run a web process with additional environment variables until the end of the block."""
     process = WebProcess(server=server, **variables)
     try:
         process.wait_until_ready()

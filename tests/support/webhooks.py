@@ -1,4 +1,4 @@
-"""A real receiver of webhooks over loopback, which answers as a test tells it and verifies with the openai SDK."""
+"""A webhook receiver over loopback with scripted answers, which verifies signatures with the OpenAI SDK."""
 
 import asyncio
 import threading
@@ -28,25 +28,25 @@ EVERY_END = ("response.completed", "response.failed", "response.incomplete", "re
 
 @dataclass(frozen=True)
 class Delivered:
-    """A request that came."""
+    """A received delivery."""
 
     headers: Mapping[str, str]
     body: bytes
 
     @property
     def id(self) -> str:
-        """What receivers tell repetitions by."""
+        """Event id, by which receivers recognize duplicates."""
         return self.headers["webhook-id"]
 
     def unwrap(self, secret: str) -> Any:
-        """The event as the SDK reads it; raises where the signature is not of this secret."""
+        """Verify the signature with the SDK and return the event. Raises for another secret."""
         client = OpenAI(api_key="none", webhook_secret=secret)
         return client.webhooks.unwrap(self.body.decode(), self.headers)
 
 
 @dataclass
 class Receiver:
-    """A server. `statuses` are its next answers, then 200; while `gate` is closed it answers nobody."""
+    """The server. `statuses` are the next answers, followed by 200. While `gate` is closed, requests wait."""
 
     url: str = ""
     statuses: list[int] = field(default_factory=list)
@@ -59,16 +59,16 @@ class Receiver:
 
     @property
     def ids(self) -> list[str]:
-        """The ids that came, in order."""
+        """Event ids in order of arrival."""
         return [one.id for one in self.requests]
 
     def wait_for(self, number: int, *, seconds: float = 10.0) -> list[Delivered]:
-        """The requests, once there are so many."""
+        """Wait for a number of requests and return all."""
         eventually(lambda: len(self.requests) >= number, seconds=seconds)
         return self.requests
 
     async def receive(self, request: web.Request) -> web.Response:
-        """Answer one request."""
+        """Handle a request."""
         headers = {name.lower(): value for name, value in request.headers.items()}
         self.requests.append(Delivered(headers, await request.read()))
         self.here += 1
@@ -88,7 +88,7 @@ class Receiver:
 
 @contextmanager
 def running_receiver(*, closed: bool = False) -> Iterator[Receiver]:
-    """A receiver on a port of its own."""
+    """Run a receiver on a free port."""
     receiver = Receiver()
     if not closed:
         receiver.gate.set()
@@ -103,7 +103,7 @@ def running_receiver(*, closed: bool = False) -> Iterator[Receiver]:
 
 
 def add_endpoint(caller: Caller, url: str, *event_types: str) -> NewSecret:
-    """An endpoint of the caller's team; what the API would refuse about its URL does not matter here."""
+    """Create an endpoint of the caller's team, without checking its URL."""
     made = services.create_endpoint(
         team_id=caller.team.pk,
         actor=ACTOR,
@@ -118,40 +118,40 @@ def add_endpoint(caller: Caller, url: str, *event_types: str) -> NewSecret:
 
 
 def endpoint_of(caller: Caller) -> WebhookEndpoint:
-    """The one endpoint of the caller's team, as it is now."""
+    """Return the only endpoint of the caller's team."""
     with scope.team(caller.team.pk):
         return WebhookEndpoint.objects.get()
 
 
 def deliveries_of(caller: Caller) -> list[WebhookDelivery]:
-    """The deliveries of the caller's team, in the order of their making."""
+    """Return the deliveries of the caller's team in order of creation."""
     with scope.team(caller.team.pk):
         return list(WebhookDelivery.objects.order_by("pk"))
 
 
 @contextmanager
 def delivering(*, allow: str = "127.0.0.1", slots: int = 50) -> Iterator[None]:
-    """A courier at work, as a worker has it; `allow` is its EGRESS_ALLOW."""
-    courier = DeliveryWorker(slots=slots, egress=Egress(allow=AllowList.parse([allow] if allow else [])))
+    """Run a delivery worker. `allow` is its EGRESS_ALLOW."""
+    worker = DeliveryWorker(slots=slots, egress=Egress(allow=AllowList.parse([allow] if allow else [])))
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_until_complete, args=[courier.run()], name="courier", daemon=True)
+    thread = threading.Thread(target=loop.run_until_complete, args=[worker.run()], name="deliveries", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        loop.call_soon_threadsafe(courier.stop)
+        loop.call_soon_threadsafe(worker.stop)
         thread.join(_SECONDS)
         loop.close()
 
 
 def announce(caller: Caller, event_type: str = "response.completed", object_id: str = "resp_1") -> int:
-    """Write an event into the outbox; how many endpoints want it."""
+    """Write an event to the outbox and return the number of subscribed endpoints."""
     with scope.team(caller.team.pk):
         return outbox.announce(team_id=caller.team.pk, event_type=event_type, object_id=object_id)
 
 
 def settled(caller: Caller, *states: str, seconds: float = 10.0) -> list[WebhookDelivery]:
-    """The team's deliveries, once their states are these."""
+    """Wait until the team's deliveries have these states and return them."""
 
     def look() -> list[WebhookDelivery]:
         found = deliveries_of(caller)
@@ -161,12 +161,12 @@ def settled(caller: Caller, *states: str, seconds: float = 10.0) -> list[Webhook
 
 
 def change_deliveries(caller: Caller, **columns: Any) -> None:
-    """Put the team's deliveries into another state, such as an older one."""
+    """Update columns of the team's deliveries."""
     with scope.team(caller.team.pk):
         WebhookDelivery.objects.update(**columns)
 
 
 def change_endpoint(caller: Caller, **columns: Any) -> None:
-    """The same with its endpoints."""
+    """Update columns of the team's endpoints."""
     with scope.team(caller.team.pk):
         WebhookEndpoint.objects.update(**columns)

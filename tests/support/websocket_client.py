@@ -1,4 +1,4 @@
-"""A client of WebSocket mode that shows every frame, with no SDK between; and a server whose connections end soon."""
+"""A client of WebSocket mode without an SDK, and a server with short-lived connections."""
 
 import asyncio
 import copy
@@ -29,9 +29,9 @@ _WAIT_SECONDS = 10.0
 
 
 class Socket:
-    """One open connection. What does not come in time fails the test.
+    """An open connection. A missing event fails the test.
 
-    Each event is held to its types, and those of a whole response to what is stored, as `Api` does with streams.
+    Like `Api`, it validates each event against its types and the events of a response against the stored response.
     """
 
     def __init__(self, connection: Connection, retrieve: Retrieve) -> None:
@@ -40,15 +40,15 @@ class Socket:
         self._lanes: dict[str | None, list[tuple[Event, Any]]] = {}
 
     def send(self, event: Any) -> None:
-        """Any frame: bytes go as they are in a binary one, strings as they are, everything else as JSON."""
+        """Send a frame: bytes as a binary frame, strings unchanged, everything else as JSON."""
         self._connection.send(event if isinstance(event, str | bytes) else orjson.dumps(event).decode())
 
     def ask(self, **body: Any) -> None:
-        """A `response.create`, without waiting for what comes of it."""
+        """Send `response.create` without waiting for events."""
         self.send({"type": "response.create", **body})
 
     def next(self) -> Event:
-        """The next event."""
+        """Return the next event."""
         text = self._connection.recv(timeout=_WAIT_SECONDS)
         assert isinstance(text, str), "the server sent a binary frame"
         event: Event = orjson.loads(text)
@@ -66,30 +66,30 @@ class Socket:
             check_stream([event for event, _ in lane], [seen for _, seen in lane], self._retrieve)
 
     def rest(self) -> list[Event]:
-        """The events up to the next one that is the last of its request."""
+        """Return the events up to the last one of a request."""
         events = [self.next()]
         while events[-1]["type"] not in LAST:
             events.append(self.next())
         return events
 
     def create(self, **body: Any) -> list[Event]:
-        """The events of a whole response, or the one that refuses it."""
+        """Create a response and return its events, or the error event."""
         self.ask(**body)
         return self.rest_of_failed(self.rest())
 
     def rest_of_failed(self, events: list[Event]) -> list[Event]:
-        """The events, with the terminal one that follows the error of a run that fails."""
+        """Return the events, with the terminal event after the error of a failed run."""
         return [*events, self.next()] if "sequence_number" in events[-1] and events[-1]["type"] == "error" else events
 
     def respond(self, **body: Any) -> dict[str, Any]:
-        """The completed response."""
+        """Create a response that must complete, and return it."""
         last = self.create(**body)[-1]
         assert last["type"] == "response.completed", last
         response: dict[str, Any] = last["response"]
         return response
 
     def refuse(self, event: Any) -> Event:
-        """The error that a client event is answered with, without its message, which is there."""
+        """Send an event that must be rejected, and return the error without its message."""
         self.send(event)
         (error,) = self.rest()
         assert error["type"] == "error", error
@@ -98,22 +98,22 @@ class Socket:
         return error
 
     def stay_silent(self, seconds: float) -> None:
-        """Do nothing but answer the server's pings; nothing else may come."""
+        """Assert that no event arrives. Pings are answered."""
         with pytest.raises(TimeoutError):
             self._connection.recv(timeout=seconds)
 
     def close(self) -> None:
-        """Say goodbye."""
+        """Close the connection properly."""
         self._connection.close()
 
     def vanish(self) -> None:
-        """Go away without a word, as a client whose process was killed."""
+        """Drop the connection, like a client process that was killed."""
         self._connection.socket.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
 def open_socket(url: str, *, secret: str = "", path: str = "/v1/responses", **headers: str) -> Iterator[Socket]:
-    """A connection to the server at `url`, which begins with http; underscores in names of headers are hyphens."""
+    """Connect to the server at an http URL. Underscores in header names become hyphens."""
     authorization = {"Authorization": f"Bearer {secret}"} if secret else {}
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     with connect(
@@ -138,7 +138,7 @@ def _stored(url: str, headers: dict[str, str]) -> dict[str, Any] | None:
 
 @contextmanager
 def short_lived_server(*, seconds: float) -> Iterator[str]:
-    """The URL of a server in this process on which connections last so long."""
+    """Run a server in this process that closes connections after a number of seconds, and yield its URL."""
     app = with_request_id(ResponseSocket.as_asgi(lifetime_seconds=seconds))
     server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="warning"))
     with socket.create_server(("127.0.0.1", 0)) as listener:

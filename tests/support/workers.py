@@ -1,4 +1,4 @@
-"""The platform's worker, as it runs in production: started, awaited, read and ended."""
+"""The worker as a process, as in production."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ _READY = "the worker claims background responses"
 
 
 class WorkerProcess:
-    """One `manage.py worker`, which may talk to servers on this machine."""
+    """A `manage.py worker` process that may connect to servers on this machine."""
 
     def __init__(self, *, concurrency: int = 200, **variables: str) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
@@ -30,20 +30,20 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The process's id."""
+        """Process id."""
         return self._process.pid
 
     @property
     def written(self) -> int:
-        """How many bytes it has written so far."""
+        """Number of bytes written to its output."""
         return os.fstat(self._output.fileno()).st_size
 
     def output(self, *, since: int = 0) -> str:
-        """What it has written after that many bytes."""
+        """Return its output after a number of bytes."""
         return os.pread(self._output.fileno(), self.written - since, since).decode(errors="replace")
 
     def wait_until_ready(self) -> None:
-        """Return once it looks for responses."""
+        """Wait until it claims responses."""
 
         def is_ready() -> bool:
             assert self._process.poll() is None, f"the worker ended:\n{self.output()}"
@@ -52,8 +52,8 @@ class WorkerProcess:
         eventually(is_ready, seconds=_START_SECONDS)
 
     @contextmanager
-    def standing_still(self) -> Iterator[None]:
-        """It does nothing inside of the block, so that other workers get what there is."""
+    def suspended(self) -> Iterator[None]:
+        """Stop the process with SIGSTOP inside the block, so that it claims nothing."""
         self._process.send_signal(signal.SIGSTOP)
         try:
             yield
@@ -61,7 +61,7 @@ class WorkerProcess:
             self._process.send_signal(signal.SIGCONT)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> float:
-        """End it; how many seconds that took."""
+        """Stop the process and return how many seconds that took."""
         began = time.monotonic()
         if self._process.poll() is None:
             self._process.send_signal(how)
@@ -76,7 +76,7 @@ class WorkerProcess:
 
 @contextmanager
 def running_worker(*, concurrency: int = 200, **variables: str) -> Iterator[WorkerProcess]:
-    """A worker that is ready, with these environment variables on top of the run's; stopped at the end."""
+    """Run a worker with additional environment variables until the end of the block."""
     process = WorkerProcess(concurrency=concurrency, **variables)
     try:
         process.wait_until_ready()
