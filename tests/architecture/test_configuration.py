@@ -1,4 +1,4 @@
-"""The environment is read in one place, and what is read there is documented."""
+"""Environment variables are read in one place and documented."""
 
 import ast
 import re
@@ -13,12 +13,12 @@ ROW = re.compile(r"^\| `([A-Z_]+)` \|.*\| ([SUT ]+) \|$", re.MULTILINE)
 
 
 def parsed(path: Path) -> ast.Module:
-    """A module's syntax tree."""
+    """Return the syntax tree of a module."""
     return ast.parse(path.read_text(), filename=str(path))
 
 
 def settings_variables() -> set[str]:
-    """The names that the settings give to the readers."""
+    """Return the names of the variables that the settings read."""
     calls = [node for node in ast.walk(parsed(ROOT / "platform/config/settings.py")) if isinstance(node, ast.Call)]
     names = set()
     for call in calls:
@@ -30,20 +30,20 @@ def settings_variables() -> set[str]:
 
 
 def documented(reader: str) -> set[str]:
-    """The variables that the documentation says are read by the settings (S), `up` (U) or `test` (T)."""
+    """Return the variables documented as read by the settings (S), `up` (U) or `test` (T)."""
     table = ROW.findall((ROOT / "docs/configuration.md").read_text())
     return {name for name, by in table if reader in by.split()}
 
 
 def strings(folder: str) -> set[str]:
-    """Every string in the code of a folder."""
+    """Return all string constants in the code of a folder."""
     trees = [parsed(path) for path in (ROOT / folder).rglob("*.py")]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
 def environment_uses(path: Path) -> Iterator[ast.AST]:
-    """Where a module touches the environment of its process."""
+    """Yield the places where a module accesses the environment of its process."""
     for node in ast.walk(parsed(path)):
         match node:
             case ast.Attribute(value=ast.Name("os"), attr="environ" | "environb" | "getenv" | "putenv"):
@@ -52,22 +52,22 @@ def environment_uses(path: Path) -> Iterator[ast.AST]:
                 yield node
 
 
-def test_the_documentation_lists_exactly_what_the_settings_read() -> None:
+def test_all_variables_of_the_settings_are_documented_and_no_others() -> None:
     assert documented("S") == settings_variables()
 
 
-def test_the_documentation_lists_nothing_that_the_launcher_does_not_know() -> None:
+def test_documented_launcher_variables_exist() -> None:
     assert documented("U") | documented("T") <= strings("platform/launcher") | settings_variables()
     assert documented("T") == {name for name in strings("platform/launcher") if name.startswith("TEST_")}
 
 
-def test_the_environment_is_read_nowhere_else() -> None:
+def test_only_settings_and_launcher_read_the_environment() -> None:
     modules = {path.relative_to(ROOT).as_posix(): path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py")}
     elsewhere = {name: path for name, path in modules.items() if not name.startswith(MAY_READ)}
     assert {name for name, path in elsewhere.items() if any(environment_uses(path))} == {"platform/config/asgi.py"}
 
 
-def test_the_asgi_module_only_names_the_settings() -> None:
+def test_the_asgi_module_only_sets_the_settings_module() -> None:
     source = (ROOT / "platform/config/asgi.py").read_text()
     assert source.count("environ") == 1
     assert 'os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")' in source

@@ -1,4 +1,4 @@
-"""What is installed is what is locked, and what is locked is what was meant."""
+"""Requirement files match the lock file, which contains the intended packages."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def locked() -> set[str]:
-    """The names of all packages in the lock file."""
+    """Return the names of all packages in the lock file."""
     return {package["name"] for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
 
 
@@ -30,6 +30,6 @@ def test_every_requirement_is_pinned_with_hashes() -> None:
     assert all("==" in line and line.endswith("\\") for line in packages)
 
 
-def test_the_mock_library_that_has_our_apps_name_is_not_locked() -> None:
+def test_the_pypi_package_named_responses_is_not_locked() -> None:
     assert "responses" not in locked()
     assert {"django", "openai", "psycopg"} <= locked()

@@ -1,4 +1,4 @@
-"""Documentation names only files that exist, and the glossary stays short."""
+"""The documentation refers only to existing files, and the glossary stays short."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
-# A path in backticks: below one of our folders, without placeholders.
+# A path in backticks below a top-level folder, without placeholders.
 PATH = re.compile(
     r"`((?:platform|responses|conversations|tenants|tests|docs|static|templates|benchmarks|deploy)/[\w./-]*)`"
 )
@@ -17,7 +17,7 @@ MAX_TERMS = 40
 
 
 def without_history() -> Iterator[Path]:
-    """The documents that describe the present; the changelog names what existed at its time."""
+    """Yield all documents except the changelog, which may refer to files that no longer exist."""
     return (path for path in DOCUMENTS if path.name != "CHANGELOG.md")
 
 

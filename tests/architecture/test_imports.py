@@ -1,4 +1,4 @@
-"""Who may import whom, and that none of our packages stands in the way of somebody else's."""
+"""Import contracts, and no package of the product that shadows a standard or installed module."""
 
 import importlib.machinery
 import os
@@ -18,7 +18,7 @@ SOURCE_ROOTS = os.pathsep.join(map(str, PATHS))
 
 
 def run(*arguments: str, directory: Path = ROOT, paths: str = "") -> str:
-    """What a Python process prints, its environment being this one's with these paths."""
+    """Run Python with these paths in PYTHONPATH and return its output."""
     command = [sys.executable, *arguments]
     environment = {**os.environ, "PYTHONPATH": paths}
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
@@ -27,7 +27,7 @@ def run(*arguments: str, directory: Path = ROOT, paths: str = "") -> str:
 
 
 def our_packages() -> set[str]:
-    """Every name that our source roots let somebody import, folders with modules but without `__init__.py` included."""
+    """Return all top-level names of the source roots, including folders with modules but without `__init__.py`."""
     modules = {path.stem for root in PATHS for path in root.glob("*.py")}
     folders = {path for root in PATHS for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")}
     return modules | {folder.name for folder in folders if any(folder.glob("*.py")) or any(folder.glob("*/*.py"))}
@@ -46,45 +46,45 @@ def test_the_import_contracts_hold() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_folder_of_the_platform_is_no_package() -> None:
+def test_the_platform_folder_is_not_a_package() -> None:
     assert not (ROOT / "platform" / "__init__.py").exists()
 
 
 @pytest.mark.parametrize("directory", ["", "platform", "tests", "responses"])
-def test_platform_is_the_standard_librarys_for_a_python_in_this_folder(directory: str) -> None:
+def test_python_in_any_folder_imports_the_standard_platform_module(directory: str) -> None:
     assert Path(run("-c", WHERE, directory=ROOT / directory)).parent == STANDARD
 
 
 @pytest.mark.parametrize("module", ["demo_upstream.__main__", "launcher.main", "launcher.prepare", "config.asgi"])
-def test_platform_is_the_standard_librarys_for_the_processes_that_are_started(module: str) -> None:
+def test_started_processes_import_the_standard_platform_module(module: str) -> None:
     assert Path(run("-c", f"import {module}; {WHERE}", paths=SOURCE_ROOTS)).parent == STANDARD
 
 
-def test_platform_is_the_standard_librarys_in_commands() -> None:
+def test_commands_import_the_standard_platform_module() -> None:
     assert Path(run("manage.py", "shell", "--no-imports", "-c", WHERE)).parent == STANDARD
 
 
-def test_platform_is_the_standard_librarys_in_tests() -> None:
+def test_tests_import_the_standard_platform_module() -> None:
     found = importlib.machinery.PathFinder.find_spec("platform", sys.path)
     assert found is not None
     assert Path(str(found.origin)).parent == STANDARD
 
 
-def test_the_command_begins_without_anything_installed() -> None:
+def test_the_launcher_starts_without_installed_packages() -> None:
     paths = ", ".join(repr(str(path)) for path in PATHS)
     assert run("-I", "-S", "-c", f"import sys; sys.path[:0] = [{paths}]; import launcher.main; print('fine')") == "fine"
 
 
-def test_no_package_of_ours_has_the_name_of_a_standard_module() -> None:
-    # `platform` holds packages and is none: the tests above show that the standard library's wins.
+def test_no_package_shadows_a_standard_module() -> None:
+    # `platform` is a folder, not a package: the tests above show that the standard module is imported.
     assert our_packages() & sys.stdlib_module_names == {"platform"}
 
 
-def test_no_package_of_ours_has_the_name_of_an_installed_one() -> None:
+def test_no_package_shadows_an_installed_one() -> None:
     assert our_packages() & set(packages_distributions()) == set()
 
 
-def test_the_names_that_are_looked_at_are_all_of_ours() -> None:
+def test_the_shadowing_tests_cover_all_packages() -> None:
     assert our_packages() >= {
         "config",
         "kernel",

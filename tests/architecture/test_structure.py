@@ -1,7 +1,7 @@
-"""The import graph keeps its shape: few packages, no cycles, imports that point down, and each module says its purpose.
+"""The import graph stays small and acyclic, imports point down, and every module states its purpose.
 
 A node is a package or module directly below `responses/`, another app, or a package in `platform/`. An edge is drawn
-from A to B when a module of A imports one of B, wherever the import stands. Run with `-s` to see the figures.
+from A to B if a module of A imports one of B, also inside a function. Run with `-s` to see the figures.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""What users do with the `openai` SDK, step by step. Needs nothing but the SDK, so that any version of it can run this:
+"""Typical use of the OpenAI SDK. It needs only the SDK, so any of its versions can run it:
 
     OPENAI_BASE_URL=… OPENAI_API_KEY=… python scenario.py '{"create": "model", …}'
 
@@ -30,7 +30,7 @@ OUTPUT_MESSAGES = ["function_call_output", "message", "message"]
 
 
 class Cat(BaseModel):
-    """What `parse` reads."""
+    """Schema for `parse`."""
 
     name: str
     lives: int
@@ -47,13 +47,13 @@ def create(client: OpenAI, model: str) -> None:
 
 
 def retrieve(client: OpenAI, model: str) -> None:
-    """What was created is what is retrieved."""
+    """A retrieved response equals the created one."""
     created = client.responses.create(model=model, input="Hi")
     assert client.responses.retrieve(created.id) == created
 
 
 def stream(client: OpenAI, model: str) -> None:
-    """`create(stream=True)`, and what it told is what is stored."""
+    """`create(stream=True)` yields the stored response."""
     events = list(client.responses.create(model=model, input="Hi", stream=True))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "Hello"
@@ -63,7 +63,7 @@ def stream(client: OpenAI, model: str) -> None:
 
 
 def stream_helper(client: OpenAI, model: str) -> None:
-    """`responses.stream()`, which accumulates and checks the events by itself."""
+    """`responses.stream()`, which accumulates and checks the events."""
     with client.responses.stream(model=model, input="Hi") as live:
         deltas = [event.delta for event in live if event.type == "response.output_text.delta"]
         final = live.get_final_response()
@@ -132,7 +132,7 @@ def chain(client: OpenAI, model: str) -> None:
 
 
 def delete(client: OpenAI, model: str) -> None:
-    """What was deleted is gone."""
+    """A deleted response no longer exists."""
     created = client.responses.create(model=model, input="Hi")
     client.responses.delete(created.id)
     try:
@@ -170,7 +170,7 @@ def errors(client: OpenAI, model: str) -> None:
 
 
 def broken_stream(client: OpenAI, model: str) -> None:
-    """An upstream that breaks raises where the error event stands, after what came before it."""
+    """A broken upstream raises at the error event, after the events before it."""
     seen: list[str] = []
     try:
         for event in client.responses.create(model=model, input="Hi", stream=True):

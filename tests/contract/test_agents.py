@@ -1,4 +1,4 @@
-"""Agents of other frameworks, unmodified: openai-agents and LangChain call tools and answer, streamed and not."""
+"""Unmodified agent frameworks: openai-agents and LangChain call tools, with and without streaming."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -22,13 +22,13 @@ QUESTION = "What is on the sofa?"
 
 @pytest.fixture
 def answering(script: Script) -> Script:
-    """The upstream calls the tool, twice at once, and answers when it has read the outputs."""
+    """The upstream makes two parallel tool calls, and answers after their outputs."""
     asked = calls(look='{"place": "sofa"}', listen='{"place": "sofa"}')
     return script.then(stream(chunk(reasoning="Hm."), chunk(content="Let me see."), *asked)).say("A ", "cat.")
 
 
 def outputs(script: Script) -> list[str]:
-    """What the upstream read of the tools in its second turn."""
+    """Return the tool outputs that the upstream received in the second turn."""
     return [message["content"] for message in script.messages[1] if message["role"] == "tool"]
 
 
@@ -55,13 +55,13 @@ async def agent(web: WebProcess, caller: Caller, answering: Script) -> AsyncIter
         yield Agent(name="Watcher", instructions="Watch.", model=model, tools=[look, listen])
 
 
-async def test_an_agent_of_openai_calls_its_tools(agent: Agent[Any], answering: Script) -> None:
+async def test_an_openai_agent_calls_its_tools(agent: Agent[Any], answering: Script) -> None:
     result: RunResult = await Runner.run(agent, QUESTION, run_config=UNTRACED)
     assert result.final_output == "A cat."
     assert outputs(answering) == ["a cat on the sofa", "purring on the sofa"]
 
 
-async def test_an_agent_of_openai_streams(agent: Agent[Any], answering: Script) -> None:
+async def test_an_openai_agent_streams(agent: Agent[Any], answering: Script) -> None:
     result: RunResultStreaming = Runner.run_streamed(agent, QUESTION, run_config=UNTRACED)
     raw = [event.data.type async for event in result.stream_events() if event.type == "raw_response_event"]
     assert result.final_output == "A cat."
@@ -69,7 +69,7 @@ async def test_an_agent_of_openai_streams(agent: Agent[Any], answering: Script) 
     assert outputs(answering) == ["a cat on the sofa", "purring on the sofa"]
 
 
-async def test_an_agent_of_openai_leaves_its_history_to_the_server(agent: Agent[Any], answering: Script) -> None:
+async def test_an_openai_agent_uses_previous_response_id(agent: Agent[Any], answering: Script) -> None:
     answering.say("Bye.")
     first = await Runner.run(agent, QUESTION, run_config=UNTRACED, auto_previous_response_id=True)
     second = await Runner.run(agent, "Thanks.", run_config=UNTRACED, previous_response_id=first.last_response_id)
@@ -77,7 +77,7 @@ async def test_an_agent_of_openai_leaves_its_history_to_the_server(agent: Agent[
     assert [message["role"] for message in answering.messages[2]][-2:] == ["assistant", "user"]
 
 
-async def test_an_agent_of_openai_feeds_its_history_back(agent: Agent[Any], answering: Script) -> None:
+async def test_an_openai_agent_sends_its_history_itself(agent: Agent[Any], answering: Script) -> None:
     answering.say("Bye.")
     first = await Runner.run(agent, QUESTION, run_config=UNTRACED)
     thanks: Any = {"role": "user", "content": "Thanks."}
@@ -114,12 +114,12 @@ def chat(api: Api, web: WebProcess, script: Script, **options: Any) -> Any:
 
 
 def run_tools(message: Any) -> list[BaseMessage]:
-    """The outputs of the calls in a message."""
+    """Run the tool calls of a message and return the outputs."""
     return [TOOLS[call["name"]].invoke(call) for call in message.tool_calls]
 
 
 @pytest.mark.parametrize("version", ["v0", "responses/v1", "v1"])
-def test_a_model_of_langchain_calls_its_tools(api: Api, web: WebProcess, answering: Script, version: str) -> None:
+def test_a_langchain_model_calls_its_tools(api: Api, web: WebProcess, answering: Script, version: str) -> None:
     model = chat(api, web, answering, output_version=version)
     first = model.invoke([HumanMessage(QUESTION)])
     last = model.invoke([HumanMessage(QUESTION), first, *run_tools(first)])
@@ -127,7 +127,7 @@ def test_a_model_of_langchain_calls_its_tools(api: Api, web: WebProcess, answeri
     assert outputs(answering) == ["a cat on the sofa", "purring on the sofa"]
 
 
-def test_a_model_of_langchain_streams(api: Api, web: WebProcess, answering: Script) -> None:
+def test_a_langchain_model_streams(api: Api, web: WebProcess, answering: Script) -> None:
     model = chat(api, web, answering)
     first = gathered(list(model.stream([HumanMessage(QUESTION)])))
     last = gathered(list(model.stream([HumanMessage(QUESTION), first, *run_tools(first)])))
@@ -136,14 +136,14 @@ def test_a_model_of_langchain_streams(api: Api, web: WebProcess, answering: Scri
 
 
 def gathered(chunks: list[AIMessageChunk]) -> AIMessageChunk:
-    """The chunks of a stream as one message."""
+    """Return the chunks of a stream as one message."""
     message = chunks[0]
     for piece in chunks[1:]:
         message += piece
     return message
 
 
-def test_a_model_of_langchain_leaves_its_history_to_the_server(api: Api, web: WebProcess, answering: Script) -> None:
+def test_a_langchain_model_uses_previous_response_id(api: Api, web: WebProcess, answering: Script) -> None:
     model = chat(api, web, answering, use_previous_response_id=True)
     first = model.invoke([HumanMessage(QUESTION)])
     assert model.invoke([HumanMessage(QUESTION), first, *run_tools(first)]).text == "A cat."

@@ -1,4 +1,4 @@
-"""openai-agents keeps what was said in conversations of ours: by its session, and by leaving it to the server."""
+"""openai-agents with conversations: through its session, and with `conversation_id`."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -34,14 +34,14 @@ def look(place: str) -> str:
 
 @pytest.fixture
 async def client(web: WebProcess, caller: Caller) -> AsyncIterator[AsyncOpenAI]:
-    """The SDK, as the agents use it."""
+    """The asynchronous SDK, which agents use."""
     async with AsyncOpenAI(base_url=f"{web.url}/v1", api_key=caller.secret, max_retries=0) as client:
         yield client
 
 
 @pytest.fixture
 def agent(client: AsyncOpenAI, script: Script) -> Agent[Any]:
-    """An agent with a tool, which it calls before it answers."""
+    """An agent that calls a tool before it answers."""
     asked = calls(look='{"place": "sofa"}')
     script.then(stream(chunk(reasoning="Hm."), chunk(content="Let me see."), *asked)).say("A ", "cat.")
     model = OpenAIResponsesModel(model=script.model, openai_client=client)
@@ -49,7 +49,7 @@ def agent(client: AsyncOpenAI, script: Script) -> Agent[Any]:
 
 
 async def ask(agent: Agent[Any], question: str, *, streams: bool, **memory: Any) -> str:
-    """What the agent says in the end."""
+    """Run the agent and return its final output."""
     if not streams:
         return str((await Runner.run(agent, question, run_config=UNTRACED, **memory)).final_output)
     result = Runner.run_streamed(agent, question, run_config=UNTRACED, **memory)
@@ -70,7 +70,7 @@ async def test_a_session_remembers_tools_and_answers(
     assert [message["role"] for message in script.messages[2]] == READ
 
 
-async def test_a_session_forgets(agent: Agent[Any], client: AsyncOpenAI, api: Api) -> None:
+async def test_items_of_a_session_can_be_popped_and_cleared(agent: Agent[Any], client: AsyncOpenAI, api: Api) -> None:
     session = OpenAIConversationsSession(openai_client=client)
     await ask(agent, QUESTION, streams=False, session=session)
     name = session.session_id
@@ -83,7 +83,7 @@ async def test_a_session_forgets(agent: Agent[Any], client: AsyncOpenAI, api: Ap
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_an_agent_leaves_its_history_to_a_conversation(
+async def test_an_agent_keeps_its_history_in_a_conversation(
     agent: Agent[Any], client: AsyncOpenAI, api: Api, script: Script, streams: bool
 ) -> None:
     script.say("Bye.")

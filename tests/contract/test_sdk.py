@@ -1,4 +1,4 @@
-"""The unmodified `openai` SDK, its current version and the last one before the current major."""
+"""The unmodified OpenAI SDK: the current version and the last one of the previous major version."""
 
 import json
 import os
@@ -50,7 +50,7 @@ Prepare = Callable[[str], Script]
 
 @pytest.fixture
 def prepare(upstream: ScriptedUpstream, database: None) -> Iterator[Prepare]:
-    """Writes the upstream's answers to a step down; they are verified at the end."""
+    """Script the upstream's answers to a step. They are verified at the end."""
     with ExitStack() as stack:
 
         def prepared(step: str) -> Script:
@@ -64,7 +64,7 @@ def prepare(upstream: ScriptedUpstream, database: None) -> Iterator[Prepare]:
 
 @pytest.fixture(params=["web", "uvicorn_web"])
 def sdk(request: pytest.FixtureRequest, caller: Caller) -> Iterator[OpenAI]:
-    """The SDK of this environment, on both servers."""
+    """The SDK of this environment with each of both web servers."""
     server: WebProcess = request.getfixturevalue(request.param)
     with OpenAI(
         base_url=f"{server.url}/v1", api_key=caller.secret, max_retries=0, http_client=checking_client()
@@ -73,13 +73,13 @@ def sdk(request: pytest.FixtureRequest, caller: Caller) -> Iterator[OpenAI]:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_the_current_sdk_does(sdk: OpenAI, prepare: Prepare, step: str) -> None:
+def test_the_current_sdk_completes_the_step(sdk: OpenAI, prepare: Prepare, step: str) -> None:
     STEPS[step](sdk, prepare(step).model)
 
 
 @pytest.fixture(scope="session")
 def sdk_2() -> Path:
-    """The Python of an environment of its own that has the newest SDK of the major version before."""
+    """The Python of an environment with the newest SDK of the previous major version."""
     home = ROOT / ".test-run" / "openai-2"
     python = home / "bin" / "python"
     uv = Path(sys.executable).with_name("uv")
@@ -97,7 +97,7 @@ def _run(*command: str | Path, **variables: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_last_sdk_of_the_major_version_before_does_it_all(
+def test_the_previous_major_version_of_the_sdk_completes_all_steps(
     sdk_2: Path, web: WebProcess, caller: Caller, prepare: Prepare
 ) -> None:
     steps = {step: prepare(step).model for step in STEPS}

@@ -9,7 +9,7 @@ from tests.support.upstream import Gate, Script, stream
 pytestmark = pytest.mark.usefixtures("worker")
 
 
-def test_it_resumes_behind_the_event_that_it_has(client: OpenAI, script: Script) -> None:
+def test_the_sdk_resumes_a_stream_after_the_last_event(client: OpenAI, script: Script) -> None:
     gate = Gate()
     script.then(stream(chunk(content="Hel"), gate, *text("lo")))
     with client.responses.create(model=script.model, input="Hi", background=True, stream=True) as live:
@@ -24,7 +24,7 @@ def test_it_resumes_behind_the_event_that_it_has(client: OpenAI, script: Script)
     assert rest[-1].response.output_text == "Hello"
 
 
-def test_its_helper_follows_a_response_that_runs(client: OpenAI, script: Script) -> None:
+def test_the_stream_helper_follows_a_running_response(client: OpenAI, script: Script) -> None:
     gate = Gate()
     script.then(stream(chunk(content="Hel"), gate, *text("lo")))
     response = client.responses.create(model=script.model, input="Hi", background=True)
@@ -35,7 +35,7 @@ def test_its_helper_follows_a_response_that_runs(client: OpenAI, script: Script)
         assert live.get_final_response().output_text == "Hello"
 
 
-def test_a_stream_of_a_cancelled_response_just_ends(client: OpenAI, script: Script) -> None:
+def test_the_stream_of_a_cancelled_response_ends_without_an_error(client: OpenAI, script: Script) -> None:
     gate = Gate()
     script.then(stream(chunk(content="Hel"), gate, *text("lo")))
     response = client.responses.create(model=script.model, input="Hi", background=True)

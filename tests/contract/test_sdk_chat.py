@@ -15,14 +15,14 @@ CAT = '{"name": "Tom", "lives": 9}'
 
 
 class Cat(BaseModel):
-    """What answers are parsed into."""
+    """Schema for parsed answers."""
 
     name: str
     lives: int
 
 
 def create(client: OpenAI, script: Script, **more: Any) -> ChatCompletion:
-    """A stored completion."""
+    """Create a stored completion."""
     script.then(whole(completion("Hello")))
     made: ChatCompletion = client.chat.completions.create(model=script.model, messages=HI, store=True, **more)
     return made
@@ -56,18 +56,18 @@ def test_the_messages_of_a_stored_completion_are_listed(client: OpenAI, script: 
     assert [part.to_dict() for part in user.content_parts] == parts
 
 
-def test_the_helper_puts_a_stream_together_as_it_is_stored(client: OpenAI, script: Script) -> None:
+def test_the_stream_helper_yields_the_stored_completion(client: OpenAI, script: Script) -> None:
     script.then(stream(*text("Hel", "lo")))
     options: Any = {"include_usage": True}
     with client.chat.completions.stream(model=script.model, messages=HI, store=True, stream_options=options) as live:
-        said = "".join(event.delta for event in live if event.type == "content.delta")
+        text_of_deltas = "".join(event.delta for event in live if event.type == "content.delta")
         final = live.get_final_completion()
     kept = client.chat.completions.retrieve(final.id)
-    assert kept.choices[0].message.content == final.choices[0].message.content == said == "Hello"
+    assert kept.choices[0].message.content == final.choices[0].message.content == text_of_deltas == "Hello"
     assert kept.usage == final.usage is not None
 
 
-def test_the_helper_puts_calls_together_as_they_are_stored(client: OpenAI, script: Script) -> None:
+def test_the_stream_helper_yields_the_stored_tool_calls(client: OpenAI, script: Script) -> None:
     script.then(stream(*calls(look='{"at": "it"}', hear="{}")))
     tools: Any = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("look", "hear")]
     with client.chat.completions.stream(model=script.model, messages=HI, store=True, tools=tools) as live:
@@ -91,17 +91,21 @@ def test_answers_are_parsed(client: OpenAI, script: Script) -> None:
     assert script.bodies[0]["response_format"]["json_schema"]["name"] == "Cat"
 
 
-def test_an_answer_is_fed_back_as_the_sdk_dumps_it(client: OpenAI, script: Script) -> None:
+def test_a_dumped_sdk_message_is_accepted_as_input(client: OpenAI, script: Script) -> None:
     answer = completion("")
     call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     answer["choices"][0]["message"] |= {"content": None, "tool_calls": [call]}
     script.then(whole(answer), whole(completion("A cat.")))
     first = client.chat.completions.create(model=script.model, messages=HI)
-    told: Any = [*HI, first.choices[0].message.model_dump(), {"role": "tool", "tool_call_id": "call_1", "content": "x"}]
-    assert client.chat.completions.create(model=script.model, messages=told).choices[0].message.content == "A cat."
+    history: Any = [
+        *HI,
+        first.choices[0].message.model_dump(),
+        {"role": "tool", "tool_call_id": "call_1", "content": "x"},
+    ]
+    assert client.chat.completions.create(model=script.model, messages=history).choices[0].message.content == "A cat."
 
 
-def test_a_stream_that_is_refused_raises_before_its_first_chunk(client: OpenAI, script: Script) -> None:
+def test_a_rejected_stream_raises_before_its_first_chunk(client: OpenAI, script: Script) -> None:
     with pytest.raises(BadRequestError) as refused:
         client.chat.completions.create(model=script.model, messages=[], stream=True)
     assert (refused.value.param, refused.value.code) == ("messages", "empty_array")

@@ -1,4 +1,4 @@
-"""The SDK's `conversations` resource, method by method, and the session of openai-agents that keeps its items there."""
+"""The SDK's `conversations` resource, and the session of openai-agents that is based on it."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,8 +15,8 @@ from tests.support.web import WebProcess
 UNTRACED = RunConfig(tracing_disabled=True)
 
 
-def said(item: object) -> str:
-    """The first words of a message."""
+def text_of(item: object) -> str:
+    """Return the text of a message."""
     assert isinstance(item, Message)
     text: str = item.content[0].text  # type: ignore[union-attr]
     return text
@@ -37,22 +37,22 @@ def test_items_are_added_retrieved_listed_and_deleted(client: OpenAI) -> None:
     added = client.conversations.items.create(
         made.id, items=[{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
     )
-    assert [said(item) for item in added.data] == ["one", "two"]
+    assert [text_of(item) for item in added.data] == ["one", "two"]
     first, second = added.data
     assert client.conversations.items.retrieve(second.id or "", conversation_id=made.id) == second
     assert client.conversations.items.delete(first.id or "", conversation_id=made.id) == made
     assert list(client.conversations.items.list(made.id)) == [second]
 
 
-def test_it_pages_through_all_of_them(client: OpenAI) -> None:
+def test_items_are_listed_across_pages(client: OpenAI) -> None:
     made = client.conversations.create()
     for number in range(5):
         client.conversations.items.create(made.id, items=[{"role": "user", "content": str(number)}])
-    assert [said(item) for item in client.conversations.items.list(made.id, order="asc", limit=2)] == list("01234")
-    assert [said(item) for item in client.conversations.items.list(made.id, limit=2)] == list("43210")
+    assert [text_of(item) for item in client.conversations.items.list(made.id, order="asc", limit=2)] == list("01234")
+    assert [text_of(item) for item in client.conversations.items.list(made.id, limit=2)] == list("43210")
 
 
-def test_include_reaches_the_server(client: OpenAI) -> None:
+def test_include_is_applied(client: OpenAI) -> None:
     call = {"type": "file_search_call", "id": "fs_1", "status": "completed", "queries": ["cats"], "results": []}
     made = client.conversations.create(items=[call])  # type: ignore[list-item]
     (plain,) = client.conversations.items.list(made.id)
@@ -71,7 +71,7 @@ def look(place: str) -> str:
 
 @pytest.fixture
 async def asking(web: WebProcess, caller: Caller) -> AsyncIterator[AsyncOpenAI]:
-    """The SDK that agents use."""
+    """The asynchronous SDK, which agents use."""
     async with AsyncOpenAI(base_url=f"{web.url}/v1", api_key=caller.secret, max_retries=0) as client:
         yield client
 
@@ -83,7 +83,7 @@ def session(asking: AsyncOpenAI) -> OpenAIConversationsSession:
 
 
 def texts(items: list[Any]) -> list[str]:
-    """The first words of messages."""
+    """Return the texts of messages."""
     return [item["content"][0]["text"] for item in items]
 
 
@@ -97,7 +97,7 @@ async def test_a_session_adds_reads_pops_and_clears(session: OpenAIConversations
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_an_agent_remembers_by_its_session(
+async def test_an_agent_remembers_through_its_session(
     asking: AsyncOpenAI, session: OpenAIConversationsSession, script: Script, streamed: bool
 ) -> None:
     script.call(look='{"place": "sofa"}').say("A ", "cat.").say("You are welcome.")

@@ -1,5 +1,4 @@
-"""The unmodified `openai` SDK over WebSocket: connections, synchronous and asynchronous, sessions with lanes, and every
-event against its types, strictly."""
+"""The unmodified OpenAI SDK over WebSocket: connections, synchronous and asynchronous, sessions with lanes, types."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -39,7 +38,7 @@ ANSWERS: dict[str, Answer] = {
 
 @pytest.fixture(params=["web", "uvicorn_web"])
 def server(request: pytest.FixtureRequest) -> WebProcess:
-    """Both servers."""
+    """Each of both web servers."""
     process: WebProcess = request.getfixturevalue(request.param)
     return process
 
@@ -53,7 +52,7 @@ def sdk(server: WebProcess, caller: Caller) -> Iterator[OpenAI]:
 
 @pytest.fixture
 def connection(sdk: OpenAI) -> Iterator[ResponsesConnection]:
-    """A connection of it."""
+    """A connection of the SDK."""
     with sdk.responses.connect() as connection:
         yield connection
 
@@ -69,7 +68,7 @@ async def async_connection(server: WebProcess, caller: Caller) -> AsyncIterator[
 
 
 def create(script: Script, **more: Any) -> Any:
-    """A `response.create`."""
+    """Return a `response.create` event."""
     return {"type": "response.create", "model": script.model, "input": "Hi", **more}
 
 
@@ -100,7 +99,7 @@ async def test_an_asynchronous_connection_streams_responses(
 
 
 @pytest.mark.parametrize("what", ANSWERS)
-def test_each_event_is_of_its_type(connection: ResponsesConnection, script: Script, what: str) -> None:
+def test_every_event_matches_its_type(connection: ResponsesConnection, script: Script, what: str) -> None:
     script.then(ANSWERS[what])
     connection.send(create(script, stream_id="a"))
     kind = ""
@@ -110,7 +109,7 @@ def test_each_event_is_of_its_type(connection: ResponsesConnection, script: Scri
         kind = event["type"]
 
 
-def test_errors_and_refused_steers_are_of_their_types(connection: ResponsesConnection, script: Script) -> None:
+def test_errors_and_failed_steers_match_their_types(connection: ResponsesConnection, script: Script) -> None:
     connection.response.create(model=script.model, stream_id="a")
     assert isinstance(check_event(orjson.loads(connection.recv_bytes()), socket=True), ResponseWsError)
     connection.response.steer(input="Stop.", previous_response_id="resp_1")
@@ -119,7 +118,7 @@ def test_errors_and_refused_steers_are_of_their_types(connection: ResponsesConne
     )
 
 
-def test_an_error_is_an_event_and_the_connection_goes_on(connection: ResponsesConnection, script: Script) -> None:
+def test_the_connection_stays_open_after_an_error(connection: ResponsesConnection, script: Script) -> None:
     connection.response.create(model=script.model, previous_response_id="resp_unknown", input="Hi")
     error = connection.recv()
     assert isinstance(error, ResponseWsError)
@@ -128,7 +127,7 @@ def test_an_error_is_an_event_and_the_connection_goes_on(connection: ResponsesCo
     assert "response.completed" in (event.type for event in connection)
 
 
-def test_a_session_runs_an_agent_without_anything_stored(connection: ResponsesConnection, script: Script) -> None:
+def test_a_session_runs_an_agent_without_stored_responses(connection: ResponsesConnection, script: Script) -> None:
     script.call(look="{}").say("A cat.")
     with ResponsesWebSocketSession(connection, limits=LIMITS) as session:
         session.default.send(create(script, store=False, generate=False))
@@ -142,7 +141,7 @@ def test_a_session_runs_an_agent_without_anything_stored(connection: ResponsesCo
         assert session.default.get_final_response(timeout=10).output_text == "A cat."
 
 
-async def test_lanes_of_a_session_run_side_by_side(
+async def test_lanes_of_a_session_run_concurrently(
     async_connection: AsyncResponsesConnection, script: Script, other_script: Script
 ) -> None:
     gate = Gate()
@@ -156,7 +155,7 @@ async def test_lanes_of_a_session_run_side_by_side(
         assert (await slow.get_final_response()).output_text == "slow"
 
 
-def test_a_session_raises_what_a_lane_was_refused(connection: ResponsesConnection, script: Script) -> None:
+def test_a_session_raises_the_error_of_a_lane(connection: ResponsesConnection, script: Script) -> None:
     with ResponsesWebSocketSession(connection, limits=LIMITS) as session:
         lane = session.lane("a")
         lane.send(create(script, temperature=9))
@@ -166,7 +165,7 @@ def test_a_session_raises_what_a_lane_was_refused(connection: ResponsesConnectio
     assert refused.value.event.error.param == "temperature"
 
 
-def test_a_wrong_key_is_refused_at_the_door(server: WebProcess) -> None:
+def test_a_wrong_key_cannot_connect(server: WebProcess) -> None:
     client = OpenAI(base_url=f"{server.url}/v1", api_key="sk-wrong")
     with pytest.raises(InvalidStatus) as refused, client.responses.connect():
         pass

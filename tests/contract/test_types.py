@@ -1,7 +1,6 @@
-"""That what tests see is really held to the SDK's types and to the Open Responses document: each defect is found.
+"""Proof that the validation in tests finds defects, and validation of bodies that other tests do not cover.
 
-`Api` and `Socket` check whatever comes through them (tests/support/validation.py), so that no test has to; here stand
-the bodies that other tests leave short, and proof that the checks can fail.
+`Api` and `Socket` validate everything automatically (tests/support/validation.py).
 """
 
 import copy
@@ -58,7 +57,7 @@ CASES: dict[str, tuple[Answer, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_streamed_retrieved_and_listed_is_of_its_types(api: Api, script: Script, case: str) -> None:
+def test_streamed_retrieved_and_listed_responses_match_their_types(api: Api, script: Script, case: str) -> None:
     answer, asks = CASES[case]
     script.then(answer)
     completed = api.events(model=script.model, input="Hi", **asks)[-1]["response"]
@@ -66,8 +65,8 @@ def test_what_is_streamed_retrieved_and_listed_is_of_its_types(api: Api, script:
     assert completed in ok(api.get("/responses"))["data"]
 
 
-def test_a_whole_moderation_and_a_whole_list_of_embeddings_are_of_their_types() -> None:
-    """Other tests pass short ones through; the types are the upstream's to keep."""
+def test_complete_moderations_and_embeddings_match_their_types() -> None:
+    # Other tests forward incomplete bodies, whose types are the upstream's responsibility.
     values: list[tuple[type[BaseModel], Any]] = [
         (Categories, False),
         (CategoryScores, 0.5),
@@ -90,13 +89,13 @@ def test_a_whole_moderation_and_a_whole_list_of_embeddings_are_of_their_types() 
 
 @pytest.fixture
 def events(api: Api, script: Script) -> list[Event]:
-    """The events of a stream with reasoning, text and a call."""
+    """Events of a stream with reasoning, text and a call."""
     script.then(ANSWER)
     return api.events(model=script.model, input="Hi", tools=[TOOL])
 
 
 def find(events: list[Event], kind: str) -> Event:
-    """The first event of this type."""
+    """Return the first event of a type."""
     return copy.deepcopy(next(event for event in events if event["type"] == f"response.{kind}"))
 
 
@@ -119,7 +118,7 @@ DEFECTS: dict[str, tuple[str, Spoil]] = {
 
 
 @pytest.mark.parametrize("what", DEFECTS)
-def test_a_defect_of_an_event_is_found(events: list[Event], what: str) -> None:
+def test_a_defective_event_fails_validation(events: list[Event], what: str) -> None:
     kind, spoil = DEFECTS[what]
     event = find(events, kind)
     check_event(event)
@@ -128,7 +127,7 @@ def test_a_defect_of_an_event_is_found(events: list[Event], what: str) -> None:
         check_event(event)
 
 
-def test_a_defect_of_a_body_is_found(events: list[Event]) -> None:
+def test_a_defective_body_fails_validation(events: list[Event]) -> None:
     body = events[-1]["response"]
     check_body(Response, orjson.dumps(body))
     with pytest.raises(AssertionError, match=r"Response\.colour"):
@@ -136,7 +135,7 @@ def test_a_defect_of_a_body_is_found(events: list[Event]) -> None:
 
 
 def drop(events: list[Event], kind: str) -> list[Event]:
-    """The events without the first of this type, numbered anew."""
+    """Return the events without the first of a type, renumbered."""
     gone = find(events, kind)
     kept = [event for event in events if event["sequence_number"] != gone["sequence_number"]]
     return [{**event, "sequence_number": number} for number, event in enumerate(kept)]
@@ -145,19 +144,19 @@ def drop(events: list[Event], kind: str) -> list[Event]:
 @pytest.mark.parametrize(
     "kind", ["output_text.delta", "output_text.done", "content_part.added", "output_item.done", "in_progress"]
 )
-def test_a_stream_that_has_lost_an_event_is_found(events: list[Event], kind: str) -> None:
+def test_a_stream_with_a_missing_event_fails_validation(events: list[Event], kind: str) -> None:
     spoilt = drop(events, kind)
     with pytest.raises((AssertionError, IndexError, KeyError)):
         check_stream(spoilt, [check_event(event) for event in spoilt], lambda _: events[-1]["response"])
 
 
-def test_a_stream_that_is_not_what_is_stored_is_found(events: list[Event]) -> None:
+def test_a_stream_that_differs_from_the_stored_response_fails_validation(events: list[Event]) -> None:
     stored = {**events[-1]["response"], "model": "another"}
     with pytest.raises(AssertionError):
         check_stream(events, [check_event(event) for event in events], lambda _: stored)
 
 
-def test_a_delta_that_says_something_else_than_the_end_is_found(events: list[Event]) -> None:
+def test_a_delta_that_differs_from_the_final_text_fails_validation(events: list[Event]) -> None:
     spoilt = copy.deepcopy(events)
     next(event for event in spoilt if event["type"] == "response.reasoning_text.delta")["delta"] = "Oh."
     with pytest.raises(AssertionError, match="than its deltas"):

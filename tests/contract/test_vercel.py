@@ -1,4 +1,4 @@
-"""The Vercel AI SDK, unmodified, in Node: an agent calls a tool and answers, streamed and not."""
+"""The unmodified Vercel AI SDK in Node: an agent calls a tool, with and without streaming."""
 
 import json
 import os
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="session")
 def installed() -> Path:
-    """The project with its packages, as its lock has them; installed again only when the lock changes."""
+    """The Node project with its locked packages, installed again only if the lock file changes."""
     if not shutil.which("node") or not shutil.which("npm"):
-        pytest.skip("The Vercel AI SDK needs Node and npm, which are not here.")
+        pytest.skip("The Vercel AI SDK needs Node and npm.")
     home = ROOT / ".test-run" / "vercel"
     lock = home / "package-lock.json"
     wanted = (PROJECT / "package-lock.json").read_bytes()
@@ -43,16 +43,16 @@ def _run(command: list[str], home: Path, **variables: str) -> str:
 
 
 @pytest.mark.parametrize("mode", ["generate", "stream"])
-def test_its_agent_calls_a_tool_and_answers(
+def test_an_agent_calls_a_tool_and_answers(
     installed: Path, web: WebProcess, caller: Caller, script: Script, mode: str
 ) -> None:
     script.call(look='{"place": "sofa"}').say("A ", "cat.")
     address = {"OPENAI_BASE_URL": f"{web.url}/v1", "OPENAI_API_KEY": caller.secret}
-    said: dict[str, Any] = json.loads(_run(["node", "agent.mjs", script.model, mode], installed, **address))
-    assert (said["text"], said["streamed"]) == ("A cat.", "A cat." if mode == "stream" else "")
-    assert said["steps"] == [
+    result: dict[str, Any] = json.loads(_run(["node", "agent.mjs", script.model, mode], installed, **address))
+    assert (result["text"], result["streamed"]) == ("A cat.", "A cat." if mode == "stream" else "")
+    assert result["steps"] == [
         {"finish": "tool-calls", "calls": [["look", {"place": "sofa"}]]},
         {"finish": "stop", "calls": []},
     ]
-    assert (said["tokens"], said["warnings"]) == (20, [])
+    assert (result["tokens"], result["warnings"]) == (20, [])
     assert script.messages[1][-1]["content"] == "a cat on the sofa"
