@@ -224,9 +224,9 @@ UNKNOWN = {
 }
 
 
-@pytest.mark.parametrize("said", UNKNOWN)
-def test_a_model_unknown_to_the_upstream_is_not_found(api: Api, script: Script, said: str) -> None:
-    script.then(whole(UNKNOWN[said].replace(b"NAME", script.model.encode()), status=404))
+@pytest.mark.parametrize("wording", UNKNOWN)
+def test_a_model_unknown_to_the_upstream_is_not_found(api: Api, script: Script, wording: str) -> None:
+    script.then(whole(UNKNOWN[wording].replace(b"NAME", script.model.encode()), status=404))
     answer = api.post("/embeddings", {"model": script.model, "input": "Hi"})
     assert error(answer) == (400, "model", "model_not_found")
 
@@ -273,8 +273,8 @@ def test_a_model_the_key_may_not_use_is_not_found(make_api: MakeApi, script: Scr
 
 def test_embedding_requires_its_scope(make_api: MakeApi, script: Script) -> None:
     body = {"model": script.model, "input": "Hi"}
-    refused = make_api(scopes=["moderations.write", "chat_completions.write"]).post("/embeddings", body)
-    assert error(refused) == (403, None, "insufficient_scope")
+    rejected = make_api(scopes=["moderations.write", "chat_completions.write"]).post("/embeddings", body)
+    assert error(rejected) == (403, None, "insufficient_scope")
     script.then(whole(EMBEDDED))
     assert ok(make_api(scopes=["embeddings.write"]).post("/embeddings", body)) == EMBEDDED
 

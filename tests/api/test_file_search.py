@@ -54,8 +54,8 @@ class Quoting:
         with ThreadPoolExecutor(1) as pool:
             response = pool.submit(request)
             self._gate.wait_until_reached()
-            told = self._script.messages[1][-1]["content"]
-            self._pieces += [*(chunk(content=piece) for piece in answer(told)), chunk(finish="stop"), usage()]
+            received = self._script.messages[1][-1]["content"]
+            self._pieces += [*(chunk(content=piece) for piece in answer(received)), chunk(finish="stop"), usage()]
             self._gate.open()
             return response.result(30)
 
@@ -67,17 +67,17 @@ def stream_of(pieces: list[Piece]) -> Any:
     return answer
 
 
-def mark_before(told: str, words: str) -> str:
+def mark_before(received: str, words: str) -> str:
     """Return the marker of the source that begins with these words."""
-    found = re.search(r"(【\w{4}:\d+】) " + re.escape(words), told)
-    assert found, told
+    found = re.search(r"(【\w{4}:\d+】) " + re.escape(words), received)
+    assert found, received
     return found[1]
 
 
 def test_the_model_reads_passages_and_cites_them(birds: StoreClient, ask: Ask, script: Script) -> None:
-    def answer(told: str) -> list[str]:
-        assert HERONS in told
-        mark = mark_before(told, "herons.txt")
+    def answer(received: str) -> list[str]:
+        assert HERONS in received
+        mark = mark_before(received, "herons.txt")
         return ["In old trees", mark[:2], mark[2:], ", they say. 【zzzz:9】"]
 
     response = Quoting(script).run(lambda: ask(**request_body(script, birds)), answer)
@@ -142,16 +142,16 @@ def test_several_stores_are_searched_together(birds: StoreClient, api: Api, scri
     script.call(file_search=CALL).say("There.")
     response = api.create(**request_body(script, birds, other), include=[RESULTS])
     assert {one["filename"] for one in response["output"][0]["results"]} == {"herons.txt", "oaks.txt", "owls.txt"}
-    told = script.bodies[0]["tools"][0]["function"]["description"]
-    assert "Available: Library; More: About owls." in told
+    received = script.bodies[0]["tools"][0]["function"]["description"]
+    assert "Available: Library; More: About owls." in received
 
 
 def test_a_later_response_reads_earlier_results(birds: StoreClient, api: Api, script: Script) -> None:
     script.call(file_search=CALL).say("In trees.").say("As I said.")
     first = api.create(**request_body(script, birds))
     api.create(model=script.model, input="Sure?", previous_response_id=first["id"])
-    told = [message for message in script.messages[2] if message["role"] == "tool"]
-    assert HERONS in told[0]["content"]
+    received = [message for message in script.messages[2] if message["role"] == "tool"]
+    assert HERONS in received[0]["content"]
 
 
 def test_a_failed_search_is_reported_to_the_model(birds: StoreClient, ask: Ask, script: Script) -> None:

@@ -77,26 +77,31 @@ SERVERS = {"daphne": "web", "uvicorn": "uvicorn_web"}
 
 
 def test_the_sdk_can_upload_read_and_delete_a_file(client: OpenAI) -> None:
-    made = client.files.create(
+    uploaded = client.files.create(
         file=("notes.md", b"# Notes"),
         purpose="assistants",
         expires_after={"anchor": "created_at", "seconds": 3600},
     )
-    assert (made.bytes, made.filename, made.purpose, made.status) == (7, "notes.md", "assistants", "processed")
-    assert made.expires_at == made.created_at + 3600
-    assert client.files.retrieve(made.id) == made
-    assert list(client.files.list(purpose="assistants")) == [made]
-    assert client.files.wait_for_processing(made.id) == made
-    assert client.files.content(made.id).read() == b"# Notes"
-    assert client.files.delete(made.id).deleted
+    assert (uploaded.bytes, uploaded.filename, uploaded.purpose, uploaded.status) == (
+        7,
+        "notes.md",
+        "assistants",
+        "processed",
+    )
+    assert uploaded.expires_at == uploaded.created_at + 3600
+    assert client.files.retrieve(uploaded.id) == uploaded
+    assert list(client.files.list(purpose="assistants")) == [uploaded]
+    assert client.files.wait_for_processing(uploaded.id) == uploaded
+    assert client.files.content(uploaded.id).read() == b"# Notes"
+    assert client.files.delete(uploaded.id).deleted
     assert list(client.files.list()) == []
 
 
 def test_a_file_has_exactly_the_fields_of_the_api(api: Api) -> None:
-    made = ok(upload(api))
-    assert made.pop("id").startswith("file-")
-    assert abs(made.pop("created_at") - time.time()) < 30
-    assert made == {
+    uploaded = ok(upload(api))
+    assert uploaded.pop("id").startswith("file-")
+    assert abs(uploaded.pop("created_at") - time.time()) < 30
+    assert uploaded == {
         "object": "file",
         "bytes": 5,
         "expires_at": None,
@@ -109,10 +114,10 @@ def test_a_file_has_exactly_the_fields_of_the_api(api: Api) -> None:
 
 def test_the_content_is_returned_unchanged(each_api: Api) -> None:
     content = os.urandom(3 * MIB + 1)
-    made = ok(upload(each_api, content, "random.bin"))
-    assert made["bytes"] == len(content)
-    assert each_api.get(f"/files/{made['id']}/content").content == content
-    found = row(made["id"])
+    uploaded = ok(upload(each_api, content, "random.bin"))
+    assert uploaded["bytes"] == len(content)
+    assert each_api.get(f"/files/{uploaded['id']}/content").content == content
+    found = row(uploaded["id"])
     assert found is not None
     assert found.sha256 == hashlib.sha256(content).hexdigest()
 
@@ -125,8 +130,8 @@ def test_an_upload_needs_no_content_length(each_api: Api) -> None:
         yield b"\r\n--b--\r\n"
 
     headers = {"Content-Type": "multipart/form-data; boundary=b"}
-    made = ok(each_api.request("POST", "/files", content=body(), headers=headers))
-    assert (made["bytes"], made["purpose"]) == (MIB, "vision")
+    uploaded = ok(each_api.request("POST", "/files", content=body(), headers=headers))
+    assert (uploaded["bytes"], uploaded["purpose"]) == (MIB, "vision")
 
 
 @pytest.mark.parametrize("purpose", ["assistants", "batch", "fine-tune", "vision", "user_data", "evals"])
@@ -135,26 +140,26 @@ def test_every_purpose_is_accepted(api: Api, purpose: str) -> None:
 
 
 def test_batch_files_expire_after_thirty_days_by_default(api: Api) -> None:
-    made = ok(upload(api, purpose="batch"))
-    assert made["expires_at"] == made["created_at"] + 30 * DAY
+    uploaded = ok(upload(api, purpose="batch"))
+    assert uploaded["expires_at"] == uploaded["created_at"] + 30 * DAY
 
 
 def test_a_file_expires_after_the_requested_time(api: Api) -> None:
     lifetime = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "2592000"}
-    made = ok(upload(api, **lifetime))
-    assert made["expires_at"] == made["created_at"] + 2_592_000
+    uploaded = ok(upload(api, **lifetime))
+    assert uploaded["expires_at"] == uploaded["created_at"] + 2_592_000
 
 
 def test_concurrent_uploads_do_not_mix(api: Api) -> None:
     contents = [bytes([number]) * MIB for number in range(6)]
     with ThreadPoolExecutor(max_workers=6) as threads:
-        made = [ok(answer) for answer in threads.map(lambda content: upload(api, content, "same.bin"), contents)]
-    assert len({file["id"] for file in made}) == 6
-    assert [api.get(f"/files/{file['id']}/content").content for file in made] == contents
+        uploaded = [ok(answer) for answer in threads.map(lambda content: upload(api, content, "same.bin"), contents)]
+    assert len({file["id"] for file in uploaded}) == 6
+    assert [api.get(f"/files/{file['id']}/content").content for file in uploaded] == contents
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "content_type", "disposition"),
+    ("name", "declared", "content_type", "disposition"),
     [
         ("a.pdf", None, "application/pdf", 'attachment; filename="a.pdf"'),
         ("a.pdf", "text/csv", "text/csv", 'attachment; filename="a.pdf"'),
@@ -166,11 +171,11 @@ def test_concurrent_uploads_do_not_mix(api: Api) -> None:
     ],
 )
 def test_the_content_has_its_type_and_file_name(
-    api: Api, name: str, said: str | None, content_type: str, disposition: str
+    api: Api, name: str, declared: str | None, content_type: str, disposition: str
 ) -> None:
-    part = (name, b"hello", said) if said else (name, b"hello")
-    made = ok(api.request("POST", "/files", files={"file": part}, data={"purpose": "user_data"}))
-    answer = api.get(f"/files/{made['id']}/content")
+    part = (name, b"hello", declared) if declared else (name, b"hello")
+    uploaded = ok(api.request("POST", "/files", files={"file": part}, data={"purpose": "user_data"}))
+    answer = api.get(f"/files/{uploaded['id']}/content")
     assert answer.headers["content-type"] == content_type
     assert answer.headers["content-disposition"] == disposition
     assert answer.headers["x-content-type-options"] == "nosniff"
@@ -178,20 +183,20 @@ def test_the_content_has_its_type_and_file_name(
 
 
 def test_a_long_file_name_is_cut_but_keeps_its_extension(api: Api) -> None:
-    made = ok(upload(api, name="n" * 300 + ".txt"))
-    assert len(made["filename"]) == 255
-    assert made["filename"].endswith(".txt")
+    uploaded = ok(upload(api, name="n" * 300 + ".txt"))
+    assert len(uploaded["filename"]) == 255
+    assert uploaded["filename"].endswith(".txt")
 
 
 # -- lists -------------------------------------------------------------------------------------------------------------
 
 
 def test_files_are_listed_newest_first(api: Api) -> None:
-    made = make(api, "1", "2", "3")
+    uploaded = make(api, "1", "2", "3")
     page = ok(api.get("/files"))
-    assert page["data"] == made[::-1]
+    assert page["data"] == uploaded[::-1]
     assert (page["object"], page["has_more"]) == ("list", False)
-    assert (page["first_id"], page["last_id"]) == (made[2]["id"], made[0]["id"])
+    assert (page["first_id"], page["last_id"]) == (uploaded[2]["id"], uploaded[0]["id"])
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
@@ -207,8 +212,8 @@ def test_pages_cover_the_whole_list(api: Api, order: str) -> None:
 
 
 def test_the_sdk_follows_all_pages(client: OpenAI, api: Api) -> None:
-    made = make(api, "1", "2", "3")
-    assert [file.id for file in client.files.list(limit=1)] == [file["id"] for file in made[::-1]]
+    uploaded = make(api, "1", "2", "3")
+    assert [file.id for file in client.files.list(limit=1)] == [file["id"] for file in uploaded[::-1]]
 
 
 def test_the_list_can_be_filtered_by_purpose(api: Api) -> None:
@@ -220,10 +225,10 @@ def test_the_list_can_be_filtered_by_purpose(api: Api) -> None:
 
 def test_listing_takes_a_fixed_number_of_queries(api: Api, caller: Caller) -> None:
     def queries() -> int:
-        with scope.team(caller.team.pk), CaptureQueriesContext(connection) as asked:
+        with scope.team(caller.team.pk), CaptureQueriesContext(connection) as queries:
             page = storage.list_files(team_id=caller.team.pk, purpose=None, page=PageRequest(limit=10_000))
             page.as_list(present=storage.public_file)
-        return len(asked)
+        return len(queries)
 
     make(api, "1")
     few = queries()
@@ -368,23 +373,23 @@ def test_an_aborted_upload_leaves_nothing(each_api: Api, request: pytest.Fixture
 
 @pytest.mark.parametrize(("method", "path"), [("GET", ""), ("DELETE", ""), ("GET", "/content")])
 def test_another_teams_file_gets_the_404_of_an_unknown_id(api: Api, outsider: Api, method: str, path: str) -> None:
-    [made] = make(api, "a.txt")
-    foreign = outsider.request(method, f"/files/{made['id']}{path}")
+    [uploaded] = make(api, "a.txt")
+    foreign = outsider.request(method, f"/files/{uploaded['id']}{path}")
     unknown = outsider.request(method, f"/files/file-unknown{path}")
     assert error(foreign) == error(unknown) == (404, None, None)
-    assert foreign.text.replace(made["id"], "file-unknown") == unknown.text
-    assert ok(api.get(f"/files/{made['id']}")) == made
+    assert foreign.text.replace(uploaded["id"], "file-unknown") == unknown.text
+    assert ok(api.get(f"/files/{uploaded['id']}")) == uploaded
 
 
 def test_files_are_not_listed_for_another_team(api: Api, outsider: Api) -> None:
-    [made] = make(api, "a.txt")
+    [uploaded] = make(api, "a.txt")
     assert ids(outsider.get("/files")) == []
-    assert error(outsider.get("/files", after=made["id"])) == (404, "after", None)
+    assert error(outsider.get("/files", after=uploaded["id"])) == (404, "after", None)
 
 
 def test_a_query_without_team_scope_sees_no_files(api: Api) -> None:
-    [made] = make(api, "a.txt")
-    assert not File.objects.filter(pk=made["id"]).exists()
+    [uploaded] = make(api, "a.txt")
+    assert not File.objects.filter(pk=uploaded["id"]).exists()
 
 
 REQUESTS = [
@@ -399,9 +404,9 @@ REQUESTS = [
 @pytest.mark.parametrize(("method", "path", "needed"), REQUESTS)
 def test_requests_require_their_scope(make_api: MakeApi, method: str, path: str, needed: str) -> None:
     others = [name for name in ("files.read", "files.write", "responses.write") if name != needed]
-    refused = make_api(scopes=others).request(method, path)
-    assert error(refused) == (403, None, "insufficient_scope")
-    assert needed in refused.text
+    rejected = make_api(scopes=others).request(method, path)
+    assert error(rejected) == (403, None, "insufficient_scope")
+    assert needed in rejected.text
     assert make_api(scopes=[needed]).request(method, path).status_code in {200, 400, 404}
 
 
@@ -417,28 +422,28 @@ def test_requests_without_a_key_are_rejected(
 
 
 def test_deleting_a_file_deletes_its_content(api: Api) -> None:
-    [made] = make(api, "a.txt")
-    assert stored(made["id"]).read_bytes() == b"hello"
-    assert ok(api.delete(f"/files/{made['id']}")) == {"id": made["id"], "object": "file", "deleted": True}
-    assert not stored(made["id"]).exists()
-    assert row(made["id"]) is None
-    assert error(api.delete(f"/files/{made['id']}")) == (404, None, None)
+    [uploaded] = make(api, "a.txt")
+    assert stored(uploaded["id"]).read_bytes() == b"hello"
+    assert ok(api.delete(f"/files/{uploaded['id']}")) == {"id": uploaded["id"], "object": "file", "deleted": True}
+    assert not stored(uploaded["id"]).exists()
+    assert row(uploaded["id"]) is None
+    assert error(api.delete(f"/files/{uploaded['id']}")) == (404, None, None)
 
 
 def test_a_deletion_is_audited(api: Api, caller: Caller) -> None:
-    [made] = make(api, "a.txt")
-    answer = api.delete(f"/files/{made['id']}")
+    [uploaded] = make(api, "a.txt")
+    answer = api.delete(f"/files/{uploaded['id']}")
     with scope.team(caller.team.pk):
-        [line] = AuditEvent.objects.filter(target=made["id"])
+        [line] = AuditEvent.objects.filter(target=uploaded["id"])
     assert (line.action, line.actor) == ("file.deleted", f"key:{caller.key.pk}")
     assert line.request_id == answer.headers["x-request-id"]
     assert line.before["filename"] == "a.txt"
 
 
 def test_only_one_of_concurrent_deletions_succeeds(api: Api) -> None:
-    [made] = make(api, "a.txt")
+    [uploaded] = make(api, "a.txt")
     with ThreadPoolExecutor(max_workers=8) as threads:
-        answers = list(threads.map(lambda _: api.delete(f"/files/{made['id']}").status_code, range(8)))
+        answers = list(threads.map(lambda _: api.delete(f"/files/{uploaded['id']}").status_code, range(8)))
     assert sorted(answers) == [200] + [404] * 7
 
 
@@ -461,33 +466,33 @@ def test_the_sweep_removes_only_expired_files(api: Api) -> None:
 
 
 def test_a_half_stored_file_is_swept_after_a_day(api: Api) -> None:
-    [made] = make(api, "1")
-    change(made["id"], state=FileState.PENDING, sweep_at=now() + timedelta(hours=23))
-    assert error(api.get(f"/files/{made['id']}")) == (404, None, None)
+    [uploaded] = make(api, "1")
+    change(uploaded["id"], state=FileState.PENDING, sweep_at=now() + timedelta(hours=23))
+    assert error(api.get(f"/files/{uploaded['id']}")) == (404, None, None)
     storage.sweep_files()
-    assert stored(made["id"]).exists()
-    change(made["id"], sweep_at=now())
+    assert stored(uploaded["id"]).exists()
+    change(uploaded["id"], sweep_at=now())
     storage.sweep_files()
-    assert (stored(made["id"]).exists(), row(made["id"])) == (False, None)
+    assert (stored(uploaded["id"]).exists(), row(uploaded["id"])) == (False, None)
 
 
 def test_a_failed_removal_of_content_is_retried_later(api: Api) -> None:
-    [made] = make(api, "1")
-    place = stored(made["id"])
+    [uploaded] = make(api, "1")
+    place = stored(uploaded["id"])
     place.unlink()
     (place / "in-the-way").mkdir(parents=True)
-    assert ok(api.delete(f"/files/{made['id']}"))["deleted"]
-    left = row(made["id"])
+    assert ok(api.delete(f"/files/{uploaded['id']}"))["deleted"]
+    left = row(uploaded["id"])
     assert left is not None
     assert left.sweep_at is not None
     assert left.sweep_at > now() + timedelta(minutes=9)
     (place / "in-the-way").rmdir()
-    change(made["id"], sweep_at=now())
+    change(uploaded["id"], sweep_at=now())
     storage.sweep_files()
-    assert (place.exists(), row(made["id"])) == (False, None)
+    assert (place.exists(), row(uploaded["id"])) == (False, None)
 
 
 def test_lost_content_is_an_error_instead_of_an_empty_answer(api: Api) -> None:
-    [made] = make(api, "1")
-    stored(made["id"]).unlink()
-    assert error(api.get(f"/files/{made['id']}/content"))[0] == 500
+    [uploaded] = make(api, "1")
+    stored(uploaded["id"]).unlink()
+    assert error(api.get(f"/files/{uploaded['id']}/content"))[0] == 500

@@ -119,9 +119,9 @@ def test_the_sdk_can_follow_from_any_event(client: OpenAI, script: Script) -> No
 def test_another_teams_response_gets_the_404_of_an_unknown_id(api: Api, outsider: Api, script: Script) -> None:
     response_id = api.create(model=script.say("Hello").model, input="Hi")["id"]
 
-    def answer(asked: str) -> tuple[int, str]:
-        got: httpx2.Response = outsider.get(f"/responses/{asked}", stream="true")
-        return got.status_code, got.text.replace(asked, "ID")
+    def answer(response_id: str) -> tuple[int, str]:
+        got: httpx2.Response = outsider.get(f"/responses/{response_id}", stream="true")
+        return got.status_code, got.text.replace(response_id, "ID")
 
     assert answer(response_id) == answer("resp_unknown")
 

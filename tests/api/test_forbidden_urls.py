@@ -90,19 +90,19 @@ DOORS: dict[str, Door] = {
 
 @pytest.mark.parametrize("door", list(DOORS))
 def test_every_forbidden_url_gets_the_same_answer(api: Api, door: str) -> None:
-    said = {url: DOORS[door](api, url) for url in SPELLINGS}
-    assert {url: message for url, message in said.items() if REFUSED not in message} == {}
+    messages = {url: DOORS[door](api, url) for url in SPELLINGS}
+    assert {url: message for url, message in messages.items() if REFUSED not in message} == {}
 
 
 @pytest.mark.parametrize("part", [{"type": "input_image", "image_url": ""}, {"type": "input_file", "file_url": ""}])
 def test_image_and_file_urls_get_the_same_answer(api: Api, script: Script, part: dict[str, str]) -> None:
     # Images only for a model with `inline_images`: for others the URL is forwarded and not fetched.
     describe(script, inline_images=True)
-    said = {}
+    messages = {}
     for url in OF_THE_WEB:
         filled = {name: value or url for name, value in part.items()}
-        said[url] = _asking(api, model=script.model, input=[{"role": "user", "content": [filled]}])
-    assert {url: message for url, message in said.items() if REFUSED not in message} == {}
+        messages[url] = _asking(api, model=script.model, input=[{"role": "user", "content": [filled]}])
+    assert {url: message for url, message in messages.items() if REFUSED not in message} == {}
 
 
 def test_pages_of_a_web_search_get_the_same_error(reaching: Api, script: Script) -> None:

@@ -112,9 +112,9 @@ def test_flagged_output_is_streamed_immediately_if_only_logged(reaching: Api, sc
 def test_a_failed_check_blocks(reaching: Api, script: Script, hook: Hook, answer: Any) -> None:
     guard(reaching.caller.team, input_checker="hook", hook_url=hook.url)
     hook.then(answer[1], status=answer[0])
-    refused = reaching.post("/responses", {"model": script.model, "input": "Hi"})
-    assert error(refused) == (500, None, "server_error")
-    assert hook.url not in refused.text
+    rejected = reaching.post("/responses", {"model": script.model, "input": "Hi"})
+    assert error(rejected) == (500, None, "server_error")
+    assert hook.url not in rejected.text
     assert decisions(reaching) == [("input", "failed", [])]
 
 
@@ -128,8 +128,8 @@ def test_a_failed_check_passes_if_the_guardrail_fails_open(reaching: Api, script
 
 def test_a_hook_at_a_forbidden_address_is_never_called(api: Api, script: Script, hook: Hook) -> None:
     guard(api.caller.team, input_checker="hook", hook_url=hook.url)
-    refused = api.post("/responses", {"model": script.model, "input": "Hi"})
-    assert error(refused)[0] == 500
+    rejected = api.post("/responses", {"model": script.model, "input": "Hi"})
+    assert error(rejected)[0] == 500
     assert hook.asked == []
 
 

@@ -59,8 +59,8 @@ def test_the_image_is_returned_in_an_item(ask: Ask, api: Api, script: Script, im
     }
     assert message["content"][0]["text"] == "There it is."
     assert [(one.path, one.fields["prompt"]) for one in images.asked] == [("/images/generations", "A cat")]
-    *_, told, shown = script.messages[1]
-    assert (told["role"], told["tool_call_id"]) == ("tool", call["id"])
+    *_, result, shown = script.messages[1]
+    assert (result["role"], result["tool_call_id"]) == ("tool", call["id"])
     assert shown["content"][0]["image_url"]["url"] == f"data:image/png;base64,{PNG}"
     with scope.team(api.caller.team.pk):
         row = UsageRecord.objects.get(endpoint="images")

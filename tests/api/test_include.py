@@ -42,8 +42,8 @@ def with_output(api: Api, response_id: str, item: dict[str, Any]) -> None:
 )
 def test_image_data_is_listed_on_request(api: Api, script: Script, query: dict[str, Any]) -> None:
     response_id = api.create(model=script.say("A cat.").model, input=[SEEN])["id"]
-    (plain,), (asked,) = api.input_items(response_id), api.input_items(response_id, **query)
-    assert (image_url(plain), image_url(asked)) == (None, PIXEL)
+    (plain,), (included,) = api.input_items(response_id), api.input_items(response_id, **query)
+    assert (image_url(plain), image_url(included)) == (None, PIXEL)
 
 
 def test_an_image_url_is_always_listed(api: Api, script: Script) -> None:
@@ -62,9 +62,9 @@ def test_results_are_retrieved_on_request(api: Api, script: Script) -> None:
     response_id = api.create(model=script.say("Hello").model, input="Hi")["id"]
     with_output(api, response_id, SAMPLES["fs_1"])
     plain = api.retrieve(response_id)["output"][1]
-    asked = ok(api.get(f"/responses/{response_id}", **{"include[]": RESULTS}))["output"][1]
+    included = ok(api.get(f"/responses/{response_id}", **{"include[]": RESULTS}))["output"][1]
     assert plain == {**SAMPLES["fs_1"], "results": None}
-    assert asked == SAMPLES["fs_1"]
+    assert included == SAMPLES["fs_1"]
 
 
 def test_includes_of_the_request_apply_to_later_reads(api: Api, script: Script) -> None:

@@ -13,7 +13,7 @@ TOOL = {"type": "function", "name": "look", "description": None, "parameters": {
 ASKED = {"role": "user", "content": "Well?"}
 
 
-def said(role: str, content: str) -> dict[str, str]:
+def chat_message(role: str, content: str) -> dict[str, str]:
     """Return a chat message."""
     return {"role": role, "content": content}
 
@@ -117,13 +117,13 @@ def test_consecutive_calls_become_one_message_followed_by_their_outputs(api: Api
     script.say("Two cats.")
     items = [{"role": "assistant", "content": "Let me look."}, call(1), call(2), output(2, "B"), output(1, "A")]
     api.create(model=script.model, input=[*items, ASKED])
-    spoken, one, two, asked = script.messages[0]
+    spoken, one, two, question = script.messages[0]
     assert (spoken["content"], [made["id"] for made in spoken["tool_calls"]]) == ("Let me look.", ["call_1", "call_2"])
     assert [(one["tool_call_id"], one["content"]), (two["tool_call_id"], two["content"])] == [
         ("call_1", "A"),
         ("call_2", "B"),
     ]
-    assert asked == said("user", "Well?")
+    assert question == chat_message("user", "Well?")
 
 
 def test_an_async_call_needs_no_output_yet(api: Api, script: Script) -> None:
@@ -134,19 +134,29 @@ def test_an_async_call_needs_no_output_yet(api: Api, script: Script) -> None:
 
 def test_instructions_are_not_inherited_but_system_messages_are(api: Api, script: Script) -> None:
     script.say("1").say("2")
-    items = [said("user", "a"), said("system", "Be kind."), said("developer", "Be short."), said("user", "b")]
+    items = [
+        chat_message("user", "a"),
+        chat_message("system", "Be kind."),
+        chat_message("developer", "Be short."),
+        chat_message("user", "b"),
+    ]
     first = api.create(model=script.model, input=items, instructions="Be wise.")
     api.create(model=script.model, input="c", previous_response_id=first["id"])
-    shown = [said("user", "a"), said("system", "Be kind."), said("system", "Be short."), said("user", "b")]
-    assert script.messages[0] == [said("system", "Be wise."), *shown]
-    assert script.messages[1] == [*shown, said("assistant", "1"), said("user", "c")]
+    shown = [
+        chat_message("user", "a"),
+        chat_message("system", "Be kind."),
+        chat_message("system", "Be short."),
+        chat_message("user", "b"),
+    ]
+    assert script.messages[0] == [chat_message("system", "Be wise."), *shown]
+    assert script.messages[1] == [*shown, chat_message("assistant", "1"), chat_message("user", "c")]
 
 
 def test_an_unstored_response_can_continue_a_stored_one(api: Api, script: Script) -> None:
     script.say("1").say("2")
     first = api.create(model=script.model, input="a")
     second = api.create(model=script.model, input="b", previous_response_id=first["id"], store=False)
-    assert script.messages[1] == [said("user", "a"), said("assistant", "1"), said("user", "b")]
+    assert script.messages[1] == [chat_message("user", "a"), chat_message("assistant", "1"), chat_message("user", "b")]
     assert api.get(f"/responses/{second['id']}").status_code == 404
 
 
@@ -157,8 +167,13 @@ def test_a_deleted_response_is_cut_out_of_its_chain(api: Api, script: Script) ->
         ids.append(api.create(model=script.model, input=word, previous_response_id=ids[-1])["id"])
     api.delete(f"/responses/{ids[2]}")
     api.create(model=script.model, input="d", previous_response_id=ids[3])
-    before = [said("user", "a"), said("assistant", "1")]
-    assert script.messages[3] == [*before, said("user", "c"), said("assistant", "3"), said("user", "d")]
+    before = [chat_message("user", "a"), chat_message("assistant", "1")]
+    assert script.messages[3] == [
+        *before,
+        chat_message("user", "c"),
+        chat_message("assistant", "3"),
+        chat_message("user", "d"),
+    ]
     assert [item["content"][0]["text"] for item in api.input_items(str(ids[3]))] == ["a", "1", "c"]
 
 
@@ -169,4 +184,4 @@ def test_an_output_whose_call_was_deleted_is_dropped(api: Api, script: Script) -
     second = api.create(model=script.model, input=answered, previous_response_id=first["id"])
     api.delete(f"/responses/{first['id']}")
     api.create(model=script.model, input="Sure?", previous_response_id=second["id"])
-    assert script.messages[2] == [said("assistant", "A cat."), said("user", "Sure?")]
+    assert script.messages[2] == [chat_message("assistant", "A cat."), chat_message("user", "Sure?")]

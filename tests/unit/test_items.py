@@ -1,4 +1,4 @@
-"""The closed union of items: each type is read back as it was written, from JSON and from the SDK's own objects."""
+"""The closed union of items: parsing and serialization of every type, from JSON and from objects of the SDK."""
 
 from typing import Any, get_args
 
@@ -18,13 +18,13 @@ every_item = pytest.mark.parametrize("item", SAMPLES.values(), ids=SAMPLES)
 
 
 def read(item: dict[str, Any]) -> Any:
-    """An item of a request."""
+    """Parse an item of a request."""
     (found,) = READ.validate_python([item])
     return found
 
 
 def sdk_object(item: dict[str, Any]) -> BaseModel:
-    """The item as the SDK's own type."""
+    """Return the item as an object of the SDK."""
     for cls in get_args(get_args(ResponseItem)[0]):
         kinds, roles = (
             get_args(cls.model_fields[name].annotation) if name in cls.model_fields else () for name in ("type", "role")
@@ -36,28 +36,28 @@ def sdk_object(item: dict[str, Any]) -> BaseModel:
 
 
 def without_nulls_of_tools(body: dict[str, Any]) -> dict[str, Any]:
-    """Definitions of tools are kept as they came; whoever offers them reads their nulls."""
+    """Remove nulls from tool definitions, which are stored as the client sent them."""
     if body["type"] not in {"additional_tools", "tool_search_output"}:
         return body
     return {**body, "tools": [{k: v for k, v in tool.items() if v is not None} for tool in body["tools"]]}
 
 
-def shortest(item: dict[str, Any]) -> dict[str, Any]:
-    """The item without any key that it may leave out."""
-    wanted = {name for name, field in type(read(item)).model_fields.items() if field.is_required()}
-    # One of two: a configuration update says something.
-    return {key: value for key, value in item.items() if key in {*wanted, "type", "role"} or item["id"] == "cfg_1"}
+def required_only(item: dict[str, Any]) -> dict[str, Any]:
+    """Return the item with only its required keys."""
+    required = {name for name, field in type(read(item)).model_fields.items() if field.is_required()}
+    # A configuration update needs one of its two optional keys.
+    return {key: value for key, value in item.items() if key in {*required, "type", "role"} or item["id"] == "cfg_1"}
 
 
-def refused(item: dict[str, Any]) -> tuple[str | None, str | None, str]:
-    """Param, code and message of an item that is refused."""
+def rejection(item: dict[str, Any]) -> tuple[str | None, str | None, str]:
+    """Return param, code and message of the error for an invalid item."""
     with pytest.raises(ValidationError) as caught:
         read(item)
     defect = first_defect(caught.value, prefix="input")
     return defect.param, defect.code, defect.message
 
 
-def test_there_is_a_sample_of_every_item_that_is_stored() -> None:
+def test_every_stored_item_type_has_a_sample() -> None:
     assert {item["type"] for item in SAMPLES.values()} == {
         cls.model_fields["type"].default for cls in get_args(StoredItem)
     }
@@ -65,21 +65,21 @@ def test_there_is_a_sample_of_every_item_that_is_stored() -> None:
 
 
 @every_item
-def test_it_shows_an_item_as_it_was_given(item: dict[str, Any]) -> None:
+def test_an_item_is_returned_as_it_was_sent(item: dict[str, Any]) -> None:
     assert read(item).wire() == item
     assert from_wire(item).wire() == item
 
 
 @every_item
 @pytest.mark.parametrize("by_alias", [False, True])
-def test_it_takes_the_dumps_of_the_sdk(item: dict[str, Any], by_alias: bool) -> None:
+def test_dumps_of_the_sdk_are_accepted(item: dict[str, Any], by_alias: bool) -> None:
     dumped = sdk_object(item).model_dump(by_alias=by_alias)
     assert without_nulls_of_tools(read(dumped).wire()) == item
 
 
 @every_item
-def test_it_takes_items_of_which_only_the_required_keys_are_set(item: dict[str, Any]) -> None:
-    bare = shortest(item)
+def test_items_with_only_required_keys_are_accepted(item: dict[str, Any]) -> None:
+    bare = required_only(item)
     body = read(bare).with_id()
     assert sdk_object(body).model_dump()["id"] == body["id"]
     assert {key for key, value in body.items() if value is not None} <= {*bare, "id", "status", "execution", "summary"}
@@ -87,11 +87,11 @@ def test_it_takes_items_of_which_only_the_required_keys_are_set(item: dict[str, 
 
 
 @every_item
-def test_null_stands_for_what_is_not_known(item: dict[str, Any]) -> None:
-    """Every key that the SDK's type may leave open is null in a dump of an object that never had it."""
+def test_null_is_accepted_for_optional_keys(item: dict[str, Any]) -> None:
+    # The SDK dumps every optional key that was not set as null.
     cls = type(sdk_object(item))
     open_keys = {field.alias or name for name, field in cls.model_fields.items() if not field.is_required()}
-    # An output that answers no call, and an update that says nothing, are no items.
+    # An output without its call id and an update without any setting are no valid items.
     open_keys -= {"call_id"} if item["type"] == "function_call_output" else {"text"}
     nulls = {key: None if key in open_keys else value for key, value in item.items()}
     shown = read(nulls).wire()
@@ -100,16 +100,16 @@ def test_null_stands_for_what_is_not_known(item: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("item", [item for item in SAMPLES.values() if item["type"] not in NEED_THEIR_ID])
-def test_items_without_an_id_get_one_of_their_kind(item: dict[str, Any]) -> None:
+def test_an_item_without_id_gets_one_with_its_prefix(item: dict[str, Any]) -> None:
     prefix = item["id"].split("_")[0]
     assert read({key: value for key, value in item.items() if key != "id"}).with_id()["id"].startswith(f"{prefix}_")
 
 
-def test_ids_are_whatever_the_client_calls_its_items() -> None:
+def test_any_id_of_the_client_is_kept() -> None:
     assert read({**SAMPLES["fc_1"], "id": "anything"}).wire()["id"] == "anything"
 
 
-def test_a_string_of_a_message_is_a_part() -> None:
+def test_string_content_becomes_a_text_part() -> None:
     assert read({"role": "user", "content": "Hi"}).wire()["content"] == [{"type": "input_text", "text": "Hi"}]
     (part,) = read({"role": "assistant", "content": "Hi"}).wire()["content"]
     assert part == {"type": "output_text", "text": "Hi", "annotations": [], "logprobs": []}
@@ -122,13 +122,13 @@ def test_an_id_alone_is_a_reference(item: dict[str, Any]) -> None:
     assert type(read(item)).__name__ == "ItemReference"
 
 
-def test_a_message_may_say_that_it_has_no_type() -> None:
+def test_a_message_type_may_be_null() -> None:
     for role in ("user", "assistant"):
         assert read({"role": role, "content": "Hi", "type": None}).wire()["type"] == "message"
 
 
-def test_it_names_the_types_that_it_knows() -> None:
-    param, code, message = refused({"type": "telepathy"})
+def test_an_unknown_type_is_rejected_with_the_known_ones() -> None:
+    param, code, message = rejection({"type": "telepathy"})
     assert (param, code) == ("input[0]", "invalid_value")
     assert message.startswith("Invalid value: 'telepathy'. Supported values are: 'message', 'reasoning', ")
     assert message.endswith(", 'compaction_trigger', and 'item_reference'.")
@@ -138,8 +138,8 @@ IMAGE = {"type": "input_image"}
 FILE = {"type": "input_file"}
 
 
-def said(part: dict[str, Any]) -> dict[str, Any]:
-    """A message of the user with one part."""
+def user_message(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a user message with one part."""
     return {"role": "user", "content": [part]}
 
 
@@ -160,25 +160,25 @@ def said(part: dict[str, Any]) -> dict[str, Any]:
         ({**SAMPLES["mcp_1"], "error": "boom"}, "input[0].error", "invalid_type"),
         ({"type": "local_shell_call_output", "output": ""}, "input[0].id", "missing_required_parameter"),
         ({"type": "configuration_update"}, "input[0]", "invalid_value"),
-        (said({"type": "input_audio", "data": "", "format": "mp3"}), "input[0].content[0]", "invalid_value"),
-        (said({"type": "input_video", "video_url": "https://a"}), "input[0].content[0]", "invalid_value"),
-        (said({"type": "output_text", "text": "Hi"}), "input[0].content[0]", "invalid_value"),
-        (said(IMAGE), "input[0].content[0]", "invalid_value"),
-        (said({**IMAGE, "image_url": PIXEL, "file_id": "file-1"}), "input[0].content[0]", "invalid_value"),
-        (said(FILE), "input[0].content[0]", "invalid_value"),
-        (said({**FILE, "file_url": "https://a", "file_data": "aGk="}), "input[0].content[0]", "invalid_value"),
-        (said({**FILE, "file_data": "a", "detail": "original"}), "input[0].content[0].detail", "invalid_value"),
-        (said({**IMAGE, "file_id": ""}), "input[0].content[0].file_id", "empty_string"),
+        (user_message({"type": "input_audio", "data": "", "format": "mp3"}), "input[0].content[0]", "invalid_value"),
+        (user_message({"type": "input_video", "video_url": "https://a"}), "input[0].content[0]", "invalid_value"),
+        (user_message({"type": "output_text", "text": "Hi"}), "input[0].content[0]", "invalid_value"),
+        (user_message(IMAGE), "input[0].content[0]", "invalid_value"),
+        (user_message({**IMAGE, "image_url": PIXEL, "file_id": "file-1"}), "input[0].content[0]", "invalid_value"),
+        (user_message(FILE), "input[0].content[0]", "invalid_value"),
+        (user_message({**FILE, "file_url": "https://a", "file_data": "aGk="}), "input[0].content[0]", "invalid_value"),
+        (user_message({**FILE, "file_data": "a", "detail": "original"}), "input[0].content[0].detail", "invalid_value"),
+        (user_message({**IMAGE, "file_id": ""}), "input[0].content[0].file_id", "empty_string"),
     ],
 )
-def test_it_names_the_defect_of_an_item(item: dict[str, Any], param: str, code: str) -> None:
-    assert refused(item)[:2] == (param, code)
+def test_an_invalid_item_is_rejected_with_param_and_code(item: dict[str, Any], param: str, code: str) -> None:
+    assert rejection(item)[:2] == (param, code)
 
 
-def test_it_says_which_sources_a_part_has_too_many_of() -> None:
+def test_a_part_with_several_sources_is_rejected() -> None:
     part = {**FILE, "file_id": "file-1", "file_url": "https://a"}
     sentence = "exactly one of 'file_id', 'file_url' and 'file_data' must be given, but 2 are."
-    assert refused(said(part))[2] == f"Invalid 'input[0].content[0]': {sentence}"
+    assert rejection(user_message(part))[2] == f"Invalid 'input[0].content[0]': {sentence}"
 
 
 WORDS = {
@@ -210,11 +210,11 @@ WORDS = {
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_it_finds_the_words_of_an_item(name: str) -> None:
+def test_the_plain_text_of_an_item_is_extracted(name: str) -> None:
     assert plain_text(SAMPLES[name]) == WORDS[name]
 
 
 @every_item
-def test_every_item_has_words_or_none(item: dict[str, Any]) -> None:
-    assert isinstance(plain_text(read(shortest(item)).wire()), str)
+def test_plain_text_is_defined_for_every_item(item: dict[str, Any]) -> None:
+    assert isinstance(plain_text(read(required_only(item)).wire()), str)
     assert isinstance(plain_text(item), str)

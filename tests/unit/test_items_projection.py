@@ -1,4 +1,4 @@
-"""What is shown of a stored item to those who ask for nothing, and to those who ask for it."""
+"""Projection of stored items, without and with `include`."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def message(*parts: dict[str, Any]) -> dict[str, Any]:
         ),
     ],
 )
-def test_it_is_shown_to_those_who_ask(name: str, include: str, hidden: dict[str, Any]) -> None:
+def test_a_field_is_shown_only_on_request(name: str, include: str, hidden: dict[str, Any]) -> None:
     stored = SAMPLES[name]
     assert project(stored, NOTHING) == {**stored, **hidden}
     assert project(stored, frozenset(INCLUDABLE) - {include, "web_search_call.results"}) == {**stored, **hidden}
@@ -40,13 +40,13 @@ def test_it_is_shown_to_those_who_ask(name: str, include: str, hidden: dict[str,
 
 
 @pytest.mark.parametrize("name", ["function_call_output", "custom_tool_call_output"])
-def test_images_in_outputs_are_shown_to_those_who_ask(name: str) -> None:
+def test_images_in_outputs_are_shown_only_on_request(name: str) -> None:
     stored = {"id": "x", "type": name, "status": "completed", "call_id": "c", "output": [IMAGE]}
     assert project(stored, NOTHING)["output"] == [{**IMAGE, "image_url": None}]
     assert project(stored, frozenset({"message.input_image.image_url"})) == stored
 
 
-def test_the_bytes_of_images_are_left_out_and_nothing_else() -> None:
+def test_only_image_data_is_left_out() -> None:
     linked = {**IMAGE, "image_url": "https://example.com/a.png"}
     filed = {"type": "input_image", "file_id": "file-1", "detail": "auto"}
     text = {"type": "input_text", "text": "Hi"}
@@ -54,12 +54,12 @@ def test_the_bytes_of_images_are_left_out_and_nothing_else() -> None:
     assert shown == message(text, {**IMAGE, "image_url": None}, linked, filed)
 
 
-def test_what_is_stored_stays_as_it_is() -> None:
+def test_projection_does_not_change_the_stored_item() -> None:
     stored = message(IMAGE)
     project(stored, NOTHING)
     assert stored == message(IMAGE)
 
 
 @pytest.mark.parametrize("name", ["msg_2", "rs_1", "fc_1", "ctco_1", "mcp_1", "sho_1", "ig_1", "cmp_1"])
-def test_other_items_are_shown_whole(name: str) -> None:
+def test_other_items_are_shown_completely(name: str) -> None:
     assert project(SAMPLES[name], NOTHING) is SAMPLES[name]
