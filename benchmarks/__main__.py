@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks [--smoke] [--check] [--profile] …`; see README.md beside this file."""
+"""The command line: `python -m benchmarks [--smoke] [--check] [--profile] …`; see README.md in this folder."""
 
 import json
 import os
@@ -58,11 +58,11 @@ def main() -> int:
 
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--smoke", action="store_true", help="seconds instead of minutes: does everything work?")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a floor is missed")
-    parser.add_argument("--rounds", type=int, help=f"how often each cell is measured (default {FULL.rounds})")
-    parser.add_argument("--concurrency", type=_numbers, help="of the matrix, as in 1,64")
-    parser.add_argument("--seconds", type=float, help=f"window of each measurement (default {FULL.seconds})")
+    parser.add_argument("--smoke", action="store_true", help="check in seconds that everything works")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is exceeded")
+    parser.add_argument("--rounds", type=int, help=f"number of measurements of each cell (default {FULL.rounds})")
+    parser.add_argument("--concurrency", type=_numbers, help="of the matrix, such as 1,64")
+    parser.add_argument("--seconds", type=float, help=f"duration of each measurement (default {FULL.seconds})")
     parser.add_argument("--server", choices=("daphne", "uvicorn"), default="daphne", help="the platform's ASGI server")
     parser.add_argument(
         "--groups",
@@ -70,11 +70,13 @@ def _parser() -> ArgumentParser:
         type=Group,
         choices=list(Group),
         default=list(Group),
-        help="what to measure (default all)",
+        help="groups to measure (default all)",
     )
-    parser.add_argument("--profile", action="store_true", help="record the web process with py-spy at the end")
+    parser.add_argument("--profile", action="store_true", help="profile the web process with py-spy at the end")
     parser.add_argument(
-        "--proxy-python", default=sys.executable, help="interpreter of the proxy, to give it uvloop and httptools"
+        "--proxy-python",
+        default=sys.executable,
+        help="interpreter of the proxy, such as one with uvloop and httptools",
     )
     return parser
 
@@ -89,10 +91,9 @@ def _scale(options: Namespace) -> Scale:
 
 
 def _profile(session: Session, file: Path) -> None:
-    """Streams at the judged concurrency under py-spy, which slows them: their figures are not in the table.
-
-    And which SQL a stream and the last turn of a chain take, at concurrency 1, where no two share a batch.
-    """
+    """Profile streams with py-spy, and list the SQL of a stream and of the last turn of a chain."""
+    # py-spy slows the process down, so these figures are not in the table. SQL is counted at concurrency 1, where no
+    # two requests share a batch.
     platform, raw = session.stack.platform, file.with_suffix(".raw")
     together = Pace(connections=report.JUDGED_CONCURRENCY, seconds=PROFILE_SECONDS, warm_up=1.0)
     with recording(pid=platform.pid, seconds=PROFILE_SECONDS, file=raw):
@@ -147,7 +148,7 @@ def _tell(text: str) -> None:
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
-    """SIGTERM unwinds like an exception, so that everything that was started is ended."""
+    # An exception unwinds the context managers, which stop all processes.
     raise SystemExit(128 + number)
 
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks background`: how fast a worker begins with a response, and what many at once cost it."""
+"""`python -m benchmarks background`: latency until a worker starts a response, and cost of many concurrent ones."""
 
 import json
 import sys
@@ -20,14 +20,14 @@ from benchmarks.stack import Stack, running
 
 SECONDS = 30
 TOKENS = 64
-# 64 tokens over thirty seconds: 200 ms to the first, the same time between all others.
+# 64 tokens in 30 seconds: 200 ms to the first, equal pauses between the others.
 SLOW = f"mock-d{(SECONDS * 1000 - 200) // (TOKENS - 1)}-f200"
 MOST_P50_MS, MOST_P95_MS, MOST_MB, MOST_CORES = 50.0, 150.0, 400.0, 0.4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One figure, and the most that it may be."""
+    """A figure with its limit."""
 
     name: str
     value: float
@@ -42,11 +42,11 @@ class Figure:
 
 
 def main(arguments: Sequence[str], *, directory: Path) -> int:
-    """Measure and print; 1 with `--check` when a figure is missed."""
+    """Measure and print the figures. With `--check`, return 1 if a limit is exceeded."""
     parser = ArgumentParser(prog="python -m benchmarks background")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a figure is missed")
-    parser.add_argument("--pick-ups", type=int, default=100, help="how often the pick-up is measured")
-    parser.add_argument("--runs", type=int, default=200, help="how many runs there are at once")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is exceeded")
+    parser.add_argument("--pick-ups", type=int, default=100, help="number of measurements of the latency")
+    parser.add_argument("--runs", type=int, default=200, help="number of concurrent runs")
     options = parser.parse_args(arguments)
     with running(directory=directory, server="daphne", proxy_python=sys.executable, with_worker=True) as stack:
         figures = [*_pick_up(stack.platform, times=options.pick_ups), *_many(stack, runs=options.runs)]
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
 
 
 def _pick_up(platform: Target, *, times: int) -> Iterator[Figure]:
-    """From the request to `response.in_progress` at the client, one response after the other."""
+    """Measure the time from the request to `response.in_progress` at the client, one response after the other."""
     for _ in range(5):
         _begun_after(platform)
     waited = sorted(_begun_after(platform) * 1000 for _ in range(times))
@@ -65,7 +65,8 @@ def _pick_up(platform: Target, *, times: int) -> Iterator[Figure]:
 
 
 def _begun_after(platform: Target) -> float:
-    """Seconds; the stream is read to its end, so that the worker is idle again."""
+    """Return the seconds until `response.in_progress`."""
+    # The stream is read to its end, so that the worker is idle for the next measurement.
     began, waited = time.monotonic(), 0.0
     with closing(_connected(platform)) as connection:
         for line in _asked(connection, platform, model=SHORT, stream=True):
@@ -75,7 +76,7 @@ def _begun_after(platform: Target) -> float:
 
 
 def _many(stack: Stack, *, runs: int) -> Iterator[Figure]:
-    """So many slow runs at once on one worker."""
+    """Measure many slow runs at the same time on one worker."""
     if stack.worker_pid is None:
         message = "the stack has no worker"
         raise RuntimeError(message)
@@ -91,7 +92,7 @@ def _many(stack: Stack, *, runs: int) -> Iterator[Figure]:
         failed = database.execute("SELECT count(*) FROM responses_response WHERE status <> 'completed'").fetchone()
     spent, seconds = meters.cpu_seconds(pid) - cpu, time.monotonic() - began
     load = f"{runs} runs of {TOKENS} tokens over {SECONDS} s"
-    yield Figure(name=f"{load}: seconds until all had ended", value=seconds, most=SECONDS * 1.5)
+    yield Figure(name=f"{load}: seconds until all ended", value=seconds, most=SECONDS * 1.5)
     yield Figure(name=f"{load}: MB", value=most_mb, most=MOST_MB)
     yield Figure(name=f"{load}: cores", value=spent / seconds, most=MOST_CORES)
     yield Figure(name=f"{load}: not completed", value=float(failed[0] if failed else 0), most=1)

@@ -1,4 +1,4 @@
-"""What is measured: the cells of the matrix and the special ones, as values."""
+"""The cells to measure: the matrix and special cells."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ PROMPT = "Say something plain about servers, please, in one short paragraph."
 MOCK_ANSWER_OF_FOUR_TOKENS = " the model answers with"
 
 BURST = "mock"  # 64 tokens in one write
-PACED = "mock-d20-f200-ts"  # 200 ms to the first of 64 tokens, 20 ms between them, each stamped with its time
+PACED = "mock-d20-f200-ts"  # 64 tokens: 200 ms to the first, then 20 ms each, with timestamps
 SHORT = "mock-t4"
 
 EVERYONE = ("mock", "proxy", "platform")
 
 
 class Group(StrEnum):
-    """Parts of the run that can be chosen."""
+    """Groups of cells that can be selected."""
 
     MATRIX = "matrix"
     PACED = "paced"
@@ -28,9 +28,9 @@ class Group(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One load. ``history`` is the number of turns before the new input: chained by id, or sent along when ``inline``.
+    """A load. ``history`` is the number of previous turns, chained by id or sent in the request (``inline``).
 
-    Only the platform has chains; the others are sent the messages that the platform sends upstream in that place.
+    Mock and proxy receive the messages that the platform sends upstream for the chain.
     """
 
     name: str
@@ -43,11 +43,11 @@ class Cell:
 
     @property
     def stored(self) -> bool:
-        """Whether the platform keeps the items; the history that is sent along is not what the chain would store."""
+        """True if the platform stores the response, which is not the case for inline history."""
         return not self.inline
 
     def body(self, *, api: Api, previous: str | None) -> dict[str, Any]:
-        """The request. ``previous`` is the id of the last response of the history, for the platform's chained cells."""
+        """Return the request body. ``previous`` is the id of the last response of a chain."""
         asked: dict[str, Any] = {"model": self.model, "stream": self.stream}
         if api == "chat":
             return {**asked, "messages": conversation(self.history), **_usage(stream=self.stream)}
@@ -62,7 +62,7 @@ def _usage(*, stream: bool) -> dict[str, Any]:
 
 
 def conversation(turns: int) -> list[dict[str, str]]:
-    """So many turns of prompt and short answer, and the prompt once more."""
+    """Return a number of turns with prompt and short answer, followed by the prompt."""
     question = {"role": "user", "content": PROMPT}
     answer = {"role": "assistant", "content": MOCK_ANSWER_OF_FOUR_TOKENS}
     return [message for _ in range(turns) for message in (question, answer)] + [question]
@@ -70,7 +70,7 @@ def conversation(turns: int) -> list[dict[str, str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How long and how large a run is, and whether it is long enough to judge speed by."""
+    """Size of a benchmark run, and whether it is long enough to evaluate speed."""
 
     concurrency: tuple[int, ...]
     rounds: int
@@ -108,7 +108,7 @@ SMOKE = Scale(
 
 
 def chosen(groups: Sequence[Group], scale: Scale) -> Iterator[Cell]:
-    """The cells of the groups, in the order in which they are measured."""
+    """Yield the cells of the groups in the order of measurement."""
     if Group.MATRIX in groups:
         yield from _matrix(scale)
     if Group.PACED in groups:
@@ -148,7 +148,7 @@ def turn_name(turn: int) -> str:
 
 
 def _chain(scale: Scale) -> Iterator[Cell]:
-    """One after the other at c=1: what matters is the cost of one request, not how many fit beside each other."""
+    # At concurrency 1, because the cost of one request matters here, not the throughput.
     pace = Pace(connections=1, seconds=scale.seconds, warm_up=scale.warm_up)
     before = scale.turns - 1
     yield Cell(name=turn_name(1), stream=False, model=SHORT, pace=pace)

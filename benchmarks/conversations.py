@@ -1,7 +1,7 @@
-"""Whether a long conversation costs more than a short one: `python -m benchmarks.conversations [--check]`.
+"""Cost of long conversations compared with short ones: `python -m benchmarks.conversations [--check]`.
 
-The same requests, one at a time and in turns, to conversations of 10 and of 10,000 items that were compacted: a page of
-items, an item more, and a response, whose model reads the compaction alone. What the mock takes is taken off that.
+The same requests go alternately to compacted conversations of 10 and 10,000 items: a page of items, adding an item, and
+a response, whose model reads only the compaction. The time of the mock upstream is subtracted.
 """
 
 import http.client
@@ -26,19 +26,19 @@ from launcher.errors import LaunchError
 HERE = Path(__file__).parent
 LIMIT = 3.0
 SMALL, LARGE = 10, 10_000
-# Requests make conversations longer: the small ones take turns, so that they stay small.
+# Requests add items, so there are several small conversations, which stay small that way.
 SMALL_ONES = 40
 QUESTIONS = 4
 AT_ONCE = 20
 WARM_UP = 10
 
 Call = Callable[[str], float]
-"""Makes one request about a conversation; returns its milliseconds."""
+"""Sends a request for a conversation and returns its duration in milliseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One kind of request: its median milliseconds on the small and on the large conversation, without `apart`."""
+    """A kind of request with its median milliseconds. `apart` is the time of the mock, which is subtracted."""
 
     name: str
     small: float
@@ -47,17 +47,17 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """How many times as long it takes on the large one."""
+        """Time for the large conversation relative to the small one."""
         return (self.large - self.apart) / max(self.small - self.apart, 0.001)
 
     @property
     def holds(self) -> bool:
-        """Whether that is little enough."""
+        """True if the ratio is below the limit."""
         return self.ratio < LIMIT
 
 
 class Client:
-    """One connection that stays open."""
+    """A persistent HTTP connection."""
 
     def __init__(self, target: Target) -> None:
         self._connection = http.client.HTTPConnection(urlsplit(target.url).netloc, timeout=300)
@@ -67,7 +67,7 @@ class Client:
             self._headers[name] = value
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], float]:
-        """The answer, and the milliseconds until it was here."""
+        """Return the response body and the milliseconds until it was received."""
         raw = None if body is None else json.dumps(body)
         began = time.perf_counter()
         self._connection.request(method, f"/v1{path}", body=raw, headers=self._headers)
@@ -81,7 +81,7 @@ class Client:
 
 
 def items(count: int) -> Iterator[dict[str, Any]]:
-    """A few questions, and an agent that calls a tool again and again."""
+    """Yield a few questions and many tool calls of an agent."""
     for _ in range(min(QUESTIONS, count)):
         yield {"type": "message", "role": "user", "content": PROMPT}
     for number in range((count - QUESTIONS) // 2):
@@ -91,7 +91,7 @@ def items(count: int) -> Iterator[dict[str, Any]]:
 
 
 def made(client: Client, count: int) -> str:
-    """A conversation of so many items, the last of which is a compaction item; its id."""
+    """Create a conversation with a number of items and a compaction item, and return its id."""
     conversation = str(client.ask("POST", "/conversations", {})[0]["id"])
     rest = items(count)
     while some := list(itertools.islice(rest, AT_ONCE)):
@@ -102,7 +102,7 @@ def made(client: Client, count: int) -> str:
 
 
 def compared(name: str, call: Call, *, small: list[str], large: str, samples: int, apart: float = 0.0) -> Row:
-    """The same request to a small and to the large conversation, in turns; after some that do not count."""
+    """Measure a request alternately on small and large conversations, after a warm-up."""
     times: dict[str, list[float]] = {"small": [], "large": []}
     for number in range(samples + WARM_UP):
         times["small"].append(call(small[number % len(small)]))
@@ -112,7 +112,7 @@ def compared(name: str, call: Call, *, small: list[str], large: str, samples: in
 
 
 def measured(platform: Target, mock: Target, *, samples: int) -> Iterator[Row]:
-    """All requests."""
+    """Measure all kinds of requests."""
     client, upstream = Client(platform), Client(mock)
     _tell(f"making {SMALL_ONES} conversations of {SMALL} items and one of {LARGE:,}")
     small, large = [made(client, SMALL) for _ in range(SMALL_ONES)], made(client, LARGE)
@@ -127,7 +127,7 @@ def measured(platform: Target, mock: Target, *, samples: int) -> Iterator[Row]:
         )
     message = {"items": [{"type": "message", "role": "user", "content": PROMPT}]}
     yield compared(
-        "an item more",
+        "adding an item",
         lambda one: client.ask("POST", f"/conversations/{one}/items", message)[1],
         small=small,
         large=large,
@@ -146,7 +146,7 @@ def measured(platform: Target, mock: Target, *, samples: int) -> Iterator[Row]:
 
 
 def text(rows: list[Row]) -> str:
-    """The table."""
+    """Return the table of results."""
     head = f"{'':32}{f'{SMALL} items, ms':>16}{f'{LARGE:,} items, ms':>18}{'ratio':>8}"
     lines = [
         f"{row.name:32}{row.small:16.2f}{row.large:18.2f}{row.ratio:8.2f}  {'holds' if row.holds else 'MISSED'}"
@@ -157,9 +157,9 @@ def text(rows: list[Row]) -> str:
 
 
 def main() -> int:
-    """Measure, and print the table."""
+    """Measure and print the table."""
     parser = ArgumentParser(prog="python -m benchmarks.conversations", description=__doc__)
-    parser.add_argument("--check", action="store_true", help=f"exit with 1 when a ratio is not below {LIMIT:g}")
+    parser.add_argument("--check", action="store_true", help=f"exit with 1 if a ratio is not below {LIMIT:g}")
     parser.add_argument("--samples", type=int, default=100, help="requests of each kind (default 100)")
     options = parser.parse_args()
     directory = HERE / "build" / f"run-{os.getpid()}"
@@ -169,8 +169,8 @@ def main() -> int:
     return 1 if options.check and not all(row.holds for row in rows) else 0
 
 
-def _tell(said: str) -> None:
-    print(said, file=sys.stderr, flush=True)
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

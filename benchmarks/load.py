@@ -1,4 +1,4 @@
-"""Sends a load at a target and says what came back and what it cost."""
+"""Applies a load to a target and measures responses and cost."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ TIMEOUT_SECONDS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A server that is measured, with the processes whose CPU time counts as its own."""
+    """A server to measure, with the processes whose CPU time is attributed to it."""
 
     name: str
     url: str
@@ -32,7 +32,7 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How requests are sent: for ``seconds`` after a ``warm_up``, or exactly ``requests`` of them."""
+    """Rate of requests: for ``seconds`` after a ``warm_up``, or a fixed number of ``requests``."""
 
     connections: int
     seconds: float = 0.0
@@ -64,7 +64,7 @@ class Spread(BaseModel):
 
 
 class Answers(BaseModel):
-    """What the driver saw. Times are of requests inside the window; the first four counts are of all that were sent.
+    """Results of the driver. Times cover requests inside the window; the first four counts cover all requests.
 
     ``delta_age_ms`` is the time between the mock's send of a token and its arrival at the driver.
     """
@@ -90,7 +90,7 @@ class Answers(BaseModel):
 
 
 class Measurement(Answers):
-    """Answers and their price. ``foreign_cores`` is what others on the machine used meanwhile, which is noise."""
+    """Results with their cost. ``foreign_cores`` is the CPU use of other processes, which is noise."""
 
     cpu_ms_per_request: float
     database_ms_per_request: float | None
@@ -101,7 +101,7 @@ class Measurement(Answers):
 
     @classmethod
     def of_rounds(cls, rounds: Sequence[Self]) -> Self:
-        """The medians of several rounds, counts and failures added up, the largest memory."""
+        """Combine rounds: medians of times, sums of counts and failures, maximum of memory."""
         first = rounds[0]
         return cls(
             connections=first.connections,
@@ -122,7 +122,7 @@ SPREADS = ("total_ms", "first_event_ms", "first_delta_ms", "connect_ms", "delta_
 
 
 def measure(target: Target, *, body: Mapping[str, Any], pace: Pace, bystanders: Sequence[int] = ()) -> Measurement:
-    """Drive one load at one target. ``bystanders`` are processes whose CPU time is known not to be foreign."""
+    """Apply a load to a target. The CPU time of ``bystanders`` does not count as foreign."""
     known = [target.pid, *([target.database_pid] if target.database_pid else []), *bystanders]
     before, busy, begun = {pid: meters.cpu_seconds(pid) for pid in known}, meters.busy_seconds(), time.monotonic()
     answers = _drive(target, body=body, pace=pace)

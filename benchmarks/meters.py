@@ -1,4 +1,4 @@
-"""What processes cost, read from Linux' /proc."""
+"""CPU time and memory of processes, read from Linux' /proc."""
 
 import os
 from collections import defaultdict
@@ -12,7 +12,7 @@ PARENT, USER, REAPED_SYSTEM = 1, 11, 14
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process, everything it started, and what those have already reaped."""
+    """Return user and system time of a process and its descendants, including ended ones."""
     ticks = 0
     for member in _family(pid):
         fields = _stat(member)
@@ -21,7 +21,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def resident_mb(pid: int) -> float:
-    """Resident memory of a process and everything it started, in MiB; shared pages count in each."""
+    """Return the resident memory of a process and its descendants in MiB. Shared pages count for each process."""
     pages = 0
     for member in _family(pid):
         try:
@@ -32,7 +32,7 @@ def resident_mb(pid: int) -> float:
 
 
 def busy_seconds() -> float:
-    """CPU time that the whole machine has spent on anything, time stolen by the hypervisor included."""
+    """Return the CPU time of the whole machine, including time stolen by the hypervisor."""
     user, nice, system, _idle, _waiting, *interrupts_and_steal = _machine()
     return (user + nice + system + sum(interrupts_and_steal[:3])) / TICKS_PER_SECOND
 
@@ -54,7 +54,8 @@ def _family(pid: int) -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields behind the name, which may itself hold spaces and parentheses; empty when the process is gone."""
+    """Return the fields after the process name, or an empty list if the process has ended."""
+    # The name may contain spaces and parentheses.
     try:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

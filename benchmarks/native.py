@@ -1,4 +1,4 @@
-"""Compiles the mock upstream and the load driver when they are needed; they are C so that they cost next to nothing."""
+"""Compilation of the mock upstream and the load driver, which are written in C so that they use little CPU time."""
 
 import subprocess
 from pathlib import Path
@@ -8,7 +8,7 @@ BUILD = Path(__file__).parent / "build"
 
 
 def program(name: str) -> Path:
-    """The path of a compiled program, built anew when its source has changed.
+    """Return the path of a compiled program, rebuilt if its source has changed.
 
     Raises SystemExit with a sentence when there is no compiler, and with the compiler's words when it refuses.
     """

@@ -1,4 +1,4 @@
-"""Where the web process spends its time: py-spy beside a load, and what its samples say."""
+"""Profile of the web process under load, recorded with py-spy."""
 
 import re
 import subprocess
@@ -15,11 +15,11 @@ SAMPLES_PER_SECOND = 200
 
 @contextmanager
 def recording(*, pid: int, seconds: float, file: Path) -> Iterator[None]:
-    """Sample the process and its children for so many seconds from now on; the file is complete when the block ends.
+    """Sample the process and its children for a number of seconds. The file is complete after the block.
 
-    Only a thread that holds the interpreter's lock is sampled: that lock is what one process can run out of, and py-spy
-    takes many a waiting thread for a working one. System calls happen outside it and are not seen. py-spy must be
-    allowed to read another process' memory: as root, or with kernel.yama.ptrace_scope at 0.
+    Only threads that hold the GIL are sampled: the GIL is the scarce resource of a process, and py-spy takes many
+    waiting threads for active ones. System calls run without it and are not sampled. py-spy needs root, or
+    kernel.yama.ptrace_scope 0.
     """
     command = [str(Path(sys.executable).with_name("py-spy")), "record", "--pid", str(pid), "--output", str(file)]
     command += ["--gil", "--subprocesses", "--threads", "--full-filenames", "--format", "raw"]
@@ -35,7 +35,7 @@ def recording(*, pid: int, seconds: float, file: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Samples by where they were taken, and by what was on the stack then."""
+    """Samples by function, and by packages on the stack."""
 
     samples: int
     packages: Counter[str]
@@ -59,7 +59,7 @@ class Profile:
 
 
 def summarised(raw: str) -> Profile:
-    """Read py-spy's raw format: a line per stack, frames from the outermost, then the number of samples."""
+    """Parse py-spy's raw format: a line per stack with frames from the outermost and the number of samples."""
     packages, functions, ours, libraries = (Counter[str]() for _ in range(4))
     for line in raw.splitlines():
         stack, _, number = line.rpartition(" ")
@@ -74,7 +74,7 @@ def summarised(raw: str) -> Profile:
 
 
 def _frame(text: str) -> str:
-    """`function (path:line)` without the line, and with a path that starts at the library or at our checkout."""
+    """Return a frame without its line number, with a path relative to the library or the checkout."""
     without_line = re.sub(r":\d+\)$", ")", text)
     return re.sub(r"\([^)]*(?:site-packages|python3\.\d+)/", "(", without_line.replace(f"({ROOT}/", "(./"))
 

@@ -1,4 +1,4 @@
-"""What the measurements say: a table, the floors, and whether they hold."""
+"""Report of the measurements: table, limits, and whether they are met."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ NOISY_CORES = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """A figure that must not be above its limit; None when it could not be measured, which is a miss too."""
+    """A figure with its upper limit. None means that it could not be measured, which counts as exceeded."""
 
     name: str
     figure: float | None
@@ -26,7 +26,7 @@ class Floor:
 
 
 def floors(*, results: Results, counts: Sequence[Count], scale: Scale) -> list[Floor]:
-    """Everything that this run can judge: what was not measured, because it was not chosen, is not in it."""
+    """Return all limits that this run can evaluate; groups that were not selected are omitted."""
     judged = [*_correctness(results, counts), *_chain(results, scale)]
     return [*judged, *_speed(results, scale)] if scale.judges_speed else judged
 
@@ -66,7 +66,7 @@ def _chain(results: Results, scale: Scale) -> Iterator[Floor]:
     if first and last:
         before, after = first.median.statements_per_request, last.median.statements_per_request
         more = None if before is None or after is None else after - before
-        # A statement of the sweeper or of a batch that two requests share moves the mean by a little.
+        # Statements of the sweeper, or of a batch shared by two requests, shift the mean slightly.
         yield Floor(name=f"SQL statements of {turn_name(scale.turns)} over turn 1", figure=more, limit=2.1)
 
 
@@ -109,7 +109,7 @@ COLUMNS = (
 
 
 def text(*, results: Results, counts: Sequence[Count], judged: Sequence[Floor], proxy_parts: str) -> str:
-    """All of it for a terminal of 160 columns."""
+    """Return the report for a terminal of 160 columns."""
     sections = (_table(results), [f"The proxy is {proxy_parts}."], _delays(results), _counted(counts), _judged(judged))
     return "\n".join(line for section in sections for line in section)
 
@@ -158,7 +158,7 @@ def _figure(number: float | None) -> str:
 
 
 def _delays(results: Results) -> Iterator[str]:
-    """The times that only some cells have: how old a delta is on arrival, and how long connecting took."""
+    """Return the times that only some cells have: age of a delta on arrival, and connection time."""
     for (cell, target), result in results.items():
         age, connect = result.median.delta_age_ms, result.median.connect_ms
         if age and age.count:
@@ -173,11 +173,11 @@ def _spread_line(name: str, spread: Spread) -> str:
 
 def _counted(counts: Sequence[Count]) -> Iterator[str]:
     for count in counts:
-        verdict = "all there" if count.matches else "MISMATCH"
-        yield f"{count.kind}: {count.found:,} found, {count.expected:,} expected: {verdict}"
+        outcome = "all there" if count.matches else "MISMATCH"
+        yield f"{count.kind}: {count.found:,} found, {count.expected:,} expected: {outcome}"
 
 
 def _judged(judged: Sequence[Floor]) -> Iterator[str]:
     for floor in judged:
-        verdict = "holds" if floor.holds else "MISSED"
-        yield f"{verdict:7} {floor.name}: {_figure(floor.figure)} (at most {_figure(floor.limit)})"
+        outcome = "holds" if floor.holds else "MISSED"
+        yield f"{outcome:7} {floor.name}: {_figure(floor.figure)} (at most {_figure(floor.limit)})"

@@ -1,4 +1,4 @@
-"""Measures the cells, target after target in each round, so that a drift of the machine hits all of them alike."""
+"""Measurement of the cells in rounds. Targets alternate, so that a drift of the machine affects all of them equally."""
 
 import json
 import urllib.request
@@ -16,7 +16,7 @@ from benchmarks.statements import Statements
 
 
 class Result(BaseModel):
-    """One cell at one target: the medians, and the rounds that they are made of."""
+    """Results of a cell for a target: medians and individual rounds."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -27,12 +27,12 @@ class Result(BaseModel):
 
 
 Results = dict[tuple[str, str], Result]
-"""By name of the cell and of the target."""
+"""Results by names of cell and target."""
 
 
 @dataclass(kw_only=True)
 class Session:
-    """Measurements on one stack, and the tally of what was asked of the platform in all of them."""
+    """Measurements on one stack, with the total number of requests to the platform."""
 
     stack: Stack
     tell: Callable[[str], None]
@@ -67,7 +67,7 @@ class Session:
         return [other.pid for other in self.stack.targets if other is not target]
 
     def _chain(self, turns: int) -> str:
-        """The id of the last response of a chain of so many turns, which is made at its first use."""
+        """Return the id of the last response of a chain with a number of turns, created at its first use."""
         if turns not in self._chains:
             self.tell(f"making a chain of {turns} turns")
             last = None
@@ -89,7 +89,7 @@ def _with_statements(measurement: Measurement, statements: Statements) -> Measur
 
 
 def _respond(platform: Target, *, previous: str | None) -> str:
-    """Create a stored response behind another one; its id."""
+    """Create a stored response after another one and return its id."""
     body = {"model": SHORT, "input": PROMPT, **({"previous_response_id": previous} if previous else {})}
     headers = dict(header.split(": ", 1) for header in platform.headers)
     request = urllib.request.Request(

@@ -1,4 +1,4 @@
-"""Counts what the platform stored, and compares it with what it was asked for."""
+"""Comparison of the stored rows with the number of requests."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -8,7 +8,7 @@ import psycopg
 from benchmarks.cells import Cell
 from benchmarks.load import Measurement
 
-# Read as a superuser: row-level security shows nothing to anybody else who has not named a team.
+# Executed as superuser: row-level security hides all rows from other roles that have not set a team.
 STORED = {
     "responses": "SELECT count(*) FROM responses_response",
     "responses completed": "SELECT count(*) FROM responses_response WHERE status = 'completed'",
@@ -26,9 +26,9 @@ STORED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What was asked of the platform and answered as completed, to the last request; ``failed`` ones were not.
+    """Number of completed requests to the platform, and of ``failed`` ones.
 
-    ``stored`` are responses that keep their items and their log; those with ``store: false`` leave a row alone.
+    ``stored`` responses have items and an event log; those with ``store: false`` have only a row.
     """
 
     stored: int = 0
@@ -44,7 +44,7 @@ class Asked:
         )
 
     def expected(self) -> dict[str, int]:
-        """One input item, one output item, one upstream call and one gapless log for each stored response."""
+        """Return the expected rows: an input item, an output item, a turn and a gapless log per stored response."""
         completed = self.stored + self.unstored
         return {
             "responses": completed,
@@ -59,7 +59,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Count:
-    """Rows of one kind: what must be there and what is."""
+    """Expected and actual number of rows of a kind."""
 
     kind: str
     expected: int
@@ -71,7 +71,8 @@ class Count:
 
 
 def counted(*, admin: str, asked: Asked) -> list[Count]:
-    """Count at once: whatever was announced to a client must have been committed before."""
+    """Count the stored rows."""
+    # Without waiting: everything that a client was notified of must be committed.
     with psycopg.connect(admin) as connection:
         found = {kind: _number(connection, query) for kind, query in STORED.items()}
     return [Count(kind=kind, expected=number, found=found[kind]) for kind, number in asked.expected().items()]

@@ -1,7 +1,7 @@
-"""Starts all that is measured, and ends it: mock upstream, pass-through proxy, PostgreSQL, Valkey, one web process.
+"""The processes of the benchmark: mock upstream, pass-through proxy, PostgreSQL, Valkey and a web process.
 
-The platform runs as in production: durable PostgreSQL, authentication, storage, no debugging; only that it shares the
-machine with the load is not. Every process is a child of this one, in a directory that is removed afterwards.
+The platform runs as in production, with durable PostgreSQL, authentication and storage, except that it shares the
+machine with the load. All processes are children of this one, in a directory that is removed afterwards.
 """
 
 import json
@@ -35,7 +35,7 @@ MANAGE = str(ROOT / "manage.py")
 DATABASE = "benchmark"
 APPLICATION_ROLE = "platform_app"
 PROXY_PARTS = (("uvloop", "asyncio"), ("httptools", "h11"))
-# Counts statements and rows without a log; what it costs is far below the noise.
+# Counts statements and rows without logging; its cost is far below the noise.
 POSTGRES_SETTINGS = {
     **postgres.DURABLE,
     "shared_preload_libraries": "pg_stat_statements",
@@ -45,7 +45,7 @@ POSTGRES_SETTINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """What runs. ``admin`` is the connection string of a superuser, who sees all rows, to the platform's database."""
+    """The running processes. ``admin`` is a superuser's connection string for the platform's database."""
 
     mock: Target
     proxy: Target
@@ -61,9 +61,9 @@ class Stack:
 
 @contextmanager
 def running(*, directory: Path, server: str, proxy_python: str, with_worker: bool = False) -> Iterator[Stack]:
-    """Run the stack in a directory that is made for it. ``server`` is what `manage.py web --server` takes.
+    """Run the stack in a new directory. ``server`` is the value of `manage.py web --server`.
 
-    Raises LaunchError, with the end of its log, when one of the processes does not come up.
+    Raises LaunchError with the end of the log if a process does not start.
     """
     directory.mkdir(mode=0o711, parents=True)
     with ExitStack() as undo:
@@ -90,7 +90,7 @@ def running(*, directory: Path, server: str, proxy_python: str, with_worker: boo
 def running_database(
     *, directory: Path, settings: Mapping[str, str] = POSTGRES_SETTINGS
 ) -> Iterator[tuple[Mapping[str, str], str]]:
-    """Run the servers of the platform alone, migrated: its environment, and a superuser's connection string."""
+    """Run only the migrated servers; yield the platform's environment and a superuser's connection string."""
     directory.mkdir(mode=0o711, parents=True)
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -104,7 +104,7 @@ def running_database(
 
 @contextmanager
 def running_site(*, directory: Path, environment: Mapping[str, str]) -> Iterator[int]:
-    """Run a web process on servers that run already; its port."""
+    """Run a web process on running servers and yield its port."""
     with ExitStack() as undo:
         start = Starter(directory=directory, undo=undo)
         web = _start_web(start, environment, server="daphne", key="", database_pid=None)
@@ -113,7 +113,7 @@ def running_site(*, directory: Path, environment: Mapping[str, str]) -> Iterator
 
 @dataclass(frozen=True, kw_only=True)
 class Starter:
-    """Starts processes whose output goes to the directory, and remembers to end them."""
+    """Starts processes with logs in the directory, and stops them at the end."""
 
     directory: Path
     undo: ExitStack
@@ -168,7 +168,7 @@ def _start_proxy(start: Starter, *, upstream: str, python: str) -> Target:
 
 
 def _proxy_parts(python: str) -> str:
-    """What uvicorn runs on there: the yardstick is as long as these are fast."""
+    """Return the event loop and HTTP parser of the proxy's uvicorn, which determine its speed."""
     asked = "from importlib.util import find_spec as f; print(bool(f('uvloop')), bool(f('httptools')))"
     found = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout.split()
     loop, parser = (name if there == "True" else other for there, (name, other) in zip(found, PROXY_PARTS, strict=True))
@@ -176,7 +176,7 @@ def _proxy_parts(python: str) -> str:
 
 
 def home_in(directory: Path, undo: ExitStack) -> ServerHome:
-    """Where the servers' data is; as root and under a closed directory that is elsewhere, and is removed as well."""
+    """Return the home of the servers, which is outside of the directory for root, and remove it at the end."""
     home = server_home(state_dir=directory)
     undo.callback(shutil.rmtree, home.directory, ignore_errors=True)
     return home
@@ -201,7 +201,7 @@ def _start_valkey(start: Starter, home: ServerHome) -> str:
 
 
 def environment_of(directory: Path, cluster: Cluster, *, redis_url: str) -> dict[str, str]:
-    """Create roles and database, and say to the platform where everything is."""
+    """Create roles and database, and return the environment of the platform."""
     secrets = credentials.load(state_dir=directory, environment={})
     owner = DatabaseRole(name="platform_owner", password=secrets["POSTGRES_OWNER_PASSWORD"])
     app = DatabaseRole(name=APPLICATION_ROLE, password=secrets["POSTGRES_APP_PASSWORD"])
@@ -225,7 +225,7 @@ def superuser(cluster: Cluster) -> str:
 
 
 def _prepare_platform(environment: Mapping[str, str], *, upstream: str) -> str:
-    """Migrate, make a team with a key and route every model to the mock; returns the key."""
+    """Migrate, create a team with an API key, route every model to the mock, and return the key."""
     manage(environment, "migrate")
     made = json.loads(manage(environment, "create_key", "--team", "bench", "--json"))
     address = f"{upstream}/v1"

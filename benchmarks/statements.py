@@ -1,4 +1,4 @@
-"""Which SQL the platform asked, from `pg_stat_statements`."""
+"""SQL statements of the platform, from `pg_stat_statements`."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -7,7 +7,7 @@ import psycopg
 
 from benchmarks.stack import APPLICATION_ROLE
 
-# Only what the web process asks: foreign keys are checked by PostgreSQL itself, as the owner of the tables.
+# Only statements of the web process: PostgreSQL checks foreign keys in the role of the tables' owner.
 SOURCE = f" FROM pg_stat_statements WHERE userid = (SELECT oid FROM pg_roles WHERE rolname = '{APPLICATION_ROLE}')"
 TOTALS = "SELECT coalesce(sum(calls), 0)::bigint, coalesce(sum(rows), 0)::bigint" + SOURCE
 EACH = (
@@ -19,7 +19,7 @@ EACH = (
 
 @dataclass(frozen=True, kw_only=True)
 class Statements:
-    """How many statements were executed, BEGIN and COMMIT left out, and how many rows they returned or changed."""
+    """Number of statements without BEGIN and COMMIT, and of rows that they returned or changed."""
 
     calls: int
     rows: int
@@ -35,13 +35,13 @@ class Statements:
 
 
 def forget(*, admin: str) -> None:
-    """Start counting anew."""
+    """Reset the counters."""
     with psycopg.connect(admin) as connection:
         connection.execute("SELECT pg_stat_statements_reset()")
 
 
 def listed(*, admin: str, requests: int) -> list[str]:
-    """What was asked since `forget`, the most frequent first: calls, time and rows per request, and the text."""
+    """Return calls, time and rows per request of each statement since `forget`, the most frequent first."""
     with psycopg.connect(admin) as connection:
         found = connection.execute(EACH).fetchall()
     return [

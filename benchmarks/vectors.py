@@ -1,8 +1,8 @@
-"""`python -m benchmarks vectors`: whether searches find what is nearest, and how fast, among 100,000 passages.
+"""`python -m benchmarks vectors`: recall and latency of searches among 100,000 passages.
 
-One store has four fifths of them and 49 share the rest. Their vectors lie in clusters, as those of texts do. What is
-measured is the whole of a search but the embedding of its query: filters, row-level security, candidates, scores. The
-exit code is 1 when a figure is missed.
+One store has 80,000 of them, 49 stores share the rest. The vectors are clustered like those of texts. A search is
+measured without the embedding of its query: filters, row-level security, candidates, scores. The exit code is 1 if a
+limit is exceeded.
 """
 
 import os
@@ -36,7 +36,7 @@ Stores = Sequence["VectorStore"]
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A search: in which store, near to what, in which words, and in which files (every one of so many)."""
+    """A search: store, vector, words, and the share of files that the filter passes (every n-th)."""
 
     store: "VectorStore"
     vector: Vector
@@ -45,7 +45,7 @@ class Asked:
 
 
 def main(arguments: Sequence[str], *, directory: Path) -> int:
-    """Measure and print; 1 when a figure is missed."""
+    """Measure and print the figures. Return 1 if a limit is exceeded."""
     parser = ArgumentParser(prog="python -m benchmarks vectors")
     parser.add_argument("--queries", type=int, default=200, help="how many searches there are in the large store")
     parser.add_argument("--passages", type=int, default=100_000, help="how many there are in all stores together")
@@ -62,11 +62,11 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     return 0 if all(figure.holds for figure in figures) else 1
 
 
-# -- what is searched --------------------------------------------------------------------------------------------------
+# -- population --------------------------------------------------------------------------------------------------------
 
 
 def _fill(admin: str, dice: random.Random, centres: Sequence[Vector], *, files: int) -> Stores:
-    """Write stores, files and passages, then make the index of all at once."""
+    """Write stores, files and passages, then create the index."""
     from responses.vectors.schema import index_statement
 
     with psycopg.connect(admin, autocommit=True) as database:
@@ -88,7 +88,7 @@ def _fill(admin: str, dice: random.Random, centres: Sequence[Vector], *, files: 
 
 
 def _written(dice: random.Random, files: int) -> "tuple[Stores, list[VectorChunk]]":
-    """The stores, the large one first, and the passages; the large one's files stand among the others'."""
+    """Return the stores, the large one first, and the passages. Files of the large store are mixed with the others."""
     from conversations.models import File
     from responses.models.vector_stores import VectorChunk, VectorStore, VectorStoreFile
     from tenants import scope, services
@@ -138,7 +138,7 @@ def _measured(dice: random.Random, centres: Sequence[Vector], stores: Stores, *,
 
 
 def _judged(where: str, asked: Sequence[Asked], least: float) -> Iterator[Figure]:
-    """How many searches find other passages than a comparison with all, and how long they take."""
+    """Measure how many searches differ from an exact comparison, and how long they take."""
     for one in asked[:10]:
         _search(one, vectors_only=True)
     alone, both, missed = list[float](), list[float](), 0
@@ -146,12 +146,12 @@ def _judged(where: str, asked: Sequence[Asked], least: float) -> Iterator[Figure
         began = time.monotonic()
         found = _search(one, vectors_only=True)
         alone.append((time.monotonic() - began) * 1000)
-        # Which they are, not in which order: scores are distances taken from 1, and lose what tells the closest apart.
+        # The order is ignored: scores are 1 minus the distance, which loses precision for nearly equal distances.
         missed += set(found) != set(_exact(one))
         began = time.monotonic()
         _search(one, vectors_only=False)
         both.append((time.monotonic() - began) * 1000)
-    # A figure has to be below its most.
+    # Figures must be strictly below their limit.
     most = len(asked) * (1 - least) + 0.5
     yield Figure(name=f"{where}: top {TOP} other than exact, of {len(asked)}", value=missed, most=most)
     yield Figure(name=f"{where}: by meaning, p95 ms", value=_p95(alone), most=MOST_P95_MS)
@@ -164,7 +164,7 @@ def _asked(dice: random.Random, centres: Sequence[Vector], store: "VectorStore",
 
 
 def _search(asked: Asked, *, vectors_only: bool) -> list[int]:
-    """The passages that the platform finds; what it does once the query has a vector."""
+    """Return the passages that the platform finds for a vector."""
     from responses.schema.file_search import ComparisonFilter
     from responses.vectors import search
 
@@ -175,7 +175,7 @@ def _search(asked: Asked, *, vectors_only: bool) -> list[int]:
 
 
 def _exact(asked: Asked) -> list[int]:
-    """The nearest passages, each compared."""
+    """Return the nearest passages by exact comparison."""
     from django.db import connection
 
     from tenants import scope

@@ -1,1 +1,1 @@
-"""Background responses while everything that runs them is killed: `python -m benchmarks chaos`."""
+"""Background responses while the processes that run them are killed: `python -m benchmarks chaos`."""

@@ -1,4 +1,4 @@
-"""The database itself notes when a tool call begins and when its result is stored; the platform knows nothing of it."""
+"""Independent record of tool calls: a database trigger stores when a call starts and when its result is stored."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ FROM responses_toolcall AS call
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A tool call as it is stored. `stored_at`: when its result was written first."""
+    """A stored tool call. `stored_at` is the time at which its result was first written."""
 
     response_id: str
     name: str
@@ -41,13 +41,13 @@ class Call:
 
 
 def install(admin: str) -> None:
-    """Begin to take notes."""
+    """Install the trigger."""
     with psycopg.connect(admin) as connection:
         connection.execute(_INSTALL)
 
 
 def calls(admin: str) -> Iterator[Call]:
-    """All tool calls of the database."""
+    """Return all tool calls of the database."""
     with psycopg.connect(admin) as connection:
         for response_id, name, step, status, attempt, stored_at in connection.execute(_CALLS).fetchall():
             yield Call(

@@ -6,15 +6,15 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.chaos.play import Plan, played
-from benchmarks.chaos.verdict import Figure, Verdict
+from benchmarks.chaos.evaluation import Evaluation, Figure
+from benchmarks.chaos.scenario import Plan, running_chaos
 
 
 def main(arguments: Sequence[str], *, directory: Path) -> int:
-    """Play, and print what it came to; 1 when anything is not as it must be."""
+    """Run the scenario and print the figures. Return 1 if there are faults."""
     parser = ArgumentParser(prog="python -m benchmarks chaos")
     parser.add_argument("--runs", type=int, default=1000, help="background responses of three turns with tools")
-    parser.add_argument("--kill-every", type=float, default=4.0, help="seconds from one killed worker to the next")
+    parser.add_argument("--kill-every", type=float, default=4.0, help="seconds between killed workers")
     options = parser.parse_args(arguments)
     plan = Plan(
         runs=options.runs,
@@ -22,14 +22,14 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
         valkey_restarts=(0.3, 0.7),
         postgres_restarts=(0.5,),
     )
-    figures = asyncio.run(_judged(plan, directory))
+    figures = asyncio.run(_evaluated(plan, directory))
     print("\n".join(figure.text() for figure in figures))
     return 1 if any(figure.faults for figure in figures) else 0
 
 
-async def _judged(plan: Plan, directory: Path) -> list[Figure]:
-    async with played(plan, directory=directory, tell=_tell) as play:
-        return await asyncio.to_thread(lambda: Verdict(play).figures())
+async def _evaluated(plan: Plan, directory: Path) -> list[Figure]:
+    async with running_chaos(plan, directory=directory, log=_tell) as chaos_run:
+        return await asyncio.to_thread(lambda: Evaluation(chaos_run).figures())
 
 
 def _tell(text: str) -> None:

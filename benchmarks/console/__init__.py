@@ -1,1 +1,1 @@
-"""The admin with millions of responses: `population` makes them, `pages` asks for pages, `command` judges."""
+"""Speed of the admin with millions of responses: test data (`population`), requests (`pages`), limits (`command`)."""

@@ -1,8 +1,8 @@
-"""`python -m benchmarks admin`: whether the pages of the admin are quick with 5,000,000 responses.
+"""`python -m benchmarks admin`: latency of the admin pages with 5,000,000 responses.
 
-Fills a PostgreSQL of its own, starts a web process on it, and asks for every page as an administrator, as an operator
-and as the lead of the largest team: once cold, five times warm. With `--check` the exit code is 1 when one of the warm
-ones takes 300 ms or more, or asks more than 40 queries.
+Fills a private PostgreSQL, starts a web process, and requests every page as an administrator, as an operator and as the
+lead of the largest team: once cold, five times warm. With `--check` the exit code is 1 if a warm request takes 300 ms
+or more, or executes more than 40 queries.
 """
 
 import os
@@ -23,7 +23,7 @@ from benchmarks.console.pages import Browser, Known, Page, Timed, pages
 from benchmarks.stack import POSTGRES_SETTINGS, manage, running_database, running_site
 
 MOST_MS, MOST_QUERIES = 300.0, 40
-# Nothing that is measured writes; the population need not survive a power cut.
+# The measured requests only read, and the test data need not survive a crash.
 _LOADING = {
     **POSTGRES_SETTINGS,
     "fsync": "off",
@@ -37,12 +37,12 @@ _LOADING = {
 
 
 def main(arguments: Sequence[str], *, directory: Path) -> int:
-    """Measure and print; 1 with `--check` when a page is too slow."""
+    """Measure and print the table. With `--check`, return 1 if a page exceeds its limits."""
     parser = ArgumentParser(prog="python -m benchmarks admin")
-    parser.add_argument("--responses", type=int, default=5_000_000, help="how many there are; four times as many items")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a page is too slow or asks too much")
-    parser.add_argument("--brief", action="store_true", help="for a test: 30 days only, judged by medians")
-    parser.add_argument("--only", default="", help="only pages whose names have this in them")
+    parser.add_argument("--responses", type=int, default=5_000_000, help="number of responses")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a page exceeds its limits")
+    parser.add_argument("--brief", action="store_true", help="for tests: 30 days only, evaluated by medians")
+    parser.add_argument("--only", default="", help="only pages whose names contain this text")
     options = parser.parse_args(arguments)
     with running_database(directory=directory, settings=_LOADING) as (environment, admin):
         os.environ.update(environment, DJANGO_SETTINGS_MODULE="config.settings")
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
         _prepare()
         population.fill(admin=admin, rows=options.responses, tell=_tell)
         _roll_up(environment)
-        people = _people()
+        users = _users()
         with psycopg.connect(admin, autocommit=True) as connection:
             connection.execute("ANALYZE")
             known = _known(connection, options.responses)
@@ -58,14 +58,14 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
             wanted = [page for page in pages(known) if options.only in page.name]
             if options.brief:
                 wanted = [page for page in wanted if "24h" not in page.name]
-            timed = list(_timed(port, admin, people, wanted))
-    judge = replace(_JUDGE, by_median=options.brief)
-    print(judge.text(timed))
-    return 1 if options.check and not all(judge.holds(each) for each in timed) else 0
+            timed = list(_timed(port, admin, users, wanted))
+    limits = replace(_LIMITS, by_median=options.brief)
+    print(limits.text(timed))
+    return 1 if options.check and not all(limits.holds(each) for each in timed) else 0
 
 
 def _prepare() -> None:
-    """The teams, keys and the upstream that the population names."""
+    """Create the teams, API keys and the upstream that the test data refers to."""
     from tenants import scope
     from tenants.models import ApiKey, Team, Upstream
 
@@ -87,7 +87,7 @@ def _prepare() -> None:
 
 
 def _roll_up(environment: Mapping[str, str]) -> None:
-    """The hours that charts of 30 days are drawn from."""
+    """Aggregate the hours for the charts."""
     from kernel.clock import now
     from responses.models.rollups import RollupMark
 
@@ -97,8 +97,8 @@ def _roll_up(environment: Mapping[str, str]) -> None:
     _tell(f"hours were rolled up in {time.monotonic() - began:.0f} s")
 
 
-def _people() -> Mapping[str, str]:
-    """The cookies of those who look at the pages, signed in."""
+def _users() -> Mapping[str, str]:
+    """Return the session cookies of the users."""
     from django.conf import settings
     from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
     from django.contrib.auth.models import User
@@ -123,7 +123,7 @@ def _people() -> Mapping[str, str]:
 
 
 def _known(connection: psycopg.Connection, rows: int) -> Known:
-    """A response of the largest team from about ten days ago, in a conversation, with metadata of its own."""
+    """Return a response of the largest team from about ten days ago, with conversation and metadata."""
     found = connection.execute(
         "SELECT id, request_id, conversation_id, metadata ->> 'order' FROM responses_response "
         "WHERE team_id = %s AND conversation_id IS NOT NULL AND metadata ? 'order' "
@@ -146,49 +146,49 @@ def _known(connection: psycopg.Connection, rows: int) -> Known:
     )
 
 
-def _timed(port: int, admin: str, people: Mapping[str, str], wanted: Sequence[Page]) -> Iterator[Timed]:
-    for who, cookie in people.items():
+def _timed(port: int, admin: str, users: Mapping[str, str], wanted: Sequence[Page]) -> Iterator[Timed]:
+    for who, cookie in users.items():
         browser = Browser(port=port, cookie=cookie, who=who, admin=admin)
         browser.get("/admin/responses/response/?q=resp_none")
         for page in wanted:
             timed = browser.time(page)
             if timed is not None:
-                _tell(_JUDGE.row(timed))
+                _tell(_LIMITS.row(timed))
                 yield timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judge:
-    """What a page may need. Medians are for a machine that does other things meanwhile."""
+class Limits:
+    """Limits of a page. Medians are used on a busy machine."""
 
     by_median: bool = False
 
     def holds(self, timed: Timed) -> bool:
-        """Whether a page is quick, and its queries few."""
+        """Return whether a page is within its limits."""
         return (timed.typical if self.by_median else timed.slowest) < MOST_MS and timed.queries <= MOST_QUERIES
 
     def text(self, timed: Sequence[Timed]) -> str:
-        """The table: each page by whom it took longest, and what was missed."""
+        """Return the table: each page with the slowest user, and exceeded limits."""
         worst: dict[str, Timed] = {}
         for each in timed:
             if each.page not in worst or each.slowest > worst[each.page].slowest:
                 worst[each.page] = each
         head = f"{'page':44}{'slowest for':>15}{'median ms':>11}{'p95 ms':>9}{'cold ms':>9}{'SQL':>5}"
         missed = [each for each in timed if not self.holds(each)]
-        verdict = (
+        outcome = (
             f"{len(timed)} pages, {len(missed)} of them at {MOST_MS:g} ms or above, or above {MOST_QUERIES} queries"
         )
         rows = [self.row(each) for each in worst.values()]
-        return "\n".join([head, *rows, verdict, *(self.row(each) for each in missed)])
+        return "\n".join([head, *rows, outcome, *(self.row(each) for each in missed)])
 
     def row(self, timed: Timed) -> str:
-        """A line of the table."""
+        """Return a line of the table."""
         figures = f"{timed.typical:11.0f}{timed.slowest:9.0f}{timed.first_ms:9.0f}{timed.queries:5}"
         return f"{timed.page:44}{timed.who:>15}{figures}{'' if self.holds(timed) else '  MISSED'}"
 
 
-_JUDGE = Judge()
+_LIMITS = Limits()
 
 
-def _tell(said: str) -> None:
-    print(said, file=sys.stderr, flush=True)
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Which pages are asked for, by whom, and how long each takes."""
+"""Pages to request, users, and measurement of each page."""
 
 import http.client
 import statistics
@@ -16,7 +16,7 @@ WARM = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """Some of what the population has, for addresses: an old response and the ids around it."""
+    """Existing objects for URLs: an old response and related ids."""
 
     response: str
     request: str
@@ -30,7 +30,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page under a name."""
+    """A page with its name."""
 
     name: str
     path: str
@@ -38,7 +38,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """How long a page took somebody: the first time, and the slowest of the times after it, with its queries."""
+    """Times of a page for a user: the first request, and those after it, with the number of queries."""
 
     page: str
     who: str
@@ -48,17 +48,17 @@ class Timed:
 
     @property
     def typical(self) -> float:
-        """The median."""
+        """Median of the warm requests."""
         return statistics.median(self.warm_ms)
 
     @property
     def slowest(self) -> float:
-        """The 95th percentile, which of five is the slowest."""
+        """The 95th percentile, which is the slowest of five."""
         return max(self.warm_ms)
 
 
 def filters(known: Known) -> Mapping[str, Mapping[str, str]]:
-    """Each filter alone, with what is frequent, with what is rare, and with what there is not at all."""
+    """Return each filter alone, with frequent, rare and non-existing values."""
     return {
         "no filter": {},
         "status failed": {"status__exact": "failed"},
@@ -97,7 +97,7 @@ def filters(known: Known) -> Mapping[str, Mapping[str, str]]:
 
 
 def pages(known: Known) -> Iterator[Page]:
-    """Everything that is measured."""
+    """Yield all pages to measure."""
     for period in ("24h", "30d"):
         for name, query in filters(known).items():
             yield Page(name=f"list {period}, {name}", path=f"{LIST}?{urlencode({'period': period, **query})}")
@@ -121,7 +121,7 @@ def pages(known: Known) -> Iterator[Page]:
 
 
 class Browser:
-    """Somebody who is signed in, on one connection."""
+    """A signed-in user with one connection."""
 
     def __init__(self, *, port: int, cookie: str, who: str, admin: str) -> None:
         self.who = who
@@ -130,7 +130,7 @@ class Browser:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
 
     def get(self, path: str) -> tuple[int, float]:
-        """The status, and the milliseconds to the last byte."""
+        """Return the status and the milliseconds to the last byte."""
         began = time.perf_counter()
         self._connection.request("GET", path, headers=self._headers)
         answer = self._connection.getresponse()
@@ -138,7 +138,7 @@ class Browser:
         return answer.status, 1000 * (time.perf_counter() - began)
 
     def time(self, page: Page) -> Timed | None:
-        """Measure a page; None where there is none for this person."""
+        """Measure a page. Return None if the user cannot access it."""
         status, first = self.get(page.path)
         if status in {http.client.FORBIDDEN, http.client.NOT_FOUND}:
             return None

@@ -1,4 +1,4 @@
-"""Millions of responses, written by SQL that works on sets: ninety days of forty teams, few of which do most of it.
+"""Test data: millions of responses of forty teams over ninety days, written by set-based SQL.
 
 Everything follows the number of a response, so that tables are filled side by side: its row, two items on each side,
 their places, a turn, a row of the ledger, tool calls of some, conversations of some. What a constraint needs is there
@@ -17,7 +17,7 @@ from django.db import models
 
 DAYS, TEAMS, KEYS, MODELS = 90, 40, 200, 12
 RARE_MODEL, RARE_ERROR, RARE_TOOL, RARE_USER = "model-11", "disk_full", "tool_14", "user-7"
-# Two connections, as the benchmark's machine has two cores; tables behind each other fill their files in order.
+# Two connections, because the benchmark machine has two cores. Tables are filled one after the other in each.
 _AT_ONCE = 2
 _SESSION = (
     "SET session_replication_role = replica",
@@ -26,7 +26,7 @@ _SESSION = (
     "SET work_mem = '256MB'",
     "SET max_parallel_maintenance_workers = 1",
 )
-# `u` are even chances that differ by what they are for; `power` makes few of many frequent.
+# `u` are uniform random numbers, one per purpose; `power` makes few values frequent and many rare.
 _SEED = """
 CREATE UNLOGGED TABLE seed AS
 SELECT i, at,
@@ -59,7 +59,7 @@ _PADDING = "It was sent on Monday and has not moved since. " * 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """How rows of a table come out of the seed: columns that are not named get their default."""
+    """SQL expressions for the columns of a table; other columns get their defaults."""
 
     model: type[models.Model]
     columns: Mapping[str, str]
@@ -67,11 +67,11 @@ class Table:
 
     @property
     def name(self) -> str:
-        """As the database calls it."""
+        """Table name in the database."""
         return self.model._meta.db_table  # noqa: SLF001 - as above
 
     def statement(self) -> str:
-        """The INSERT."""
+        """The INSERT statement."""
         meta = self.model._meta  # noqa: SLF001 - Django's documented API for models
         known = {field.attname: field for field in meta.concrete_fields}
         values = {name: sql for name, sql in self.columns.items() if name in known}
@@ -97,7 +97,7 @@ def _default(field: Any) -> str:
 
 
 def fill(*, admin: str, rows: int, tell: Callable[[str], None]) -> None:
-    """Write so many responses with all that belongs to them. `admin` is a superuser's connection string."""
+    """Write a number of responses with all related rows. `admin` is a superuser's connection string."""
     began = time.monotonic()
     _run(admin, [_SEED.format(rows=rows, days=DAYS, teams=TEAMS, keys_each=KEYS // TEAMS - 1, models=MODELS - 2)])
     _run(admin, ["ANALYZE seed"])
@@ -125,7 +125,7 @@ def _side_by_side(admin: str, groups: Sequence[Sequence[str]]) -> None:
 
 
 def _indexes(admin: str, tables: Sequence[str]) -> list[tuple[str, str]]:
-    """The indexes that no constraint needs, and how to make them again; the largest tables first."""
+    """Return the indexes that belong to no constraint, with their definitions, largest tables first."""
     names = list(dict.fromkeys(tables))
     wanted = """
         SELECT name.relname, pg_get_indexdef(index.indexrelid)
@@ -138,11 +138,11 @@ def _indexes(admin: str, tables: Sequence[str]) -> list[tuple[str, str]]:
         return [(str(name), str(made)) for name, made in connection.execute(wanted, [names, names]).fetchall()]
 
 
-# -- what is written ---------------------------------------------------------------------------------------------------
+# -- tables ------------------------------------------------------------------------------------------------------------
 
 
 def _groups() -> list[list[Table]]:
-    """Tables that are filled behind each other; the groups side by side."""
+    """Return groups of tables. Groups are filled in parallel, the tables of a group one after the other."""
     from conversations.models import Conversation, Item, Placement
     from responses.models import EventBatch, Response, ToolCall, Turn
     from tenants.models import AuditEvent, UsageRecord

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos.play import Plan, played
-from benchmarks.chaos.verdict import Figure, Verdict
+from benchmarks.chaos.evaluation import Evaluation, Figure
+from benchmarks.chaos.scenario import Plan, running_chaos
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 PLAN = Plan(
@@ -21,9 +21,9 @@ PLAN = Plan(
 
 async def outcomes(directory: Path) -> list[Figure]:
     """Return the outcomes of the runs in the plan."""
-    async with played(PLAN, directory=directory) as play:
-        assert play.course.disasters == {"worker": 5, "valkey": 1, "postgres": 1}
-        return await asyncio.to_thread(lambda: Verdict(play).figures())
+    async with running_chaos(PLAN, directory=directory) as chaos_run:
+        assert chaos_run.observations.disasters == {"worker": 5, "valkey": 1, "postgres": 1}
+        return await asyncio.to_thread(lambda: Evaluation(chaos_run).figures())
 
 
 def test_killed_processes_lose_and_repeat_nothing(tmp_path: Path) -> None:
@@ -31,5 +31,5 @@ def test_killed_processes_lose_and_repeat_nothing(tmp_path: Path) -> None:
     values = {figure.name: figure.value for figure in figures}
     assert {figure.name: figure.faults for figure in figures if figure.faults} == {}
     assert values["responses"] >= PLAN.runs
-    assert values["times a run was taken over"] > 0
-    assert values["tool calls whose result was stored"] > 3 * PLAN.runs
+    assert values["times a run was resumed"] > 0
+    assert values["tool calls with a stored result"] > 3 * PLAN.runs

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.chaos.partners import Partners, read_by
-from benchmarks.chaos.verdict import Stored, log_faults
+from benchmarks.chaos.evaluation import Stored, log_faults
+from benchmarks.chaos.mock_servers import MockServers, read_by
 
 EVENT_TYPES = ("created", "queued", "in_progress", "output_item.added", "output_item.done", "completed")
 Batch = tuple[int, int, str]
@@ -58,8 +58,8 @@ def test_faults_in_a_log_are_reported(batches: list[Batch]) -> None:
 
 
 def test_a_model_input_that_was_never_sent_is_reported() -> None:
-    partners = Partners()
+    mocks = MockServers()
     messages = [{"role": role, "content": words} for role, words in read_by("run-1-0", 2)]
-    assert (partners.place(messages), partners.wrong) == (("run-1-0", 2), [])
-    partners.place(messages[:-1])
-    assert partners.wrong
+    assert (mocks.place(messages), mocks.wrong) == (("run-1-0", 2), [])
+    mocks.place(messages[:-1])
+    assert mocks.wrong

@@ -1,7 +1,7 @@
-"""The model and the tools of the runs, which keep count of everything that they are asked.
+"""Mock model and MCP tools of the runs, which record all requests.
 
-A run is known by its key, the words of its input. In three turns it calls four tools, in the fourth it ends. What the
-model has read must be exactly what was said so far: an answer that was cut short or made up by somebody is noted.
+A run is identified by the text of its input. It calls four tools in three turns and ends in the fourth. The model
+checks that its input is exactly the history of the run, and records truncated or invented messages.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from aiohttp import web
 Body = dict[str, Any]
 LABEL = "box"
 STEPS = ((0,), (1, 2), (3,))
-"""The steps of each turn with calls; those of one turn are made at the same time."""
+"""The steps (tool calls) of each turn; those of one turn run in parallel."""
 CALLS = sum(map(len, STEPS))
 WRITE = "write"
 _REPEATABLE = {"look": {"readOnlyHint": True}, "put": {"readOnlyHint": False, "idempotentHint": True}}
@@ -32,7 +32,7 @@ _USAGE = {"prompt_tokens": 20, "completion_tokens": 10, "total_tokens": 30}
 
 
 def tool_of(run: str, step: int) -> str:
-    """Which tool a run calls at a step. One of the calls of every second run must not be repeated."""
+    """Return the tool that a run calls at a step. One call of every second run must not be repeated."""
     number = int(run.split("-")[1])
     if number % 2 and number // 2 % CALLS == step:
         return WRITE
@@ -40,17 +40,17 @@ def tool_of(run: str, step: int) -> str:
 
 
 def result_of(run: str, step: int) -> str:
-    """What the tool returns."""
+    """Return the output of the tool."""
     return f"{run}: step {step} is done"
 
 
 def words_of(run: str, turn: int) -> str:
-    """What the model says in a turn."""
+    """Return the text of the model in a turn."""
     return f"Turn {turn} of {run}."
 
 
 def read_by(run: str, turn: int) -> list[tuple[str, str]]:
-    """What the model has to have read when it is asked for a turn."""
+    """Return the expected input of the model in a turn, as role and text."""
     read = [("user", run)]
     for before in range(turn):
         read.append(("assistant", words_of(run, before)))
@@ -58,10 +58,12 @@ def read_by(run: str, turn: int) -> list[tuple[str, str]]:
     return read
 
 
-class Partners:
-    """Both servers on one port. `arrivals`: when each call of a tool came, by run and step. `asked`: how often the
-    model was asked for a turn of a run, `wrong`: what it should not have read. While `flowing` is not set, nothing is
-    answered."""
+class MockServers:
+    """Both servers on one port.
+
+    `arrivals` has the times of each tool call by run and step, `asked` the number of requests by run and turn, `wrong`
+    the invalid inputs. While `flowing` is not set, nothing is answered.
+    """
 
     def __init__(self) -> None:
         self.url = ""
@@ -75,7 +77,7 @@ class Partners:
     # -- the model -----------------------------------------------------------------------------------------------------
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
-        """A streamed chat completion."""
+        """Answer with a streamed chat completion."""
         messages = orjson.loads(await request.read())["messages"]
         run, turn = self.place(messages)
         self.asked[run, turn] += 1
@@ -89,7 +91,7 @@ class Partners:
         return answer
 
     def place(self, messages: Sequence[Body]) -> tuple[str, int]:
-        """Which run, and which of its turns is due."""
+        """Return the run and the number of the turn that is due."""
         read = [(message["role"], _text(message)) for message in messages if _text(message)]
         run = read[0][1]
         turn = sum(role == "assistant" for role, _ in read)
@@ -100,7 +102,7 @@ class Partners:
     # -- the tools -----------------------------------------------------------------------------------------------------
 
     async def serve(self, request: web.Request) -> web.Response:
-        """One message of the MCP protocol, answered as JSON."""
+        """Answer a message of the MCP protocol with JSON."""
         asked = orjson.loads(await request.read())
         if "id" not in asked:
             return web.Response(status=202)
@@ -170,17 +172,17 @@ def _introduction(version: str) -> Body:
 
 
 @asynccontextmanager
-async def running_partners() -> AsyncIterator[Partners]:
-    """Both servers, on the running event loop and a free port."""
-    partners = Partners()
+async def running_mock_servers() -> AsyncIterator[MockServers]:
+    """Run both servers on the current event loop and a free port."""
+    mocks = MockServers()
     app = web.Application()
-    app.router.add_post("/v1/chat/completions", partners.complete)
-    app.router.add_post("/mcp", partners.serve)
+    app.router.add_post("/v1/chat/completions", mocks.complete)
+    app.router.add_post("/mcp", mocks.serve)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        partners.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        yield partners
+        mocks.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield mocks
     finally:
         await runner.cleanup()

@@ -1,4 +1,4 @@
-"""The play: many background runs, and one disaster after the other while they run."""
+"""The scenario: many background runs while processes are killed."""
 
 import asyncio
 import itertools
@@ -15,8 +15,8 @@ import aiohttp
 import psycopg
 
 from benchmarks.chaos import audit
-from benchmarks.chaos.partners import CALLS, LABEL, Partners, running_partners
-from benchmarks.chaos.stage import Stage, running_stage, until
+from benchmarks.chaos.deployment import Deployment, running_deployment, until
+from benchmarks.chaos.mock_servers import CALLS, LABEL, MockServers, running_mock_servers
 
 _AT_ONCE = 8
 _AGAIN_SECONDS = 0.5
@@ -26,8 +26,10 @@ _FLOW_SECONDS = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How many runs, and when what happens: at these shares of all tool calls. Beside them a worker is killed
-    `kill_every` seconds after all were at work, again and again for as long as there are runs."""
+    """Number of runs and times of the disasters, given as shares of all tool calls.
+
+    With `kill_every`, workers are also killed at this interval in seconds until all runs have ended.
+    """
 
     runs: int
     kills: Sequence[float] = ()
@@ -39,80 +41,81 @@ class Plan:
 
 
 @dataclass(kw_only=True)
-class Course:
-    """What happened. `created`: the ids of the responses by run. `heard`: the numbers of the events that followers got,
-    by response."""
+class Observations:
+    """Observations of the clients. `created` has response ids by run, `received` event numbers by followed response."""
 
     created: dict[str, str] = field(default_factory=dict)
     unanswered: int = 0
-    heard: dict[str, list[int]] = field(default_factory=dict)
+    received: dict[str, list[int]] = field(default_factory=dict)
     disasters: dict[str, int] = field(default_factory=lambda: {"worker": 0, "valkey": 0, "postgres": 0})
     is_over: bool = False
     seconds: float = 0.0
 
     def note(self, kind: str) -> None:
-        """One more disaster of that kind."""
+        """Count a disaster."""
         self.disasters[kind] += 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Played:
-    """All that is to be judged, while the platform still runs."""
+class ChaosRun:
+    """Data of a scenario for its evaluation, while the platform is still running."""
 
     plan: Plan
-    course: Course
-    partners: Partners
-    stage: Stage
+    observations: Observations
+    mocks: MockServers
+    deployment: Deployment
 
 
 @asynccontextmanager
-async def played(plan: Plan, *, directory: Path, tell: Callable[[str], None] = lambda _: None) -> AsyncIterator[Played]:
-    """Play it to its end; the platform runs on inside of the block."""
-    async with running_partners() as partners:
-        with running_stage(directory=directory, upstream=partners.url, concurrency=plan.concurrency) as stage:
-            audit.install(stage.admin)
-            tell("everything runs")
-            course = Course()
-            headers = {"Authorization": f"Bearer {stage.key}"}
-            async with aiohttp.ClientSession(stage.url, headers=headers) as client:
-                await _Play(plan, stage, partners, course, client, tell).run()
-            yield Played(plan=plan, course=course, partners=partners, stage=stage)
+async def running_chaos(
+    plan: Plan, *, directory: Path, log: Callable[[str], None] = lambda _: None
+) -> AsyncIterator[ChaosRun]:
+    """Run the scenario to its end. The platform keeps running inside the block."""
+    async with running_mock_servers() as mocks:
+        with running_deployment(directory=directory, upstream=mocks.url, concurrency=plan.concurrency) as deployment:
+            audit.install(deployment.admin)
+            log("all processes are running")
+            observations = Observations()
+            headers = {"Authorization": f"Bearer {deployment.key}"}
+            async with aiohttp.ClientSession(deployment.url, headers=headers) as client:
+                await _Scenario(plan, deployment, mocks, observations, client, log).run()
+            yield ChaosRun(plan=plan, observations=observations, mocks=mocks, deployment=deployment)
 
 
-class _Play:
+class _Scenario:
     def __init__(
         self,
         plan: Plan,
-        stage: Stage,
-        partners: Partners,
-        course: Course,
+        deployment: Deployment,
+        mocks: MockServers,
+        observations: Observations,
         client: aiohttp.ClientSession,
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         self._plan = plan
-        self._stage = stage
-        self._partners = partners
-        self._course = course
+        self._deployment = deployment
+        self._mocks = mocks
+        self._observed = observations
         self._client = client
-        self._tell = tell
+        self._log = log
         self._followers: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
-        """Create all runs, let everything happen that is planned, and wait until all have ended."""
+        """Create all runs, cause the planned disasters, and wait until all runs have ended."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         numbers = iter(range(self._plan.runs))
         async with asyncio.timeout(self._plan.patience), asyncio.TaskGroup() as group:
             creators = [group.create_task(self._create(numbers)) for _ in range(_AT_ONCE)]
             disasters = [group.create_task(work) for work in self._disasters()]
-            kills = group.create_task(self._kill_on()) if self._plan.kill_every else None
+            kills = group.create_task(self._kill_repeatedly()) if self._plan.kill_every else None
             await asyncio.wait([*creators, *disasters])
             await self._all_ended()
-            self._course.is_over = True
+            self._observed.is_over = True
             if kills is not None:
                 await kills
             await asyncio.gather(*self._followers)
-        self._course.seconds = loop.time() - began
+        self._observed.seconds = loop.time() - began
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -123,28 +126,28 @@ class _Play:
                 self._followers.append(asyncio.create_task(self._follow(response_id)))
 
     async def _created(self, number: int) -> str:
-        """A run whose creation was not answered may exist all the same: each attempt has a key of its own."""
+        # Without an answer, the run may exist nevertheless. Each attempt has another key, so that both can be distinguished.
         for attempt in itertools.count():
             run = f"run-{number}-{attempt}"
             try:
-                async with self._client.post("/v1/responses", json=_request(run, self._partners.url)) as answer:
+                async with self._client.post("/v1/responses", json=_request(run, self._mocks.url)) as answer:
                     if answer.status == 200:
-                        self._course.created[run] = (await answer.json())["id"]
-                        return self._course.created[run]
+                        self._observed.created[run] = (await answer.json())["id"]
+                        return self._observed.created[run]
             except aiohttp.ClientError:
                 pass
-            self._course.unanswered += 1
+            self._observed.unanswered += 1
             await asyncio.sleep(_AGAIN_SECONDS)
         raise AssertionError
 
     async def _all_ended(self) -> None:
-        await until(lambda: not _unfinished(self._stage.admin), seconds=self._plan.patience)
+        await until(lambda: not _unfinished(self._deployment.admin), seconds=self._plan.patience)
 
     async def _follow(self, response_id: str) -> None:
-        """Read the events as they come; whatever breaks the stream, go on behind the last one."""
-        heard = self._course.heard.setdefault(response_id, [])
+        """Read the events of a response, resuming after the last one whenever the stream breaks."""
+        received = self._observed.received.setdefault(response_id, [])
         while True:
-            after = {"starting_after": str(heard[-1])} if heard else {}
+            after = {"starting_after": str(received[-1])} if received else {}
             try:
                 async with self._client.get(
                     f"/v1/responses/{response_id}", params={"stream": "true", **after}, timeout=_NO_TIMEOUT
@@ -153,7 +156,7 @@ class _Play:
                         if line.startswith(b"data: [DONE]"):
                             return
                         if line.startswith(b"data: "):
-                            heard.append(json.loads(line[len(b"data: ") :])["sequence_number"])
+                            received.append(json.loads(line[len(b"data: ") :])["sequence_number"])
             except aiohttp.ClientError:
                 pass
             await asyncio.sleep(_AGAIN_SECONDS)
@@ -161,49 +164,49 @@ class _Play:
     # -- disasters -----------------------------------------------------------------------------------------------------
 
     def _disasters(self) -> list[Coroutine[Any, Any, None]]:
-        stage, plan = self._stage, self._plan
+        deployment, plan = self._deployment, self._plan
         return [
-            self._strike("worker", plan.kills, self._kill_in_full_flow),
-            self._strike("valkey", plan.valkey_restarts, stage.restart_valkey),
-            self._strike("postgres", plan.postgres_restarts, stage.restart_postgres),
+            self._strike("worker", plan.kills, self._kill_busy_worker),
+            self._strike("valkey", plan.valkey_restarts, deployment.restart_valkey),
+            self._strike("postgres", plan.postgres_restarts, deployment.restart_postgres),
         ]
 
     async def _strike(
         self, kind: str, shares: Sequence[float], strike: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
         for share in shares:
-            await until(partial(self._has_come_to, share), seconds=self._plan.patience)
+            await until(partial(self._has_reached, share), seconds=self._plan.patience)
             await strike()
             self._note(kind)
 
-    async def _kill_in_full_flow(self) -> None:
-        """However fast the machine is, no run ends before all workers are there; and however slow, all runs get on."""
-        self._partners.flowing.clear()
+    async def _kill_busy_worker(self) -> None:
+        # Answers are paused until all workers are ready, so that no run ends before. Then runs progress for a moment.
+        self._mocks.flowing.clear()
         try:
-            await self._stage.all_working()
+            await self._deployment.all_working()
         finally:
-            self._partners.flowing.set()
+            self._mocks.flowing.set()
         await asyncio.sleep(random.uniform(0, _FLOW_SECONDS))
-        await self._stage.kill_worker()
+        await self._deployment.kill_worker()
 
-    async def _kill_on(self) -> None:
+    async def _kill_repeatedly(self) -> None:
         every = self._plan.kill_every or 0
         while True:
-            await self._stage.all_working()
+            await self._deployment.all_working()
             await asyncio.sleep(every * random.uniform(0.5, 1.5))
-            if self._course.is_over:
+            if self._observed.is_over:
                 return
-            await self._stage.kill_worker()
+            await self._deployment.kill_worker()
             self._note("worker")
 
     def _note(self, kind: str) -> None:
-        self._course.note(kind)
-        self._tell(f"{kind} killed; {self._share():.0%} of the calls have come")
+        self._observed.note(kind)
+        self._log(f"{kind} killed; {self._share():.0%} of the calls have come")
 
     def _share(self) -> float:
-        return len(self._partners.arrivals) / (self._plan.runs * CALLS)
+        return len(self._mocks.arrivals) / (self._plan.runs * CALLS)
 
-    def _has_come_to(self, share: float) -> bool:
+    def _has_reached(self, share: float) -> bool:
         return self._share() >= share
 
 
@@ -216,7 +219,7 @@ def _request(run: str, tools: str) -> dict[str, Any]:
 
 
 def _unfinished(admin: str) -> bool:
-    """Also while the database is away."""
+    """Return whether runs are unfinished, which is assumed while the database is unavailable."""
     try:
         with psycopg.connect(admin) as connection:
             found = connection.execute("SELECT 1 FROM responses_response WHERE ended_at IS NULL LIMIT 1").fetchone()

@@ -31,14 +31,14 @@ from launcher.valkey import Valkey
 
 _AWAY_SECONDS = 1.0
 _LEASE_SECONDS = 5
-# One worker after the other is killed here, which would exhaust the attempts that a response has in production.
+# Workers are killed so often that the attempts of a response in production would not suffice.
 _ATTEMPTS = 100
 _READY = "the worker claims background responses"
 
 
 @dataclass(kw_only=True)
 class Server:
-    """PostgreSQL or Valkey: how it is started, and how one knows that it answers."""
+    """PostgreSQL or Valkey, with its command and readiness check."""
 
     name: str
     command: ChildCommand
@@ -48,20 +48,20 @@ class Server:
 
 @dataclass(kw_only=True)
 class Worker:
-    """A worker process and its log."""
+    """A worker process with its log."""
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
 
     def is_ready(self) -> bool:
-        """Whether it looks for responses."""
+        """Return whether the worker claims responses."""
         return _READY in self.log.read_text(errors="replace")
 
 
 @dataclass(kw_only=True)
-class Stage:
-    """What runs. `admin` is a superuser's connection string, `key` one of the API."""
+class Deployment:
+    """The running processes. `admin` is a superuser's connection string, `key` an API key."""
 
     url: str
     admin: str = field(repr=False)
@@ -75,7 +75,7 @@ class Stage:
     _started: int = 0
 
     def add_worker(self) -> None:
-        """Start one more."""
+        """Start another worker."""
         self._started += 1
         name = f"worker-{self._started}"
         argv = (sys.executable, MANAGE, "worker", "--concurrency", str(self.concurrency))
@@ -83,21 +83,22 @@ class Stage:
         self.workers.append(Worker(name=name, process=process, log=self.start.log(name)))
 
     async def all_working(self) -> None:
-        """Return once every worker looks for responses: killed sooner, none would ever get on."""
+        """Wait until every worker claims responses."""
+        # If they were killed earlier, no run would make progress.
         await until(lambda: all(worker.is_ready() for worker in self.workers))
 
     async def kill_worker(self) -> None:
-        """Kill the eldest, and start another in its place."""
+        """Kill the oldest worker and start a new one."""
         await self.all_working()
         _kill(self.workers.pop(0).process, signal.SIGKILL)
         self.add_worker()
 
     async def restart_valkey(self) -> None:
-        """Kill it; what comes up in its place remembers nothing."""
+        """Kill Valkey and start it without data."""
         await self._restart(self.valkey, signal.SIGKILL)
 
     async def restart_postgres(self) -> None:
-        """Stop it at once, which leaves it to recover from its log as after a crash."""
+        """Stop PostgreSQL immediately and start it; it recovers as after a crash."""
         await self._restart(self.postgres, signal.SIGQUIT)
 
     async def _restart(self, server: Server, how: signal.Signals) -> None:
@@ -113,14 +114,14 @@ def _kill(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
 
 
 async def until(condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
-    """Return once the condition holds; asks in a thread."""
+    """Wait for a condition, which is evaluated in a thread. Raises TimeoutError."""
     if not await asyncio.to_thread(processes.wait_until, condition, seconds=seconds):
         raise TimeoutError(f"still waiting after {seconds:g} seconds")
 
 
 @contextmanager
-def running_stage(*, directory: Path, upstream: str, concurrency: int, workers: int = 2) -> Iterator[Stage]:
-    """Start everything in a directory that is made for it; the upstream answers for every model."""
+def running_deployment(*, directory: Path, upstream: str, concurrency: int, workers: int = 2) -> Iterator[Deployment]:
+    """Run all processes in a new directory. The upstream serves every model."""
     directory.mkdir(mode=0o711, parents=True)
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -134,7 +135,7 @@ def running_stage(*, directory: Path, upstream: str, concurrency: int, workers: 
             "LEASE_SECONDS": str(_LEASE_SECONDS),
             "BACKGROUND_ATTEMPTS": str(_ATTEMPTS),
         }
-        stage = Stage(
+        deployment = Deployment(
             url=f"http://127.0.0.1:{any_free()}",
             admin=superuser(cluster),
             key=_prepared(environment, upstream),
@@ -144,8 +145,8 @@ def running_stage(*, directory: Path, upstream: str, concurrency: int, workers: 
             environment=environment,
             start=start,
         )
-        _start_processes(stage, workers=workers)
-        yield stage
+        _start_processes(deployment, workers=workers)
+        yield deployment
 
 
 def _postgres(start: Starter, home: ServerHome) -> tuple[Cluster, Server]:
@@ -169,7 +170,7 @@ def _started(start: Starter, command: ChildCommand, is_ready: Callable[[], bool]
 
 
 def _prepared(environment: Mapping[str, str], upstream: str) -> str:
-    """Migrate, make a key, route every model to the upstream; returns the key."""
+    """Migrate, create an API key, route every model to the upstream, and return the key."""
     manage(environment, "migrate")
     made = json.loads(manage(environment, "create_key", "--team", "chaos", "--json"))
     address = ("--base-url", f"{upstream}/v1", "--models", "*", "--default", "--json")
@@ -177,13 +178,13 @@ def _prepared(environment: Mapping[str, str], upstream: str) -> str:
     return str(made["key"])
 
 
-def _start_processes(stage: Stage, *, workers: int) -> None:
-    port = stage.url.rpartition(":")[2]
+def _start_processes(deployment: Deployment, *, workers: int) -> None:
+    port = deployment.url.rpartition(":")[2]
     argv = (sys.executable, MANAGE, "web", "--host", "127.0.0.1", "--port", port)
-    web = stage.start("web", argv, environment={**stage.environment, "PORT": port})
-    stage.start("beat", (sys.executable, MANAGE, "beat"), environment=stage.environment)
+    web = deployment.start("web", argv, environment={**deployment.environment, "PORT": port})
+    deployment.start("beat", (sys.executable, MANAGE, "beat"), environment=deployment.environment)
     for _ in range(workers):
-        stage.add_worker()
-    stage.start.wait_for("web", ready=partial(answers, f"{stage.url}/readyz"), process=web)
-    for worker in stage.workers:
-        stage.start.wait_for(worker.name, ready=worker.is_ready, process=worker.process)
+        deployment.add_worker()
+    deployment.start.wait_for("web", ready=partial(answers, f"{deployment.url}/readyz"), process=web)
+    for worker in deployment.workers:
+        deployment.start.wait_for(worker.name, ready=worker.is_ready, process=worker.process)

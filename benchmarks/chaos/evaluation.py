@@ -1,4 +1,4 @@
-"""What a play came to: each figure with what it has to be, and what is wrong by name."""
+"""Evaluation of a scenario: figures with their expected values, and faults by run."""
 
 import json
 import urllib.request
@@ -13,8 +13,8 @@ from typing import Any
 import psycopg
 
 from benchmarks.chaos import audit
-from benchmarks.chaos.partners import CALLS, LABEL, STEPS, WRITE, result_of, words_of
-from benchmarks.chaos.play import Played
+from benchmarks.chaos.mock_servers import CALLS, LABEL, STEPS, WRITE, result_of, words_of
+from benchmarks.chaos.scenario import ChaosRun
 
 Event = dict[str, Any]
 _CUT = f"The call of '{LABEL}__{WRITE}' was interrupted, and it is not known to be repeatable."
@@ -25,22 +25,22 @@ _SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """Something that was counted. `faults` are the cases that must not be; None: it is just told."""
+    """A count. `faults` are the cases that must not occur, or None for information only."""
 
     name: str
     value: int
     faults: Sequence[str] | None = None
 
     def text(self) -> str:
-        """A line of the table, and the first faults below it."""
-        said = "" if self.faults is None else "   must be 0"
+        """Return a line of the table with the first faults."""
+        expected = "" if self.faults is None else "   must be 0"
         faults = [f"    {fault}" for fault in (self.faults or ())[:_SHOWN]]
-        return "\n".join([f"{self.name:<78}{self.value:>6}{said}", *faults])
+        return "\n".join([f"{self.name:<78}{self.value:>6}{expected}", *faults])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """A response as it is stored. `events`: its log, batch by batch."""
+    """A stored response with the batches of its event log."""
 
     run: str
     id: str
@@ -52,70 +52,74 @@ class Stored:
 
     @cached_property
     def events(self) -> list[Event]:
-        """What the log says."""
+        """Events of the log."""
         lines = "".join(frames for _, _, frames in self.batches).split("\n")
         return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
 
     @property
     def final(self) -> Mapping[str, Any]:
-        """The response as the last event tells it, if that is one which ends it."""
+        """The response of the terminal event, or an empty one."""
         bodies: list[Event] = [event["response"] for event in self.events[-1:] if event["type"] in _TERMINAL]
         return bodies[0] if bodies else {"output": []}
 
 
-class Verdict:
-    """Judges a play. Everything is read from PostgreSQL, from what the partners noted and from what clients heard."""
+class Evaluation:
+    """Evaluates a scenario by the database, the records of the mock servers and the observations of clients."""
 
-    def __init__(self, play: Played) -> None:
-        self._play = play
-        self._stored = list(_stored(play.stage.admin))
+    def __init__(self, chaos_run: ChaosRun) -> None:
+        self._chaos_run = chaos_run
+        self._stored = list(_stored(chaos_run.deployment.admin))
         self._by_id = {one.id: one for one in self._stored}
         self._calls = defaultdict[str, list[audit.Call]](list)
-        for call in audit.calls(play.stage.admin):
+        for call in audit.calls(chaos_run.deployment.admin):
             self._calls[call.response_id].append(call)
 
     def figures(self) -> list[Figure]:
-        """All of them."""
+        """Return all figures."""
         completed = [one for one in self._stored if one.status == "completed"]
         failed = [one for one in self._stored if one.status == "failed"]
-        disasters = self._play.course.disasters
+        disasters = self._chaos_run.observations.disasters
         return [
             Figure(name="responses", value=len(self._stored)),
-            Figure(name="seconds", value=round(self._play.course.seconds)),
+            Figure(name="seconds", value=round(self._chaos_run.observations.seconds)),
             Figure(name="workers killed", value=disasters["worker"]),
-            Figure(name="Valkey restarts, all forgotten", value=disasters["valkey"]),
+            Figure(name="Valkey restarts with loss of data", value=disasters["valkey"]),
             Figure(name="PostgreSQL crashes", value=disasters["postgres"]),
-            Figure(name="creations that were not answered, and repeated", value=self._play.course.unanswered),
-            Figure(name="times a run was taken over", value=sum(one.attempt - 1 for one in self._stored)),
+            Figure(name="unanswered create requests, repeated", value=self._chaos_run.observations.unanswered),
+            Figure(name="times a run was resumed", value=sum(one.attempt - 1 for one in self._stored)),
             Figure(name="completed", value=len(completed)),
-            Figure(name="failed, as a call in flight must not be repeated", value=len(failed)),
+            Figure(name="failed, because a call in flight must not be repeated", value=len(failed)),
             *self._faults(completed, failed),
         ]
 
     def _faults(self, completed: Sequence[Stored], failed: Sequence[Stored]) -> list[Figure]:
         repeated = sum(call.attempt > 1 for calls in self._calls.values() for call in calls)
         return [
-            _faulty("lost, or not ended", self._unended()),
+            _faulty("lost or not ended", self._unended()),
             _faulty("failed for any other reason", _each(failed, self._failed_wrongly)),
-            _faulty("completed with something else than was said and done", _each(completed, self._completed_wrongly)),
-            Figure(name="tool calls whose result was stored", value=self._results()),
-            _faulty("... and that were made again after it", self._made_again()),
-            Figure(name="tool calls in flight that were made again, as they may be", value=repeated),
-            _faulty("tool calls made again that must not be", self._made_twice()),
-            _faulty("what a model or a tool was asked wrongly", self._play.partners.wrong),
+            _faulty("completed with wrong output", _each(completed, self._completed_wrongly)),
+            Figure(name="tool calls with a stored result", value=self._results()),
+            _faulty("... that were repeated after it", self._made_again()),
+            Figure(name="repeatable tool calls in flight that were repeated", value=repeated),
+            _faulty("repeated tool calls that must not be repeated", self._made_twice()),
+            _faulty("wrong requests to the model or a tool", self._chaos_run.mocks.wrong),
             _faulty("event logs with a gap or a duplicate", _each(self._stored, log_faults)),
-            Figure(name="followers, through everything", value=len(self._play.course.heard)),
-            _faulty("... that missed an event or got one twice", self._misheard()),
+            Figure(name="followers", value=len(self._chaos_run.observations.received)),
+            _faulty("... that missed an event or received one twice", self._wrongly_received()),
             *self._ledger(),
         ]
 
     def _unended(self) -> list[str]:
-        lost = [f"{run} is not stored" for run, made in self._play.course.created.items() if made not in self._by_id]
+        lost = [
+            f"{run} is not stored"
+            for run, made in self._chaos_run.observations.created.items()
+            if made not in self._by_id
+        ]
         return lost + [
             f"{one.run} is {one.status}" for one in self._stored if one.status not in {"completed", "failed"}
         ]
 
-    # -- what each run came to -----------------------------------------------------------------------------------------
+    # -- outcome of each run -------------------------------------------------------------------------------------------
 
     def _failed_wrongly(self, one: Stored) -> Iterator[str]:
         writes = [call for call in self._calls[one.id] if call.name == f"{LABEL}__{WRITE}"]
@@ -127,16 +131,18 @@ class Verdict:
     def _completed_wrongly(self, one: Stored) -> Iterator[str]:
         body = one.final
         whole = [item for item in body["output"] if item.get("status") == "completed"]
-        said = [item["content"][0]["text"] for item in whole if item["type"] == "message"]
+        texts = [item["content"][0]["text"] for item in whole if item["type"] == "message"]
         done = [item["output"] for item in whole if item["type"] == "mcp_call"]
-        # A message that was whole when its turn was cut stays, as clients have got it; the turn is asked for again.
-        once = [words for words, _ in groupby(said)]
-        if once != [words_of(one.run, turn) for turn in range(len(STEPS) + 1)] or len(said) - len(once) >= one.attempt:
-            yield f"it said {said}"
+        # A message that was complete when its turn was interrupted stays, because clients received it; the turn is
+        # repeated.
+        distinct = [text for text, _ in groupby(texts)]
+        expected = [words_of(one.run, turn) for turn in range(len(STEPS) + 1)]
+        if distinct != expected or len(texts) - len(distinct) >= one.attempt:
+            yield f"its messages are {texts}"
         if done != [result_of(one.run, step) for step in range(CALLS)]:
-            yield f"it did {done}"
-        if _retrieved(self._play, one.id) != body:
-            yield "what is retrieved is not what the log says"
+            yield f"its tool outputs are {done}"
+        if _retrieved(self._chaos_run, one.id) != body:
+            yield "the retrieved response differs from the log"
 
     # -- tool calls ----------------------------------------------------------------------------------------------------
 
@@ -144,7 +150,7 @@ class Verdict:
         return sum(call.stored_at is not None for calls in self._calls.values() for call in calls)
 
     def _arrivals(self, one: Stored, step: int) -> list[float]:
-        return self._play.partners.arrivals.get((one.run, step), [])
+        return self._chaos_run.mocks.arrivals.get((one.run, step), [])
 
     def _made_again(self) -> list[str]:
         return [
@@ -165,18 +171,21 @@ class Verdict:
 
     # -- followers and the ledger --------------------------------------------------------------------------------------
 
-    def _misheard(self) -> list[str]:
+    def _wrongly_received(self) -> list[str]:
         return [
             f"{self._by_id[response_id].run}: {numbers}"
-            for response_id, numbers in self._play.course.heard.items()
+            for response_id, numbers in self._chaos_run.observations.received.items()
             if numbers != list(range(len(self._by_id[response_id].events)))
         ]
 
     def _ledger(self) -> Iterator[Figure]:
-        """A turn that counts has one row of its own. What else a model was asked for a turn may have left one, too:
-        whoever loses a run accounts for what it has spent; but never are there more rows than questions."""
-        rows, turns = _counts(self._play.stage.admin, _LEDGER), _counts(self._play.stage.admin, _TURNS)
-        asked, faults = self._play.partners.asked, []
+        # Each turn has exactly one usage record. Interrupted requests to the model may have left further records,
+        # because a worker that loses a run records its usage, but there must never be more records than requests.
+        rows, turns = (
+            _counts(self._chaos_run.deployment.admin, _LEDGER),
+            _counts(self._chaos_run.deployment.admin, _TURNS),
+        )
+        asked, faults = self._chaos_run.mocks.asked, []
         for one in self._stored:
             if any(turns[one.id, number] != 1 for number in range(one.turns)):
                 faults.append(f"{one.run} has {one.turns} turns, but not each of them once")
@@ -187,8 +196,8 @@ class Verdict:
                         f"{one.run} has {rows[one.id, turn]} rows for turn {turn}, asked {asked[one.run, turn]}"
                     )
         yield Figure(name="turns", value=turns.total())
-        yield Figure(name="ledger rows beyond them, of turns that were cut", value=rows.total() - turns.total())
-        yield _faulty("turns without their row, or rows without a question", faults)
+        yield Figure(name="additional usage records, of interrupted turns", value=rows.total() - turns.total())
+        yield _faulty("turns without a usage record, or records without a request", faults)
 
 
 def _faulty(name: str, faults: Sequence[str]) -> Figure:
@@ -200,17 +209,17 @@ def _each(runs: Sequence[Stored], judge: Callable[[Stored], Iterator[str]]) -> l
 
 
 def log_faults(one: Stored) -> Iterator[str]:
-    """Numbers without gap or duplicate, in the rows and in the events; what is to be told once is told once."""
+    """Yield faults of an event log: gaps, duplicates, repeated or missing events."""
     ends = [0, *(last + 1 for _, last, _ in one.batches)]
     if [first for first, _, _ in one.batches] != ends[:-1]:
         yield f"its batches are {[(first, last) for first, last, _ in one.batches]}"
     if [event["sequence_number"] for event in one.events] != list(range(ends[-1])):
         yield f"its events are {[event['sequence_number'] for event in one.events]}"
-    told = [event["type"] for event in one.events]
-    if [kind for kind in told if kind in _ONCE] != list(_ONCE) or tuple(told[:2]) != _ONCE[:2]:
-        yield f"it begins with {told[:4]}"
-    if [kind for kind in told if kind in _TERMINAL] != told[-1:] or not told:
-        yield f"it ends with {told[-3:]}"
+    types = [event["type"] for event in one.events]
+    if [kind for kind in types if kind in _ONCE] != list(_ONCE) or tuple(types[:2]) != _ONCE[:2]:
+        yield f"it begins with {types[:4]}"
+    if [kind for kind in types if kind in _TERMINAL] != types[-1:] or not types:
+        yield f"it ends with {types[-3:]}"
     for kind in ("response.output_item.added", "response.output_item.done"):
         places = [event["output_index"] for event in one.events if event["type"] == kind]
         if places != list(range(len(one.final["output"]))):
@@ -221,9 +230,9 @@ def _at(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _retrieved(play: Played, response_id: str) -> Mapping[str, Any]:
-    url = f"{play.stage.url}/v1/responses/{response_id}"
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {play.stage.key}"})
+def _retrieved(chaos_run: ChaosRun, response_id: str) -> Mapping[str, Any]:
+    url = f"{chaos_run.deployment.url}/v1/responses/{response_id}"
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {chaos_run.deployment.key}"})
     with urllib.request.urlopen(request, timeout=30) as answer:
         body: Mapping[str, Any] = json.load(answer)
     return body
