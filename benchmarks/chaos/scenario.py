@@ -126,7 +126,7 @@ class _Scenario:
                 self._followers.append(asyncio.create_task(self._follow(response_id)))
 
     async def _created(self, number: int) -> str:
-        # Without an answer, the run may exist nevertheless. Each attempt has another key, so that both can be distinguished.
+        # Without an answer, the run may exist nevertheless. Each attempt has another key to distinguish them.
         for attempt in itertools.count():
             run = f"run-{number}-{attempt}"
             try:
