@@ -366,7 +366,7 @@ class GuardrailDecision(models.Model):
     response_id = models.CharField(max_length=64, db_collation="C")
     stage = models.CharField(max_length=10, choices=[("input", "Input"), ("output", "Output")])
     checker = models.CharField(max_length=10, choices=Checker.choices)
-    verdict = models.CharField(
+    outcome = models.CharField(
         max_length=10,
         choices=[("passed", "Passed"), ("noted", "Noted"), ("blocked", "Blocked"), ("failed", "Check failed")],
     )
@@ -381,7 +381,7 @@ class GuardrailDecision(models.Model):
 
     @override
     def __str__(self) -> str:
-        return f"{self.stage} of {self.response_id}: {self.verdict}"
+        return f"{self.stage} of {self.response_id}: {self.outcome}"
 
 
 class UsageRecord(models.Model):

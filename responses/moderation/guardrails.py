@@ -67,7 +67,7 @@ class GuardrailCheck:
             return
         found = await self._decide("input", guard.input_checker, guard.input_action, texts, images)
         if found["blocked"]:
-            if found["verdict"] == "failed":
+            if found["outcome"] == "failed":
                 raise UpstreamError(found["message"])
             raise ContentFlagged(found["message"], param="input")
 
@@ -88,7 +88,7 @@ class GuardrailCheck:
         """Return the failure of a blocked output: it was refused, or could not be checked."""
         if not result["blocked"]:
             return None
-        if result["verdict"] == "failed":
+        if result["outcome"] == "failed":
             return Failure(code="server_error", message=result["message"])
         return Failure(code=ContentFlagged.default_code, message=result["message"], status=ContentFlagged.status)
 
@@ -105,24 +105,24 @@ class GuardrailCheck:
                 raise
             decision = _Decision(allows=False, reason=error.message if isinstance(error, ApiError) else "Interrupted.")
             # The team chooses what happens if the checker fails: `fails_open` lets the content pass.
-            verdict, blocked = "failed", blocks and not self.guard.fails_open
+            outcome, blocked = "failed", blocks and not self.guard.fails_open
             message = f"Your team's guardrail could not check the {stage}."
         else:
             blocked = blocks and not decision.allows
-            verdict = "passed" if decision.allows else "blocked" if blocked else "noted"
+            outcome = "passed" if decision.allows else "blocked" if blocked else "noted"
             named = f" for {', '.join(decision.categories)}" if decision.categories else ""
             message = f"The {stage} was blocked by your team's guardrail{named}."
         # Shielded: a client that leaves must not erase the decision.
-        await asyncio.shield(self._store(stage, checker, verdict, decision, blocked=blocked))
-        return {"blocked": blocked, "verdict": verdict, "message": message}
+        await asyncio.shield(self._store(stage, checker, outcome, decision, blocked=blocked))
+        return {"blocked": blocked, "outcome": outcome, "message": message}
 
-    async def _store(self, stage: str, checker: str, verdict: str, decision: _Decision, *, blocked: bool) -> None:
+    async def _store(self, stage: str, checker: str, outcome: str, decision: _Decision, *, blocked: bool) -> None:
         row = GuardrailDecision(
             team_id=self.account.team_id,
             response_id=self.account.object_id,
             stage=stage,
             checker=checker,
-            verdict=verdict,
+            outcome=outcome,
             blocked=blocked,
             categories=list(decision.categories),
             reason=decision.reason[:_MAX_REASON],

@@ -130,20 +130,20 @@ class OtherTables:
 
     def _decisions(self, stopped: Sequence[Response]) -> None:
         """Create decisions that blocked an output, and others that only flagged an input."""
-        made = [self._decision(row.pk, row.ended_at or self._at, stage="output", verdict="blocked") for row in stopped]
+        made = [self._decision(row.pk, row.ended_at or self._at, stage="output", outcome="blocked") for row in stopped]
         for _ in range(4):
-            made.append(self._decision(new_id("resp"), self._sometime(), stage="input", verdict="noted"))
+            made.append(self._decision(new_id("resp"), self._sometime(), stage="input", outcome="noted"))
         GuardrailDecision.objects.bulk_create(made)
 
-    def _decision(self, response_id: str, at: datetime, *, stage: str, verdict: str) -> GuardrailDecision:
+    def _decision(self, response_id: str, at: datetime, *, stage: str, outcome: str) -> GuardrailDecision:
         return GuardrailDecision(
             team_id=self._team_id,
             occurred_at=at,
             response_id=response_id,
             stage=stage,
             checker="model",
-            verdict=verdict,
-            blocked=verdict == "blocked",
+            outcome=outcome,
+            blocked=outcome == "blocked",
             categories=["violence"],
             reason="",
             request_id=new_id("req", at=at),

@@ -151,11 +151,11 @@ class GuardrailAdmin(WriteOnlySecrets, AuditedAdmin, TeamScoped):
 class GuardrailDecisionAdmin(LogAdmin, TeamScoped):
     """The log of guardrail decisions, newest first."""
 
-    list_display = ["time", "team_name", "response", "stage", "verdict_badge", "found", "checker"]
+    list_display = ["time", "team_name", "response", "stage", "outcome_badge", "found", "checker"]
     list_filter = [
         ("occurred_at", TimeFilter),
         ("team", AutocompleteSelectFilter),
-        exact("verdict", "verdict"),
+        exact("outcome", "outcome"),
         exact("response_id", "response ID"),
     ]
     list_prefetch = ("team",)
@@ -170,10 +170,10 @@ class GuardrailDecisionAdmin(LogAdmin, TeamScoped):
     fieldsets = [
         (
             None,
-            {"fields": ["time", "response", ("stage", "checker"), ("verdict_badge", "blocked"), "found", "request_id"]},
+            {"fields": ["time", "response", ("stage", "checker"), ("outcome_badge", "blocked"), "found", "request_id"]},
         )
     ]
-    readonly_fields = ["time", "response", "verdict_badge", "found"]
+    readonly_fields = ["time", "response", "outcome_badge", "found"]
 
     @display(description="Time")
     def time(self, row: GuardrailDecision) -> Any:
@@ -187,9 +187,9 @@ class GuardrailDecisionAdmin(LogAdmin, TeamScoped):
     def response(self, row: GuardrailDecision) -> SafeString:
         return copyable(row.response_id)
 
-    @display(description="Verdict")
-    def verdict_badge(self, row: GuardrailDecision) -> SafeString:
-        return tone(_TONES, row.verdict)
+    @display(description="Outcome")
+    def outcome_badge(self, row: GuardrailDecision) -> SafeString:
+        return tone(_TONES, row.outcome)
 
     @display(description="Result")
     def found(self, row: Any) -> SafeString | str:

@@ -88,7 +88,7 @@ def test_only_leads_of_the_team_may_change_a_guardrail(
 def test_decisions_are_listed_for_members_only(developer: Client, stranger: Client, caller: Caller) -> None:
     with scope.team(caller.team.pk):
         made = GuardrailDecision.objects.create(
-            team=caller.team, response_id="resp_1", stage="input", checker="hook", verdict="blocked", categories=["pii"]
+            team=caller.team, response_id="resp_1", stage="input", checker="hook", outcome="blocked", categories=["pii"]
         )
     assert "pii" in text(developer.get(DECISIONS))
     assert developer.get(f"{DECISIONS}{made.pk}/change/").status_code == 200
@@ -97,7 +97,7 @@ def test_decisions_are_listed_for_members_only(developer: Client, stranger: Clie
 
 def test_the_reason_of_a_decision_is_content(operator: Client, developer: Client, caller: Caller) -> None:
     with scope.team(caller.team.pk):
-        decision = {"stage": "input", "checker": "hook", "verdict": "blocked", "categories": ["pii"]}
+        decision = {"stage": "input", "checker": "hook", "outcome": "blocked", "categories": ["pii"]}
         GuardrailDecision.objects.create(team=caller.team, response_id="resp_1", reason="it names Ada", **decision)
     assert "names Ada" in text(developer.get(DECISIONS))
     page = text(operator.get(DECISIONS))

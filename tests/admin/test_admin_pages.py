@@ -81,7 +81,7 @@ def any_primary_key(model: type, caller: Caller) -> str:
         Connector.objects.get_or_create(name="pages", url="http://127.0.0.1:9/mcp")
         SearchEngine.objects.get_or_create(name="pages", base_url="http://127.0.0.1:9", enabled=False)
         Guardrail.objects.get_or_create(team=caller.team)
-        GuardrailDecision.objects.create(team=caller.team, response_id="resp_1", stage="input", verdict="passed")
+        GuardrailDecision.objects.create(team=caller.team, response_id="resp_1", stage="input", outcome="passed")
         Membership.objects.get_or_create(team=caller.team, user=User.objects.first())
         UsageRecord.objects.create(team=caller.team, object_id="resp_1", model="m", upstream_id="u", upstream_model="m")
         add_response(caller)

@@ -36,10 +36,10 @@ def guard(team: Team, **settings: Any) -> None:
 
 
 def decisions(api: Api) -> list[tuple[str, str, list[str]]]:
-    """Return stage, verdict and categories of the decisions, oldest first."""
+    """Return stage, outcome and categories of the decisions, oldest first."""
     with scope.team(api.caller.team.pk):
         rows = GuardrailDecision.objects.order_by("id")
-        return list(rows.values_list("stage", "verdict", "categories"))
+        return list(rows.values_list("stage", "outcome", "categories"))
 
 
 def test_content_that_passes_is_unchanged(reaching: Api, script: Script, hook: Hook) -> None:
@@ -105,7 +105,7 @@ def test_flagged_output_is_streamed_immediately_if_only_logged(reaching: Api, sc
     hook.then(BAD, BAD)
     response = reaching.create(model=script.say("The secret.").model, input="Hi")
     assert response["status"] == "completed"
-    assert [verdict for _, verdict, _ in decisions(reaching)] == ["noted", "noted"]
+    assert [outcome for _, outcome, _ in decisions(reaching)] == ["noted", "noted"]
 
 
 @pytest.mark.parametrize("answer", [(500, {}), (200, {"allow": "maybe"}), (302, FINE)])
@@ -123,7 +123,7 @@ def test_a_failed_check_passes_if_the_guardrail_fails_open(reaching: Api, script
     guard(reaching.caller.team, **sides, hook_url=hook.url, fails_open=True)
     hook.then({}, {})
     assert reaching.create(model=script.say("Hello.").model, input="Hi")["status"] == "completed"
-    assert [verdict for _, verdict, _ in decisions(reaching)] == ["failed", "failed"]
+    assert [outcome for _, outcome, _ in decisions(reaching)] == ["failed", "failed"]
 
 
 def test_a_hook_at_a_forbidden_address_is_never_called(api: Api, script: Script, hook: Hook) -> None:
