@@ -146,6 +146,7 @@ def _added(sums: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[str,
 
 
 def _value(query: UsageQuery, sums: Mapping[str, Any] | None) -> float | None:
+    # An empty bucket is zero for a sum, but a gap in the line of a ratio or percentile.
     if sums is None:
         return 0 if query.metric.kind is MetricKind.SUM else None
     return query.metric.value(query.source.name, sums)

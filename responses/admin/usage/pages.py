@@ -92,6 +92,7 @@ def _series(query: UsageQuery, report: UsageReport) -> list[Series]:
 
 
 def _tone(query: UsageQuery, group: UsageGroup, index: int) -> str:
+    # "Other" always has the same neutral colour.
     if group.key is None:
         return "other"
     if query.group.name == "status":
