@@ -7,7 +7,7 @@
     const NAMES = { reasoning: 'reasoning', message: 'assistant' };
 
     function start(root) {
-        const list = root.querySelector('[data-follow-items]'), status = root.querySelector('[data-follow-told]');
+        const list = root.querySelector('[data-follow-items]'), status = root.querySelector('[data-follow-status]');
         const items = new Map();
         let pause = 500, hasEnded = false;
 

@@ -171,7 +171,7 @@
             if (now !== announced && Date.now() - announcedAt > ANNOUNCE_MS) {
                 announced = now;
                 announcedAt = Date.now();
-                put(find('data-live-told'), now);
+                put(find('data-live-updated'), now);
             }
         }
 
@@ -249,8 +249,8 @@
                 if (answer.headers.get('Content-Type') === 'application/json') text = (await answer.json()).message;
             } catch { /* the default text says it */ }
             setTimeout(() => delete body.dataset.doing, 1000);
-            put(find('data-live-said'), text);
-            find('data-live-said').hidden = false;
+            put(find('data-live-message'), text);
+            find('data-live-message').hidden = false;
         }
 
         root.addEventListener('click', (event) => {

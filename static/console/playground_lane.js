@@ -217,7 +217,7 @@
                 const text = (item.content || []).map((part) => part.text || part.refusal || '').join('\n\n');
                 card.words.textContent = text;
                 if (text) this.host.markdown(text).then((nodes) => nodes && card.words.replaceChildren(...nodes));
-                if (text) card.words.classList.add('c-said');
+                if (text) card.words.classList.add('c-prose');
                 return;
             }
             if (item.type === 'reasoning') {

@@ -119,10 +119,10 @@
             const one = (name) => root.querySelector(`[data-${name}]`);
             Object.assign(this, {
                 root, slider: one('slider'), play: one('play'), speed: one('speed'), status: one('status'),
-                about: one('about'), raw: one('raw'), whole: one('whole'), log: new Log(root.dataset.url), output: new Output(one('said')),
+                about: one('about'), raw: one('raw'), whole: one('whole'), log: new Log(root.dataset.url), output: new Output(one('output')),
                 target: 0, clock: 0, isPlaying: false, before: 0,
             });
-            this.pane = one('said');
+            this.pane = one('output');
             this.slider.addEventListener('input', () => { this.pause(); this.go(Number(this.slider.value)); });
             this.play.addEventListener('click', () => (this.isPlaying ? this.pause() : this.start()));
             for (const button of root.querySelectorAll('[data-step]')) {

@@ -104,7 +104,7 @@ def test_a_background_run_updates_live_and_is_cancelled(
     expect(row.get_by_role("button", name="Turns and tool calls")).to_have_attribute("aria-expanded", "true")
     row.get_by_role("link", name="Cancel").click()
     visit.page.get_by_role("button", name="Cancel run").click()
-    expect(visit.page.locator("[data-live-said]")).to_have_text(f"{response_id} was cancelled.")
+    expect(visit.page.locator("[data-live-message]")).to_have_text(f"{response_id} was cancelled.")
     expect(row.locator('[data-cell="state"]')).to_have_text("cancelled")
     expect(row).to_have_count(0, timeout=10_000)
     assert reaching.retrieve(response_id)["status"] == "cancelled"

@@ -20,7 +20,7 @@ def response(caller: Caller) -> Response:
 
 def buttons(client: Client, response: Response) -> list[str]:
     """Return the names of the buttons in the head."""
-    head = text(client.get(page_url(response))).partition("c-head-deeds")[2].partition("<dl")[0]
+    head = text(client.get(page_url(response))).partition("c-head-actions")[2].partition("<dl")[0]
     return [name for name in BUTTONS if f"{name}<" in head]
 
 
