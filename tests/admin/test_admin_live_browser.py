@@ -67,7 +67,7 @@ def visit(browser: Browser, reaching_web: WebProcess, lead: Client) -> Iterator[
     context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": reaching_web.url}])
     visit = Visit(page=context.new_page(), url=reaching_web.url)
     visit.page.on("pageerror", lambda error: visit.complaints.append(str(error)))
-    visit.page.on("console", lambda said: visit.complaints.append(said.text) if said.type == "error" else None)
+    visit.page.on("console", lambda entry: visit.complaints.append(entry.text) if entry.type == "error" else None)
     yield visit
     context.close()
     assert visit.complaints == []

@@ -7,7 +7,7 @@ import pytest
 
 from kernel.crypto import content_cipher
 from tests.support.api import Api, error, ok
-from tests.support.conversations import begin, ids, items, said, words
+from tests.support.conversations import begin, ids, items, user_message, words
 from tests.support.items import FUNCTION, PIXEL, SAMPLES
 from tests.support.upstream import Script
 
@@ -50,21 +50,21 @@ def test_every_type_of_item_is_accepted(api: Api, name: str) -> None:
 
 
 def test_items_dumped_by_the_sdk_with_nulls_are_accepted(api: Api) -> None:
-    item = said("Hi", phase=None, later=None)
+    item = user_message("Hi", phase=None, later=None)
     assert words(api, ok(api.post("/conversations", {"items": [item]}))["id"]) == ["Hi"]
 
 
 def test_output_items_keep_their_ids(api: Api, script: Script) -> None:
     script.say("So it is.")
     output = api.create(model=script.model, input="Well?")["output"]
-    created = ok(api.post("/conversations", {"items": [said("Well?"), *output]}))
+    created = ok(api.post("/conversations", {"items": [user_message("Well?"), *output]}))
     assert items(api, created["id"])[1:] == output
 
 
 def test_a_reference_adds_the_item_of_a_response(api: Api, script: Script) -> None:
     script.say("So it is.")
     output = api.create(model=script.model, input="Well?")["output"]
-    created = ok(api.post("/conversations", {"items": [{"id": output[0]["id"]}, said("Why?")]}))
+    created = ok(api.post("/conversations", {"items": [{"id": output[0]["id"]}, user_message("Why?")]}))
     assert items(api, created["id"])[0] == output[0]
 
 
@@ -77,13 +77,13 @@ def test_a_reference_to_another_teams_item_is_not_found(api: Api, outsider: Api)
 
 
 def test_duplicate_items_are_rejected(api: Api) -> None:
-    twice = [said("Hi", id="msg_1"), said("Ho", id="msg_1")]
+    twice = [user_message("Hi", id="msg_1"), user_message("Ho", id="msg_1")]
     assert rejection(api, {"items": twice}) == (400, "items", None)
 
 
 def test_more_than_20_initial_items_are_rejected(api: Api) -> None:
     assert len(items(api, begin(api, *map(str, range(20))))) == 20
-    many = [said("Hi")] * 21
+    many = [user_message("Hi")] * 21
     assert rejection(api, {"items": many}) == (400, "items", "array_above_max_length")
 
 
@@ -117,7 +117,7 @@ def test_an_invalid_body_is_rejected_with_param_and_code(api: Api, body: Any, pa
     ],
 )
 def test_items_that_no_response_could_read_are_rejected(api: Api, item: dict[str, Any], param: str) -> None:
-    status, at, _ = rejection(api, {"items": [said("Hi"), item]})
+    status, at, _ = rejection(api, {"items": [user_message("Hi"), item]})
     assert (status, at) == (400, param)
 
 
@@ -134,7 +134,7 @@ def test_another_teams_encrypted_content_is_rejected(api: Api, outsider: Api) ->
 
 
 def test_a_rejected_request_stores_nothing(api: Api) -> None:
-    rejection(api, {"items": [said("Hi"), {"type": "item_reference", "id": "msg_unknown"}]})
+    rejection(api, {"items": [user_message("Hi"), {"type": "item_reference", "id": "msg_unknown"}]})
     assert ok(api.get("/conversations"))["data"] == []
 
 

@@ -8,7 +8,7 @@ from conversations.models import Item, Placement
 from tenants import scope
 from tenants.models import AuditEvent
 from tests.support.api import Api, MakeApi, error, ok
-from tests.support.conversations import begin, ids, items, said, words
+from tests.support.conversations import begin, ids, items, user_message, words
 from tests.support.upstream import Script
 
 
@@ -40,7 +40,7 @@ def test_the_deletion_is_confirmed(api: Api) -> None:
 def test_a_deleted_conversation_is_not_found(api: Api, method: str, path: str) -> None:
     mine = begin(api, "Hi")
     ok(api.delete(f"/conversations/{mine}"))
-    bodies: dict[str, dict[str, Any]] = {"": {"metadata": {}}, "/items": {"items": [said("Hi")]}}
+    bodies: dict[str, dict[str, Any]] = {"": {"metadata": {}}, "/items": {"items": [user_message("Hi")]}}
     later = api.request(method, f"/conversations/{mine}{path}", json=bodies.get(path, {}) if method == "POST" else None)
     assert error(later) == (404, None, None)
     assert mine in later.json()["error"]["message"]

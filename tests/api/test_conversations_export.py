@@ -35,8 +35,8 @@ def test_the_export_is_a_json_lines_download(api: Api) -> None:
 def test_a_long_conversation_is_exported_completely_and_in_order(api: Api) -> None:
     mine = begin(api, *map(str, range(250)))
     ok(api.delete(f"/conversations/{mine}/items/{ids(api, mine)[99]}"))
-    said = [line["content"][0]["text"] for line in export(api, mine)]  # type: ignore[index]
-    assert said == [str(number) for number in range(250) if number != 99]
+    texts = [line["content"][0]["text"] for line in export(api, mine)]  # type: ignore[index]
+    assert texts == [str(number) for number in range(250) if number != 99]
 
 
 def test_an_empty_conversation_has_no_lines(api: Api) -> None:

@@ -88,8 +88,8 @@ class ExpectedState:
 
     def _continue(self, one: str, kind: str) -> None:
         before = self.lists[one]
-        response, said = self._ask(before, kind, conversation=one)
-        self.lists[one] = [*before, *said]
+        response, answer_items = self._ask(before, kind, conversation=one)
+        self.lists[one] = [*before, *answer_items]
         assert response["conversation"] == {"id": one}
 
     def _chain(self, which: int) -> None:
@@ -97,8 +97,8 @@ class ExpectedState:
         before = names[which % len(names)] if names and which % 3 else None
         follows = {"previous_response_id": before} if before else {}
         expected = self.chains[before] if before else []
-        response, said = self._ask(expected, "stream" if which % 2 else "respond", **follows)
-        self.chains[response["id"]] = [*expected, *said]
+        response, answer_items = self._ask(expected, "stream" if which % 2 else "respond", **follows)
+        self.chains[response["id"]] = [*expected, *answer_items]
         self.followed |= {before} if before else set()
 
     def _delete_response(self, which: int) -> None:

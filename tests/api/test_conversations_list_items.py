@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.api import Api, MakeApi, error, ok
-from tests.support.conversations import add, begin, ids, items, said, words
+from tests.support.conversations import add, begin, ids, items, user_message, words
 
 
 def page(api: Api, conversation_id: str, **query: Any) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def test_a_deleted_item_remains_a_valid_cursor(api: Api, order: str, rest: list[
     ok(api.delete(f"/conversations/{name}/items/{deleted}"))
     add(api, name, "d") if order == "asc" else None
     assert words(api, name, order=order, after=deleted) == rest
-    ok(api.post(f"/conversations/{name}/items", {"items": [said("b", id=deleted)]}))
+    ok(api.post(f"/conversations/{name}/items", {"items": [user_message("b", id=deleted)]}))
     assert words(api, name, after=deleted) == []
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.api import Api, error, ok
-from tests.support.conversations import begin, ids, items, said
+from tests.support.conversations import begin, ids, items, user_message
 from tests.support.items import SAMPLES
 
 SHOWN_BY_REQUEST = {
@@ -28,7 +28,9 @@ def test_fields_are_included_on_request(api: Api, name: str) -> None:
 
 
 def test_a_shared_id_refers_to_the_item_of_each_conversation(api: Api) -> None:
-    one, two = (ok(api.post("/conversations", {"items": [said(text, id="msg_1")]}))["id"] for text in ("one", "two"))
+    one, two = (
+        ok(api.post("/conversations", {"items": [user_message(text, id="msg_1")]}))["id"] for text in ("one", "two")
+    )
     texts = [ok(api.get(f"/conversations/{mine}/items/msg_1"))["content"][0]["text"] for mine in (one, two)]
     assert texts == ["one", "two"]
 

@@ -99,9 +99,9 @@ def test_it_takes_its_own_output_back_unchanged(api: Api, script: Script) -> Non
     second = api.create(model=script.model, input=history)
     assert [item["type"] for item in first["output"]] == ["reasoning", "message", "function_call"]
     assert api.input_items(second["id"])[1:4] == first["output"]
-    said = {"role": "assistant", "content": "Look:", "tool_calls": [tool_call("look")]}
+    assistant = {"role": "assistant", "content": "Look:", "tool_calls": [tool_call("look")]}
     answered = {"role": "tool", "tool_call_id": "call_look", "content": "a cat"}
-    assert script.messages[1] == [{"role": "user", "content": "Hi"}, said, answered]
+    assert script.messages[1] == [{"role": "user", "content": "Hi"}, assistant, answered]
 
 
 def test_it_takes_output_items_with_every_null_of_the_sdk(api: Api, script: Script) -> None:

@@ -77,7 +77,9 @@ def test_pages_have_no_errors_or_overflow_at_any_width(
             if status != 200:
                 # The crawl tests permissions. Here only server errors count.
                 problems += [f"{url}: {status}"] if status >= 500 else []
-                visit.complaints = [said for said in visit.complaints if "Failed to load resource" not in said]
+                visit.complaints = [
+                    complaint for complaint in visit.complaints if "Failed to load resource" not in complaint
+                ]
                 continue
             opened += 1
             problems += defects(visit, url, widths=WIDTHS)

@@ -5,14 +5,14 @@ from typing import Any
 from tests.support.api import Api, ok
 
 
-def said(text: str, **more: Any) -> dict[str, Any]:
+def user_message(text: str, **more: Any) -> dict[str, Any]:
     """Return a user message."""
     return {"role": "user", "content": text, **more}
 
 
 def begin(api: Api, *texts: str, **metadata: str) -> str:
     """Create a conversation with a user message per text and return its id."""
-    made = ok(api.post("/conversations", {"items": [said(text) for text in texts[:20]], "metadata": metadata}))
+    made = ok(api.post("/conversations", {"items": [user_message(text) for text in texts[:20]], "metadata": metadata}))
     conversation_id: str = made["id"]
     for start in range(20, len(texts), 20):
         add(api, conversation_id, *texts[start : start + 20])
@@ -21,7 +21,7 @@ def begin(api: Api, *texts: str, **metadata: str) -> str:
 
 def add(api: Api, conversation_id: str, *texts: str) -> list[str]:
     """Add a user message per text and return the ids of the items."""
-    made = ok(api.post(f"/conversations/{conversation_id}/items", {"items": [said(text) for text in texts]}))
+    made = ok(api.post(f"/conversations/{conversation_id}/items", {"items": [user_message(text) for text in texts]}))
     return [item["id"] for item in made["data"]]
 
 

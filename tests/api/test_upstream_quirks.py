@@ -188,16 +188,16 @@ def test_a_message_opens_with_its_first_text_and_closes_in_order(ask: Ask) -> No
 
 def test_text_around_tool_calls_becomes_separate_messages(ask: Ask) -> None:
     first, second = call(0, "look"), call(1, "listen")
-    said = [chunk(content=word) for word in ("before", "between", "after")]
-    response = ask(said[0], first, said[1], second, said[2], STOP, tools=TOOLS)
+    text = [chunk(content=word) for word in ("before", "between", "after")]
+    response = ask(text[0], first, text[1], second, text[2], STOP, tools=TOOLS)
     assert item_types(response) == ["message", "function_call"] * 2 + ["message"]
     assert message_texts(response) == ["before", "between", "after"]
 
 
 def test_whitespace_after_reasoning_is_equal_in_deltas_and_final_text(ask: Ask) -> None:
     events = ask.events(chunk(reasoning_content="Hm."), chunk(content="\n\n"), chunk(content="Hi"), STOP)
-    said = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
-    assert message_texts(events[-1]["response"]) == [said] == ["\n\nHi"]
+    text = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+    assert message_texts(events[-1]["response"]) == [text] == ["\n\nHi"]
 
 
 def test_citations_become_text_annotations(ask: Ask) -> None:
@@ -234,11 +234,11 @@ def test_text_and_a_refusal_are_two_parts_of_one_message(ask: Ask) -> None:
     assert message["content"][1]["refusal"] == "I won't."
 
 
-@pytest.mark.parametrize("said", ["Well", ""])
-def test_a_content_filter_leaves_the_response_incomplete(ask: Ask, said: str) -> None:
-    response = ask(chunk(content=said), chunk(finish="content_filter"))
+@pytest.mark.parametrize("text", ["Well", ""])
+def test_a_content_filter_leaves_the_response_incomplete(ask: Ask, text: str) -> None:
+    response = ask(chunk(content=text), chunk(finish="content_filter"))
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "content_filter"})
-    assert message_texts(response) == [said][: bool(said)]
+    assert message_texts(response) == [text][: bool(text)]
 
 
 # -- tool calls --------------------------------------------------------------------------------------------------------
