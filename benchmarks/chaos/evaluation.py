@@ -17,7 +17,7 @@ from benchmarks.chaos.mock_servers import CALLS, LABEL, STEPS, WRITE, result_of,
 from benchmarks.chaos.scenario import ChaosRun
 
 Event = dict[str, Any]
-_CUT = f"The call of '{LABEL}__{WRITE}' was interrupted, and it is not known to be repeatable."
+_CUT = f"The call of '{LABEL}__{WRITE}' was interrupted, and its tool is not known to be repeatable."
 _ONCE = ("response.created", "response.queued", "response.in_progress")
 _TERMINAL = {"response.completed", "response.failed"}
 _SHOWN = 5
