@@ -15,7 +15,7 @@ from kernel.pagination import Order, Page, PageRequest, keyset
 from responses.chat.requests import ChatRequest
 from responses.engine.chat.converter import Chunk
 from responses.models import ChatCompletion
-from responses.runs.ledger import RequestInfo, RoutedCall
+from responses.runs.usage_records import RequestInfo, RoutedCall
 from tenants.audit import audit
 from tenants.principal import Principal
 

@@ -44,10 +44,10 @@ from responses.requests.parameters import (
 )
 from responses.runs import conversation_lock
 from responses.runs.identity import RunIdentity
-from responses.runs.ledger import RequestInfo
 from responses.runs.recorder import Recorder, RecorderState, item_rows, preview
 from responses.runs.runner import PROCESS, LiveRun, lease_until
 from responses.runs.store import CallUpdate, Change, PredecessorGuard, writer
+from responses.runs.usage_records import RequestInfo
 from responses.schema import CreateResponse
 from responses.tools.registry import create_tools
 from tenants import directory, scope

@@ -21,7 +21,7 @@ from responses.engine.compaction.token_estimate import tokens
 from responses.engine.turn import Usage
 from responses.providers.chat_completions import decode
 from responses.providers.clients import UpstreamFailed, post, read_bytes
-from responses.runs.ledger import RequestInfo, RoutedCall
+from responses.runs.usage_records import RequestInfo, RoutedCall
 from tenants import directory
 from tenants.directory import Route
 from tenants.models import Scope

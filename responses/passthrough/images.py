@@ -21,7 +21,7 @@ from responses.engine.compaction.token_estimate import tokens
 from responses.engine.turn import Usage
 from responses.providers.chat_completions import EventStreamDecoder, decode
 from responses.providers.clients import Form, UpstreamFailed, post, read_bytes
-from responses.runs.ledger import RequestInfo, RoutedCall
+from responses.runs.usage_records import RequestInfo, RoutedCall
 from responses.vectors.embedding import UsageAccount
 from tenants import directory
 from tenants.directory import Route

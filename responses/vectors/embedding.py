@@ -15,7 +15,7 @@ from responses.engine.turn import Usage
 from responses.models.vector_stores import VectorStore
 from responses.providers.chat_completions import decode
 from responses.providers.clients import UpstreamFailed, post, read_bytes
-from responses.runs.ledger import RoutedCall
+from responses.runs.usage_records import RoutedCall
 from tenants import directory
 from tenants.models import Team
 from tenants.principal import Principal

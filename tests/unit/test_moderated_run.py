@@ -11,7 +11,7 @@ from responses.engine.events.types import Body
 from responses.engine.state import RunState
 from responses.moderation.checks import ModerationCheck, ModerationResult
 from responses.moderation.run import ModeratedRun
-from responses.runs.ledger import RequestInfo
+from responses.runs.usage_records import RequestInfo
 from responses.schema.options import ModerationMode, ModerationParam, ModerationPolicy
 from tenants.principal import Principal
 from tests.support.chunks import Chunk, calls, chunk, text
