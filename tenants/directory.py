@@ -201,12 +201,12 @@ def _find_connector(team_id: str, name: str) -> McpServer | None:
     return McpServer(url=found.url, authorization=found.authorization) if found else None
 
 
-def _find_search(team_id: str) -> SearchEngineSettings | None:
+def _find_search_engine(team_id: str) -> SearchEngineSettings | None:
     visible = Q(teams__isnull=True) | Q(teams=team_id)
     # Not `scope.team`, for the same reason as in `_find_route`.
     with scope.every_team():
         found = SearchEngine.objects.filter(visible, enabled=True).annotate(for_team=Q(teams=team_id))
-        # The team's own engine before shared ones, and those before the one of the server's configuration.
+        # The team's own engine before shared ones; the server's configuration is the last resort.
         best = max(found.order_by("-created_at"), key=lambda one: bool(one.for_team), default=None)
     if best is not None:
         return SearchEngineSettings(kind=best.kind, base_url=best.base_url, api_key=best.api_key)
@@ -221,7 +221,7 @@ def _find_image_model(team_id: str) -> str:
     return own or settings.IMAGE_MODEL
 
 
-def _find_guard(team_id: str) -> GuardrailSettings | None:
+def _find_guardrail(team_id: str) -> GuardrailSettings | None:
     with scope.every_team():
         found = Guardrail.objects.filter(pk=team_id).first()
     if found is None:
@@ -245,9 +245,9 @@ _keys = CachedLookup(_find_key)
 _keys_by_id = CachedLookup(_find_key_by_id)
 _routes = CachedLookup(_find_route)
 _connectors = CachedLookup(_find_connector)
-_search_engines = CachedLookup(_find_search)
+_search_engines = CachedLookup(_find_search_engine)
 _image_models = CachedLookup(_find_image_model)
-_guardrails = CachedLookup(_find_guard)
+_guardrails = CachedLookup(_find_guardrail)
 
 
 def principal(bearer: str) -> Principal:
@@ -256,7 +256,7 @@ def principal(bearer: str) -> Principal:
     Raises `Unauthorized` for unknown, revoked, disabled and expired keys, and `Forbidden` for suspended teams and
     addresses from which the key may not be used.
     """
-    secret = _known(_keys.get(keyed_digest(bearer)))
+    secret = _require_key(_keys.get(keyed_digest(bearer)))
     caller = _check_secret(secret)
     if _touch_is_due(secret):
         _touch(secret)
@@ -265,7 +265,7 @@ def principal(bearer: str) -> Principal:
 
 async def aprincipal(bearer: str) -> Principal:
     """Like `principal`, for the event loop."""
-    secret = _known(await _keys.aget(keyed_digest(bearer)))
+    secret = _require_key(await _keys.aget(keyed_digest(bearer)))
     caller = _check_secret(secret)
     if _touch_is_due(secret):
         await in_db_thread(lambda: _touch(secret))
@@ -274,7 +274,7 @@ async def aprincipal(bearer: str) -> Principal:
 
 async def aprincipal_by_id(key_id: str) -> Principal:
     """Return the principal of a key for deferred work. Raises `Unauthorized` if the key would be refused now."""
-    return _check_key(_known(await _keys_by_id.aget(key_id)))
+    return _check_key(_require_key(await _keys_by_id.aget(key_id)))
 
 
 async def aroute(caller: Principal, model: str) -> Route:
@@ -318,8 +318,8 @@ def guardrails(team_id: str) -> GuardrailSettings | None:
 def principal_of_run(key_id: str) -> Principal:
     """Return the principal of the key that created a background response.
 
-    Raises `Unauthorized` for a key that was revoked since then. A key that has only expired remains good for requests
-    made before.
+    Raises `Unauthorized` for a key that was revoked since then. A key that has only expired remains valid for requests
+    that it made before.
     """
     with scope.every_team():
         key = ApiKey.objects.select_related("team").get(pk=key_id)
@@ -358,7 +358,7 @@ def list_models(caller: Principal) -> list[dict[str, Any]]:
     ]
 
 
-def _known(found: Found | None) -> Found:
+def _require_key(found: Found | None) -> Found:
     if found is None:
         raise Unauthorized("Incorrect API key provided.")
     return found

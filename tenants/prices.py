@@ -65,7 +65,7 @@ class Prices:
 UNKNOWN = Prices()
 
 
-def added(one: Decimal | None, other: Decimal | None) -> Decimal | None:
+def sum_costs(one: Decimal | None, other: Decimal | None) -> Decimal | None:
     """Return the sum of two costs. An unknown cost counts as zero; the sum of two unknown costs is unknown."""
     if one is None or other is None:
         return other if one is None else one

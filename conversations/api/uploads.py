@@ -50,7 +50,7 @@ class CancelUpload(Wire):
     """An empty body: cancelling takes no parameters."""
 
 
-def brings_part(scope: AsgiScope) -> bool:
+def is_part_upload(scope: AsgiScope) -> bool:
     """Return true for requests that upload a part, whose body is spooled to disk instead of read into memory."""
     return scope["method"] == "POST" and _PARTS.fullmatch(scope["path"]) is not None
 

@@ -1,7 +1,7 @@
 """Files of teams: create, read, list, delete and sweep.
 
 Contents are in Django's storage `files`, rows in the database, and no transaction spans both. A row therefore records
-first what is about to happen to its content, and `sweep_files` completes what a dead process left unfinished.
+first what is about to happen to its content, and `sweep_files` completes the work of a process that died.
 """
 
 import asyncio

@@ -18,7 +18,7 @@ from channels.security.websocket import AllowedHostsOriginValidator, WebsocketDe
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 
-from conversations.api.uploads import brings_part
+from conversations.api.uploads import is_part_upload
 from kernel.asgi import ApiHandler, ApiShell, App, Receive, Scope, Send, header, with_request_id
 from responses.admin.live.follow import FollowSocket
 from responses.admin.live.socket import LiveSocket
@@ -64,7 +64,7 @@ def _wants_stream(body: bytes) -> bool:
 
 def is_upload(scope: Scope) -> bool:
     """Return true for requests that upload a file; their bodies are written to disk instead of memory."""
-    return (scope["method"], scope["path"]) == ("POST", "/v1/files") or brings_part(scope)
+    return (scope["method"], scope["path"]) == ("POST", "/v1/files") or is_part_upload(scope)
 
 
 async def _admit(scope: Scope) -> None:

@@ -1,4 +1,4 @@
-"""All API errors: the only place that defines statuses and codes. `kernel.http` renders them.
+"""All API errors with their statuses and default codes. `kernel.http` renders them.
 
     ApiError
     ├── BadRequest 400                    invalid_request_error
@@ -34,8 +34,8 @@
     │   ├── EgressRefused                 url_not_allowed
     │   └── EgressFailed                  url_not_fetched
     ├── McpServerUnauthorized 401         http_error: an MCP server of the request rejected its credentials
-    ├── Unauthorized 401                  missing key, invalid_api_key, api_key_revoked, api_key_expired
-    ├── Forbidden 403                     insufficient_scope
+    ├── Unauthorized 401                  invalid_api_key, api_key_revoked, api_key_expired, api_key_disabled
+    ├── Forbidden 403                     insufficient_scope, team_suspended, ip_not_allowed, …
     ├── NotFound 404                      unknown ids, those of other teams, unknown URLs
     ├── MethodNotAllowed 405
     ├── Conflict 409                      the object's state does not allow the operation

@@ -75,7 +75,7 @@ def _running_environment(root: Path) -> dict[str, str]:
     try:
         running = state.read_environment(state=here)
     except LaunchError:
-        # The instance belongs to another user, which does not matter: this command has a database of its own.
+        # The instance belongs to another user, which does not matter: this command uses its own database.
         return {}
     # The owner role of the instance's database must not be used for the database that the caller named.
     running.pop("DATABASE_OWNER_URL", None)

@@ -1,4 +1,4 @@
-"""Writes: containers are created, used and deleted. The sandbox service runs them; rows record what is known of
+"""Writes: containers are created, used and deleted. The sandbox service runs them; rows record the known state of
 them."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence

@@ -1,4 +1,4 @@
-"""The run loop: call the model, run the tools that it asks for, repeat until the response is finished.
+"""The run loop: call the model, run the tools that it calls, and repeat until the response is finished.
 
 The loop only yields steps. Its consumer decides whether they become a JSON body, a stream or database rows, so blocking
 requests, streams and background workers run the same code.
@@ -65,7 +65,7 @@ class Run:
     async def steps(self) -> AsyncGenerator[Step, None]:
         """Yield the steps of the run up to `RunEnded`.
 
-        The iteration may be stopped at any point; call `interrupt` afterwards to close what is open.
+        The iteration may be stopped at any point; call `interrupt` afterwards to close open items.
         """
         try:
             for first in self._start():

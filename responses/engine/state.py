@@ -178,7 +178,7 @@ class RunState:
 
     def context_items(self) -> list[StoredItem]:
         """Return the output so far as the model reads it in the next turn."""
-        # Refused calls and tool images have no output item of their own, so they are merged in by position.
+        # Refused calls and tool images are not output items, so they are merged in by position.
         items: list[StoredItem] = []
         for position, item in enumerate(self.output):
             if self.insertions:

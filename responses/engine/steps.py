@@ -49,7 +49,7 @@ class TurnRecord:
 
 
 CallState = Literal["pending", "waiting", "asked", "refused"]
-"""Run by the server; run by the client; awaiting approval; not run."""
+"""`pending`: run by the server; `waiting`: run by the client; `asked`: awaits approval; `refused`: not run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

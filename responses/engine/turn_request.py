@@ -1,4 +1,4 @@
-"""Builds the request of a turn: conversation so far, current tools, and instructions for what the model lacks."""
+"""Builds the request of a turn: conversation, current tools, and instructions that replace missing abilities."""
 
 from collections.abc import Sequence
 from dataclasses import replace

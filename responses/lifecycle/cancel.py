@@ -1,6 +1,6 @@
 """End runs from outside: cancel, fail or requeue them.
 
-Ending a run writes its terminal state; it is not a flag that the run might see too late. The run and the caller race to
+Ending a run writes its terminal state directly. A flag could be noticed too late. The run and the caller race to
 write, and the first to commit wins. The process that executes the run is notified afterwards: it stops writing and
 closes its upstream connection.
 """
@@ -27,7 +27,7 @@ from tenants import scope
 from tenants.audit import audit
 from tenants.principal import Principal
 
-_GIVEN_UP = Failure(
+_ENDED_BY_OPERATOR = Failure(
     code="server_error",
     message="This response was ended by an operator. The output contains what was finished before.",
 )
@@ -57,7 +57,9 @@ def cancel_run(*, team_id: str, actor: str, response_id: str, request: RequestIn
 
 def fail_run(*, team_id: str, actor: str, response_id: str, request: RequestInfo) -> bool:
     """End a run as `failed` on the request of an operator. Return False if it has ended already."""
-    return _end(team_id, response_id, failed(_GIVEN_UP), actor=actor, action="response.failed", request=request)
+    return _end(
+        team_id, response_id, failed(_ENDED_BY_OPERATOR), actor=actor, action="response.failed", request=request
+    )
 
 
 def requeue_run(*, team_id: str, actor: str, response_id: str, request: RequestInfo) -> bool:
@@ -97,9 +99,9 @@ def _end(team_id: str, response_id: str, ending: Ending, *, actor: str, action: 
         running.update(lease_token=F("lease_token") + 1)
         resumed = resume.load(response_id=response_id)
         _, change = resumed.recorder.plan(resumed.run.end_idle(ending))
-        (lost,) = store.apply([change])
-        if lost is not None:
-            raise lost
+        (error,) = store.apply([change])
+        if error is not None:
+            raise error
         audit(team_id=team_id, actor=actor, action=action, target=response_id, request_id=request.request_id)
         _notify_on_commit(response_id, row["lease_owner"])
     return True

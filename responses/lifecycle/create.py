@@ -58,7 +58,7 @@ from tenants.principal import Principal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedRun:
-    """A started run, with what its WebSocket connection needs to continue from it."""
+    """A started run, with the state that its WebSocket connection needs to continue from it."""
 
     run: LiveRun
     context: RequestContext
@@ -89,7 +89,7 @@ class StartedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PlannedResponse:
-    """A checked response that is not stored yet: the change that stores it, and what its run needs."""
+    """A validated response that is not stored yet: the change that stores it, and the parts of its run."""
 
     identity: RunIdentity
     recorder: Recorder
@@ -112,9 +112,9 @@ class _WarmUp(Run):
 
 
 async def create_response(*, principal: Principal, body: CreateResponse, mode: Mode, request: RequestInfo) -> LiveRun:
-    """Store a response with its first events and start its run, which the caller reads.
+    """Store a response with its first events and start its run. The caller reads the run.
 
-    Raises the API error of anything that is wrong with the request.
+    Raises an API error if the request is invalid or not permitted.
     """
     return (await start_response(principal=principal, body=body, mode=mode, request=request)).run
 
@@ -147,7 +147,7 @@ async def start_response(
 async def queue_response(*, principal: Principal, body: CreateResponse, mode: Mode, request: RequestInfo) -> Body:
     """Store a background response for the next free worker and return its body with the status `queued`.
 
-    Raises the API error of anything that is wrong with the request.
+    Raises an API error if the request is invalid or not permitted.
     """
     response_id = new_id("resp")
     async with conversation_runs.release_on_failure(principal=principal, body=body, response_id=response_id):
@@ -186,7 +186,12 @@ async def _plan(
     capabilities.check_length(run_context)
     _add_input_messages(body, run_context)
     checks = await guardrails.start_checks(
-        principal=principal, request=request, body=body, context=context, content=attachments, response_id=response_id
+        principal=principal,
+        request=request,
+        body=body,
+        context=context,
+        attachments=attachments,
+        response_id=response_id,
     )
     options |= checks.stored_options() if checks is not None else {}
     tools = await create_tools(
@@ -421,7 +426,7 @@ def delete_response(*, actor: str, response: Response, request: RequestInfo, rea
     """Delete a response with its turns, tool calls and events, and the items that have no other placement.
 
     Its successors are linked to its predecessor. Items that were appended to a conversation stay there. The audit log
-    names the `actor` and the `reason`, if there is one.
+    records the `actor`, and the `reason` if there is one.
     """
     # A background run is cancelled first, so that its followers and webhooks receive its end. A foreground run needs no
     # cancelling: its next commit finds no row, and it stops.

@@ -1,7 +1,7 @@
-"""The queue of background responses: workers claim the next ones from the database, fairly between teams.
+"""The queue of background responses: workers claim the next ones from the database, with a fair share for each team.
 
 A response can be claimed if it runs in the background, has not ended, and has no valid lease. Claiming increments the
-lease token (a fencing token), so that a previous worker that is still alive cannot write any more.
+lease token (a fencing token), so that a previous worker that is still alive can no longer write.
 """
 
 from collections.abc import Collection, Mapping
@@ -62,7 +62,7 @@ SET lease_owner = %(owner)s, lease_token = lease_token + 1, lease_until = %(unti
 FROM chosen
 WHERE response.id = chosen.id
 RETURNING response.id, response.team_id, response.lease_token
-"""  # noqa: S608 - constants of ours
+"""  # noqa: S608 - constants only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ def claim(*, capacity: WorkerCapacity, held: Mapping[str, int], mine: Collection
 def release(response_ids: Collection[str]) -> int:
     """Release claimed responses for other workers, and return the number of those that had not ended.
 
-    The attempt is given back as well: a shutdown says nothing about the response.
+    The attempt does not count: a shutdown is not the fault of the response.
     """
     with scope.every_team():
         mine = Response.objects.filter(pk__in=response_ids, lease_owner=PROCESS, status__in=RUNNING)

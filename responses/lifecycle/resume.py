@@ -111,17 +111,17 @@ def _state(response: Response, fold: Fold) -> RunState:
     committed = {item.body["id"] for item in output}
     calls = _calls(response)
     discarded = _discarded(response)
-    passes = _passes(response)
+    passes = _compaction_passes(response)
     last = discarded.get(response.turns - 1)
     # Items that are in the log but that no step has committed belong to the interrupted turn. They stay in the output,
     # because followers have received them, but no model reads them again.
-    loose = [fragment for fragment in fold.fragments if fragment.body["id"] not in committed]
+    uncommitted = [fragment for fragment in fold.fragments if fragment.body["id"] not in committed]
     return RunState(
         turn=response.turns,
         output=output,
         pending=_pending(calls),
-        fragments=loose,
-        insertions=_asides(calls),
+        fragments=uncommitted,
+        insertions=_insertions(calls),
         discarded=len(discarded),
         rejected=last if last and last.defect is not None else None,
         input_too_long=any(turn.defect is None for turn in discarded.values()),
@@ -146,7 +146,7 @@ def _discarded(response: Response) -> dict[int, DiscardedTurn]:
     return {turn.number: DiscardedTurn(**turn.discarded) for turn in turns if turn.discarded}
 
 
-def _passes(response: Response) -> list[Turn]:
+def _compaction_passes(response: Response) -> list[Turn]:
     # A failed turn ends its run, except if it was a compaction pass. So in a resumed run every failed turn was one.
     return list(Turn.objects.filter(response=response, state__in=("compacted", "failed")))
 
@@ -169,18 +169,18 @@ def _pending(rows: Iterable[ToolCall]) -> list[PendingCall]:
     ]
 
 
-def _asides(rows: Iterable[ToolCall]) -> list[ContextInsertion]:
-    """Return what the model reads in addition to the output: errors of refused calls, and images from tools."""
-    asides = []
+def _insertions(rows: Iterable[ToolCall]) -> list[ContextInsertion]:
+    """Return the context insertions of earlier turns: errors of refused calls, and images from tools."""
+    insertions = []
     for row in rows:
         match row.status, row.result:
             case "refused", {"after": after}:
                 call = _call(row)
-                words = {"call_id": call.call_id, "name": call.name, "arguments": call.arguments}
-                asides.append(call_with_output(after=after, output=row.output or "", **words))
+                fields = {"call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+                insertions.append(call_with_output(after=after, output=row.output or "", **fields))
             case "completed" | "failed", {"after": after, "parts": parts}:
-                asides.append(user_parts(after=after, parts=parts))
-    return asides
+                insertions.append(user_parts(after=after, parts=parts))
+    return insertions
 
 
 def _call(row: ToolCall) -> Call:

@@ -20,8 +20,8 @@ from responses.runs.runner import PROCESS, lease_until
 from tenants import scope
 
 logger = logging.getLogger(__name__)
-_AT_ONCE = 100
-_DEAD = Failure(
+_BATCH_SIZE = 100
+_PROCESS_DIED = Failure(
     code="server_error",
     message="The server that was running this response stopped. The output contains what was finished before.",
 )
@@ -52,33 +52,35 @@ def _end(response_id: str, team_id: str) -> bool:
     try:
         with scope.team(team_id):
             resumed = resume.load(response_id=response_id)
-        why = _NO_ATTEMPTS_LEFT if resumed.identity.background else _DEAD
-        _, change = resumed.recorder.plan(resumed.run.end_idle(failed(why)))
-        (lost,) = store.apply([change])
+        failure = _NO_ATTEMPTS_LEFT if resumed.identity.background else _PROCESS_DIED
+        _, change = resumed.recorder.plan(resumed.run.end_idle(failed(failure)))
+        (error,) = store.apply([change])
     except Exception:
         # One broken run must not stop the sweep. It is tried again when the lease that was taken here has expired.
         logger.exception("a dead run could not be ended", extra={"response": response_id})
         return False
-    if lost is None:
+    if error is None:
         logger.warning("a dead run was ended", extra={"response": response_id})
-    return lost is None
+    return error is None
 
 
 def _claim(*, at: datetime, response_id: str | None = None) -> list[tuple[str, str]]:
     """Claim dead runs and return their ids and teams. The new lease token keeps a previous process from writing."""
     # A released background run has no lease. It is dead as well if its attempts are used up: the setting may have been
     # lowered since.
-    free = Q(background=True) & (Q(lease_until__lt=at) | Q(lease_until=None))
+    unclaimed = Q(background=True) & (Q(lease_until__lt=at) | Q(lease_until=None))
     with scope.every_team():
         dead = (
             Response.objects.select_for_update(skip_locked=True, no_key=True)
-            .filter(Q(background=False, lease_until__lt=at) | (Q(attempt__gte=settings.BACKGROUND_ATTEMPTS) & free))
+            .filter(
+                Q(background=False, lease_until__lt=at) | (Q(attempt__gte=settings.BACKGROUND_ATTEMPTS) & unclaimed)
+            )
             .filter(status__in=RUNNING)
             .order_by("lease_until")
         )
         if response_id is not None:
             dead = dead.filter(pk=response_id)
-        claimed = [(response.pk, response.team_id) for response in dead[:_AT_ONCE]]
+        claimed = [(response.pk, response.team_id) for response in dead[:_BATCH_SIZE]]
         Response.objects.filter(pk__in=[response_id for response_id, _ in claimed]).update(
             lease_token=F("lease_token") + 1, lease_owner=PROCESS, lease_until=lease_until()
         )

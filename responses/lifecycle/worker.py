@@ -1,7 +1,8 @@
 """The worker: claims background responses while it has capacity, runs them concurrently on one event loop, and leaves
 them to other workers when its process shuts down.
 
-Notifications only make it faster. It also polls every second, so that a lost message never loses a response.
+Notifications only reduce the delay. The worker also polls every second, so a lost notification delays a response but
+never loses it.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ from tenants import directory, scope
 
 logger = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0
-# Time for runs that did not stop after a step to store their events, once they are stopped immediately.
+# Time for runs that are stopped in the middle of a step to store their events.
 _STOP_SECONDS = 2.0
 
 
@@ -61,7 +62,7 @@ class Dispatcher:
         self._live: dict[ClaimedRun, LiveRun] = {}
         self._loop = asyncio.get_running_loop()
         self._dispatching = self._loop.create_task(self._dispatch())
-        self._components = [create(self._spare) for create in components]
+        self._components = [create(self._free_slots) for create in components]
 
     def wake(self) -> None:
         """Check for responses now. Safe to call from any thread."""
@@ -73,7 +74,9 @@ class Dispatcher:
         """
         self._is_stopping = True
         self._wake.set()
-        leaving = asyncio.gather(*(component.stop(drain_seconds=drain_seconds) for component in self._components))
+        stopping_components = asyncio.gather(
+            *(component.stop(drain_seconds=drain_seconds) for component in self._components)
+        )
         await self._dispatching
         for live in self._live.values():
             live.stop_after_step()
@@ -84,7 +87,7 @@ class Dispatcher:
         if self._work:
             await asyncio.wait(self._work.values(), timeout=_STOP_SECONDS)
         try:
-            await leaving
+            await stopping_components
         finally:
             await close_clients()
 
@@ -93,7 +96,7 @@ class Dispatcher:
         """The number of slots, and of responses that run in them."""
         return {"slots": self._slots, "held": len(self._work)}
 
-    def _spare(self) -> int:
+    def _free_slots(self) -> int:
         return max(0, self._slots - len(self._work))
 
     # -- claiming ------------------------------------------------------------------------------------------------------
@@ -143,7 +146,7 @@ class Dispatcher:
 
 
 def _load(claimed: ClaimedRun) -> ResumedRun | None:
-    """Load a claimed run. Return None if it cannot run, in which case it was ended, or if the claim was lost."""
+    """Load a claimed run. Return None if the claim was lost, or if the run cannot be executed and was ended instead."""
     with scope.team(claimed.team_id):
         mine = Response.objects.filter(pk=claimed.response_id, lease_token=claimed.lease_token, ended_at=None)
         response = mine.first()
@@ -183,7 +186,7 @@ _stopped: Future[None] | None = None
 
 
 def start(*, slots: int, components: Sequence[ComponentFactory] = ()) -> None:
-    """Start running background responses in this process, together with other components."""
+    """Start executing background responses in this process, together with other components."""
 
     async def begin() -> Dispatcher:
         return Dispatcher(slots=slots, components=components)
@@ -209,7 +212,8 @@ def load() -> dict[str, int]:
 def stop() -> "Future[None] | None":
     """Start stopping the dispatcher of this process.
 
-    The returned future is done when its runs were released, or the time for that is over. None: there is no dispatcher.
+    The returned future is done when all runs were released or the time limit has passed. None means that there is no
+    dispatcher.
     """
     global _running, _stopped  # noqa: PLW0603 - as above
     if _running is not None:

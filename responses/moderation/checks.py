@@ -118,7 +118,7 @@ async def check_input(
     request: RequestInfo,
     body: CreateResponse,
     context: RequestContext,
-    content: TeamAttachments | None,
+    attachments: TeamAttachments | None,
 ) -> ModerationCheck:
     """Moderate the request's own input. Raises `ContentFlagged` (400) if it is flagged and the policy blocks input.
 
@@ -128,7 +128,7 @@ async def check_input(
     principal.require(Scope.MODERATIONS_WRITE)
     # `input_items` may start with items of unstored responses: these were moderated with their own request.
     own = context.input_items[len(context.input_items) - len(parameters.input_items(body)) :]
-    texts, images = await texts_and_images([*context.preface, *own], content)
+    texts, images = await texts_and_images([*context.preface, *own], attachments)
     blocks = policy.blocks("input")
     try:
         found = await moderate(principal, policy.model, request, texts, images=images)
@@ -144,18 +144,20 @@ async def check_input(
     return ModerationCheck(principal=principal, policy=policy, request=request, input_result=found)
 
 
-async def texts_and_images(items: Sequence[StoredItem], content: TeamAttachments | None) -> tuple[list[str], list[str]]:
+async def texts_and_images(
+    items: Sequence[StoredItem], attachments: TeamAttachments | None
+) -> tuple[list[str], list[str]]:
     """Return the texts of some items, including those of their files, and the URLs of their images."""
     texts = [text for item in items if (text := plain_text(item.wire()))]
-    files, images = await _attached(items, content)
+    files, images = await _attached(items, attachments)
     return [*texts, *files], images
 
 
-async def _attached(items: Sequence[StoredItem], content: TeamAttachments | None) -> tuple[list[str], list[str]]:
-    if content is None:
+async def _attached(items: Sequence[StoredItem], attachments: TeamAttachments | None) -> tuple[list[str], list[str]]:
+    if attachments is None:
         return [], []
     # Moderation models read no files: `files=False` has documents extracted as text.
-    found = await content.load(items, files=False, inline_images=False)
+    found = await attachments.load(items, files=False, inline_images=False)
     texts, images = [], []
     for part in all_parts(items):
         match found.get(attachment_key(part) or ""):

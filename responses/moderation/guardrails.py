@@ -208,7 +208,7 @@ class GuardrailChecks:
     def stored_options(self) -> dict[str, Any]:
         """Return the response options that a worker needs to resume the run.
 
-        They leave out the guardrail, which is looked up again: its settings may have changed by then.
+        They leave out the guardrail, which is looked up again: its settings may have changed in between.
         """
         return {"moderation": self.moderation.stored_options()} if self.moderation else {}
 
@@ -230,7 +230,7 @@ async def start_checks(
     request: RequestInfo,
     body: CreateResponse,
     context: RequestContext,
-    content: TeamAttachments | None,
+    attachments: TeamAttachments | None,
     response_id: str,
 ) -> GuardrailChecks | None:
     """Check the input of a request and return the checks of its output, or None without any.
@@ -240,12 +240,17 @@ async def start_checks(
     moderation = None
     if body.moderation is not None:
         moderation = await check_input(
-            principal=principal, policy=body.moderation, request=request, body=body, context=context, content=content
+            principal=principal,
+            policy=body.moderation,
+            request=request,
+            body=body,
+            context=context,
+            attachments=attachments,
         )
     guard = await directory.aguardrails(principal.team_id)
     guardrail = _guardrail_check(guard, principal, body.model, response_id, request)
     if guardrail is not None:
-        texts, images = await texts_and_images(_checked_items(context), content)
+        texts, images = await texts_and_images(_checked_items(context), attachments)
         await guardrail.check_input([body.instructions, *texts] if body.instructions else texts, images)
     return _output_checks(moderation, guardrail)
 

@@ -86,11 +86,11 @@ class ChatTurn:
         return events, self._converter.result(interrupted=True, upstream_request_id=self._upstream_request_id)
 
     async def _body(self) -> dict[str, Any]:
-        can, content = self._route.capabilities, self._request.attachments
-        if content is None:
+        can, attachments = self._route.capabilities, self._request.attachments
+        if attachments is None:
             return request_body(self._request, can)
-        found = await content.load(self._request.items, files=can.files, inline_images=can.inline_images)
-        return request_body(self._request, can, found)
+        loaded = await attachments.load(self._request.items, files=can.files, inline_images=can.inline_images)
+        return request_body(self._request, can, loaded)
 
     def _whole(self, body: bytes) -> list[Event]:
         # An answer that was not streamed is converted as a single chunk.
@@ -164,7 +164,7 @@ TOO_DEEP = Failure(code="server_error", message="The model's server sent somethi
 
 
 def decode(data: bytes) -> Chunk:
-    """Return a chunk or a completion. Raises `UpstreamFailed` for an error object and for anything else."""
+    """Return a chunk or a completion. Raises `UpstreamFailed` for an error object and for invalid data."""
     try:
         return _check_chunk(orjson.loads(data), data)
     except orjson.JSONDecodeError as broken:

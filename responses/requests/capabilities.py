@@ -1,4 +1,4 @@
-"""Compare what a request demands of its model with what the operator has configured about it.
+"""Compare the requirements of a request with the configured capabilities of its model.
 
 A capability that is not configured allows everything: a parameter is only rejected if the model is known not to support
 it.
@@ -26,7 +26,7 @@ def check(body: CreateResponse, route: Route) -> None:
 
 
 def traits(can: Capabilities) -> ModelTraits:
-    """Return what the engine needs to know about the model."""
+    """Return the abilities of the model that the engine depends on."""
     return ModelTraits(
         structured_output=can.structured_output,
         forced_tool_choice=can.forced_tool_choice,

@@ -1,4 +1,4 @@
-"""Assemble what the model reads for a request: history, resolved references, paired calls and outputs."""
+"""Assemble the model's context for a request: history, resolved references, paired calls and outputs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace

@@ -56,7 +56,7 @@ def public_parameters(
 
     `preface` holds the messages of the request's prompt.
     """
-    plain = {name: _or(getattr(body, name), default) for name, default in _DEFAULTS.items()}
+    plain = {name: _or_default(getattr(body, name), default) for name, default in _DEFAULTS.items()}
     return {
         "id": response_id,
         "object": "response",
@@ -79,7 +79,7 @@ def public_parameters(
         "reasoning": _reasoning(body.reasoning),
         "safety_identifier": plain["safety_identifier"],
         "service_tier": plain["service_tier"],
-        "store": _or(body.store, default=True),
+        "store": _or_default(body.store, default=True),
         "temperature": plain["temperature"],
         "text": _text(body),
         "tool_choice": tool_offer.public_tool_choice(body),
@@ -144,7 +144,7 @@ def _only_if_sent(body: CreateResponse) -> dict[str, Any]:
         shown["request_id"] = body.request_id
     if body.prompt_cache_retention is not None:
         shown["prompt_cache_retention"] = body.prompt_cache_retention
-    # For both the effective value, which is the only one that this server supports.
+    # Both show the effective value, which is the only one that this server supports.
     if body.image is not None:
         shown["image"] = {"context_compression": "disabled"}
     if body.access_programs is not None:
@@ -159,7 +159,7 @@ def _prompt(prompt: PromptParam) -> dict[str, Any]:
 
 
 def hidden_options(body: CreateResponse) -> dict[str, Any]:
-    """Return what a worker needs to resume the run and the response object does not contain."""
+    """Return the part of the request that resuming needs but the response object does not contain."""
     obfuscate = body.stream_options.include_obfuscation if body.stream_options else None
     sent = [name for name in (*PLAIN, "text", "tool_choice") if getattr(body, name) is not None]
     if body.text and body.text.verbosity:
@@ -168,7 +168,7 @@ def hidden_options(body: CreateResponse) -> dict[str, Any]:
         "sent": sent,
         "logprobs": LOGPROBS in (body.include or []),
         "include": body.include or [],
-        "obfuscate": _or(obfuscate, default=True),
+        "obfuscate": _or_default(obfuscate, default=True),
         **_hidden_sampling(body),
         **_hidden_compaction(body),
     }
@@ -230,7 +230,7 @@ def input_items(body: CreateResponse) -> list[Any]:
     return list(body.input[:-1] if body.compacts else body.input)
 
 
-def _or(value: Any, default: Any) -> Any:
+def _or_default(value: Any, default: Any) -> Any:
     return default if value is None else value
 
 

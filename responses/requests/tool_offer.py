@@ -177,7 +177,7 @@ def _grammar(given: Shown | None) -> Grammar | None:
 
 
 def _about(tool: Shown) -> str:
-    """Describe a tool that has no description of its own."""
+    """Return a description for a tool that has none."""
     match tool:
         case {"type": "computer_use_preview"}:
             size = f"{tool['display_width']} by {tool['display_height']} pixels"

@@ -1,1 +1,1 @@
-"""Hourly sums of responses, calls and tool calls: what is summed, how hours are rolled up, and queries."""
+"""Hourly sums of responses, calls and tool calls: definitions, aggregation and queries."""

@@ -43,14 +43,14 @@ from responses.runs.identity import RunIdentity
 from responses.runs.store import GUARDED, CallUpdate, Change, ExtraWrite, LeaseGuard, ResponseUpdate, writer
 from responses.webhooks.outbox import announcement, event_row
 from tenants.models import UsageRecord
-from tenants.prices import added
+from tenants.prices import sum_costs
 
 FLUSH_SECONDS = 0.25
 # Followers of a background run receive its events from the log only, so a shorter delay keeps their stream smooth.
 FOLLOWED_FLUSH_SECONDS = 0.06
 FLUSH_BYTES = 64 * 1024
 PREVIEW_LENGTH = 120
-_ANNOUNCED = announcement(guarded=GUARDED)
+_INSERT_DELIVERIES = announcement(guarded=GUARDED)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class Recorder:
 
     def plan(self, step: Step) -> tuple[bytes, Change]:
         """Return a step's bytes, and the change that stores the step with all events that are not stored yet."""
-        # Even a large batch of events is not stored ahead of the step: if the run has lost its lease, its terminal
+        # Even a large batch of events is not stored before the step: if the run has lost its lease, its terminal
         # event must never reach the log.
         data = self._number(step.events)
         if isinstance(step, RunEnded):
@@ -253,7 +253,7 @@ class Recorder:
             upstream_request_id=(result.upstream_request_id or "")[:200] or None,
             **tokens,
         )
-        ledger = UsageRecord(
+        usage_record = UsageRecord(
             team_id=identity.team_id,
             api_key_id=identity.key_id,
             occurred_at=turn.ended_at,
@@ -271,7 +271,7 @@ class Recorder:
             prices=identity.prices.noted(),
             **tokens,
         )
-        return [row, ledger]
+        return [row, usage_record]
 
     def _cost_rows(self, step: ToolFinished) -> list[models.Model]:
         identity, result = self._identity, step.result
@@ -297,7 +297,7 @@ class Recorder:
         state = self._state
         state.turns += 1
         state.usage += turn.usage
-        state.cost = added(state.cost, cost)
+        state.cost = sum_costs(state.cost, cost)
         first = turn.result.first_token_at
         if state.first_token_ms is None and first is not None:
             state.first_token_ms = _milliseconds(first - self._identity.created_at)
@@ -388,7 +388,7 @@ class Recorder:
             object_id=self._identity.response_id,
             at=step.ended_at,
         )
-        return [ExtraWrite(_ANNOUNCED, event)]
+        return [ExtraWrite(_INSERT_DELIVERIES, event)]
 
     def _update(self, call: Call, **columns: Any) -> CallUpdate:
         return CallUpdate(response_id=self._identity.response_id, call_id=call.call_id, **columns)

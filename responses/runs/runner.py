@@ -184,7 +184,7 @@ class LiveRun:
         except LeaseLost:
             await self._lost()
         except (OperationalError, InterfaceError):
-            # A background run is left as it is: another worker resumes it once its lease has expired.
+            # A background run is not ended: another worker resumes it once its lease has expired.
             logger.exception("a run has lost its database", extra={"response": self.identity.response_id})
             if not self.identity.background:
                 await self._close(failed(_INTERNAL_ERROR))

@@ -31,7 +31,7 @@ class LeaseLost(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseUpdate:
-    """The new state of a response's row. Numbers are totals of the run, not increments."""
+    """The new state of a response's row. Counters are totals of the run, not increments."""
 
     response_id: str
     lease_token: int
@@ -159,7 +159,7 @@ _ADVANCED = f"""advanced AS (
       AND response.lease_token = new.lease_token
       AND response.ended_at IS NULL
     RETURNING response.id
-)"""  # noqa: S608 - constants of ours
+)"""  # noqa: S608 - constants only
 
 
 _HELD = """held AS (
@@ -206,7 +206,7 @@ _CALLED = f"""called AS (
       AND call.call_id = new.call_id
       AND call.ended_at IS NULL
       AND {GUARDED}
-)"""  # noqa: S608 - parts of our own
+)"""  # noqa: S608 - constants only
 
 
 _MARKED = f"""marked AS (
@@ -215,7 +215,7 @@ _MARKED = f"""marked AS (
     FROM json_to_recordset(%s::json) AS new (writer text, batch bigint)
     ON CONFLICT (writer) DO UPDATE
     SET batch = excluded.batch, held = excluded.held, written_at = excluded.written_at
-)"""  # noqa: S608 - parts of our own
+)"""  # noqa: S608 - constants only
 # The backend of the broken connection may still be committing, so it must be gone before the mark is read. The timeout
 # is in milliseconds.
 _TERMINATE = "SELECT coalesce(bool_and(pg_terminate_backend(pid, 5000)), true) FROM pg_stat_activity WHERE pid = %s"
@@ -243,12 +243,12 @@ class MarkedWriter:
     def recall(self, changes: Sequence[Change]) -> list[Exception | None] | None:
         """Return the outcomes of the changes that were applied last, or None if they were not committed.
 
-        Raises `OperationalError` while that cannot be known.
+        Raises `OperationalError` while the backend of the lost connection may still be committing.
         """
         with connection.cursor() as cursor:
             cursor.execute(_TERMINATE, [self._backend])
             if cursor.fetchone() != (True,):
-                message = "the connection that was lost is still being served"
+                message = "the backend of the lost connection is still running"
                 raise OperationalError(message)
             cursor.execute(_READ_MARK, [self._writer, self._batch])
             found = cursor.fetchone()

@@ -53,7 +53,7 @@ class NewToolRequest(ToolRequest):
 class ToolPlugin:
     """A kind of hosted tool. The defaults suit a tool that needs nothing but its parameters.
 
-    A run passes what `resolve` or `restore` returns to `toolboxes` and `secrets`; other code does not look into it.
+    A run passes what `resolve` or `restore` returns to `toolboxes` and `secrets`; the value is opaque to other code.
     """
 
     types: ClassVar[Sequence[str]]

@@ -41,7 +41,7 @@ def wake() -> None:
 
 
 def announcement(*, guarded: str) -> str:
-    """Return the SQL of an `ExtraWrite` that inserts events; `guarded` is the condition of the rows that count."""
+    """Return the SQL of an `ExtraWrite` that inserts events; `guarded` is the condition that a row must meet."""
     return f"announced AS ({_INSERT.format(guard=guarded)})"
 
 

@@ -2,7 +2,7 @@
 
     @page("live/", name="live", viewers=EVERY_ROLE)
     def live(request: HttpRequest) -> HttpResponse:
-        return render(request, "console/live.html", title="Running jobs", runs=…)
+        return render(request, "console/live/page.html", title="Running jobs", live=…)
 
 `config.urls` serves them below /admin/ under names such as `console:live`, with the admin's sign-in and layout.
 """

@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from tenants.prices import UNKNOWN, Prices, added, amount
+from tenants.prices import UNKNOWN, Prices, amount, sum_costs
 
 PRICES = Prices(
     input_price=Decimal("0.4"),
@@ -38,7 +38,12 @@ def test_tokens_without_a_price_have_no_cost() -> None:
 
 def test_known_costs_are_added() -> None:
     one = Decimal(1)
-    assert (added(None, None), added(None, one), added(one, None), added(one, one)) == (None, one, one, Decimal(2))
+    assert (sum_costs(None, None), sum_costs(None, one), sum_costs(one, None), sum_costs(one, one)) == (
+        None,
+        one,
+        one,
+        Decimal(2),
+    )
 
 
 def test_prices_are_stored_and_restored() -> None:

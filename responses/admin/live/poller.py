@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.2
 _RETRY_SECONDS = 1.0
 _WORKERS_SECONDS = 3.0
-# Final statuses are kept for a while: a slow page learns of an ended run several polls later.
+# Final statuses are kept for a while: a slow page may ask for an ended run several polls later.
 _MAX_ENDED = 500
 
 

@@ -23,7 +23,7 @@ MAX_WAITING = 100
 _MAX_COUNTED = 1000
 _MAX_STEPS = 24
 _MAX_STEPS_READ = 2000
-# The preview needs only the end of the log. A client that was away for a while does not get all it missed.
+# The preview needs only the end of the log. A client that was away for a while does not receive everything it missed.
 _TAIL_BATCHES = 6
 _TAIL_CHARACTERS = 6000
 _PREVIEW_CHARACTERS = 160

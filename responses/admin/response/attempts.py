@@ -41,7 +41,7 @@ def _first(request: HttpRequest) -> int:
 
 def _claims(response: Response) -> list[dict[str, Any]]:
     claims = claims_of(response)
-    # A claim has no end of its own: it lasts until the next one.
+    # The end of a claim is not recorded: it lasts until the next one.
     ends = [at for at, _ in claims[1:]] + [response.ended_at]
     last = len(claims) - 1
     return [

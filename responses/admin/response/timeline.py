@@ -19,7 +19,7 @@ from responses.admin import cells
 from responses.admin.response.waterfall import WORK, Gap, SpanKind, TraceSpan, Waterfall, WaterfallBar, waterfall
 from responses.models import RUNNING, Approval, Response, Status, ToolCall, Turn
 
-# Bounds for one page view: the layout needs all spans at once, and a run may have tens of thousands.
+# Bounds for one page view: the layout needs all spans at the same time, and a run may have tens of thousands.
 MAX_TURNS = 2000
 MAX_CALLS = 5000
 PAGE = 200

@@ -62,7 +62,7 @@ class ConditionFilter:
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Return the query set unchanged."""
-        # The change list collects the conditions itself, to decide which of them is the index lookup.
+        # The change list collects the conditions itself, to choose the one that the index lookup uses.
         return queryset
 
 

@@ -118,7 +118,7 @@ class CallSegment(Segment):
 
     def write(self, name: str | None, arguments: str | None) -> list[Event]:
         """Append to the name and the arguments."""
-        # Upstreams send a name once, in pieces, or repeat in each delta what is known of it.
+        # Upstreams send a name once, in pieces, or repeat it in each delta.
         if name and not self.live:
             self.name = name if name.startswith(self.name) else self.name + name
         if not arguments:

@@ -110,7 +110,7 @@ class Compactor:
         self._counted = None if usage.estimated else (tokens, len(self._state.context_items()))
 
     def _next_input_tokens(self) -> int:
-        # Tokens of the next turn: the upstream's count as far as it goes, an estimate for everything newer.
+        # Tokens of the next turn: the upstream's count for the last turn, an estimate for everything newer.
         if self._counted is None:
             return self._tokens(turn_request.all_items(self._context, self._state))
         tokens, known = self._counted

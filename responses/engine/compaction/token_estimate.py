@@ -43,7 +43,7 @@ def input_tokens(
 ) -> int:
     """Return the estimated input tokens of a turn: texts, images, tool definitions and the response format.
 
-    Files count as far as `attachments` has loaded their texts.
+    Files count only if `attachments` has loaded their texts.
     """
     # Reasoning does not count: most models do not get earlier reasoning back.
     bodies = [item.wire() for item in items if not isinstance(item, Reasoning)]

@@ -1,4 +1,4 @@
-"""Converts the `mcp` tools of a request to servers, and encrypts what a background run must remember of them."""
+"""Converts the `mcp` tools of a request to servers, and encrypts the secrets that a background run needs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -121,7 +121,7 @@ class RemoteServer:
 
     @property
     def is_deferred(self) -> bool:
-        """True if the model learns of the tools only when a search has found them."""
+        """True if the tools are offered to the model only after a search has found them."""
         return bool(self.shown.get("defer_loading"))
 
     def redact(self, text: str) -> str:

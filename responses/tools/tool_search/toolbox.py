@@ -39,7 +39,7 @@ _CAMEL = regex.compile(r"(?<=\p{Ll})(?=\p{Lu})")
 
 @runtime_checkable
 class DeferredTools(Protocol):
-    """A toolbox with tools that the model learns of only when a search has found them."""
+    """A toolbox whose tools are offered to the model only after a search has found them."""
 
     def deferred(self) -> list[ToolOffer]:
         """Return the deferred tools. Valid once the toolbox is prepared."""

@@ -1,4 +1,4 @@
-"""`manage.py prepare_demo`: create what a first start needs: a team with a key, an administrator and an upstream."""
+"""`manage.py prepare_demo`: create a team with a key, an administrator and an upstream for a first start."""
 
 import json
 import secrets
