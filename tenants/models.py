@@ -368,6 +368,8 @@ class GuardrailDecision(models.Model):
     checker = models.CharField(max_length=10, choices=Checker.choices)
     outcome = models.CharField(
         max_length=10,
+        # The former name of the field: a renamed column would break the previous release during a rolling update.
+        db_column="verdict",
         choices=[("passed", "Passed"), ("noted", "Noted"), ("blocked", "Blocked"), ("failed", "Check failed")],
     )
     blocked = models.BooleanField(default=False)
