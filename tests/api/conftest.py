@@ -65,7 +65,7 @@ def embedder() -> Iterator[str]:
 def store_client(api: Api, embedder: str) -> StoreClient:
     """An empty vector store of a team that can fill it."""
     use_demo_embeddings(api.caller.team, url=embedder)
-    return StoreClient(api, ok(api.post("/vector_stores", {"name": "StoreClient"}))["id"])
+    return StoreClient(api, ok(api.post("/vector_stores", {"name": "Library"}))["id"])
 
 
 @pytest.fixture(params=["json", "stream", "background"])

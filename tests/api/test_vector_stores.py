@@ -47,7 +47,7 @@ def test_a_new_store_shows_all_parameters(api: Api, store_client: StoreClient) -
 
 def test_an_update_changes_only_sent_fields(api: Api, store_client: StoreClient) -> None:
     changed = ok(api.post(store_client.path, {"metadata": {"a": "b"}}))
-    assert (changed["name"], changed["metadata"]) == ("StoreClient", {"a": "b"})
+    assert (changed["name"], changed["metadata"]) == ("Library", {"a": "b"})
     assert ok(api.post(store_client.path, {"name": None, "expires_after": None}))["name"] == ""
 
 

@@ -35,5 +35,5 @@ def test_a_database_superuser_is_rejected(superuser_url: str, command: str) -> N
         [sys.executable, str(ROOT / "manage.py"), command], env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.returncode != 0
-    assert done.stderr.splitlines()[-1].startswith("error: DATABASE_URL names the role 'platform_superuser'")
+    assert done.stderr.splitlines()[-1].startswith("error: DATABASE_URL uses the role 'platform_superuser'")
     assert "Traceback" not in done.stderr
