@@ -174,7 +174,7 @@ def revoke_key(visit: Visit, key_page: str, client: OpenAI) -> None:
     visit.open(key_page)
     page.get_by_role("link", name=re.compile("Revoke")).first.click()
     page.get_by_role("button", name="Revoke key").click()
-    expect(page.get_by_text("is revoked.")).to_be_visible()
+    expect(page.get_by_text("was revoked.")).to_be_visible()
     eventually(lambda: is_refused(client), seconds=2)
 
 
