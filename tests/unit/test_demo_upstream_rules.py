@@ -231,7 +231,8 @@ async def test_it_answers_a_very_long_message_quickly(demo: Demo, filler: str) -
     begun = time.monotonic()
     await demo.ask("a f " + filler * 50_000 + "b", tools=[tool])
     await demo.ask("a" + filler * 50_000 + "b")
-    assert time.monotonic() - begun < 5
+    # Linear work takes a second, quadratic work minutes; a busy machine is several times slower.
+    assert time.monotonic() - begun < 20
 
 
 async def test_it_gives_the_same_answer_to_the_same_request(demo: Demo) -> None:
