@@ -10,7 +10,7 @@ import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +23,9 @@ from benchmarks.console.pages import Browser, Known, Page, Timed, pages
 from benchmarks.stack import POSTGRES_SETTINGS, manage, running_database, running_site
 
 MOST_MS, MOST_QUERIES = 300.0, 40
+# A sample runs in CI, on machines whose speed differs by a factor of three. A page that reads the whole table instead
+# of an index range still exceeds this with 200,000 responses.
+MOST_MS_OF_A_SAMPLE = 3 * MOST_MS
 # The measured requests only read, and the test data need not survive a crash.
 _LOADING = {
     **POSTGRES_SETTINGS,
@@ -41,7 +44,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     parser = ArgumentParser(prog="python -m benchmarks admin")
     parser.add_argument("--responses", type=int, default=5_000_000, help="number of responses")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a page exceeds its limits")
-    parser.add_argument("--brief", action="store_true", help="for tests: 30 days only, evaluated by medians")
+    parser.add_argument("--brief", action="store_true", help="for tests: 30 days only, medians below 900 ms")
     parser.add_argument("--only", default="", help="only pages whose names contain this text")
     options = parser.parse_args(arguments)
     with running_database(directory=directory, settings=_LOADING) as (environment, admin):
@@ -59,7 +62,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
             if options.brief:
                 wanted = [page for page in wanted if "24h" not in page.name]
             timed = list(_timed(port, admin, users, wanted))
-    limits = replace(_LIMITS, by_median=options.brief)
+    limits = Limits(most_ms=MOST_MS_OF_A_SAMPLE, by_median=True) if options.brief else Limits()
     print(limits.text(timed))
     return 1 if options.check and not all(limits.holds(each) for each in timed) else 0
 
@@ -153,19 +156,20 @@ def _timed(port: int, admin: str, users: Mapping[str, str], wanted: Sequence[Pag
         for page in wanted:
             timed = browser.time(page)
             if timed is not None:
-                _tell(_LIMITS.row(timed))
+                _tell(Limits().row(timed))
                 yield timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a page. Medians are used on a busy machine."""
+    """Limits of a page, in milliseconds of the slowest of the warm requests, or of their median."""
 
+    most_ms: float = MOST_MS
     by_median: bool = False
 
     def holds(self, timed: Timed) -> bool:
         """Return whether a page is within its limits."""
-        return (timed.typical if self.by_median else timed.slowest) < MOST_MS and timed.queries <= MOST_QUERIES
+        return (timed.typical if self.by_median else timed.slowest) < self.most_ms and timed.queries <= MOST_QUERIES
 
     def text(self, timed: Sequence[Timed]) -> str:
         """Return the table: each page with the slowest user, and exceeded limits."""
@@ -176,7 +180,7 @@ class Limits:
         head = f"{'page':44}{'slowest for':>15}{'median ms':>11}{'p95 ms':>9}{'cold ms':>9}{'SQL':>5}"
         missed = [each for each in timed if not self.holds(each)]
         outcome = (
-            f"{len(timed)} pages, {len(missed)} of them at {MOST_MS:g} ms or above, or above {MOST_QUERIES} queries"
+            f"{len(timed)} pages, {len(missed)} of them at {self.most_ms:g} ms or above, or above {MOST_QUERIES} SQL"
         )
         rows = [self.row(each) for each in worst.values()]
         return "\n".join([head, *rows, outcome, *(self.row(each) for each in missed)])
@@ -185,9 +189,6 @@ class Limits:
         """Return a line of the table."""
         figures = f"{timed.typical:11.0f}{timed.slowest:9.0f}{timed.first_ms:9.0f}{timed.queries:5}"
         return f"{timed.page:44}{timed.who:>15}{figures}{'' if self.holds(timed) else '  MISSED'}"
-
-
-_LIMITS = Limits()
 
 
 def _tell(text: str) -> None:
