@@ -24,6 +24,7 @@ from responses.engine.events.response_body import Ending, response_body
 from responses.engine.events.terminal import closing, failed
 from responses.engine.events.types import Body, Event, ResponseInProgress
 from responses.engine.interrupted_items import OpenItem, close_fragment
+from responses.engine.moderation import ModerationGate, OutputCheck
 from responses.engine.state import DiscardedTurn, OutputItem, PendingCall, RunContext, RunState
 from responses.engine.steps import (
     CallRecord,
@@ -45,7 +46,14 @@ class Run:
     """Execution of one response, from any persisted state to a terminal one."""
 
     def __init__(
-        self, context: RunContext, state: RunState, *, model: LanguageModel, tools: Toolbox, now: Callable[[], datetime]
+        self,
+        context: RunContext,
+        state: RunState,
+        *,
+        model: LanguageModel,
+        tools: Toolbox,
+        now: Callable[[], datetime],
+        checks: OutputCheck | None = None,
     ) -> None:
         self._context = context
         self._state = state
@@ -55,6 +63,7 @@ class Run:
         self._hosted = HostedCalls(state, tools, now=now, include=context.include)
         self._compactor = Compactor(context, state, model=model, tools=tools, now=now)
         self._evaluator = TurnEvaluator(context=context, state=state, tools=tools)
+        self._moderation = ModerationGate(checks, state, end=self._end, now=now) if checks is not None else None
         self._open_item = OpenItem()
         self._stream: TurnStream | None = None
         self._request: TurnRequest | None = None
@@ -62,12 +71,20 @@ class Run:
         self._turn_started = now()
         self._service_tier = "default"
 
-    async def steps(self) -> AsyncGenerator[Step, None]:
+    def steps(self) -> AsyncGenerator[Step, None]:
         """Yield the steps of the run up to `RunEnded`.
 
         The iteration may be stopped at any point; call `interrupt` afterwards to close open items.
         """
+        steps = self._unchecked_steps()
+        return steps if self._moderation is None else self._moderation.steps(steps)
+
+    async def _unchecked_steps(self) -> AsyncGenerator[Step, None]:
         try:
+            if not self._context.generates:
+                at = self._now()
+                yield self._end(self._completed(at), at=at)
+                return
             for first in self._start():
                 yield first
             async with aclosing(self._prepare_tools()) as preparing:
@@ -106,9 +123,12 @@ class Run:
         events, result = self._stream.interrupt() if self._stream else ([], None)
         self._stream = None
         if result is None:
-            return self.end_idle(ending, turn=self._compactor.interrupt())
-        items, turn = _output_items(result.items), self._record(result)
-        return self._end(ending, at=self._now(), events=[*self._release_gate(), *events], items=items, turn=turn)
+            end = self.end_idle(ending, turn=self._compactor.interrupt())
+        else:
+            items, turn = _output_items(result.items), self._record(result)
+            events = [*self._release_gate(), *events]
+            end = self._end(ending, at=self._now(), events=events, items=items, turn=turn)
+        return end if self._moderation is None else self._moderation.interrupt(end)
 
     def end_idle(self, ending: Ending, *, turn: TurnRecord | None = None) -> RunEnded:
         """End a run that has no turn in progress, e.g. a resumed run that cannot be continued."""

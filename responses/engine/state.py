@@ -40,7 +40,8 @@ class RunContext:
     """Constant part of a run. `parameters` is the part of the public object that never changes.
 
     The first `instruction_items` items belong to the instructions (a prompt's messages); the following
-    `compacted_items` replace an earlier part of the conversation. `compaction` says when to compact further.
+    `compacted_items` replace an earlier part of the conversation. `compaction` says when to compact further. A run that
+    does not generate (`generate: false`) calls no model and completes immediately.
     """
 
     response_id: str
@@ -57,6 +58,7 @@ class RunContext:
     instruction_items: int = 0
     compacted_items: int = 0
     compaction: CompactionPlan | None = None
+    generates: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,12 @@
 """Create responses, either run in this process or queued for a worker, and delete them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from django.db import connection, models
-from typing_extensions import override
 
 from conversations.models import Placement, Section, opens_context
 from conversations.services import remove_unplaced
@@ -21,15 +20,12 @@ from responses.engine.events.terminal import opening, queued
 from responses.engine.events.types import Body
 from responses.engine.loop import Run
 from responses.engine.state import RunContext, RunState
-from responses.engine.steps import Step
-from responses.engine.turn import LanguageModel
 from responses.lifecycle import conversation_runs
 from responses.lifecycle.cancel import cancel_run
 from responses.lifecycle.notifier import notify_workers
 from responses.models import Mode, Response, Status
 from responses.moderation import guardrails
 from responses.moderation.guardrails import GuardrailChecks
-from responses.moderation.run import ModeratedRun
 from responses.providers.routing import model_for
 from responses.requests import capabilities, pairing, prompts, tool_offer
 from responses.requests.attachments import TeamAttachments, check_attachments
@@ -102,15 +98,6 @@ class _PlannedResponse:
     change: Change
 
 
-class _WarmUp(Run):
-    """The run of a request with `generate: false`. It calls no model and completes immediately."""
-
-    @override
-    async def steps(self) -> AsyncGenerator[Step, None]:
-        at = self._now()
-        yield self._end(self._completed(at), at=at)
-
-
 async def create_response(*, principal: Principal, body: CreateResponse, mode: Mode, request: RequestInfo) -> LiveRun:
     """Store a response with its first events and start its run. The caller reads the run.
 
@@ -136,7 +123,14 @@ async def start_response(
     async with conversation_runs.release_on_failure(principal=principal, body=body, response_id=response_id):
         planned = await _plan(principal, body, previous, response_id=response_id, mode=mode, request=request)
         state = RunState()
-        run = _new_run(planned, state, generates=body.generates, model=model_for(planned.route))
+        run = Run(
+            planned.run_context,
+            state,
+            model=model_for(planned.route),
+            tools=planned.toolbox,
+            now=now,
+            checks=planned.checks if body.generates else None,
+        )
         live = LiveRun(
             run, planned.recorder, planned.identity, opening=planned.opening, grace_seconds=principal.grace_seconds
         )
@@ -237,13 +231,6 @@ def _route_options(route: directory.Route) -> dict[str, Any]:
     return {"traits": asdict(capabilities.traits(route.capabilities)), "prices": route.prices.noted()}
 
 
-def _new_run(planned: _PlannedResponse, state: RunState, *, generates: bool, model: LanguageModel) -> Run:
-    run_context, tools = planned.run_context, planned.toolbox
-    if planned.checks is not None and generates:
-        return ModeratedRun(run_context, state, model=model, tools=tools, now=now, checks=planned.checks)
-    return (Run if generates else _WarmUp)(run_context, state, model=model, tools=tools, now=now)
-
-
 def _new_run_context(
     principal: Principal,
     route: directory.Route,
@@ -268,6 +255,7 @@ def _new_run_context(
         instruction_items=len(context.preface),
         compacted_items=context.compacted,
         compaction=compaction_plan(options),
+        generates=body.generates,
     )
 
 

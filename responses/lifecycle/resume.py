@@ -11,6 +11,7 @@ from responses.engine.calls.port import NoTools, Toolbox
 from responses.engine.compaction.items import from_latest_compaction
 from responses.engine.events.fold import Fold, read_frames
 from responses.engine.loop import Run
+from responses.engine.moderation import OutputCheck
 from responses.engine.state import (
     ContextInsertion,
     DiscardedTurn,
@@ -24,8 +25,6 @@ from responses.engine.state import (
 )
 from responses.engine.turn import Call, LanguageModel, Sampling, TurnRequest, TurnStream, Usage
 from responses.models import EventBatch, Response, Status, ToolCall, Turn
-from responses.moderation.checks import OutputCheck
-from responses.moderation.run import ModeratedRun
 from responses.requests import parameters
 from responses.requests.attachments import TeamAttachments
 from responses.requests.context import load_history
@@ -77,11 +76,7 @@ def load(
     if tools is None:
         tools = NoTools() if model is None else registry.restore_tools(response, context.items)
     model = model or _NoModel()
-    run = (
-        Run(context, state, model=model, tools=tools, now=now)
-        if checks is None
-        else ModeratedRun(context, state, model=model, tools=tools, now=now, checks=checks)
-    )
+    run = Run(context, state, model=model, tools=tools, now=now, checks=checks)
     return ResumedRun(
         run=run, recorder=Recorder(identity, progress, ConversationAppend.of(response)), identity=identity
     )

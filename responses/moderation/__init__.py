@@ -1,1 +1,1 @@
-"""Moderation and guardrails: checks of input and output, and runs whose output is checked."""
+"""Moderation and guardrails: checks of the input and the output of responses."""

@@ -8,12 +8,13 @@ can block the output, no part of a turn is sent before the turn was checked. Res
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from conversations.items import StoredItem, plain_text
 from kernel.errors import ApiError, ContentFlagged, Failure, ModelNotFound, UnsupportedValue, UpstreamError
 from responses.engine.attachments import AttachmentImage, AttachmentText, all_parts, attachment_key
 from responses.engine.events.types import Body
+from responses.engine.moderation import ModerationResult
 from responses.passthrough.embeddings_moderations import forward, parse_moderation
 from responses.requests import parameters
 from responses.requests.attachments import TeamAttachments
@@ -23,30 +24,6 @@ from responses.schema import CreateResponse
 from responses.schema.options import ModerationParam
 from tenants.models import Scope
 from tenants.principal import Principal
-
-ModerationResult = dict[str, Any]
-"""A `moderation_result`, or an `error` if the model gave no result; as JSON. Each checker adds what it needs."""
-
-
-class OutputCheck(Protocol):
-    """A check of a run's output."""
-
-    @property
-    def holds_output_back(self) -> bool:
-        """True if output is sent only after it was checked."""
-        ...
-
-    async def check_output(self, bodies: Sequence[Body]) -> ModerationResult:
-        """Check output items. Never raises."""
-        ...
-
-    def public_result(self, result: ModerationResult) -> dict[str, ModerationResult] | None:
-        """Return `Response.moderation`, or None if the request did not ask for it."""
-        ...
-
-    def failure_for(self, result: ModerationResult) -> Failure | None:
-        """Return why the output must not be sent, or None if it may be."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

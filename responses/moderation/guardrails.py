@@ -15,10 +15,10 @@ from conversations.items import StoredItem, plain_text
 from kernel import egress
 from kernel.errors import ApiError, ContentFlagged, Failure, Forbidden, UpstreamError
 from responses.engine.events.types import Body
+from responses.engine.moderation import ModerationResult
 from responses.models import Response
 from responses.moderation.checks import (
     ModerationCheck,
-    ModerationResult,
     check_input,
     flagged_categories,
     moderate,

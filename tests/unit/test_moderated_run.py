@@ -8,9 +8,10 @@ from conversations.items import plain_text
 from kernel.clock import now
 from responses.engine.events.terminal import opening
 from responses.engine.events.types import Body
+from responses.engine.loop import Run
+from responses.engine.moderation import ModerationResult
 from responses.engine.state import RunState
-from responses.moderation.checks import ModerationCheck, ModerationResult
-from responses.moderation.run import ModeratedRun
+from responses.moderation.checks import ModerationCheck
 from responses.runs.usage_records import RequestInfo
 from responses.schema.options import ModerationMode, ModerationParam, ModerationPolicy
 from tenants.principal import Principal
@@ -48,7 +49,7 @@ async def play(*turns: Sequence[Piece], tools: ScriptedTools) -> Played:
         principal=PRINCIPAL, policy=BLOCKING, request=RequestInfo(request_id="req_1"), input_result=found
     )
     model, given = ScriptedModel(*turns), context()
-    run = ModeratedRun(given, RunState(), model=model, tools=tools, now=now, checks=checks)
+    run = Run(given, RunState(), model=model, tools=tools, now=now, checks=checks)
     steps = [step async for step in run.steps()]
     model.verify()
     tools.verify()

@@ -1,44 +1,62 @@
-"""A run whose output is checked before it ends, and held back until then if a check may block it."""
+"""Check the output of a run before it ends, and hold it back until then if the check may block it."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
-
-from typing_extensions import override
+from typing import Any, Protocol
 
 from kernel.errors import Failure
-from responses.engine.calls.port import Toolbox
 from responses.engine.events.response_body import Ending
 from responses.engine.events.terminal import closing, failed
-from responses.engine.events.types import Event
-from responses.engine.loop import Run
-from responses.engine.state import OutputItem, RunContext, RunState
+from responses.engine.events.types import Body, Event
+from responses.engine.state import OutputItem, RunState
 from responses.engine.steps import ContextCompacted, Emitted, RunEnded, Step, TurnDiscarded, TurnEnded, TurnRecord
-from responses.engine.turn import LanguageModel
-from responses.moderation.checks import ModerationResult, OutputCheck
+
+ModerationResult = dict[str, Any]
+"""A `moderation_result`, or an `error` if the model gave no result; as JSON. Each checker adds what it needs."""
 
 
-class ModeratedRun(Run):
-    """The run of a request with `moderation`, or of a team with a guardrail."""
+class OutputCheck(Protocol):
+    """A check of a run's output."""
 
-    def __init__(
-        self,
-        context: RunContext,
-        state: RunState,
-        *,
-        model: LanguageModel,
-        tools: Toolbox,
-        now: Callable[[], datetime],
-        checks: OutputCheck,
-    ) -> None:
-        super().__init__(context, state, model=model, tools=tools, now=now)
+    @property
+    def holds_output_back(self) -> bool:
+        """True if output is sent only after it was checked."""
+        ...
+
+    async def check_output(self, bodies: Sequence[Body]) -> ModerationResult:
+        """Check output items. Never raises."""
+        ...
+
+    def public_result(self, result: ModerationResult) -> dict[str, ModerationResult] | None:
+        """Return `Response.moderation`, or None if the request did not ask for it."""
+        ...
+
+    def failure_for(self, result: ModerationResult) -> Failure | None:
+        """Return why the output must not be sent, or None if it may be."""
+        ...
+
+
+class EndRun(Protocol):
+    """End a run. The body of its response is built from the run's state."""
+
+    def __call__(self, ending: Ending, *, at: datetime, turn: TurnRecord | None) -> RunEnded: ...
+
+
+class ModerationGate:
+    """Passes the steps of a run on, with their output checked."""
+
+    def __init__(self, checks: OutputCheck, state: RunState, *, end: EndRun, now: Callable[[], datetime]) -> None:
         self._checks = checks
+        self._state = state
+        self._end = end
+        self._now = now
         self._held: list[Event] = []
 
-    @override
-    async def steps(self) -> AsyncGenerator[Step, None]:
-        async with aclosing(super().steps()) as steps:
+    async def steps(self, unchecked: AsyncGenerator[Step, None]) -> AsyncGenerator[Step, None]:
+        """Yield the steps of a run. A blocked step is replaced by the end of the run."""
+        async with aclosing(unchecked) as steps:
             async for step in steps:
                 match step:
                     case Emitted(events) if self._checks.holds_output_back:
@@ -47,7 +65,7 @@ class ModeratedRun(Run):
                     case TurnEnded() | TurnDiscarded() if self._checks.holds_output_back:
                         found = await self._checks.check_output([item.body for item in step.items])
                         if (failure := self._checks.failure_for(found)) is not None:
-                            yield self._withheld(self._failed(failure, found), step.items, step.turn, at=self._now())
+                            yield self._withhold(self._failed(failure, found), step.items, step.turn, at=self._now())
                             return
                         yield replace(step, events=[*self._release(), *step.events])
                     case ContextCompacted():
@@ -58,18 +76,17 @@ class ModeratedRun(Run):
                     case _:
                         yield step
 
-    @override
-    def interrupt(self, ending: Ending) -> RunEnded:
-        end = super().interrupt(ending)
-        return self._withheld(ending, end.items, end.turn, at=end.ended_at) if self._held else end
+    def interrupt(self, end: RunEnded) -> RunEnded:
+        """Return the end of an interrupted run without the output that is still unchecked."""
+        return self._withhold(end.ending, end.items, end.turn, at=end.ended_at) if self._held else end
 
     async def _check_end(self, end: RunEnded) -> RunEnded:
         if end.ending.status not in {"completed", "incomplete"}:
             # A failed or cancelled run has no answer to check. Events that are still held are dropped.
-            return self._withheld(end.ending, end.items, end.turn, at=end.ended_at) if self._held else end
+            return self.interrupt(end)
         found = await self._checks.check_output(self._state.bodies())
         if (failure := self._checks.failure_for(found)) is not None:
-            return self._withheld(self._failed(failure, found), end.items, end.turn, at=end.ended_at)
+            return self._withhold(self._failed(failure, found), end.items, end.turn, at=end.ended_at)
         # The closing events were built before the result was known; they are replaced by ones that report it.
         ending = end.ending._replace(moderation=self._checks.public_result(found))
         body = end.response if ending.moderation is None else {**end.response, "moderation": ending.moderation}
@@ -84,7 +101,7 @@ class ModeratedRun(Run):
         held, self._held = self._held, []
         return held
 
-    def _withheld(
+    def _withhold(
         self, ending: Ending, items: Sequence[OutputItem], turn: TurnRecord | None, *, at: datetime
     ) -> RunEnded:
         # The response keeps nothing of the blocked turn. Its usage stays: the tokens were spent all the same.
