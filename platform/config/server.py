@@ -24,7 +24,8 @@ def serve(server: str, *, host: str, port: int) -> None:
 
 def _start_heartbeat(server: str) -> None:
     from kernel import heartbeats
-    from responses.runs.runner import PROCESS, live_runs
+    from kernel.leases import PROCESS
+    from responses.runs.runner import live_runs
 
     heartbeats.start("web", name=PROCESS, facts=lambda: {"server": server, "runs": live_runs()})
 

@@ -198,6 +198,16 @@ def _client(url: str, *, retries: int) -> Any:
     )
 
 
+async def wait_within(wake: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event and return whether it was set within the time."""
+    try:
+        async with asyncio.timeout(seconds):
+            await wake.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
 _by_loop: dict[asyncio.AbstractEventLoop, Notifications] = {}
 
 

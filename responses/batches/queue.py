@@ -16,9 +16,9 @@ from django.db.models.functions import Coalesce, RowNumber
 
 from kernel.clock import now
 from kernel.errors import ServerError
+from kernel.leases import PROCESS, lease_until
 from responses.engine.turn import Usage
 from responses.models.batches import OPEN_BATCHES, OPEN_LINES, Batch, BatchLine, BatchStatus, LineState
-from responses.runs.runner import PROCESS, lease_until
 from tenants import scope
 
 MAX_ATTEMPTS = 5

@@ -16,9 +16,9 @@ from django.db import Error as DatabaseError
 from django.db import InterfaceError, OperationalError
 
 from kernel.db_threads import in_db_thread
+from kernel.notifications import wait_within
 from responses.batches import execution, input_file, output_files, queue
 from responses.batches.queue import MAX_ATTEMPTS, ClaimedLine, Job, LineResult
-from responses.runs.runner import wait_within
 
 logger = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0

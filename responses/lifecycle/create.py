@@ -13,6 +13,7 @@ from conversations.services import remove_unplaced
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.ids import new_id
+from kernel.leases import PROCESS, lease_until
 from responses.engine import messages
 from responses.engine.calls.port import Toolbox
 from responses.engine.events.response_body import response_body
@@ -41,7 +42,7 @@ from responses.requests.parameters import (
 from responses.runs import conversation_lock
 from responses.runs.identity import RunIdentity
 from responses.runs.recorder import Recorder, RecorderState, item_rows, preview
-from responses.runs.runner import PROCESS, LiveRun, lease_until
+from responses.runs.runner import LiveRun
 from responses.runs.store import CallUpdate, Change, PredecessorGuard, writer
 from responses.runs.usage_records import RequestInfo
 from responses.schema import CreateResponse

@@ -12,8 +12,8 @@ from django.conf import settings
 from django.db import connection
 from django.db.models import F
 
+from kernel.leases import PROCESS, lease_until
 from responses.models import RUNNING, Response
-from responses.runs.runner import PROCESS, lease_until
 from tenants import scope
 
 MAX_CLAIMS = 20

@@ -12,11 +12,11 @@ from django.db.models import F, Q
 
 from kernel.clock import now
 from kernel.errors import Failure
+from kernel.leases import PROCESS, lease_until
 from responses.engine.events.terminal import failed
 from responses.lifecycle import resume
 from responses.models import RUNNING, CommitMark, Response
 from responses.runs import conversation_lock, store
-from responses.runs.runner import PROCESS, lease_until
 from tenants import scope
 
 logger = logging.getLogger(__name__)

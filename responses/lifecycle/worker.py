@@ -19,6 +19,7 @@ from django.db import Error as DatabaseError
 from kernel import worker_loop
 from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, Failure
+from kernel.notifications import wait_within
 from responses.engine.events.terminal import failed
 from responses.lifecycle import queue, resume
 from responses.lifecycle.queue import ClaimedRun
@@ -28,7 +29,7 @@ from responses.moderation import guardrails
 from responses.providers.clients import close_clients
 from responses.providers.routing import model_for
 from responses.runs import store
-from responses.runs.runner import LiveRun, wait_within
+from responses.runs.runner import LiveRun
 from tenants import directory, scope
 
 logger = logging.getLogger(__name__)

@@ -17,12 +17,12 @@ from django.db import Error as DatabaseError
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.errors import BadRequest
-from kernel.notifications import loop_notifications
+from kernel.notifications import loop_notifications, wait_within
 from responses.engine.events.types import DONE_FRAME
 from responses.models import EventBatch, Response
 from responses.runs import access
 from responses.runs.identity import channel_of
-from responses.runs.runner import PING, PING_SECONDS, wait_within
+from responses.runs.runner import PING, PING_SECONDS
 from tenants import scope
 from tenants.principal import Principal
 

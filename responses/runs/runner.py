@@ -6,13 +6,9 @@ client disconnects, a setting of the team decides how much longer the run contin
 
 import asyncio
 import logging
-import os
-import secrets
-import socket
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from datetime import datetime, timedelta
 from functools import partial
 from typing import cast
 
@@ -23,7 +19,8 @@ from django.db import InterfaceError, OperationalError
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.errors import Failure
-from kernel.notifications import loop_notifications
+from kernel.leases import PROCESS, lease_until
+from kernel.notifications import loop_notifications, wait_within
 from responses.engine.events.response_body import Ending
 from responses.engine.events.terminal import failed
 from responses.engine.events.types import DONE_FRAME
@@ -43,15 +40,6 @@ PING_SECONDS = 10
 _POLL_SECONDS = 0.5
 _INTERNAL_ERROR = Failure(code="server_error", message="The server had an error while processing your request.")
 _ENDED_ELSEWHERE = Failure(code="server_error", message="The run was ended by another process.")
-
-
-def process_name() -> str:
-    """Return a unique name for this process, as the owner of leases."""
-    # Host and process id are not enough: containers with the same host name may all run as process 1.
-    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-
-
-PROCESS = process_name()
 
 
 class LiveRun:
@@ -330,16 +318,6 @@ def _followed_for(identity: RunIdentity) -> float:
     return (until - now()).total_seconds() if until else 0
 
 
-async def wait_within(wake: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event and return whether it was set within the time."""
-    try:
-        async with asyncio.timeout(seconds):
-            await wake.wait()
-    except TimeoutError:
-        return False
-    return True
-
-
 _registry = _Registry()
 
 
@@ -355,8 +333,3 @@ async def cancel_all() -> None:
         run.cancel()
     if runs:
         await asyncio.gather(*(run.finished() for run in runs), return_exceptions=True)
-
-
-def lease_until() -> datetime:
-    """Return when a lease that is taken or renewed now expires (UTC)."""
-    return now() + timedelta(seconds=settings.LEASE_SECONDS)

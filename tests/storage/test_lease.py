@@ -13,10 +13,11 @@ from pytest_django import Settings
 
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
+from kernel.leases import PROCESS, lease_until, process_name
 from responses.engine.steps import RunEnded
 from responses.models import RUNNING, Response, Status
 from responses.runs import store
-from responses.runs.runner import PROCESS, LiveRun, _renew, cancel_all, lease_until, process_name
+from responses.runs.runner import LiveRun, _renew, cancel_all
 from responses.runs.store import Change, LeaseLost, ResponseUpdate
 from tenants import scope
 from tests.support.api import Caller

@@ -12,9 +12,9 @@ import pytest
 from django.db import transaction
 
 from kernel.clock import now
+from kernel.leases import PROCESS
 from responses.lifecycle import queue
 from responses.models import Mode, Response, Status
-from responses.runs.runner import PROCESS
 from tenants import scope
 from tests.support.api import Caller, MakeCaller
 

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from conversations.models import Section
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
+from kernel.leases import PROCESS, lease_until
 from responses.engine.calls.port import NoTools, Toolbox
 from responses.engine.events.fold import read_frames
 from responses.engine.events.terminal import opening
@@ -17,7 +18,7 @@ from responses.requests.parameters import hidden_options
 from responses.runs import selectors, store
 from responses.runs.identity import RunIdentity
 from responses.runs.recorder import Recorder, RecorderState, item_rows
-from responses.runs.runner import PROCESS, LiveRun, lease_until
+from responses.runs.runner import LiveRun
 from responses.runs.store import Change, writer
 from responses.schema import parse_create
 from tenants import scope

@@ -9,9 +9,9 @@ from typing_extensions import override
 
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
+from kernel.notifications import wait_within
 from responses.admin.live import rows
 from responses.admin.live.poller import PollResult, RunPoller
-from responses.runs.runner import wait_within
 from tenants.console.content_access import audit_team_reads
 from tenants.console.socket import AdminSocket
 

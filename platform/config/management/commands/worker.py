@@ -17,10 +17,10 @@ from config.celery import app
 from config.safety import refuse_powerful_role
 from config.server import allow_many_sockets, freeze_startup_objects
 from kernel import heartbeats
+from kernel.leases import PROCESS
 from responses.batches.runner import BatchRunner
 from responses.lifecycle import worker
 from responses.lifecycle.notifier import send_notification
-from responses.runs.runner import PROCESS
 from responses.webhooks import delivery_worker
 
 # Few threads suffice, as tasks are short: work that waits for networks runs on the worker's event loop.
