@@ -6,7 +6,7 @@ follow the same rules.
 
 from typing import Any
 
-from responses.engine.chat.converter import Chunk
+from responses.engine.converter.chat import Chunk
 
 # These are sent as a whole, so they are not appended: some servers repeat them in each chunk.
 _WHOLE_FIELDS = {"id", "type", "role", "name", "format", "signature"}

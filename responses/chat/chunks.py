@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from responses.engine.chat.converter import Chunk
+from responses.engine.converter.chat import Chunk
 
 _PADDING_BYTES = 64
 

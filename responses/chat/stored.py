@@ -13,7 +13,7 @@ from kernel.errors import NotFound
 from kernel.ids import new_id
 from kernel.pagination import Order, Page, PageRequest, keyset
 from responses.chat.requests import ChatRequest
-from responses.engine.chat.converter import Chunk
+from responses.engine.converter.chat import Chunk
 from responses.models import ChatCompletion
 from responses.runs.usage_records import RequestInfo, RoutedCall
 from tenants.audit import audit

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from conversations.items import StoredItem, from_wire
 from responses.engine.attachments import Attachments
 from responses.engine.calls.outcomes import ToolResult
-from responses.engine.chat.reasoning import ReasoningCipher
 from responses.engine.compaction.items import CompactionCipher, CompactionPlan
+from responses.engine.converter.reasoning import ReasoningCipher
 from responses.engine.events.types import Body
 from responses.engine.turn import Call, Sampling, Usage
 

@@ -34,7 +34,7 @@ from conversations.items import (
     ToolSearchOutput,
 )
 from responses.engine.calls.client_tools import upstream_name
-from responses.engine.chat.call_segments import CUSTOM_INPUT
+from responses.engine.converter.calls import CUSTOM_INPUT
 from responses.providers import hosted_calls
 from responses.providers.chat_extras import CallExtras
 from responses.providers.chat_parts import PartWriter

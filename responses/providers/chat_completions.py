@@ -8,7 +8,7 @@ import orjson
 from kernel.errors import Failure
 from kernel.storable_json import is_too_deep, without_nul
 from responses.engine.attachments import AttachmentMap
-from responses.engine.chat.converter import ChatConverter, Chunk
+from responses.engine.converter.chat import ChatConverter, Chunk
 from responses.engine.events.types import Event
 from responses.engine.turn import Sampling, TurnRequest, TurnResult
 from responses.providers.chat_extras import CallExtras

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from conversations.items import Reasoning, StoredItem
-from responses.engine.chat.reasoning import ReasoningCipher
+from responses.engine.converter.reasoning import ReasoningCipher
 
 Message = dict[str, Any]
 

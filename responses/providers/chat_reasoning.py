@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from conversations.items import InputMessage, Reasoning, StoredItem
-from responses.engine.chat.reasoning import ReasoningCipher, ReasoningContent
-from responses.engine.responses_api.segments import ENCRYPTED
+from responses.engine.converter.reasoning import ReasoningCipher, ReasoningContent
+from responses.engine.converter.upstream_segments import ENCRYPTED
 
 Message = dict[str, Any]
 # Fields that contain the upstream's own entries, with signatures, instead of text.

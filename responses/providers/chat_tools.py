@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from responses.engine.chat.call_segments import CUSTOM_INPUT
+from responses.engine.converter.calls import CUSTOM_INPUT
 from responses.engine.turn import CallForm, FunctionTool, Grammar, Sampling
 from tenants.capabilities import Capabilities
 

@@ -11,8 +11,8 @@ import orjson
 from kernel.errors import Failure
 from kernel.storable_json import is_too_deep, without_nul
 from responses.engine.attachments import AttachmentMap
+from responses.engine.converter.responses_api import ResponsesConverter, UpstreamEvent
 from responses.engine.events.types import Event
-from responses.engine.responses_api.converter import ResponsesConverter, UpstreamEvent
 from responses.engine.turn import Sampling, TurnRequest, TurnResult
 from responses.providers.chat_completions import TOO_DEEP, EventStreamDecoder
 from responses.providers.chat_tools import tool_parameters

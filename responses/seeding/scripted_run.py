@@ -13,7 +13,7 @@ from kernel.ids import new_id
 from responses.engine import citation_markers
 from responses.engine.calls.item_events import after_result, before_result
 from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, RequireApproval, ToolLimits, ToolResult
-from responses.engine.chat.converter import ChatConverter, Chunk
+from responses.engine.converter.chat import ChatConverter, Chunk
 from responses.engine.events.types import Body, Event, OutputItemAdded, OutputItemDone
 from responses.engine.state import OutputItem, RunContext, RunState
 from responses.engine.steps import CallRecord, Emitted, ToolsPrepared

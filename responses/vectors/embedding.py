@@ -9,8 +9,8 @@ from typing import Any
 from django.conf import settings
 
 from kernel.errors import Failure, UnsupportedValue
-from responses.engine.chat.converter import read_usage
 from responses.engine.compaction.token_estimate import tokens
+from responses.engine.converter.chat import read_usage
 from responses.engine.turn import Usage
 from responses.models.vector_stores import VectorStore
 from responses.providers.chat_completions import decode

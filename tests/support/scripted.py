@@ -12,7 +12,7 @@ from typing_extensions import override
 from kernel.errors import Failure
 from kernel.ids import new_id
 from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult
-from responses.engine.chat.converter import ChatConverter
+from responses.engine.converter.chat import ChatConverter
 from responses.engine.events.mcp import McpCallArgumentsDone, McpCallCompleted, McpCallFailed, McpCallInProgress
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState

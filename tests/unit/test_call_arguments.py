@@ -8,7 +8,7 @@ import pytest
 from kernel.storable_json import MAX_DEPTH
 from responses.engine.calls.client_tools import hidden_function, item_fields
 from responses.engine.calls.outcomes import ToolResult, parse_object
-from responses.engine.chat.call_segments import CallSegment
+from responses.engine.converter.calls import CallSegment
 from responses.engine.turn import CallForm
 
 DEEP = '{"a":' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}"

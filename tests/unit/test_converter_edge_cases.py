@@ -203,7 +203,7 @@ async def test_trailing_logprobs_are_kept() -> None:
 
 
 async def test_chunks_of_one_read_keep_their_own_logprobs() -> None:
-    from responses.engine.chat.converter import ChatConverter
+    from responses.engine.converter.chat import ChatConverter
 
     chunks = [with_choice(chunk(content=c), logprobs={"content": [logprob(c)]}) for c in ("a", "b")]
     events = ChatConverter(first_output_index=0, logprobs=True).feed(chunks)

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from responses.engine.chat.converter import ChatConverter
+from responses.engine.converter.chat import ChatConverter
 from responses.engine.turn import Finish
 from responses.providers.chat_completions import EventStreamDecoder
 from tests.support.chunks import Chunk, chunk

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from responses.engine.chat.converter import ChatConverter
+from responses.engine.converter.chat import ChatConverter
 from responses.engine.events.types import OutputItemDone
 from responses.engine.turn import CallForm, FunctionTool
 from tests.support.chunks import Chunk, calls, chunk

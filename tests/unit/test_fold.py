@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from responses.engine.chat.converter import ChatConverter
+from responses.engine.converter.chat import ChatConverter
 from responses.engine.events.fold import Fold, read_frames
 from responses.engine.events.types import (
     ContentPartAdded,

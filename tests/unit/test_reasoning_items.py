@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from responses.engine.chat.converter import ChatConverter
-from responses.engine.chat.reasoning import ReasoningContent
-from responses.engine.chat.think_tags import ThinkTags
+from responses.engine.converter.chat import ChatConverter
+from responses.engine.converter.reasoning import ReasoningContent
+from responses.engine.converter.think_tags import ThinkTags
 from tests.support.chunks import Chunk, chunk, usage
 from tests.support.runs import Played, on_the_wire, play
 from tests.support.streams import assert_items, assert_stream_equals_stored

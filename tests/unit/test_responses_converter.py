@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel.errors import Failure
+from responses.engine.converter.responses_api import ResponsesConverter
 from responses.engine.events.fold import Fold
 from responses.engine.events.types import Event
 from responses.engine.interrupted_items import close_fragment
-from responses.engine.responses_api.converter import ResponsesConverter
 from responses.engine.turn import CallForm, Finish, FunctionTool, Sampling
 from tests.support.responses_upstream import added, call_events, done, end, event, function_call, message, reasoning
 from tests.support.runs import on_the_wire

@@ -8,8 +8,8 @@ import orjson
 from responses.engine.calls.client_tools import shape_defect
 from responses.engine.calls.outcomes import Execute, Refuse, RequireApproval
 from responses.engine.calls.port import Toolbox
-from responses.engine.chat.call_segments import CUSTOM_INPUT
 from responses.engine.constraints.grammar import text_defect
+from responses.engine.converter.calls import CUSTOM_INPUT
 from responses.engine.events.types import Body
 from responses.engine.state import ContextInsertion, RunContext, RunState, call_with_output
 from responses.engine.steps import CallRecord, CallState

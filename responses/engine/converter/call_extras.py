@@ -9,9 +9,9 @@ from typing import Any
 
 from typing_extensions import override
 
-from responses.engine.chat.call_segments import CallSegment
-from responses.engine.chat.reasoning import ReasoningCipher, ReasoningContent
-from responses.engine.chat.segments import ItemStatus, Segment
+from responses.engine.converter.calls import CallSegment
+from responses.engine.converter.reasoning import ReasoningCipher, ReasoningContent
+from responses.engine.converter.segments import ItemStatus, Segment
 from responses.engine.events.types import Body, Event
 
 # Of Gemini's OpenAI-compatible API, and of LiteLLM.

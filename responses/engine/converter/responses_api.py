@@ -14,12 +14,11 @@ from conversations.items import from_wire
 from kernel.clock import now
 from kernel.errors import Failure
 from kernel.ids import new_id
-from responses.engine.chat.call_segments import CallSegment
-from responses.engine.chat.logprobs import read_logprobs
-from responses.engine.chat.reasoning import ReasoningCipher
-from responses.engine.chat.segments import ItemStatus, Segment, SegmentQueue
-from responses.engine.events.types import Body, Event
-from responses.engine.responses_api.segments import (
+from responses.engine.converter.calls import CallSegment
+from responses.engine.converter.logprobs import read_logprobs
+from responses.engine.converter.reasoning import ReasoningCipher
+from responses.engine.converter.segments import ItemStatus, Segment, SegmentQueue
+from responses.engine.converter.upstream_segments import (
     Contradiction,
     PartKind,
     UpstreamItem,
@@ -28,6 +27,7 @@ from responses.engine.responses_api.segments import (
     UpstreamText,
     remainder,
 )
+from responses.engine.events.types import Body, Event
 from responses.engine.turn import Finish, Sampling, TurnResult, Usage
 
 # OpenAI limits call ids to 64 characters; clients send them back to us.

@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from kernel.ids import new_id
 from responses.engine.calls.client_tools import SHAPES, Shape, item_fields
-from responses.engine.chat.json_string import StringProperty
-from responses.engine.chat.segments import Segment
+from responses.engine.converter.json_string import StringProperty
+from responses.engine.converter.segments import Segment
 from responses.engine.events.types import (
     Body,
     CustomToolCallInputDelta,

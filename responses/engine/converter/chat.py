@@ -12,13 +12,13 @@ import orjson
 
 from kernel.clock import now
 from kernel.errors import Failure
-from responses.engine.chat.annotations import flat_citations
-from responses.engine.chat.call_extras import ExtrasSegment, extras_of
-from responses.engine.chat.call_segments import CallSegment
-from responses.engine.chat.logprobs import read_logprobs
-from responses.engine.chat.reasoning import ReasoningCipher, ReasoningDelta, ReasoningSegment, read_reasoning
-from responses.engine.chat.segments import ItemStatus, MessageSegment, SegmentQueue
-from responses.engine.chat.think_tags import ThinkTags
+from responses.engine.converter.annotations import flat_citations
+from responses.engine.converter.call_extras import ExtrasSegment, extras_of
+from responses.engine.converter.calls import CallSegment
+from responses.engine.converter.logprobs import read_logprobs
+from responses.engine.converter.reasoning import ReasoningCipher, ReasoningDelta, ReasoningSegment, read_reasoning
+from responses.engine.converter.segments import ItemStatus, MessageSegment, SegmentQueue
+from responses.engine.converter.think_tags import ThinkTags
 from responses.engine.events.types import Body, Event
 from responses.engine.turn import Finish, FunctionTool, TurnResult, Usage
 

@@ -11,9 +11,9 @@ from typing import Literal
 from typing_extensions import override
 
 from responses.engine.calls import item_events
-from responses.engine.chat.annotations import citations
-from responses.engine.chat.reasoning import ReasoningCipher, ReasoningContent
-from responses.engine.chat.segments import ItemStatus, Segment
+from responses.engine.converter.annotations import citations
+from responses.engine.converter.reasoning import ReasoningCipher, ReasoningContent
+from responses.engine.converter.segments import ItemStatus, Segment
 from responses.engine.events.types import (
     Body,
     ContentPartAdded,

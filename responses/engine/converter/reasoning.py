@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from typing_extensions import override
 
-from responses.engine.chat.segments import ItemStatus, Segment
+from responses.engine.converter.segments import ItemStatus, Segment
 from responses.engine.events.types import (
     Body,
     ContentPartAdded,

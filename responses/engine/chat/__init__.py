@@ -1,1 +1,0 @@
-"""Conversion of chat-completion chunks into items and events."""

@@ -1,0 +1,1 @@
+"""Conversion of upstream streams, chat-completion chunks or Responses events, into items and events."""

@@ -1,1 +1,0 @@
-"""Conversion of the events of upstreams with a Responses API."""
