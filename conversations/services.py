@@ -1,6 +1,6 @@
 """Changes of conversations. Each is one transaction that locks the conversation's row before it changes the items."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -9,7 +9,6 @@ from django.db import connection
 from conversations import access, selectors
 from conversations.items import CompactionTrigger, InputItem, ItemReference, StoredItem
 from conversations.models import Conversation, Item, Placement, RemovedItem, Section, opens_context
-from conversations.signals import items_offered
 from kernel.errors import UnsupportedValue
 from tenants import scope
 from tenants.audit import audit
@@ -28,10 +27,17 @@ DELETE FROM conversations_item AS item WHERE item.key = ANY(%(keys)s)
 """
 
 
-def create_conversation(*, principal: Principal, items: Sequence[InputItem], metadata: dict[str, str]) -> Conversation:
+CheckItems = Callable[[Sequence[InputItem], str], None]
+"""Checks items that the team with this id wants to add. Raises `BadRequest` for items that a response cannot read."""
+
+
+def create_conversation(
+    *, principal: Principal, items: Sequence[InputItem], metadata: dict[str, str], check_items: CheckItems | None = None
+) -> Conversation:
     """Create a conversation, optionally with items."""
-    # Outside the transaction: receivers may query and may refuse the items.
-    items_offered.send(sender=Conversation, items=items, team_id=principal.team_id)
+    # Outside the transaction: the check decrypts the items.
+    if check_items is not None:
+        check_items(items, principal.team_id)
     with scope.team(principal.team_id):
         conversation = Conversation.objects.create(
             team_id=principal.team_id, api_key_id=principal.key_id, metadata=metadata
@@ -40,9 +46,16 @@ def create_conversation(*, principal: Principal, items: Sequence[InputItem], met
     return conversation
 
 
-def append_items(*, principal: Principal, conversation_id: str, items: Sequence[InputItem]) -> list[dict[str, Any]]:
+def append_items(
+    *,
+    principal: Principal,
+    conversation_id: str,
+    items: Sequence[InputItem],
+    check_items: CheckItems | None = None,
+) -> list[dict[str, Any]]:
     """Append items to a conversation; returns their stored form."""
-    items_offered.send(sender=Conversation, items=items, team_id=principal.team_id)
+    if check_items is not None:
+        check_items(items, principal.team_id)
     with scope.team(principal.team_id):
         conversation = access.get_conversation(principal=principal, conversation_id=conversation_id, lock=True)
         return _append(principal, conversation, items)

@@ -13,9 +13,7 @@ class ResponsesConfig(AppConfig):
 
     @override
     def ready(self) -> None:
-        """Connect the checks of conversation items, and the schema that migrations cannot create."""
-        from responses.requests import conversation_items
+        """Connect the schema that migrations cannot create."""
         from responses.vectors import schema
 
-        conversation_items.connect()
         post_migrate.connect(schema.prepare, sender=self)

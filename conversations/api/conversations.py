@@ -14,6 +14,7 @@ from conversations.api.schema import CreateConversation, CreateItems, ForkConver
 from conversations.items import project
 from conversations.models import Conversation, Placement
 from conversations.selectors import public_conversation
+from conversations.services import CheckItems
 from kernel.db_threads import in_db_thread
 from kernel.pagination import Page, PageRequest
 from kernel.query import reject_unknown
@@ -28,6 +29,8 @@ _INCLUDE = ("include", "include[]")
 
 class Conversations(ApiView):
     """`GET` and `POST /v1/conversations`."""
+
+    check_items: CheckItems | None = None
 
     def get(self, request: Request) -> Answer:
         principal = principal_of(request)
@@ -44,7 +47,7 @@ class Conversations(ApiView):
         reject_unknown(request.query_params, page=False)
         body = read(CreateConversation, body_of(request))
         conversation = services.create_conversation(
-            principal=principal, items=body.items or (), metadata=body.metadata or {}
+            principal=principal, items=body.items or (), metadata=body.metadata or {}, check_items=self.check_items
         )
         return Answer(public_conversation(conversation))
 
@@ -87,6 +90,8 @@ class OneConversation(ApiView):
 class Items(ApiView):
     """`GET` and `POST /v1/conversations/{id}/items`."""
 
+    check_items: CheckItems | None = None
+
     def get(self, request: Request, conversation_id: str) -> Answer:
         principal = principal_of(request)
         principal.require(Scope.CONVERSATIONS_READ)
@@ -108,7 +113,9 @@ class Items(ApiView):
         reject_unknown(request.query_params, page=False, filters=_INCLUDE)
         include = includes(request.query_params)
         body = read(CreateItems, body_of(request))
-        added = services.append_items(principal=principal, conversation_id=conversation_id, items=body.items)
+        added = services.append_items(
+            principal=principal, conversation_id=conversation_id, items=body.items, check_items=self.check_items
+        )
         return Answer(Page(added, has_more=False).as_list(present=lambda item: project(item, include)))
 
 

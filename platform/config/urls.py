@@ -5,7 +5,9 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 
 from config import health
+from conversations.api import urls as conversation_urls
 from responses.api import docs
+from responses.requests import conversation_items
 from tenants import sign_in
 from tenants.console.site import page_urls
 
@@ -21,7 +23,7 @@ urlpatterns = [
     path("metrics", health.metrics, name="metrics"),
     path("openapi.json", docs.openapi, name="openapi"),
     path("docs", docs.page, name="docs"),
-    path("v1/", include("conversations.api.urls")),
+    path("v1/", include(conversation_urls.urlpatterns(check_items=conversation_items.check))),
     path("v1/", include("responses.containers.api.urls")),
     path("v1/", include("responses.api.urls")),
 ]

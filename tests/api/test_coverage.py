@@ -26,6 +26,7 @@ from responses.api.coverage import (
     update_tables,
 )
 from responses.containers.api import urls as container_urls
+from responses.requests import conversation_items
 from responses.schema import CreateResponse
 from responses.schema import create as schema
 from tests.support.api import Api, error
@@ -136,7 +137,11 @@ def test_the_events_are_events_of_the_sdk() -> None:
 
 
 def test_it_has_every_endpoint() -> None:
-    patterns = [*response_urls.urlpatterns, *file_urls.urlpatterns, *container_urls.urlpatterns]
+    patterns = [
+        *response_urls.urlpatterns,
+        *file_urls.urlpatterns(check_items=conversation_items.check),
+        *container_urls.urlpatterns,
+    ]
     known = {"/" + _plain(pattern) for pattern in patterns if isinstance(pattern, URLPattern)}
     assert {re.sub(r"{\w+}", "{}", one.path) for one in ENDPOINTS} == known
 
