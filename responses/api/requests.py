@@ -10,8 +10,8 @@ from kernel.errors import InvalidType, InvalidValue, UnknownParameter, Unsupport
 from kernel.query import nested_values, reject_unknown, unix_time
 from kernel.validation import parse_json
 from responses.models import Status
+from responses.runs.identity import RequestInfo
 from responses.runs.selectors import ResponseFilter
-from responses.runs.usage_records import RequestInfo
 from tenants.principal import Principal
 
 _FILTERS = ("model", "status", "conversation_id", "created_after", "created_before", "metadata[…]")

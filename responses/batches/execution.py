@@ -19,7 +19,7 @@ from responses.engine.turn import Usage
 from responses.lifecycle import create
 from responses.models import Mode
 from responses.passthrough import embeddings_moderations
-from responses.runs.usage_records import RequestInfo
+from responses.runs.identity import RequestInfo
 from responses.schema import parse_create
 from tenants import directory
 from tenants.principal import Principal

@@ -9,7 +9,7 @@ from kernel.errors import Conflict, InvalidValue
 from responses.batches.requests import SCOPES, CreateBatch
 from responses.batches.selectors import get_batch
 from responses.models.batches import Batch, BatchStatus
-from responses.runs.usage_records import RequestInfo
+from responses.runs.identity import RequestInfo
 from tenants import scope
 from tenants.audit import audit
 from tenants.models import Scope

@@ -24,7 +24,8 @@ from responses.models import ChatCompletion
 from responses.moderation.guardrails import reject_if_guarded
 from responses.providers.chat_completions import EventStreamDecoder, decode
 from responses.providers.clients import UpstreamFailed, post, read_bytes
-from responses.runs.usage_records import RequestInfo, RoutedCall
+from responses.runs.identity import RequestInfo
+from responses.runs.usage_records import RoutedCall
 from tenants import directory
 from tenants.models import Scope
 from tenants.principal import Principal

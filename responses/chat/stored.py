@@ -15,7 +15,8 @@ from kernel.pagination import Order, Page, PageRequest, keyset
 from responses.chat.requests import ChatRequest
 from responses.engine.converter.chat import Chunk
 from responses.models import ChatCompletion
-from responses.runs.usage_records import RequestInfo, RoutedCall
+from responses.runs.identity import RequestInfo
+from responses.runs.usage_records import RoutedCall
 from tenants.audit import audit
 from tenants.principal import Principal
 

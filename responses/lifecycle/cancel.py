@@ -20,9 +20,8 @@ from responses.engine.events.types import Body
 from responses.lifecycle import resume
 from responses.models import Response
 from responses.runs import access, selectors, store
-from responses.runs.identity import channel_of
+from responses.runs.identity import RequestInfo, channel_of
 from responses.runs.runner import channel_of_process
-from responses.runs.usage_records import RequestInfo
 from tenants import scope
 from tenants.audit import audit
 from tenants.principal import Principal

@@ -17,9 +17,8 @@ from responses.lifecycle.cancel import cancel_run
 from responses.requests.context import RequestContext, read_context
 from responses.runs import conversation_lock
 from responses.runs.conversation_lock import ConversationAppend, DeadLockOwner
-from responses.runs.identity import RunIdentity
+from responses.runs.identity import RequestInfo, RunIdentity
 from responses.runs.store import LeaseLost, LockGuard
-from responses.runs.usage_records import RequestInfo
 from responses.schema import CreateResponse
 from tenants import scope
 from tenants.models import Scope

@@ -40,11 +40,10 @@ from responses.requests.parameters import (
     public_parameters,
 )
 from responses.runs import conversation_lock
-from responses.runs.identity import RunIdentity
+from responses.runs.identity import RequestInfo, RunIdentity
 from responses.runs.recorder import Recorder, RecorderState, item_rows, preview
 from responses.runs.runner import LiveRun
 from responses.runs.store import CallUpdate, Change, PredecessorGuard, writer
-from responses.runs.usage_records import RequestInfo
 from responses.schema import CreateResponse
 from responses.tools.registry import create_tools
 from tenants import directory, scope

@@ -19,7 +19,7 @@ from responses.passthrough.embeddings_moderations import forward, parse_moderati
 from responses.requests import parameters
 from responses.requests.attachments import TeamAttachments
 from responses.requests.context import RequestContext
-from responses.runs.usage_records import RequestInfo
+from responses.runs.identity import RequestInfo
 from responses.schema import CreateResponse
 from responses.schema.options import ModerationParam
 from tenants.models import Scope

@@ -27,8 +27,8 @@ from responses.moderation.checks import (
 )
 from responses.requests.attachments import TeamAttachments
 from responses.requests.context import RequestContext
+from responses.runs.identity import RequestInfo
 from responses.runs.store import Change, writer
-from responses.runs.usage_records import RequestInfo
 from responses.schema import CreateResponse
 from responses.vectors.embedding import UsageAccount
 from tenants import directory

@@ -25,7 +25,8 @@ from responses.requests.attachments import check_attachments
 from responses.requests.context import RequestContext, effective_request, needs_database, read_context
 from responses.requests.encrypted_content import TeamCipher, reject_foreign_content
 from responses.requests.parameters import build_sampling, hidden_options, input_items, public_parameters
-from responses.runs.usage_records import RequestInfo, RoutedCall
+from responses.runs.identity import RequestInfo
+from responses.runs.usage_records import RoutedCall
 from responses.schema import CreateResponse, parse_create
 from responses.schema.subset import refuse_others
 from tenants import directory

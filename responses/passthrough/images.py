@@ -21,7 +21,8 @@ from responses.engine.converter.chat import Chunk, read_usage
 from responses.engine.turn import Usage
 from responses.providers.chat_completions import EventStreamDecoder, decode
 from responses.providers.clients import Form, UpstreamFailed, post, read_bytes
-from responses.runs.usage_records import RequestInfo, RoutedCall
+from responses.runs.identity import RequestInfo
+from responses.runs.usage_records import RoutedCall
 from responses.vectors.embedding import UsageAccount
 from tenants import directory
 from tenants.directory import Route

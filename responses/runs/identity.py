@@ -1,9 +1,17 @@
-"""The identity of a run: the values that every row it writes has in common."""
+"""The identity of a run: the values that every row it writes has in common, and the request that caused it."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from tenants.prices import UNKNOWN, Prices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestInfo:
+    """The ids of the HTTP request that caused a call: the platform's, and the one that the client sent."""
+
+    request_id: str
+    client_request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,14 +15,6 @@ from tenants.principal import Principal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestInfo:
-    """The ids of the HTTP request that caused a call: the platform's, and the one that the client sent."""
-
-    request_id: str
-    client_request_id: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedCall:
     """One upstream call on behalf of a principal. Its duration counts from the creation of this object."""
 

@@ -11,7 +11,7 @@ from kernel.clock import now
 from responses.batches.requests import parse_batch
 from responses.batches.services import create_batch
 from responses.models.batches import Batch, BatchLine
-from responses.runs.usage_records import RequestInfo
+from responses.runs.identity import RequestInfo
 from tenants import directory, scope, services
 from tenants.models import ApiKey, UsageRecord
 from tests.support.api import Api, Caller, MakeCaller, error, ok

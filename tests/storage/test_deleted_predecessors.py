@@ -9,8 +9,8 @@ from django.db import connections
 from responses.lifecycle import create
 from responses.models import Response
 from responses.runs import store
+from responses.runs.identity import RequestInfo
 from responses.runs.store import Change, LeaseLost, PredecessorGuard
-from responses.runs.usage_records import RequestInfo
 from tenants import directory, scope
 from tests.support.api import Api, Caller, error, ok
 from tests.support.stored_runs import begin, prepare

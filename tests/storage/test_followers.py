@@ -13,8 +13,8 @@ from kernel.db_threads import in_db_thread
 from responses.lifecycle import cancel
 from responses.models import Response
 from responses.runs import follow
+from responses.runs.identity import RequestInfo
 from responses.runs.runner import LiveRun
-from responses.runs.usage_records import RequestInfo
 from tenants import directory, scope
 from tenants.principal import Principal
 from tests.support.api import Caller

@@ -12,7 +12,7 @@ from kernel.ids import new_id
 from responses.engine.calls.outcomes import request_digest
 from responses.lifecycle.create import delete_response
 from responses.models import Approval
-from responses.runs.usage_records import RequestInfo
+from responses.runs.identity import RequestInfo
 from responses.tools import approvals
 from responses.tools.approvals import ApprovalAnswer
 from tenants import directory, scope

@@ -8,7 +8,7 @@ from types import FrameType
 
 from responses.lifecycle import create
 from responses.models import Mode
-from responses.runs.usage_records import RequestInfo
+from responses.runs.identity import RequestInfo
 from responses.schema import CreateResponse, parse_create
 from tenants.authentication import authenticate
 from tests.support.api import Caller

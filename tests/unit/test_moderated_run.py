@@ -12,7 +12,7 @@ from responses.engine.loop import Run
 from responses.engine.moderation import ModerationResult
 from responses.engine.state import RunState
 from responses.moderation.checks import ModerationCheck
-from responses.runs.usage_records import RequestInfo
+from responses.runs.identity import RequestInfo
 from responses.schema.options import ModerationMode, ModerationParam, ModerationPolicy
 from tenants.principal import Principal
 from tests.support.chunks import Chunk, calls, chunk, text

@@ -18,7 +18,7 @@ from responses.admin.live.queries import RunRow
 from responses.lifecycle import cancel
 from responses.lifecycle.notifier import notify_workers
 from responses.models import Response
-from responses.runs.usage_records import RequestInfo
+from responses.runs.identity import RequestInfo
 from tenants.console.audited_admin import actor
 from tenants.console.content_access import audit_team_reads
 from tenants.console.roles import CONTRIBUTORS, EVERY_ROLE, OPERATORS, everywhere, may

@@ -27,7 +27,7 @@ from responses.admin.response_list.columns import ResponseList
 from responses.lifecycle import cancel, create
 from responses.models import RUNNING, Mode, Response
 from responses.requests import rebuild
-from responses.runs.usage_records import RequestInfo
+from responses.runs.identity import RequestInfo
 from tenants import directory
 from tenants.console.audited_admin import actor, audit_row
 from tenants.console.roles import CONTRIBUTORS, OPERATORS, Roles, may
