@@ -4,8 +4,9 @@
 Independent of models; each app's `admin` package builds its pages with them.
 """
 
+import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -13,10 +14,13 @@ from typing import Any, NamedTuple
 
 from django import forms
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.db.models import Field, Model, QuerySet
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest
 from django.template.loader import render_to_string
+from django.template.response import TemplateResponse
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.timesince import timesince
@@ -45,6 +49,11 @@ def badge(text: str, tone: str = "", hint: str = "") -> SafeString:
 def copyable(text: str, *, href: str | None = None) -> SafeString:
     """Return an id in a fixed-width font with a copy button."""
     return render_to_string("console/copyable.html", {"text": text, "href": href})
+
+
+def key_cell(key: Any) -> SafeString | str:
+    """Return prefix and last four characters of an API key; a dash for None."""
+    return format_html('<code class="c-code">{}…{}</code>', key.prefix, key.last_four) if key else "–"
 
 
 def when(moment: datetime | None) -> SafeString | str:
@@ -141,6 +150,24 @@ def json_block(value: Any) -> SafeString:
     return render_to_string("console/code.html", {"code": text})
 
 
+# Spreadsheets run a cell that starts with one of these characters as a formula; an apostrophe before it makes it text.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+class _Echo:
+    """Pseudo-file for `csv.writer`, which then returns each line instead of writing it."""
+
+    def write(self, line: str) -> str:
+        return line
+
+
+def csv_lines(rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Yield the lines of a CSV file."""
+    writer = csv.writer(_Echo())
+    for row in rows:
+        yield writer.writerow([f"'{cell}" if cell.startswith(_FORMULA) else cell for cell in row])
+
+
 def created_at_of(wire_id: str) -> datetime | None:
     """Return the time in an id of `kernel.ids`; None for other strings."""
     _, _, digits = wire_id.partition("_")
@@ -148,6 +175,36 @@ def created_at_of(wire_id: str) -> datetime | None:
         return datetime.fromtimestamp(int(digits[:12], 16) / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         return None
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def column(title: str, cell: Callable[[Any], Any], *, ordering: str | None = None) -> Callable[[Any, Any], Any]:
+    """Return a method of an admin class that shows the cell of a row in a list or on a page."""
+
+    @admin.display(description=title, ordering=ordering)
+    def method(_: ModelAdmin, row: Any) -> Any:
+        return cell(row)
+
+    return method
+
+
+def time_column(
+    title: str, field: str, *, missing: str = "–", ordering: str | None = None
+) -> Callable[[Any, Any], Any]:
+    """Return a column with a time."""
+    return column(title, lambda row: when(moment) if (moment := getattr(row, field)) else missing, ordering=ordering)
+
+
+def count_column(title: str, field: str) -> Callable[[Any, Any], Any]:
+    """Return a column with a number."""
+    return column(title, lambda row: f"{getattr(row, field):,}")
+
+
+def id_column() -> Callable[[Any, Any], Any]:
+    """Return a column with the id."""
+    return column("ID", lambda row: copyable(row.pk))
 
 
 # -- lists bounded by time ---------------------------------------------------------------------------------------------
@@ -293,22 +350,50 @@ def exact(name: str, title: str, lookup: str | None = None) -> type[TextFilter]:
     return Exact
 
 
-class LogAdmin(ModelAdmin):
+class ConsoleAdmin(ModelAdmin):
+    """Admin of a model with the console's defaults, and with the options of its query set as attributes."""
+
+    actions: Any = None
+    show_facets = admin.ShowFacets.NEVER
+    # Columns that no page reads, such as secrets, which would be decrypted for it.
+    list_defer: tuple[str, ...] = ()
+    list_annotations: Mapping[str, Any] = {}
+    # Relations that columns show. They are prefetched instead of joined, and `list_display` of a log contains no
+    # foreign keys, as Django would join those: under row-level security the planner treats a join as a filter, and
+    # reads the whole period instead of one page.
+    list_prefetch: tuple[str, ...] = ()
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: Any = super().get_queryset(request).defer(*self.list_defer).annotate(**self.list_annotations)
+        return rows.prefetch_related(*self.list_prefetch)  # type: ignore[no-any-return]  # annotated rows have no type
+
+    def get_or_404(self, request: HttpRequest, object_id: str) -> Any:
+        """Return the object with an id from a URL. Raises 404 if it does not exist or the user cannot see it."""
+        found = self.get_object(request, unquote(str(object_id)))
+        if found is None:
+            raise Http404
+        return found
+
+    def render(self, request: HttpRequest, template: str, title: str, **context: Any) -> TemplateResponse:
+        """Render a page below the model's list."""
+        frame = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media, "title": title}
+        return TemplateResponse(request, template, {**frame, **context})
+
+    def page_of(self, row: Model) -> str:
+        """Return the URL of the page of an object."""
+        return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_change", args=[row.pk])
+
+
+class LogAdmin(ConsoleAdmin):
     """Read-only list of an append-only table, newest first, bounded by a `TimeFilter` unless the table is small."""
 
-    actions: tuple[str, ...] | None = None
     list_per_page = 50
     list_fullwidth = True
     list_filter_submit = True
     # Tables of millions of rows: counting them, for the list or for facets, would take longer than showing a page.
     paginator = InfinitePaginator
     show_full_result_count = False
-    show_facets = admin.ShowFacets.NEVER
     list_before_template = "console/periods.html"
-    # Relations that columns show. They are prefetched instead of joined, and `list_display` contains no foreign keys,
-    # as Django would join those: under row-level security the planner treats a join as a filter, and reads the whole
-    # period instead of one page.
-    list_prefetch: tuple[str, ...] = ()
 
     def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
@@ -318,10 +403,6 @@ class LogAdmin(ModelAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request)
-        return rows.prefetch_related(*self.list_prefetch)
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         changelist = super().get_changelist_instance(request)

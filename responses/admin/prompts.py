@@ -5,7 +5,6 @@ import json
 from typing import Any
 
 from django import forms
-from django.contrib import admin
 from django.contrib.admin import display, register
 from django.core.exceptions import ValidationError
 from django.db.models import Count, QuerySet
@@ -146,12 +145,10 @@ class PromptAdmin(AuditedAdmin, TeamScoped):
 
     managers = LEADS
     form = PromptForm
-    actions = None
     list_display = ["name", "public_id", "team", "current", "version_count", "created"]
     list_select_related = ["team"]
     search_fields = ["name", "id"]
     ordering = ["name"]
-    show_facets = admin.ShowFacets.NEVER
     inlines = [VersionInline]
     change_form_after_template = "admin/responses/prompttemplate/after.html"
     readonly_fields = ["public_id", "created"]

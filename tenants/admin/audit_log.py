@@ -1,8 +1,6 @@
 # mypy: allow-subclassing-any
 """Admin pages of the audit log: list, filters, export and seal status."""
 
-import csv
-import io
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -16,10 +14,22 @@ from django.http import Http404, HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern, path, reverse
 from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, DropdownFilter
 
-from console.widgets import LogAdmin, TimeFilter, badge, copyable, exact, json_block, two_lines, when
+from console.widgets import (
+    LogAdmin,
+    TimeFilter,
+    badge,
+    column,
+    copyable,
+    csv_lines,
+    exact,
+    json_block,
+    time_column,
+    two_lines,
+)
 from kernel.clock import now
 from tenants import audit_seals
 from tenants.audit import audit
@@ -29,7 +39,7 @@ from tenants.models import AuditEvent, AuditSeal, Role
 
 MAX_EXPORTED_LINES = 50_000
 # Characters: of the filters recorded with an export, and of a user agent in the list.
-_MAX_FILTERS, _MAX_AGENT = 500, 40
+_MAX_FILTERS, _MAX_AGENT = 500, 41
 _COLUMNS = (
     "occurred_at", "actor", "action", "target", "team_id", "address", "agent", "request_id", "before", "after",
 )  # fmt: skip
@@ -152,21 +162,13 @@ class AuditAdmin(LogAdmin, TeamScoped):
 
     # -- columns -------------------------------------------------------------------------------------------------------
 
-    @display(description="Time")
-    def time(self, event: AuditEvent) -> Any:
-        return when(event.occurred_at)
-
-    @display(description="Team")
-    def team_name(self, event: AuditEvent) -> str:
-        return event.team.name if event.team else "–"
-
-    @display(description="Actor")
-    def who(self, event: AuditEvent) -> str:
-        return event.actor
-
-    @display(description="Action")
-    def what(self, event: AuditEvent) -> SafeString:
-        return badge(event.action, _TONES.get(event.action.rpartition(".")[2], "info"))
+    time = time_column("Time", "occurred_at")
+    team_name = column("Team", lambda event: event.team.name if event.team else "–")
+    who = column("Actor", lambda event: event.actor)
+    what = column("Action", lambda event: badge(event.action, _TONES.get(event.action.rpartition(".")[2], "info")))
+    request_link = column("Request ID", lambda event: copyable(event.request_id) if event.request_id else "–")
+    old = column("Before", lambda event: json_block(event.before) if event.before else "–")
+    new = column("After", lambda event: json_block(event.after) if event.after else "–")
 
     @display(description="Target")
     def target_id(self, event: AuditEvent) -> SafeString:
@@ -177,19 +179,7 @@ class AuditAdmin(LogAdmin, TeamScoped):
 
     @display(description="IP address")
     def origin(self, event: AuditEvent) -> SafeString | str:
-        return two_lines(event.address, _browser(event.agent)) if event.address else "–"
-
-    @display(description="Request ID")
-    def request_link(self, event: AuditEvent) -> SafeString | str:
-        return copyable(event.request_id) if event.request_id else "–"
-
-    @display(description="Before")
-    def old(self, event: AuditEvent) -> SafeString | str:
-        return json_block(event.before) if event.before else "–"
-
-    @display(description="After")
-    def new(self, event: AuditEvent) -> SafeString | str:
-        return json_block(event.after) if event.after else "–"
+        return two_lines(event.address, Truncator(event.agent).chars(_MAX_AGENT)) if event.address else "–"
 
     @display(description="Seal")
     def seal(self, event: AuditEvent) -> SafeString:
@@ -203,28 +193,14 @@ class AuditAdmin(LogAdmin, TeamScoped):
         return two_lines(badge("unchanged", "success"), details)
 
 
-def _browser(agent: str) -> str:
-    return agent if len(agent) <= _MAX_AGENT else f"{agent[:_MAX_AGENT]}…"
-
-
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
 def _csv(rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
-    line = io.StringIO()
-    writer = csv.writer(line)
-    for cells in [_COLUMNS, *(tuple(map(_cell, row)) for row in rows)]:
-        # One buffer for all lines, as csv can only write to a file.
-        writer.writerow(cells)
-        yield line.getvalue()
-        line.seek(0)
-        line.truncate()
+    def text(value: Any) -> str:
+        return orjson.dumps(value).decode() if isinstance(value, dict) else "" if value is None else str(value)
 
-
-def _cell(value: Any) -> str:
-    # Spreadsheets run a cell that starts with one of these characters as a formula; the apostrophe makes it text.
-    text = orjson.dumps(value).decode() if isinstance(value, dict) else "" if value is None else str(value)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+    return csv_lines([_COLUMNS, *(map(text, row) for row in rows)])
 
 
 def _jsonl(rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:

@@ -4,7 +4,7 @@
 from typing import Any
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.contrib.admin import display, register
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
@@ -75,11 +75,9 @@ class TeamAdmin(MemberActions, AuditedAdmin, TeamScoped):
     form = TeamForm
     change_form_outer_before_template = "admin/tenants/team/tabs.html"
     team_field = "pk"
-    actions = None
     list_display = ["name", "public_id", "state", "members", "keys", "grace", "log_retention", "created"]
     search_fields = ["name", "id"]
     ordering = ["name"]
-    show_facets = admin.ShowFacets.NEVER
     readonly_fields = ["public_id", "created"]
     fieldsets = [
         (None, {"fields": ["name", ("public_id", "created")]}),
@@ -194,13 +192,11 @@ class MemberAdmin(AuditedAdmin, TeamScoped):
 
     managers = LEADS
     form = MembershipForm
-    actions = None
     list_display = ["person", "team", "role_badge", "reads", "signs_in", "joined"]
     list_filter = ["role"]
     search_fields = ["user__username", "user__email", "team__name"]
     list_select_related = ["user", "team"]
     ordering = ["team__name", "user__username"]
-    show_facets = admin.ShowFacets.NEVER
     autocomplete_fields = ["user", "team"]
     fields = ["user", "team", "role", "view_content"]
 

@@ -1,15 +1,26 @@
 # mypy: allow-subclassing-any
 """Admin pages of usage records, one row per upstream call."""
 
-from typing import Any
-
 from django.contrib.admin import display, register
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import AutocompleteSelectFilter
 
-from console.widgets import LogAdmin, TimeFilter, badge, copyable, duration, exact, tone, two_lines, when
+from console.widgets import (
+    LogAdmin,
+    TimeFilter,
+    badge,
+    column,
+    copyable,
+    count_column,
+    duration,
+    exact,
+    key_cell,
+    time_column,
+    tone,
+    two_lines,
+)
 from tenants.console.roles import TeamScoped
 from tenants.models import UsageRecord
 
@@ -49,19 +60,17 @@ class UsageAdmin(LogAdmin, TeamScoped):
         "time", "took", "key", "subject", "request_link", "served", "outcome_badge", "input", "cached",
         "cache_written", "output", "reasoning",
     ]  # fmt: skip
-
-    @display(description="Time")
-    def time(self, row: UsageRecord) -> Any:
-        return when(row.occurred_at)
-
-    @display(description="Team")
-    def team_name(self, row: UsageRecord) -> str:
-        return row.team.name
-
-    @display(description="Key")
-    def key(self, row: UsageRecord) -> SafeString | str:
-        key = row.api_key
-        return format_html('<code class="c-code">{}…{}</code>', key.prefix, key.last_four) if key else "–"
+    time = time_column("Time", "occurred_at")
+    team_name = column("Team", lambda row: row.team.name)
+    key = column("Key", lambda row: key_cell(row.api_key))
+    request_link = column("Request ID", lambda row: copyable(row.request_id) if row.request_id else "–")
+    served = column("Model", lambda row: two_lines(row.model, row.upstream_model))
+    outcome_badge = column("Outcome", lambda row: tone(OUTCOME_TONES, row.outcome))
+    cached = count_column("Cached", "cached_tokens")
+    cache_written = count_column("Cache writes", "cache_write_tokens")
+    output = count_column("Output", "output_tokens")
+    reasoning = count_column("Reasoning", "reasoning_tokens")
+    took = column("Duration", lambda row: duration(row.duration_ms))
 
     @display(description="Object")
     def subject(self, row: UsageRecord) -> SafeString:
@@ -69,18 +78,6 @@ class UsageAdmin(LogAdmin, TeamScoped):
         is_response = row.object_id.startswith("resp_")
         url = reverse("admin:responses_response_change", args=[row.object_id]) if is_response else None
         return copyable(row.object_id, href=url)
-
-    @display(description="Request ID")
-    def request_link(self, row: UsageRecord) -> SafeString | str:
-        return copyable(row.request_id) if row.request_id else "–"
-
-    @display(description="Model")
-    def served(self, row: UsageRecord) -> SafeString:
-        return two_lines(row.model, row.upstream_model)
-
-    @display(description="Outcome")
-    def outcome_badge(self, row: UsageRecord) -> SafeString:
-        return tone(OUTCOME_TONES, row.outcome)
 
     @display(description="Input")
     def tokens_in(self, row: UsageRecord) -> SafeString:
@@ -95,23 +92,3 @@ class UsageAdmin(LogAdmin, TeamScoped):
     def input(self, row: UsageRecord) -> SafeString | str:
         estimate = badge("estimated", "warning", "The upstream reported no usage.") if row.estimated else ""
         return format_html("{} {}", f"{row.input_tokens:,}", estimate)
-
-    @display(description="Cached")
-    def cached(self, row: UsageRecord) -> str:
-        return f"{row.cached_tokens:,}"
-
-    @display(description="Cache writes")
-    def cache_written(self, row: UsageRecord) -> str:
-        return f"{row.cache_write_tokens:,}"
-
-    @display(description="Output")
-    def output(self, row: UsageRecord) -> str:
-        return f"{row.output_tokens:,}"
-
-    @display(description="Reasoning")
-    def reasoning(self, row: UsageRecord) -> str:
-        return f"{row.reasoning_tokens:,}"
-
-    @display(description="Duration")
-    def took(self, row: UsageRecord) -> str:
-        return duration(row.duration_ms)

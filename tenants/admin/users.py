@@ -9,13 +9,10 @@ from allauth.socialaccount.models import SocialAccount, SocialApp, SocialToken
 from allauth.usersessions.models import UserSession
 from django.contrib import admin, messages
 from django.contrib.admin import display, register
-from django.contrib.admin.utils import unquote
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from typing_extensions import override
@@ -23,7 +20,7 @@ from unfold.admin import TabularInline
 from unfold.decorators import action
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from console.widgets import badge, when
+from console.widgets import badge, column, time_column
 from tenants.console.audited_admin import AuditedAdmin, audit_row
 from tenants.console.roles import ADMINISTRATORS_ONLY, ByRole, PlatformOnly, may
 from tenants.models import Membership, StaffMember
@@ -65,12 +62,10 @@ class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[ty
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
-    actions = None
     list_display = ["username", "email", "kind", "teams", "factors", "is_active", "seen"]
     actions_detail = ["sign_out"]
     list_filter = ["is_active", "is_staff", "is_superuser"]
     search_fields = ["username", "email", "first_name", "last_name"]
-    show_facets = admin.ShowFacets.NEVER
     filter_horizontal = ()
     inlines = [StaffInline, TeamInline]
     fieldsets = (
@@ -79,15 +74,13 @@ class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[ty
         ("Access", {"fields": ["is_active", "is_staff", "is_superuser"]}),
     )
     add_fieldsets = ((None, {"fields": ["username", "email", "password1", "password2", "is_staff"]}),)
+    list_prefetch = ("memberships__team", "authenticator_set")
+    teams = column("Teams", lambda user: ", ".join(str(each.team) for each in user.memberships.all()) or "–")
+    seen = time_column("Last seen", "last_login", missing="never", ordering="last_login")
 
     @override
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return (
-            super()
-            .get_queryset(request)
-            .select_related("staff_member")
-            .prefetch_related("memberships__team", "authenticator_set")
-        )
+        return super().get_queryset(request).select_related("staff_member")
 
     @override
     def get_inlines(self, request: HttpRequest, obj: Any) -> list[Any]:
@@ -112,10 +105,6 @@ class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[ty
             return badge(staff.get_role_display().lower(), "warning")
         return badge("member", "info") if user.is_staff else badge("no sign-in")
 
-    @display(description="Teams")
-    def teams(self, user: User) -> str:
-        return ", ".join(str(membership.team) for membership in user.memberships.all()) or "–"
-
     @display(description="Second factor")
     def factors(self, user: Any) -> SafeString | str:
         # Recovery codes only replace another factor.
@@ -132,13 +121,11 @@ class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[ty
     )
     def sign_out(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Show the confirmation page; on POST, end all sessions and optionally remove the second factors."""
-        user = self.get_object(request, unquote(object_id))
-        if user is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+        user = self.get_or_404(request, object_id)
         if request.method != "POST":
-            context = {**self.admin_site.each_context(request), "opts": self.opts, "original": user}
-            title = f"Sign out {user.get_username()}?"
-            return TemplateResponse(request, "admin/auth/user/sign_out.html", {**context, "title": title})
+            return self.render(
+                request, "admin/auth/user/sign_out.html", f"Sign out {user.get_username()}?", original=user
+            )
         ended = 0
         # One by one: `end` also deletes the session itself, which a bulk delete of these rows would leave alive.
         for session in UserSession.objects.filter(user=user):
@@ -147,8 +134,4 @@ class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[ty
         factors = Authenticator.objects.filter(user=user).delete()[0] if "factors" in request.POST else 0
         audit_row(request, user, "signed_out", after={"sessions": ended, "second_factors_removed": factors})
         messages.success(request, f"Ended {ended} sessions and removed {factors} second factors.")
-        return HttpResponseRedirect(reverse("admin:auth_user_change", args=[user.pk]))
-
-    @display(description="Last seen", ordering="last_login")
-    def seen(self, user: User) -> Any:
-        return when(user.last_login) if user.last_login else "never"
+        return HttpResponseRedirect(self.page_of(user))

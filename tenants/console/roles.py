@@ -12,8 +12,9 @@ from typing import Any
 
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
-from unfold.admin import ModelAdmin
+from typing_extensions import override
 
+from console.widgets import ConsoleAdmin
 from tenants.console.viewer import viewer
 from tenants.models import Role, StaffRole, Team
 
@@ -55,11 +56,7 @@ def may(request: HttpRequest, roles: Roles, row: Model | None = None) -> bool:
     if everywhere(request, roles):
         return True
     teams = teams_of(request, roles)
-    return bool(teams) if row is None else _team_of(row) in teams
-
-
-def _team_of(row: Model) -> str | None:
-    return row.pk if isinstance(row, Team) else getattr(row, "team_id", None)
+    return bool(teams) if row is None else (row.pk if isinstance(row, Team) else getattr(row, "team_id", None)) in teams
 
 
 class ByRole:
@@ -88,11 +85,12 @@ class ByRole:
         raise Http404
 
 
-class TeamScoped(ByRole, ModelAdmin):
+class TeamScoped(ByRole, ConsoleAdmin):
     """Admin page of rows that belong to teams. `team_field` is the lookup of the team's id."""
 
     team_field = "team_id"
 
+    @override
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
         if everywhere(request, self.viewers):
@@ -100,7 +98,7 @@ class TeamScoped(ByRole, ModelAdmin):
         return rows.filter(**{f"{self.team_field}__in": teams_of(request, self.viewers)})
 
 
-class PlatformOnly(ByRole, ModelAdmin):
+class PlatformOnly(ByRole, ConsoleAdmin):
     """Admin page of objects that belong to no team: staff view them, operators manage them."""
 
     viewers = STAFF

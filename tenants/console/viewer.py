@@ -49,12 +49,13 @@ def viewer_of(user: User) -> Viewer:
     # `is_staff` is Django's permission to sign in to the admin, and not a role of the platform.
     if not (user.is_authenticated and user.is_active and user.is_staff):
         return Viewer()
-    if user.is_superuser:
-        everything = frozenset([EVERY_TEAM])
-        return Viewer(name=user.get_username(), is_administrator=True, roles=_roles(user), reading=everything)
     # Every team: the viewer is what row-level security is later derived from.
     with scope.every_team():
         memberships = list(Membership.objects.filter(user=user))
+        roles = {row.team_id: Role(row.role) for row in memberships}
+        if user.is_superuser:
+            everything = frozenset([EVERY_TEAM])
+            return Viewer(name=user.get_username(), is_administrator=True, roles=roles, reading=everything)
         staff = StaffMember.objects.filter(user=user).first()
         revealed = Reveal.objects.filter(user=user, until__gt=now()).values_list("team_id", flat=True)
         reading = {*revealed, *(row.team_id for row in memberships if row.reads_content)}
@@ -63,7 +64,7 @@ def viewer_of(user: User) -> Viewer:
     return Viewer(
         name=user.get_username(),
         staff=StaffRole(staff.role) if staff else None,
-        roles={row.team_id: Role(row.role) for row in memberships},
+        roles=roles,
         reading=frozenset(reading),
     )
 
@@ -84,8 +85,3 @@ def lacks_second_factor(request: HttpRequest) -> bool:
     # Users who signed in through the OpenID Connect provider authenticate fully there.
     methods = {record["method"] for record in get_authentication_records(request, request.user)}
     return "socialaccount" not in methods and not is_mfa_enabled(request.user)
-
-
-def _roles(user: DjangoUser) -> dict[str, Role]:
-    with scope.every_team():
-        return {row.team_id: Role(row.role) for row in Membership.objects.filter(user=user)}

@@ -7,7 +7,7 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.contrib.admin import display, register
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
@@ -135,7 +135,6 @@ class EndpointAdmin(TeamScoped):
 
     managers = MANAGERS
     form = EndpointForm
-    actions = None
     list_display = ["name", "address", "team", "state", "success", "events", "secret_hint", "created"]
     list_filter = [("team", AutocompleteSelectFilter)]
     list_filter_submit = True
@@ -143,7 +142,6 @@ class EndpointAdmin(TeamScoped):
     list_select_related = ["team"]
     search_fields = ["name", "url", "id"]
     ordering = ["-created_at", "-id"]
-    show_facets = admin.ShowFacets.NEVER
     actions_detail = ["send_test", "rotate", "switch"]
     change_form_before_template = "admin/responses/webhookendpoint/banner.html"
     readonly_fields = [
