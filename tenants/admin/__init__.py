@@ -2,10 +2,9 @@
 
 from tenants.admin import (
     audit_log,
-    connectors,
     guardrails,
+    hosted_tools,
     keys,
-    search_engines,
     team_pages,
     teams,
     upstreams,
@@ -17,11 +16,10 @@ from tenants.console import content_access
 # Importing these modules registers their pages with the admin site.
 __all__ = [
     "audit_log",
-    "connectors",
     "content_access",
     "guardrails",
+    "hosted_tools",
     "keys",
-    "search_engines",
     "team_pages",
     "teams",
     "upstreams",

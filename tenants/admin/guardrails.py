@@ -5,29 +5,29 @@ from typing import Any
 
 from django import forms
 from django.contrib.admin import display, register
-from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter
-from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminTextInputWidget
 
-from console.widgets import LogAdmin, TimeFilter, badge, copyable, exact, tone, two_lines, when
+from console.widgets import LogAdmin, TimeFilter, column, copyable, exact, time_column, tone, two_lines
 from kernel import egress
 from kernel.errors import EgressRefused
 from tenants.console.audited_admin import AuditedAdmin
 from tenants.console.content_access import HIDDEN, with_readable
 from tenants.console.roles import LEADS, OPERATORS, TeamScoped, teams_for
-from tenants.console.secrets import WriteOnlySecrets
+from tenants.console.secrets import SecretForm, WriteOnlySecrets, secret_badge, secret_field
 from tenants.models import Checker, Guardrail, GuardrailDecision
 
-_HAS_SECRET = ExpressionWrapper(~Q(hook_secret=""), output_field=BooleanField())
 _TONES = {"passed": "success", "noted": "warning", "blocked": "danger", "failed": "warning"}
 
 
-class GuardrailForm(forms.ModelForm[Guardrail]):
-    """A guardrail. `new_hook_secret` is write-only; leaving it empty keeps the stored secret."""
+class GuardrailForm(SecretForm):
+    """A guardrail with the secret of its hook."""
 
+    secret = "hook_secret"  # noqa: S105 - the name of the column
     hook_url = forms.CharField(
         label="Hook URL",
         max_length=2000,
@@ -35,12 +35,8 @@ class GuardrailForm(forms.ModelForm[Guardrail]):
         widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "https://guard.example.com/check"}),
         help_text="Receives the content to check. Must be a public address unless the configuration allows others.",
     )
-    new_hook_secret = forms.CharField(
-        required=False,
-        strip=True,
-        label="Hook secret",
-        widget=UnfoldAdminPasswordWidget(render_value=False, attrs={"autocomplete": "new-password"}),
-        help_text="Sent as a bearer token. Encrypted at rest and never shown again. Empty keeps the stored secret.",
+    new_hook_secret = secret_field(
+        "Hook secret", "Sent as a bearer token. Encrypted at rest and never shown again. Empty keeps the stored secret."
     )
 
     class Meta:
@@ -75,26 +71,21 @@ class GuardrailForm(forms.ModelForm[Guardrail]):
         return given
 
     @override
-    def save(self, commit: bool = True) -> Guardrail:
-        if secret := self.cleaned_data.get("new_hook_secret"):
-            self.instance.hook_secret = secret
+    def save(self, commit: bool = True) -> Any:
         # A secret is only for the URL that it was entered for.
-        elif "hook_url" in self.changed_data:
+        if "hook_url" in self.changed_data:
             self.instance.hook_secret = ""
         return super().save(commit)
 
 
 @register(Guardrail)
 class GuardrailAdmin(WriteOnlySecrets, AuditedAdmin, TeamScoped):
-    """Guardrails, at most one per team. The secret column is never read, so it is never decrypted for a page."""
+    """Guardrails, at most one per team."""
 
     form = GuardrailForm
     secret_managers = LEADS
-    secret_fields = ("new_hook_secret",)
     destination_field = "hook_url"
-    is_set_annotation = "has_secret"
     managers = LEADS | OPERATORS
-    actions = None
     list_display = ["team", "input", "output", "secret_state", "fails"]
     list_select_related = ["team"]
     search_fields = ["team__name"]
@@ -106,12 +97,8 @@ class GuardrailAdmin(WriteOnlySecrets, AuditedAdmin, TeamScoped):
         ("Output", {"fields": [("output_checker", "output_action")]}),
         ("Checks", {"fields": ["model", "hook_url", "new_hook_secret", "fails_open"]}),
     ]
-
-    @override
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request)
-        rows = rows.defer("hook_secret").annotate(has_secret=_HAS_SECRET)
-        return rows  # noqa: RET504 - the stubs call an annotated query set Any
+    secret_state = column("Secret", secret_badge)
+    fails = column("If a check fails", lambda row: "allowed" if row.fails_open else "blocked if the action is to block")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         # The team is the primary key: changing it would create a second guardrail.
@@ -137,14 +124,6 @@ class GuardrailAdmin(WriteOnlySecrets, AuditedAdmin, TeamScoped):
         if not row.output_checker:
             return "–"
         return two_lines(row.get_output_checker_display(), row.get_output_action_display())
-
-    @display(description="Secret")
-    def secret_state(self, row: Any) -> SafeString:
-        return badge("set", "success") if row.has_secret else badge("none")
-
-    @display(description="If a check fails")
-    def fails(self, row: Guardrail) -> str:
-        return "allowed" if row.fails_open else "blocked if the action is to block"
 
 
 @register(GuardrailDecision)
@@ -174,22 +153,10 @@ class GuardrailDecisionAdmin(LogAdmin, TeamScoped):
         )
     ]
     readonly_fields = ["time", "response", "outcome_badge", "found"]
-
-    @display(description="Time")
-    def time(self, row: GuardrailDecision) -> Any:
-        return when(row.occurred_at)
-
-    @display(description="Team")
-    def team_name(self, row: GuardrailDecision) -> str:
-        return row.team.name
-
-    @display(description="Response")
-    def response(self, row: GuardrailDecision) -> SafeString:
-        return copyable(row.response_id)
-
-    @display(description="Outcome")
-    def outcome_badge(self, row: GuardrailDecision) -> SafeString:
-        return tone(_TONES, row.outcome)
+    time = time_column("Time", "occurred_at")
+    team_name = column("Team", lambda row: row.team.name)
+    response = column("Response", lambda row: copyable(row.response_id))
+    outcome_badge = column("Outcome", lambda row: tone(_TONES, row.outcome))
 
     @display(description="Result")
     def found(self, row: Any) -> SafeString | str:

@@ -3,12 +3,11 @@
 
 from typing import Any
 
-from django.contrib import admin
 from django.contrib.admin import display
 from django.utils.safestring import SafeString
 from unfold.admin import TabularInline
 
-from console.widgets import badge, when
+from console.widgets import badge, time_column
 from tenants.console.audited_admin import AuditedAdmin
 from tenants.console.roles import ADMINISTRATORS_ONLY, ByRole, PlatformOnly
 
@@ -25,10 +24,10 @@ class TeamsInline(ByRole, TabularInline):
 
 
 class SharedObjectAdmin(AuditedAdmin, PlatformOnly):
-    """Admin of an object with allowed teams. Subclasses prefetch `teams`, or each row of the list costs a query."""
+    """Admin of an object with allowed teams."""
 
-    actions = None
-    show_facets = admin.ShowFacets.NEVER
+    list_prefetch = ("teams",)
+    created = time_column("Created", "created_at", ordering="created_at")
 
     @display(description="Teams")
     def visible_to(self, row: Any) -> str:
@@ -37,7 +36,3 @@ class SharedObjectAdmin(AuditedAdmin, PlatformOnly):
     @display(description="Status", ordering="enabled")
     def state(self, row: Any) -> SafeString:
         return badge("enabled", "success") if row.enabled else badge("disabled")
-
-    @display(description="Created", ordering="created_at")
-    def created(self, row: Any) -> Any:
-        return when(row.created_at)

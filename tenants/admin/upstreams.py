@@ -4,10 +4,9 @@
 from typing import Any
 
 from django import forms
-from django.contrib import admin
 from django.contrib.admin import display, register
 from django.contrib.admin.utils import unquote
-from django.db.models import BooleanField, Count, ExpressionWrapper, Q, QuerySet
+from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
@@ -15,24 +14,23 @@ from django.utils.safestring import SafeString
 from typing_extensions import override
 from unfold.admin import ModelAdmin as UnfoldAdmin
 from unfold.contrib.filters.admin import DropdownFilter
-from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
+from unfold.widgets import UnfoldAdminTextInputWidget
 
-from console.widgets import badge, copyable, two_lines, when
+from console.widgets import badge, column, id_column, time_column, two_lines
 from tenants.admin.capabilities import CapabilityForm, capability_labels, fieldsets
 from tenants.admin.health import health_by_route, health_cell
 from tenants.admin.team_access import SharedObjectAdmin, TeamsInline
 from tenants.console.audited_admin import AuditedAdmin
 from tenants.console.roles import OPERATORS, PlatformOnly, may
-from tenants.console.secrets import WriteOnlySecrets
+from tenants.console.secrets import SecretForm, WriteOnlySecrets, forget_field, secret_badge, secret_field
 from tenants.models import Model, ModelVisibility, Upstream
 from tenants.prices import UNKNOWN, amount
 
-_HAS_KEY = ExpressionWrapper(~Q(api_key=""), output_field=BooleanField())
 
+class UpstreamForm(SecretForm):
+    """An upstream with its API key."""
 
-class UpstreamForm(forms.ModelForm[Upstream]):
-    """An upstream. `new_api_key` is write-only; leaving it empty keeps the stored key."""
-
+    help_if_set = "A key is set. Leave empty to keep it."
     # Replaces the model's field, whose validator rejects hosts without a dot, such as those of containers.
     address = forms.RegexField(
         r"^https?://[^\s/?#]+(/[^\s?#]*)?$",
@@ -42,14 +40,8 @@ class UpstreamForm(forms.ModelForm[Upstream]):
         help_text="Up to and including /v1.",
         error_messages={"invalid": "Enter an http or https URL without a query."},
     )
-    new_api_key = forms.CharField(
-        required=False,
-        strip=True,
-        label="API key",
-        widget=UnfoldAdminPasswordWidget(render_value=False, attrs={"autocomplete": "new-password"}),
-        help_text="Encrypted at rest and never shown again.",
-    )
-    forget_api_key = forms.BooleanField(required=False, label="Remove the stored key", widget=UnfoldBooleanSwitchWidget)
+    new_api_key = secret_field("API key", "Encrypted at rest and never shown again.")
+    forget_api_key = forget_field("Remove the stored key")
 
     class Meta:
         model = Upstream
@@ -59,21 +51,14 @@ class UpstreamForm(forms.ModelForm[Upstream]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.initial.setdefault("address", self.instance.base_url)
-        if getattr(self.instance, "has_key", False):
-            self.fields["new_api_key"].help_text = "A key is set. Leave empty to keep it."
-        else:
-            self.fields.pop("forget_api_key", None)
 
     def clean_address(self) -> str:
         """Remove the trailing slash, as paths are appended to the URL."""
         return str(self.cleaned_data["address"]).rstrip("/")
 
     @override
-    def save(self, commit: bool = True) -> Upstream:
+    def save(self, commit: bool = True) -> Any:
         self.instance.base_url = self.cleaned_data["address"]
-        key = self.cleaned_data.get("new_api_key")
-        if key or self.cleaned_data.get("forget_api_key"):
-            self.instance.api_key = key or ""
         return super().save(commit)
 
 
@@ -97,8 +82,7 @@ class HealthColumn(UnfoldAdmin):
     ) -> HttpResponse:
         row = self.get_object(request, unquote(object_id))
         found = health_by_route().get(self.health_key(row)) if row is not None else None
-        may_try = may(request, OPERATORS)
-        context = {**(extra_context or {}), "may_try": may_try, "health": health_cell(found) if found else ""}
+        context = {"may_try": may(request, OPERATORS), "health": health_cell(found) if found else ""}
         return super().change_view(request, object_id, form_url, context)  # type: ignore[no-any-return]
 
     @display(description="Successful calls")
@@ -108,36 +92,37 @@ class HealthColumn(UnfoldAdmin):
 
 @register(Upstream)
 class UpstreamAdmin(HealthColumn, WriteOnlySecrets, AuditedAdmin, PlatformOnly):
-    """Upstreams. The key column is never read, so it is never decrypted for a page."""
+    """Upstreams, which serve models."""
 
     form = UpstreamForm
-    secret_fields = ("new_api_key", "forget_api_key")
     destination_field = "address"
     change_form_outer_before_template = "admin/tenants/upstream/tools.html"
-    actions = None
     list_display = [
         "name", "shown_address", "wire_api", "health", "key_state", "default_state", "model_count", "created",
     ]  # fmt: skip
     list_fullwidth = True
+    list_annotations = {"model_count": Count("models")}
     search_fields = ["name", "base_url"]
     ordering = ["name"]
-    show_facets = admin.ShowFacets.NEVER
     readonly_fields = ["public_id", "created"]
+    fieldsets = [(None, {"fields": ["name", "address", "wire_api", "new_api_key", "forget_api_key", "is_default"]})]
+    public_id = id_column()
+    shown_address = column("Base URL", lambda row: format_html('<code class="c-code">{}</code>', row.base_url))
+    key_state = column("API key", secret_badge)
+    default_state = column("Default", lambda row: badge("default", "primary") if row.is_default else "")
+    created = time_column("Created", "created_at", ordering="created_at")
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request)
-        rows = rows.defer("api_key").annotate(has_key=_HAS_KEY, model_count=Count("models"))
-        return rows  # noqa: RET504 - the stubs call an annotated query set Any
+    @override
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[Any, Any]]:
+        (_, options), *_ = super().get_fieldsets(request, obj)
+        return [
+            (None, {"fields": options["fields"] if obj is None else [("public_id", "created"), *options["fields"]]})
+        ]
 
     @override
     def health_key(self, row: Any) -> tuple[str, str]:
         """Return the key for all calls of the upstream."""
         return row.pk, ""
-
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[Any, Any]]:
-        secret = ["new_api_key", "forget_api_key"] if obj is not None and obj.has_key else ["new_api_key"]
-        fields: list[Any] = ["name", "address", "wire_api", *secret, "is_default"]
-        return [(None, {"fields": fields if obj is None else [("public_id", "created"), *fields]})]
 
     @override
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:
@@ -146,31 +131,11 @@ class UpstreamAdmin(HealthColumn, WriteOnlySecrets, AuditedAdmin, PlatformOnly):
         if obj.is_default:
             Upstream.objects.exclude(pk=obj.pk).filter(is_default=True).update(is_default=False)
 
-    @display(description="ID")
-    def public_id(self, upstream: Upstream) -> SafeString:
-        return copyable(upstream.pk)
-
-    @display(description="Base URL")
-    def shown_address(self, upstream: Upstream) -> SafeString:
-        return format_html('<code class="c-code">{}</code>', upstream.base_url)
-
-    @display(description="API key")
-    def key_state(self, upstream: Any) -> SafeString:
-        return badge("set", "success") if upstream.has_key else badge("none")
-
-    @display(description="Default")
-    def default_state(self, upstream: Upstream) -> SafeString | str:
-        return badge("default", "primary") if upstream.is_default else ""
-
     @display(description="Models")
     def model_count(self, upstream: Any) -> SafeString:
         url = reverse("admin:tenants_model_changelist")
         link = '<a class="c-link" href="{}?upstream={}">{}</a>'
         return format_html(link, url, upstream.pk, upstream.model_count)
-
-    @display(description="Created", ordering="created_at")
-    def created(self, upstream: Upstream) -> Any:
-        return when(upstream.created_at)
 
 
 class UpstreamFilter(DropdownFilter):
@@ -200,6 +165,7 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
     list_display = ["name", "route", "health", "price_list", "special", "visible_to", "state", "created"]
     change_form_outer_before_template = "admin/tenants/model/tools.html"
     list_filter = [UpstreamFilter, "enabled"]
+    list_defer = ("upstream__api_key",)
     list_filter_submit = True
     list_fullwidth = True
     search_fields = ["name", "upstream_model"]
@@ -207,9 +173,9 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
     inlines = [VisibilityInline]
     fieldsets = [(None, {"fields": ["name", ("upstream", "upstream_model"), "enabled"]}), *fieldsets()]
 
+    @override
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request)
-        return rows.select_related("upstream").defer("upstream__api_key").prefetch_related("teams")
+        return super().get_queryset(request).select_related("upstream")
 
     @override
     def health_key(self, row: Any) -> tuple[str, str]:
