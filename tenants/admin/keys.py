@@ -5,28 +5,50 @@ Keys are created, rotated, disabled and revoked, but never deleted, as usage and
 is shown once, when it is created.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import messages
 from django.contrib.admin import display, register
+from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from django.utils.html import format_html
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
 from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, DropdownFilter
+from unfold.decorators import action
+from unfold.enums import ActionVariant
 
-from console.widgets import badge, copyable, two_lines, when
+from console.widgets import badge, column, id_column, key_cell, time_column, two_lines
 from kernel.clock import now
 from tenants import services
-from tenants.admin.key_actions import KEY_MANAGERS, KeyActions, may_manage_key
-from tenants.admin.key_forms import KeyForm, NewKeyForm, initial_from, model_names_of
+from tenants.admin.key_forms import KeyForm, NewKeyForm, RotateKeyForm, initial_from, model_names_of
 from tenants.console.audited_admin import AuditedAdmin, actor
-from tenants.console.roles import CONTRIBUTORS, TeamScoped, everywhere, may, teams_for, teams_of
-from tenants.models import ApiKey, KeySource, Scope, ToolKind
+from tenants.console.roles import CONTRIBUTORS, LEADS, OPERATORS, TeamScoped, everywhere, may, teams_for, teams_of
+from tenants.models import ApiKey, KeySource, Role
+
+KEY_MANAGERS = LEADS | OPERATORS
+_DEVELOPERS = frozenset({Role.DEVELOPER})
+# Fields of the form for a new key that are stored as they are.
+_STORED = ("team", "name", "purpose", "scopes", "allowed_models", "tools", "allowed_addresses")
+
+
+def _created_by_user(request: HttpRequest, key: ApiKey) -> bool:
+    return key.created_by_id == request.user.pk and may(request, _DEVELOPERS, key)
+
+
+def may_manage_key(request: HttpRequest, key: ApiKey) -> bool:
+    """Return true for users who may change, disable and revoke a key: leads, operators and the key's developer."""
+    return may(request, KEY_MANAGERS, key) or _created_by_user(request, key)
+
+
+def may_rotate_key(request: HttpRequest, key: ApiKey) -> bool:
+    """Return true for users who may rotate a key: leads and the key's developer."""
+    # Not operators: they would see the new secret and could act as the team.
+    return may(request, LEADS, key) or _created_by_user(request, key)
 
 
 class StatusFilter(DropdownFilter):
@@ -90,28 +112,38 @@ def state_of(key: ApiKey) -> SafeString:
     return badge("active", "success")
 
 
-class KeyColumns:
-    """Columns of a key."""
+@register(ApiKey)
+class KeyAdmin(AuditedAdmin, TeamScoped):
+    """API keys. Leads manage the keys of their team, developers their own. Operators disable any, but create none."""
 
-    @display(description="Name", ordering="name")
-    def named(self, key: ApiKey) -> SafeString:
-        return two_lines(key.name, key.purpose)
-
-    @display(description="Key")
-    def key(self, key: ApiKey) -> SafeString:
-        return format_html('<code class="c-code">{}…{}</code>', key.prefix, key.last_four)
-
-    @display(description="ID")
-    def public_id(self, key: ApiKey) -> SafeString:
-        return copyable(key.pk)
-
-    @display(description="Created by")
-    def owner(self, key: ApiKey) -> str:
-        return key.created_by.get_username() if key.created_by else "–"
-
-    @display(description="Status")
-    def state(self, key: ApiKey) -> SafeString:
-        return state_of(key)
+    managers = KEY_MANAGERS
+    form = KeyForm
+    list_display = ["named", "key", "team", "owner", "state", "permissions", "last_used", "last_origin", "expires"]
+    list_filter = [StatusFilter, ("team", AutocompleteSelectFilter), SourceFilter]
+    list_filter_submit = True
+    list_fullwidth = True
+    list_select_related = ["team", "created_by"]
+    # Prefix and last four characters are what users see of a key in logs.
+    search_fields = ["name", "purpose", "prefix", "last_four", "id"]
+    ordering = ["-created_at", "-id"]
+    actions_row = ["revoke"]
+    actions_detail = ["rotate", "clone", "disable", "enable", "revoke"]
+    readonly_fields = [
+        "key", "state", "team", "public_id", "scope_list", "model_list", "tool_list", "address_list", "expires",
+        "created", "owner", "last_used", "last_origin", "old_secret",
+    ]  # fmt: skip
+    named = column("Name", lambda key: two_lines(key.name, key.purpose), ordering="name")
+    key = column("Key", key_cell)
+    public_id = id_column()
+    owner = column("Created by", lambda key: key.created_by.get_username() if key.created_by else "–")
+    state = column("Status", state_of)
+    scope_list = column("Scopes", lambda key: "all" if "*" in key.scopes else ", ".join(key.scopes))
+    model_list = column("Models", lambda key: ", ".join(key.allowed_models or ()) or "all")
+    tool_list = column("Tools", lambda key: "all" if "*" in key.tools else ", ".join(key.tools) or "none")
+    address_list = column("Allowed IP addresses", lambda key: ", ".join(key.allowed_addresses or ()) or "any")
+    last_used = time_column("Last used", "last_used_at", missing="never", ordering="last_used_at")
+    expires = time_column("Expires", "expires_at", missing="never", ordering="expires_at")
+    created = time_column("Created", "created_at", ordering="created_at")
 
     @display(description="Old secret")
     def old_secret(self, key: ApiKey) -> SafeString | str:
@@ -124,69 +156,13 @@ class KeyColumns:
     @display(description="Permissions")
     def permissions(self, key: ApiKey) -> SafeString:
         limits = f"{self.model_list(key)} models, {self.tool_list(key)} tools"
-        return two_lines(_shortened(self.scope_list(key)), _shortened(limits))
-
-    @display(description="Scopes")
-    def scope_list(self, key: ApiKey) -> str:
-        return "all" if Scope.ALL.value in key.scopes else ", ".join(key.scopes)
-
-    @display(description="Models")
-    def model_list(self, key: ApiKey) -> str:
-        return ", ".join(key.allowed_models) if key.allowed_models else "all"
-
-    @display(description="Tools")
-    def tool_list(self, key: ApiKey) -> str:
-        return "all" if ToolKind.ALL.value in key.tools else ", ".join(key.tools) or "none"
-
-    @display(description="Allowed IP addresses")
-    def address_list(self, key: ApiKey) -> str:
-        return ", ".join(key.allowed_addresses) if key.allowed_addresses else "any"
-
-    @display(description="Last used", ordering="last_used_at")
-    def last_used(self, key: ApiKey) -> Any:
-        return when(key.last_used_at) if key.last_used_at else "never"
+        return two_lines(Truncator(self.scope_list(key)).chars(60), Truncator(limits).chars(60))
 
     @display(description="IP address")
     def last_origin(self, key: ApiKey) -> SafeString | str:
         if not key.last_used_address and not key.last_used_agent:
             return "–"
-        return two_lines(key.last_used_address or "unknown", _shortened(key.last_used_agent, 32))
-
-    @display(description="Expires", ordering="expires_at")
-    def expires(self, key: ApiKey) -> Any:
-        return when(key.expires_at) if key.expires_at else "never"
-
-    @display(description="Created", ordering="created_at")
-    def created(self, key: ApiKey) -> Any:
-        return when(key.created_at)
-
-
-def _shortened(text: str, limit: int = 60) -> str:
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
-@register(ApiKey)
-class KeyAdmin(KeyActions, KeyColumns, AuditedAdmin, TeamScoped):
-    """API keys. Leads manage the keys of their team, developers their own. Operators disable any, but create none."""
-
-    managers = KEY_MANAGERS
-    form = KeyForm
-    actions = None
-    list_display = ["named", "key", "team", "owner", "state", "permissions", "last_used", "last_origin", "expires"]
-    list_filter = [StatusFilter, ("team", AutocompleteSelectFilter), SourceFilter]
-    list_filter_submit = True
-    list_fullwidth = True
-    list_select_related = ["team", "created_by"]
-    # Prefix and last four characters are what users see of a key in logs.
-    search_fields = ["name", "purpose", "prefix", "last_four", "id"]
-    ordering = ["-created_at", "-id"]
-    show_facets = admin.ShowFacets.NEVER
-    actions_row = ["revoke"]
-    actions_detail = ["rotate", "clone", "disable", "enable", "revoke"]
-    readonly_fields = [
-        "key", "state", "team", "public_id", "scope_list", "model_list", "tool_list", "address_list", "expires",
-        "created", "owner", "last_used", "last_origin", "old_secret",
-    ]  # fmt: skip
+        return two_lines(key.last_used_address or "unknown", Truncator(key.last_used_agent).chars(32))
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[Any, Any]]:
         writable = ["scopes", "allowed_models", "tools", "expires_at", "allowed_addresses"]
@@ -220,30 +196,119 @@ class KeyAdmin(KeyActions, KeyColumns, AuditedAdmin, TeamScoped):
         if not self.has_add_permission(request):
             raise PermissionDenied
         names = model_names_of(None if everywhere(request, CONTRIBUTORS) else teams_of(request, CONTRIBUTORS))
-        teams, initial = teams_for(request, CONTRIBUTORS), self._initial(request)
+        cloned = self.get_object(request, request.GET.get("clone", ""))
+        if cloned is not None and may(request, CONTRIBUTORS, cloned):
+            initial = initial_from(cloned)
+        else:
+            initial = {"team": request.GET.get("team")}
+        teams = teams_for(request, CONTRIBUTORS)
         form = NewKeyForm(request.POST or None, teams=teams, models=names, initial=initial)
         if request.method == "POST" and form.is_valid():
-            return self.show_secret(request, self._create(request, form), "Copy your new key")
-        context = {**self._context(request, "Create an API key"), "form": form}
-        return TemplateResponse(request, "admin/tenants/apikey/add.html", context)
+            made = services.create_key(
+                **{name: form.cleaned_data[name] for name in _STORED},
+                expires_at=form.expires_at(now()),
+                actor=actor(request),
+                created_by=request.user.pk,
+            )
+            return self.show_secret(request, made, "Copy your new key")
+        return self.render(request, "admin/tenants/apikey/add.html", "Create an API key", form=form)
 
-    def _initial(self, request: HttpRequest) -> dict[str, Any]:
-        source = self.get_object(request, request.GET.get("clone", ""))
-        if source is not None and may(request, CONTRIBUTORS, source):
-            return initial_from(source)
-        return {"team": request.GET.get("team")}
-
-    def _create(self, request: HttpRequest, form: NewKeyForm) -> services.NewKey:
-        cleaned = form.cleaned_data
-        return services.create_key(
-            team=cleaned["team"],
-            name=cleaned["name"],
-            purpose=cleaned["purpose"],
-            scopes=cleaned["scopes"],
-            allowed_models=cleaned["allowed_models"],
-            tools=cleaned["tools"],
-            allowed_addresses=cleaned["allowed_addresses"],
-            expires_at=form.expires_at(now()),
-            actor=actor(request),
-            created_by=request.user.pk,
+    def show_secret(self, request: HttpRequest, new: services.NewKey, title: str) -> HttpResponse:
+        """Return the only page that shows this secret."""
+        # No redirect after the POST: the secret would have to be stored in between.
+        return self.render(
+            request,
+            "admin/tenants/apikey/created.html",
+            title,
+            new=new,
+            api=request.build_absolute_uri("/v1"),
+            model=next(iter(new.key.allowed_models or model_names_of([new.key.team_id])), "your-model"),
+            url=self.page_of(new.key),
         )
+
+    # -- actions -------------------------------------------------------------------------------------------------------
+
+    def _permits(self, request: HttpRequest, object_id: str, test: Callable[[ApiKey], bool]) -> bool:
+        key: ApiKey | None = self.get_object(request, unquote(str(object_id)))
+        return key is not None and key.revoked_at is None and test(key)
+
+    def has_revoke_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        """Return true if the user may revoke this key, or any key if none is given."""
+        if object_id is None:
+            return may(request, KEY_MANAGERS | CONTRIBUTORS)
+        return self._permits(request, object_id, lambda key: may_manage_key(request, key))
+
+    def has_disable_permission(self, request: HttpRequest, object_id: str) -> bool:
+        """Return true if the key is enabled and the user may disable it."""
+        return self._permits(request, object_id, lambda key: key.disabled_at is None and may_manage_key(request, key))
+
+    def has_enable_permission(self, request: HttpRequest, object_id: str) -> bool:
+        """Return true if the key is disabled and the user may enable it."""
+        return self._permits(request, object_id, lambda key: bool(key.disabled_at) and may_manage_key(request, key))
+
+    def has_rotate_permission(self, request: HttpRequest, object_id: str) -> bool:
+        """Return true if the user may rotate the key."""
+        return self._permits(request, object_id, lambda key: may_rotate_key(request, key))
+
+    def has_clone_permission(self, request: HttpRequest, object_id: str) -> bool:
+        """Return true if the user may create a key for the same team."""
+        key = self.get_object(request, unquote(str(object_id)))
+        return key is not None and may(request, CONTRIBUTORS, key)
+
+    @action(  # type: ignore[untyped-decorator]  # Unfold has no types
+        description="Revoke", url_path="revoke", icon="block", permissions=["revoke"], variant=ActionVariant.DANGER
+    )
+    def revoke(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show the confirmation page; on POST, revoke the key."""
+        key = self.get_or_404(request, object_id)
+        if not may_manage_key(request, key):
+            raise PermissionDenied
+        if request.method != "POST":
+            template = "admin/tenants/apikey/revoke.html"
+            return self.render(request, template, "Revoke this key?", key=key, original=key)
+        if services.revoke_key(key=key, actor=actor(request)):
+            messages.success(request, f"The key {key} was revoked. It stops working everywhere within two seconds.")
+        else:
+            messages.info(request, f"The key {key} was already revoked.")
+        return HttpResponseRedirect(self.page_of(key))
+
+    @action(description="Disable", url_path="disable", icon="pause", permissions=["disable"])  # type: ignore[untyped-decorator]  # the same
+    def disable(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show the confirmation page; on POST, disable the key."""
+        return self._switch(request, object_id, enabled=False)
+
+    @action(description="Enable", url_path="enable", icon="play_arrow", permissions=["enable"])  # type: ignore[untyped-decorator]  # the same
+    def enable(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show the confirmation page; on POST, enable the key."""
+        return self._switch(request, object_id, enabled=True)
+
+    def _switch(self, request: HttpRequest, object_id: str, *, enabled: bool) -> HttpResponse:
+        key = self.get_or_404(request, object_id)
+        if key.revoked_at is not None or not may_manage_key(request, key):
+            raise PermissionDenied
+        if request.method != "POST":
+            title = "Enable this key?" if enabled else "Disable this key?"
+            template = "admin/tenants/apikey/switch.html"
+            return self.render(request, template, title, key=key, original=key, enabled=enabled)
+        services.enable_key(key=key, enabled=enabled, actor=actor(request))
+        state = "enabled" if enabled else "disabled"
+        messages.success(request, f"The key {key} was {state}. This takes effect everywhere within two seconds.")
+        return HttpResponseRedirect(self.page_of(key))
+
+    @action(description="Clone", url_path="clone", icon="content_copy", permissions=["clone"])  # type: ignore[untyped-decorator]  # the same
+    def clone(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Redirect to the form of a new key, prefilled from this one."""
+        return HttpResponseRedirect(f"{reverse('admin:tenants_apikey_add')}?clone={object_id}")
+
+    @action(description="Rotate", url_path="rotate", icon="autorenew", permissions=["rotate"])  # type: ignore[untyped-decorator]  # the same
+    def rotate(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show the form for the grace period; on POST, rotate the key and show the new secret once."""
+        key = self.get_or_404(request, object_id)
+        if key.revoked_at is not None or not may_rotate_key(request, key):
+            raise PermissionDenied
+        form = RotateKeyForm(request.POST or None)
+        if request.method == "POST" and form.is_valid():
+            rotated = services.rotate_key(key=key, grace=form.grace_period(), actor=actor(request))
+            return self.show_secret(request, rotated, "Copy the new secret")
+        template = "admin/tenants/apikey/rotate.html"
+        return self.render(request, template, "Rotate this key?", key=key, original=key, form=form)
