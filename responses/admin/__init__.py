@@ -1,8 +1,7 @@
 """Admin pages of responses, conversations, usage, webhooks, prompts and the system."""
 
-from responses.admin import live, playground, prompts, storage, system, team_tabs, tool_calls
+from responses.admin import live, playground, prompts, responses, storage, system, team_tabs, tool_calls
 from responses.admin.conversations import pages as conversations
-from responses.admin.response_list import pages
 from responses.admin.routing import health, test_calls
 from responses.admin.search import full_text, go, palette
 from responses.admin.transcript import payloads
@@ -17,11 +16,11 @@ __all__ = [
     "go",
     "health",
     "live",
-    "pages",
     "palette",
     "payloads",
     "playground",
     "prompts",
+    "responses",
     "storage",
     "system",
     "team_tabs",

@@ -1,8 +1,10 @@
 """Cells of tables of responses, shared by lists and pages."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from django.contrib.admin import display
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
@@ -30,6 +32,13 @@ def url(response_id: str) -> str:
     return reverse("admin:responses_response_change", args=[response_id])
 
 
+def elapsed(start: datetime | None, end: datetime | None) -> str:
+    """Return the time between two moments; a dash if one of them is missing."""
+    # Clocks of different hosts may disagree slightly: never negative.
+    return duration(None if start is None or end is None else max(0, round((end - start).total_seconds() * 1000)))
+
+
+@display(description="Time")
 def created(response: Response) -> SafeString | str:
     return when(response.created_at)
 
@@ -39,16 +48,19 @@ def status(response: Response) -> SafeString:
     return tone(STATUS_TONES, response.status)
 
 
+@display(description="Status")
 def status_and_mode(response: Response) -> SafeString:
     """Return the status badge with the mode below it."""
     return two_lines(status(response), mode(response))
 
 
-def previews(response: Response, *, readable: bool = False) -> SafeString:
-    """Return the id with previews of input and output; the previews are masked unless `readable`."""
+@display(description="Response")
+def response(response: Response) -> SafeString:
+    """Return the id with previews of input and output; the previews are masked unless the row is `readable`."""
     # An empty preview stays empty: a mask would suggest that there is text.
+    is_readable = getattr(response, "readable", False)
     shown_input, shown_output = (
-        text if readable or not text else HIDDEN for text in (response.input_preview, response.output_preview)
+        text if is_readable or not text else HIDDEN for text in (response.input_preview, response.output_preview)
     )
     return format_html(
         '<span class="c-preview">{}<span title="{}">{}</span><small title="{}">{}</small></span>',
@@ -60,6 +72,7 @@ def previews(response: Response, *, readable: bool = False) -> SafeString:
     )
 
 
+@display(description="Team and key")
 def caller(response: Response) -> SafeString:
     """Return the team with the API key below it."""
     return two_lines(response.team.name, key(response))
@@ -70,6 +83,7 @@ def key(response: Response) -> SafeString:
     return format_html('<code class="c-code">{}…{}</code>', response.api_key.prefix, response.api_key.last_four)
 
 
+@display(description="Model")
 def model(response: Response) -> SafeString:
     """Return the requested model, with the upstream's model below it if the names differ."""
     # Routes may map a model name to another name at the upstream.
@@ -77,6 +91,7 @@ def model(response: Response) -> SafeString:
     return two_lines(response.model, "" if is_same else f"→ {response.upstream_model}")
 
 
+@display(description="Tokens (in / out)")
 def tokens(response: Response) -> SafeString:
     """Return input and output tokens, with cached tokens below them."""
     cached = f"{response.cached_tokens:,} cached" if response.cached_tokens else ""
@@ -88,6 +103,7 @@ def mode(response: Response) -> str:
     return "Background" if response.background else _MODES[response.mode]
 
 
+@display(description="Conversation")
 def conversation(response: Response) -> SafeString | str:
     """Return the end of the conversation id as a link to the responses of the conversation."""
     if not response.conversation_id:
@@ -102,6 +118,12 @@ def conversation(response: Response) -> SafeString | str:
     )
 
 
+@display(description="Tools")
+def tools(response: Response) -> str:
+    return str(response.tool_calls or "–")
+
+
+@display(description="Cost")
 def cost(response: Response) -> str:
     """Return the cost in US dollars, or a dash if no price was known."""
     value = response.cost
@@ -111,6 +133,7 @@ def cost(response: Response) -> str:
     return amount(round(value, 1 - value.adjusted()))
 
 
+@display(description="Duration")
 def latency(response: Response) -> SafeString:
     """Return the total duration with the time to first token (TTFT) below it."""
     first = f"TTFT {duration(response.first_token_ms)}" if response.first_token_ms is not None else ""

@@ -11,7 +11,7 @@ from django.test import Client
 
 from conversations.models import Section
 from kernel.clock import now
-from responses.admin.response_list.changelist import ScanPlan, scan
+from responses.admin.response_list.changelist import ScanPlan
 from responses.models import Mode, Response, Status
 from responses.rollups import aggregate
 from tenants import scope
@@ -114,8 +114,9 @@ def test_reading_by_a_member_is_not_audited(lead: Client, caller: Caller) -> Non
 def newest(caller: Caller, condition: Q | None, **options: int) -> tuple[int, bool]:
     """Return the number of matches, and whether the scan stopped at its limit."""
     with scope.team(caller.team.pk):
-        found = scan(ScanPlan(indexed=Response.objects.filter(team=caller.team), condition=condition), **options)
-    return len(found.ids), found.stopped_at is not None
+        plan = ScanPlan(indexed=Response.objects.filter(team=caller.team), condition=condition)
+        ids, stopped_at = plan.scan(**options)
+    return len(ids), stopped_at is not None
 
 
 def test_a_scan_stops_at_its_limit_and_reports_it(caller: Caller) -> None:

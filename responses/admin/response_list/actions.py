@@ -1,39 +1,51 @@
-# mypy: allow-subclassing-any
-"""Actions on responses in the admin: cancel, retry and delete, for one response or a selection.
+"""Actions on responses in the admin: cancel, retry, delete and export, for one response or a selection.
 
-Each action is a POST from a confirmation page and writes a row to the audit log.
+Cancel, retry and delete are a POST from a confirmation page and write a row to the audit log.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
+import orjson
 from asgiref.sync import async_to_sync
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.contrib.admin import helpers
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
-from typing_extensions import override
-from unfold.decorators import action
+from django.urls import reverse
 
+from conversations.models import Placement, Section
+from kernel.clock import now
+from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError
 from responses.admin import cells
-from responses.admin.response_list import export
-from responses.admin.response_list.changelist import FilteredChangeList, scan
-from responses.admin.response_list.columns import ResponseList
 from responses.lifecycle import cancel, create
 from responses.models import RUNNING, Mode, Response
 from responses.requests import rebuild
+from responses.runs import selectors
 from responses.runs.identity import RequestInfo
-from tenants import directory
+from tenants import directory, scope
 from tenants.console.audited_admin import actor, audit_row
-from tenants.console.roles import CONTRIBUTORS, OPERATORS, Roles, may
+from tenants.console.content_access import audit_team_reads
+from tenants.console.roles import CONTRIBUTORS, OPERATORS, Roles, everywhere, may, teams_of
+from tenants.console.viewer import viewer
+from tenants.models import Team
 
 CANCELLERS: Roles = CONTRIBUTORS | OPERATORS
-_PAGE = "admin/responses/response/confirm.html"
+EXPORTERS: Roles = CONTRIBUTORS | OPERATORS
+MAX_EXPORTED = 10_000
+# Responses read at a time: bounds the memory of one export.
+_EXPORT_BATCH = 25
+_EXPORTED_COLUMNS = (
+    "id", "created_at", "ended_at", "status", "mode", "background", "team_id", "api_key_id", "model", "upstream_model",
+    "previous_response_id", "conversation_id", "end_user", "request_id", "client_request_id", "first_token_ms",
+    "duration_ms", "turns", "tool_calls", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cost",
+    "error_code", "incomplete_reason",
+)  # fmt: skip
 _MIN_REASON, _MAX_REASON = 5, 500
 
 
@@ -45,8 +57,8 @@ class ActionFailed(Exception):
 class ResponseAction:
     """An action on a response, with its texts and permissions.
 
-    `perform` returns the id of the response to open afterwards, or an empty string for the list. It raises
-    ActionFailed. `done` is the past participle used in messages ("3 responses cancelled").
+    `function` returns the id of the response to open afterwards. `done` is the past participle used in messages
+    ("3 responses cancelled").
     """
 
     name: str
@@ -58,7 +70,7 @@ class ResponseAction:
     roles: Roles
     is_applicable: Callable[[Response], bool]
     not_applicable: str
-    perform: Callable[[HttpRequest, Response, str], str]
+    function: Callable[[HttpRequest, Response], str]
     requires_reason: bool = False
     variant: str = "danger"
 
@@ -66,12 +78,18 @@ class ResponseAction:
         """Return whether the user's roles and the state of the response allow the action."""
         return may(request, self.roles, response) and self.is_applicable(response)
 
+    def perform(self, request: HttpRequest, response: Response) -> str:
+        """Return the id of the response to open afterwards, or an empty string for the list. Raises ActionFailed."""
+        if not self.is_applicable(response):
+            raise ActionFailed(self.not_applicable)
+        return self.function(request, response)
+
 
 def _request_info(request: HttpRequest) -> RequestInfo:
     return RequestInfo(request_id=getattr(request, "scope", {}).get("request_id", ""))
 
 
-def _cancel(request: HttpRequest, response: Response, _: str) -> str:
+def _cancel(request: HttpRequest, response: Response) -> str:
     has_ended = not cancel.cancel_run(
         team_id=response.team_id, actor=actor(request), response_id=response.pk, request=_request_info(request)
     )
@@ -80,24 +98,25 @@ def _cancel(request: HttpRequest, response: Response, _: str) -> str:
     return response.pk
 
 
-def _retry(request: HttpRequest, response: Response, _: str) -> str:
-    # The same key, and not the user, makes the new request: its team is billed and its limits apply.
+def _retry(request: HttpRequest, response: Response) -> str:
+    async def queue(body: Any) -> str:
+        # The same key, and not the user, makes the new request: its team is billed and its limits apply.
+        principal = await directory.aprincipal_by_id(response.api_key_id)
+        made = await create.queue_response(
+            principal=principal, body=body, mode=Mode.JSON, request=_request_info(request)
+        )
+        return str(made["id"])
+
     try:
-        body = rebuild.parse_for_worker(rebuild.rebuild_request(response))
-        new_id = async_to_sync(_queue)(response.api_key_id, body, _request_info(request))
+        new_id = async_to_sync(queue)(rebuild.parse_for_worker(rebuild.rebuild_request(response)))
     except ApiError as failed:
         raise ActionFailed(failed.message) from failed
     audit_row(request, response, "retried", after={"response": new_id})
     return new_id
 
 
-async def _queue(key_id: str, body: Any, request: RequestInfo) -> str:
-    principal = await directory.aprincipal_by_id(key_id)
-    made = await create.queue_response(principal=principal, body=body, mode=Mode.JSON, request=request)
-    return str(made["id"])
-
-
-def _delete(request: HttpRequest, response: Response, reason: str) -> str:
+def _delete(request: HttpRequest, response: Response) -> str:
+    reason = _reason(request)
     create.delete_response(actor=actor(request), response=response, request=_request_info(request), reason=reason)
     return ""
 
@@ -112,7 +131,7 @@ CANCEL = ResponseAction(
     roles=CANCELLERS,
     is_applicable=lambda response: response.status in RUNNING,
     not_applicable="The response has already ended.",
-    perform=_cancel,
+    function=_cancel,
 )
 RETRY = ResponseAction(
     name="retry",
@@ -125,7 +144,7 @@ RETRY = ResponseAction(
     roles=CONTRIBUTORS,
     is_applicable=lambda response: response.stored and response.status not in RUNNING,
     not_applicable="The response is still running or was not stored.",
-    perform=_retry,
+    function=_retry,
     variant="primary",
 )
 DELETE = ResponseAction(
@@ -139,154 +158,144 @@ DELETE = ResponseAction(
     roles=CONTRIBUTORS,
     is_applicable=lambda _: True,
     not_applicable="",
-    perform=_delete,
+    function=_delete,
     requires_reason=True,
 )
 RESPONSE_ACTIONS = (CANCEL, RETRY, DELETE)
 
 
-class ResponseListWithActions(ResponseList):
-    """Response list with bulk actions and a confirmation page for each action on a single response."""
+def perform_on_one(action: ResponseAction, request: HttpRequest, response: Response) -> HttpResponse:
+    """Serve the confirmation page of an action on one response, and perform it once confirmed."""
+    if not may(request, action.roles, response):
+        raise PermissionDenied
+    response_id, page = response.pk, cells.url(response.pk)
+    # A POST without the required reason shows the page again, with an error.
+    if request.method != "POST" or not _has_required_reason(request, action):
+        return _confirm(request, action, [response], back=page)
+    try:
+        next_id = action.perform(request, response)
+    except ActionFailed as failed:
+        messages.error(request, f"{response_id}: {failed}")
+        return HttpResponseRedirect(page)
+    messages.success(request, f"{response_id} {action.done}.")
+    return HttpResponseRedirect(cells.url(next_id) if next_id else reverse("admin:responses_response_changelist"))
 
-    actions = ("export_selected", "cancel_selected", "retry_selected", "erase_selected")
 
-    @override
-    def get_urls(self) -> list[URLPattern]:
-        single = [
-            path(
-                f"<path:object_id>/{response_action.name}/",
-                self.admin_site.admin_view(self._view_for(response_action)),
-                name=f"responses_response_{response_action.name}",
-            )
-            for response_action in RESPONSE_ACTIONS
-        ]
-        exports = self.admin_site.admin_view(self.export_view)
-        return [path("export/", exports, name="responses_response_export"), *single, *super().get_urls()]
-
-    def export_view(self, request: HttpRequest) -> StreamingHttpResponse:
-        """Export the filtered responses as JSON Lines, newest first, at most `export.MOST_ROWS`."""
-        if not export.may_export(request):
-            raise PermissionDenied
-        rows = cast("FilteredChangeList", self.get_changelist_instance(request))
-        return export.export(request, scan(rows.plan, limit=export.MOST_ROWS).ids)
-
-    def _view_for(self, response_action: ResponseAction) -> Callable[..., HttpResponse]:
-        def serve(request: HttpRequest, object_id: str) -> HttpResponse:
-            response = self.get_visible(request, object_id)
-            if not may(request, response_action.roles, response):
-                raise PermissionDenied
-            # A POST without the required reason shows the page again, with an error.
-            if request.method == "POST" and _has_required_reason(request, response_action):
-                return self._perform(request, response_action, response)
-            return self._confirm(request, response_action, [response], back=cells.url(response.pk))
-
-        return serve
-
-    def _perform(self, request: HttpRequest, response_action: ResponseAction, response: Response) -> HttpResponse:
+def perform_on_selection(
+    action: ResponseAction, _: Any, request: HttpRequest, queryset: QuerySet[Response]
+) -> HttpResponse:
+    """Serve the confirmation page of an action on the selected responses, and perform it once confirmed."""
+    # `defer(None)`: the list defers parameters and metadata, which a retry needs; without it each row is read again.
+    chosen = list(queryset.select_related("team", "api_key").defer(None))
+    permitted = [response for response in chosen if action.may(request, response)]
+    # Django posts the bulk action first without `confirmed`; the confirmation page posts the same action with it.
+    if "confirmed" not in request.POST or not _has_required_reason(request, action):
+        return _confirm(request, action, permitted, skipped=len(chosen) - len(permitted), back=request.get_full_path())
+    done, last_error = 0, ""
+    for response in permitted:
         response_id = response.pk
-        if not response_action.is_applicable(response):
-            messages.error(request, f"{response_id}: {response_action.not_applicable}")
-            return HttpResponseRedirect(cells.url(response_id))
         try:
-            next_id = response_action.perform(request, response, _reason(request))
+            action.perform(request, response)
+            done += 1
         except ActionFailed as failed:
-            messages.error(request, f"{response_id}: {failed}")
-            return HttpResponseRedirect(cells.url(response_id))
-        messages.success(request, f"{response_id} {response_action.done}.")
-        return HttpResponseRedirect(cells.url(next_id) if next_id else reverse("admin:responses_response_changelist"))
+            last_error = f"{response_id}: {failed}"
+    if done:
+        messages.success(request, f"{done} {'response' if done == 1 else 'responses'} {action.done}.")
+    if done < len(permitted):
+        messages.error(request, f"{len(permitted) - done} could not be {action.done}. {last_error}")
+    return HttpResponseRedirect(request.get_full_path())
 
-    # -- a selection ---------------------------------------------------------------------------------------------------
 
-    @action(description="Export as JSONL", icon="download", permissions=["export"])  # type: ignore[untyped-decorator]
-    def export_selected(self, request: HttpRequest, queryset: QuerySet[Response]) -> StreamingHttpResponse:
-        """Export the selection as JSON Lines."""
-        return export.export(request, queryset.values_list("pk", flat=True))
-
-    def has_export_permission(self, request: HttpRequest, *_: Any) -> bool:
-        """Return whether the user may export responses of at least one team."""
-        return export.may_export(request)
-
-    @action(description="Cancel", icon="cancel", permissions=["cancel"])  # type: ignore[untyped-decorator]  # Unfold
-    def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Response]) -> HttpResponse:
-        """Cancel the selected responses that are running."""
-        return self._selected(request, CANCEL, queryset)
-
-    @action(description="Retry as new", icon="replay", permissions=["make"])  # type: ignore[untyped-decorator]  # as above
-    def retry_selected(self, request: HttpRequest, queryset: QuerySet[Response]) -> HttpResponse:
-        """Retry the selected responses that have ended."""
-        return self._selected(request, RETRY, queryset)
-
-    @action(description="Delete", icon="delete", permissions=["make"])  # type: ignore[untyped-decorator]  # as above
-    def erase_selected(self, request: HttpRequest, queryset: QuerySet[Response]) -> HttpResponse:
-        """Delete the selected responses."""
-        return self._selected(request, DELETE, queryset)
-
-    def has_cancel_permission(self, request: HttpRequest, *_: Any) -> bool:
-        """Return whether the user may cancel runs of at least one team."""
-        return may(request, CANCELLERS)
-
-    def has_make_permission(self, request: HttpRequest, *_: Any) -> bool:
-        """Return whether the user may create responses for at least one team."""
-        return may(request, CONTRIBUTORS)
-
-    def _selected(
-        self, request: HttpRequest, response_action: ResponseAction, queryset: QuerySet[Response]
-    ) -> HttpResponse:
-        # `defer(None)`: the list defers parameters and metadata, which a retry needs; without it each row is read
-        # again.
-        chosen = list(queryset.select_related("team", "api_key").defer(None))
-        permitted = [response for response in chosen if response_action.may(request, response)]
-        # Django posts the bulk action first without `confirmed`; the confirmation page posts the same action with it.
-        if "confirmed" not in request.POST or not _has_required_reason(request, response_action):
-            return self._confirm(
-                request, response_action, permitted, skipped=len(chosen) - len(permitted), back=request.get_full_path()
-            )
-        done, last_error = 0, ""
-        for response in permitted:
-            response_id = response.pk
-            try:
-                response_action.perform(request, response, _reason(request))
-                done += 1
-            except ActionFailed as failed:
-                last_error = f"{response_id}: {failed}"
-        if done:
-            messages.success(request, f"{done} {'response' if done == 1 else 'responses'} {response_action.done}.")
-        if done < len(permitted):
-            messages.error(request, f"{len(permitted) - done} could not be {response_action.done}. {last_error}")
-        return HttpResponseRedirect(request.get_full_path())
-
-    def _confirm(
-        self,
-        request: HttpRequest,
-        response_action: ResponseAction,
-        chosen: Sequence[Response],
-        *,
-        back: str,
-        skipped: int = 0,
-    ) -> HttpResponse:
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": response_action.title if len(chosen) == 1 else f"{response_action.title}: {len(chosen)} responses",
-            "response_action": response_action,
-            "chosen": chosen,
-            "skipped": skipped,
-            "back": back,
-            "is_selection": "action" in request.POST,
-            "action": request.POST.get("action", ""),
-            "checkbox": helpers.ACTION_CHECKBOX_NAME,
-            "error": request.method == "POST"
-            and "reason" in request.POST
-            and not _has_required_reason(request, response_action),
-            "min_reason": _MIN_REASON,
-            "max_reason": _MAX_REASON,
-        }
-        return TemplateResponse(request, _PAGE, context)
+def _confirm(
+    request: HttpRequest, action: ResponseAction, chosen: Sequence[Response], *, back: str, skipped: int = 0
+) -> HttpResponse:
+    has_reason = _has_required_reason(request, action)
+    context = {
+        **admin.site.each_context(request),
+        "opts": Response._meta,  # noqa: SLF001 - Django's documented API for models
+        "title": action.title if len(chosen) == 1 else f"{action.title}: {len(chosen)} responses",
+        "response_action": action,
+        "chosen": chosen,
+        "skipped": skipped,
+        "back": back,
+        "is_selection": "action" in request.POST,
+        "action": request.POST.get("action", ""),
+        "checkbox": helpers.ACTION_CHECKBOX_NAME,
+        "error": request.method == "POST" and "reason" in request.POST and not has_reason,
+        "min_reason": _MIN_REASON,
+        "max_reason": _MAX_REASON,
+    }
+    return TemplateResponse(request, "admin/responses/response/confirm.html", context)
 
 
 def _reason(request: HttpRequest) -> str:
     return request.POST.get("reason", "").replace("\x00", "").strip()[:_MAX_REASON]
 
 
-def _has_required_reason(request: HttpRequest, response_action: ResponseAction) -> bool:
-    return not response_action.requires_reason or len(_reason(request)) >= _MIN_REASON
+def _has_required_reason(request: HttpRequest, action: ResponseAction) -> bool:
+    return not action.requires_reason or len(_reason(request)) >= _MIN_REASON
+
+
+def export(request: HttpRequest, ids: Iterable[str]) -> StreamingHttpResponse:
+    """Stream the responses that the user may export as JSON Lines, newest first.
+
+    The audit log records the number per team.
+    """
+    rows = Response.objects.filter(pk__in=list(ids)[:MAX_EXPORTED])
+    if not everywhere(request, EXPORTERS):
+        rows = rows.filter(team_id__in=teams_of(request, EXPORTERS))
+    user = viewer(request)
+    counts = dict(rows.values_list("team_id").annotate(rows=Count("pk")).order_by())
+    for team_id, count in sorted(counts.items()):
+        after = {"rows": count, "filters": request.GET.urlencode()[:1000]}
+        audit_row(request, Team(pk=team_id), "exported", action="responses.exported", after=after, target="responses")
+    audit_team_reads(user, {team_id for team_id in counts if user.may_read(team_id)})
+    exported = list(rows.order_by("-created_at", "-id").values_list("pk", flat=True))
+
+    def read_batch(batch: Sequence[str]) -> bytes:
+        # The stream runs after the request's transaction, so row-level security needs the user's teams again.
+        with scope.team(*user.visible_teams):
+            found = {row.pk: row for row in Response.objects.filter(pk__in=batch)}
+            readable = [row for row in found.values() if row.stored and user.may_read(row.team_id)]
+            inputs, outputs = _inputs([row.pk for row in readable]), selectors.outputs(readable)
+        lines = []
+        for row in (found[row_id] for row_id in batch if row_id in found):
+            line: dict[str, Any] = {name: getattr(row, name) for name in _EXPORTED_COLUMNS}
+            # A string: JSON readers would round a decimal number.
+            line["cost"] = None if row.cost is None else str(row.cost)
+            # Without access to the content, a line has the metrics only.
+            if row in readable:
+                line["input"] = inputs.get(row.pk, [])
+                line["response"] = selectors.public_body(row, outputs.get(row.pk, []))
+            lines.append(orjson.dumps(line) + b"\n")
+        return b"".join(lines)
+
+    async def stream() -> AsyncGenerator[bytes, None]:
+        for start in range(0, len(exported), _EXPORT_BATCH):
+            yield await in_db_thread(partial(read_batch, exported[start : start + _EXPORT_BATCH]))
+
+    name = f"responses-{now():%Y%m%d-%H%M%S}.jsonl"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
+    return StreamingHttpResponse(stream(), content_type="application/jsonl", headers=headers)
+
+
+def _inputs(ids: Sequence[str]) -> dict[str, list[Any]]:
+    placements = Placement.objects.filter(owner__in=ids, section=Section.INPUT).select_related("item")
+    found: dict[str, list[Any]] = {}
+    for placement in placements.order_by("owner", "position"):
+        found.setdefault(placement.owner, []).append(placement.item.body)
+    return found
+
+
+# By the name that the form of the list posts: title, roles, function of the admin, the request and the rows.
+SELECTION_ACTIONS: dict[str, tuple[str, Roles, Callable[..., HttpResponse | StreamingHttpResponse]]] = {
+    "export_selected": (
+        "Export as JSONL",
+        EXPORTERS,
+        lambda _, request, queryset: export(request, queryset.values_list("pk", flat=True)),
+    ),
+    "cancel_selected": (CANCEL.title, CANCEL.roles, partial(perform_on_selection, CANCEL)),
+    "retry_selected": (RETRY.title, RETRY.roles, partial(perform_on_selection, RETRY)),
+    # Django's own action is called `delete_selected`.
+    "erase_selected": (DELETE.title, DELETE.roles, partial(perform_on_selection, DELETE)),
+}

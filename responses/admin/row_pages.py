@@ -1,0 +1,50 @@
+# mypy: allow-subclassing-any
+"""Read-only lists whose rows have pages and fragments of their own."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from django.contrib.admin.utils import unquote
+from django.http import Http404, HttpRequest
+from django.http.response import HttpResponseBase
+from django.urls import URLPattern, path
+from django.views.decorators.http import require_safe
+from typing_extensions import override
+
+from console.widgets import LogAdmin
+from tenants.console.roles import TeamScoped
+
+RowView = Callable[..., HttpResponseBase]
+
+
+class RowPages(LogAdmin, TeamScoped):
+    """List of rows that belong to teams. A page of a row is a function of the request, the row and URL parameters."""
+
+    # Name of the URL, route below the page of the row, view. Views that are not in `posted` only accept GET and HEAD.
+    row_views: Sequence[tuple[str, str, RowView]] = ()
+    posted: frozenset[str] = frozenset()
+
+    @override
+    def get_urls(self) -> list[URLPattern]:
+        serve = {name: partial(self._serve, view) for name, _, view in self.row_views}
+        urls: list[URLPattern] = super().get_urls()
+        return [
+            path(
+                f"<path:object_id>/{route}",
+                self.admin_site.admin_view(serve[name] if name in self.posted else require_safe(serve[name])),
+                name=f"{self.opts.app_label}_{self.opts.model_name}_{name}",
+            )
+            for name, route, _ in self.row_views
+        ] + urls
+
+    def _serve(self, view: RowView, request: HttpRequest, object_id: str, **kwargs: str) -> HttpResponseBase:
+        return view(request, self.get_visible(request, object_id), **kwargs)
+
+    def get_visible(self, request: HttpRequest, object_id: str) -> Any:
+        """Return a row that the user may see. Raises Http404 for an unknown id or another team's row."""
+        rows = TeamScoped.get_queryset(self, request).select_related("team", "api_key")
+        found = rows.filter(pk=unquote(object_id).replace("\x00", "")).first()
+        if found is None or not self.has_view_permission(request, found):
+            raise Http404
+        return found
