@@ -1,29 +1,22 @@
-"""Cost of long conversations compared with short ones: `python -m benchmarks.conversations [--check]`.
+"""Cost of long conversations compared with short ones: `python -m benchmarks conversations [--check]`.
 
 The same requests go alternately to compacted conversations of 10 and 10,000 items: a page of items, adding an item, and
 a response, whose model reads only the compaction. The time of the mock upstream is subtracted.
 """
 
-import http.client
 import itertools
-import json
-import os
-import sys
-import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
-from urllib.parse import urlsplit
 
-from benchmarks.cells import PROMPT, SHORT
 from benchmarks.load import Target
-from benchmarks.stack import running
-from launcher.errors import LaunchError
+from benchmarks.matrix import PROMPT, SHORT
+from benchmarks.stack import Client, running, tell
 
-HERE = Path(__file__).parent
 LIMIT = 3.0
 SMALL, LARGE = 10, 10_000
 # Requests add items, so there are several small conversations, which stay small that way.
@@ -54,30 +47,6 @@ class Row:
     def holds(self) -> bool:
         """True if the ratio is below the limit."""
         return self.ratio < LIMIT
-
-
-class Client:
-    """A persistent HTTP connection."""
-
-    def __init__(self, target: Target) -> None:
-        self._connection = http.client.HTTPConnection(urlsplit(target.url).netloc, timeout=300)
-        self._headers = {"Content-Type": "application/json"}
-        for header in target.headers:
-            name, _, value = header.partition(": ")
-            self._headers[name] = value
-
-    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], float]:
-        """Return the response body and the milliseconds until it was received."""
-        raw = None if body is None else json.dumps(body)
-        began = time.perf_counter()
-        self._connection.request(method, f"/v1{path}", body=raw, headers=self._headers)
-        answer = self._connection.getresponse()
-        data = answer.read()
-        elapsed = 1000 * (time.perf_counter() - began)
-        if answer.status != http.client.OK:
-            raise LaunchError(f"{method} {path} was answered {answer.status}: {data[:500]!r}")
-        parsed: dict[str, Any] = json.loads(data)
-        return parsed, elapsed
 
 
 def items(count: int) -> Iterator[dict[str, Any]]:
@@ -114,67 +83,34 @@ def compared(name: str, call: Call, *, small: list[str], large: str, samples: in
 def measured(platform: Target, mock: Target, *, samples: int) -> Iterator[Row]:
     """Measure all kinds of requests."""
     client, upstream = Client(platform), Client(mock)
-    _tell(f"making {SMALL_ONES} conversations of {SMALL} items and one of {LARGE:,}")
+    tell(f"making {SMALL_ONES} conversations of {SMALL} items and one of {LARGE:,}")
     small, large = [made(client, SMALL) for _ in range(SMALL_ONES)], made(client, LARGE)
-    page = {"limit=100": "a page of 100, newest first", "limit=100&order=asc": "a page of 100, oldest first"}
-    for query, name in page.items():
-        yield compared(
-            name,
-            lambda one, query=query: client.ask("GET", f"/conversations/{one}/items?{query}")[1],  # type: ignore[misc]
-            small=small,
-            large=large,
-            samples=samples,
-        )
     message = {"items": [{"type": "message", "role": "user", "content": PROMPT}]}
-    yield compared(
-        "adding an item",
-        lambda one: client.ask("POST", f"/conversations/{one}/items", message)[1],
-        small=small,
-        large=large,
-        samples=samples,
-    )
     chat = {"model": SHORT, "messages": [{"role": "user", "content": PROMPT}] * (QUESTIONS + 2)}
     apart = median(upstream.ask("POST", "/chat/completions", chat)[1] for _ in range(samples))
-    yield compared(
-        "a response",
-        lambda one: client.ask("POST", "/responses", {"model": SHORT, "conversation": one, "input": PROMPT})[1],
-        small=small,
-        large=large,
-        samples=samples,
-        apart=apart,
+    compare = partial(compared, small=small, large=large, samples=samples)
+    items_of = "/conversations/{}/items".format
+    page = "/conversations/{}/items?limit=100&order={}".format
+    yield compare("a page of 100, newest first", lambda one: client.ask("GET", page(one, "desc"))[1])
+    yield compare("a page of 100, oldest first", lambda one: client.ask("GET", page(one, "asc"))[1])
+    yield compare("adding an item", lambda one: client.ask("POST", items_of(one), message)[1])
+    body = {"model": SHORT, "input": PROMPT}
+    yield compare(
+        "a response", lambda one: client.ask("POST", "/responses", {**body, "conversation": one})[1], apart=apart
     )
 
 
-def text(rows: list[Row]) -> str:
-    """Return the table of results."""
-    head = f"{'':32}{f'{SMALL} items, ms':>16}{f'{LARGE:,} items, ms':>18}{'ratio':>8}"
-    lines = [
-        f"{row.name:32}{row.small:16.2f}{row.large:18.2f}{row.ratio:8.2f}  {'holds' if row.holds else 'MISSED'}"
-        for row in rows
-    ]
-    mock = next((row.apart for row in rows if row.apart), 0.0)
-    return "\n".join([head, *lines, f"The ratio of responses is without the {mock:.2f} ms of the mock."])
-
-
-def main() -> int:
-    """Measure and print the table."""
-    parser = ArgumentParser(prog="python -m benchmarks.conversations", description=__doc__)
+def main(arguments: Sequence[str], *, directory: Path) -> int:
+    """Measure and print the table. With `--check`, return 1 if a ratio exceeds its limit."""
+    parser = ArgumentParser(prog="python -m benchmarks conversations", description=__doc__)
     parser.add_argument("--check", action="store_true", help=f"exit with 1 if a ratio is not below {LIMIT:g}")
     parser.add_argument("--samples", type=int, default=100, help="requests of each kind (default 100)")
-    options = parser.parse_args()
-    directory = HERE / "build" / f"run-{os.getpid()}"
-    with running(directory=directory, server="daphne", proxy_python=sys.executable) as stack:
+    options = parser.parse_args(arguments)
+    with running(directory=directory) as stack:
         rows = list(measured(stack.platform, stack.mock, samples=options.samples))
-    print(text(rows))
+    print(f"{'':32}{f'{SMALL} items, ms':>16}{f'{LARGE:,} items, ms':>18}{'ratio':>8}")
+    for row in rows:
+        outcome = "holds" if row.holds else "MISSED"
+        print(f"{row.name:32}{row.small:16.2f}{row.large:18.2f}{row.ratio:8.2f}  {outcome}")
+    print(f"The ratio of responses is without the {rows[-1].apart:.2f} ms of the mock.")
     return 1 if options.check and not all(row.holds for row in rows) else 0
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except LaunchError as failed:
-        sys.exit(str(failed))

@@ -1,21 +1,46 @@
-"""Applies a load to a target and measures responses and cost."""
+"""Applies a load to a target and measures responses and cost.
 
+The load driver and the mock upstream are written in C, so that they leave the processor to the server under test. The
+load generators of PyPI (locust, molotov) would use more of it than the platform, and wrk does not understand streams.
+"""
+
+import contextlib
 import json
 import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any, Literal, Self
 
+import psutil
 from pydantic import BaseModel, ConfigDict
 
-from benchmarks import meters
-from benchmarks.native import program
+SOURCES, BUILD = (Path(__file__).parent / name for name in ("native", "build"))
+TIMEOUT_SECONDS = 60
 
 Api = Literal["chat", "responses"]
-TIMEOUT_SECONDS = 60
+
+
+def program(name: str) -> Path:
+    """Return the path of a compiled program, rebuilt if its source has changed.
+
+    Raises SystemExit with a sentence if there is no compiler, and with the compiler's message if it fails.
+    """
+    source, built = SOURCES / f"{name}.c", BUILD / name
+    if built.exists() and built.stat().st_mtime > source.stat().st_mtime:
+        return built
+    BUILD.mkdir(exist_ok=True)
+    command = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(built), str(source)]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise SystemExit("The benchmark needs a C compiler (`cc`) for its mock upstream and its load driver.") from None
+    except subprocess.CalledProcessError as refused:
+        raise SystemExit(refused.stderr) from None
+    return built
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +51,7 @@ class Target:
     url: str
     pid: int
     api: Api
-    headers: tuple[str, ...] = ()
+    headers: Mapping[str, str]
     database_pid: int | None = None
 
 
@@ -51,16 +76,6 @@ class Spread(BaseModel):
     p95: float
     p99: float
     max: float
-
-    @classmethod
-    def of_rounds(cls, rounds: Sequence[Self]) -> Self:
-        return cls(
-            count=sum(spread.count for spread in rounds),
-            p50=median(spread.p50 for spread in rounds),
-            p95=median(spread.p95 for spread in rounds),
-            p99=median(spread.p99 for spread in rounds),
-            max=max(spread.max for spread in rounds),
-        )
 
 
 class Answers(BaseModel):
@@ -101,70 +116,91 @@ class Measurement(Answers):
 
     @classmethod
     def of_rounds(cls, rounds: Sequence[Self]) -> Self:
-        """Combine rounds: medians of times, sums of counts and failures, maximum of memory."""
-        first = rounds[0]
-        return cls(
-            connections=first.connections,
-            **{name: sum(getattr(each, name) for each in rounds) for name in SUMS},
-            **{name: median(getattr(each, name) for each in rounds) for name in MEDIANS},
-            **{name: _median_spread([getattr(each, name) for each in rounds]) for name in SPREADS},
-            **{name: _median_or_none([getattr(each, name) for each in rounds]) for name in DATABASE_MEDIANS},
-            resident_mb=max(each.resident_mb for each in rounds),
-            failures={kind: sum(each.failures[kind] for each in rounds) for kind in first.failures},
-            first_error=next((each.first_error for each in rounds if each.first_error), ""),
-        )
+        """Combine rounds: sums of counts and failures, maximum of memory, medians of everything else."""
+        return cls.model_validate(_combined([each.model_dump() for each in rounds]))
 
 
-SUMS = ("started", "completed", "failed", "measured", "seconds", "driver_cpu_seconds")
-MEDIANS = ("per_second", "events_per_request", "cpu_ms_per_request", "foreign_cores")
-DATABASE_MEDIANS = ("database_ms_per_request", "statements_per_request", "rows_per_request")
-SPREADS = ("total_ms", "first_event_ms", "first_delta_ms", "connect_ms", "delta_age_ms")
+_TOTALS = {"started", "completed", "failed", "measured", "count", "seconds", "driver_cpu_seconds"}
+
+
+def _combined(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    combined: dict[str, Any] = {}
+    for name in rounds[0]:
+        present = [each[name] for each in rounds if each[name] is not None]
+        if not present:
+            combined[name] = None
+        elif name == "failures":
+            combined[name] = {kind: sum(each[kind] for each in present) for kind in present[0]}
+        elif isinstance(present[0], dict):
+            combined[name] = _combined(present)
+        elif isinstance(present[0], str):
+            combined[name] = max(present, key=len)
+        else:
+            function = sum if name in _TOTALS else max if name in {"max", "resident_mb", "connections"} else median
+            combined[name] = function(present)
+    return combined
 
 
 def measure(target: Target, *, body: Mapping[str, Any], pace: Pace, bystanders: Sequence[int] = ()) -> Measurement:
     """Apply a load to a target. The CPU time of ``bystanders`` does not count as foreign."""
     known = [target.pid, *([target.database_pid] if target.database_pid else []), *bystanders]
-    before, busy, begun = {pid: meters.cpu_seconds(pid) for pid in known}, meters.busy_seconds(), time.monotonic()
+    before, busy, begun = {pid: cpu_seconds(pid) for pid in known}, _busy_seconds(), time.monotonic()
     answers = _drive(target, body=body, pace=pace)
-    elapsed, busy = time.monotonic() - begun, meters.busy_seconds() - busy
-    spent = {pid: meters.cpu_seconds(pid) - before[pid] for pid in known}
+    elapsed, busy = time.monotonic() - begun, _busy_seconds() - busy
+    spent = {pid: cpu_seconds(pid) - before[pid] for pid in known}
     ms_per_request = 1000 / max(1, answers.started)
     return Measurement(
         **dict(answers),
         cpu_ms_per_request=spent[target.pid] * ms_per_request,
         database_ms_per_request=spent[target.database_pid] * ms_per_request if target.database_pid else None,
-        resident_mb=meters.resident_mb(target.pid),
+        resident_mb=resident_mb(target.pid),
         foreign_cores=max(0.0, busy - sum(spent.values()) - answers.driver_cpu_seconds) / elapsed,
     )
 
 
 def _drive(target: Target, *, body: Mapping[str, Any], pace: Pace) -> Answers:
     path = "/v1/responses" if target.api == "responses" else "/v1/chat/completions"
+    amount = {"requests": pace.requests} if pace.requests else {"seconds": pace.seconds, "warm-up": pace.warm_up}
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(body, file)
         file.flush()
-        command = [str(program("drive")), "--url", target.url + path, "--body-file", file.name, *_arguments(pace)]
-        for header in target.headers:
-            command += ["--header", header]
+        options = {"url": target.url + path, "body-file": file.name, "connections": pace.connections, **amount}
+        command = [str(program("drive")), "--timeout", str(TIMEOUT_SECONDS), *(["--stamped"] if pace.stamped else [])]
+        command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        command += [word for name, value in target.headers.items() for word in ("--header", f"{name}: {value}")]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
     return Answers.model_validate_json(done.stdout)
 
 
-def _arguments(pace: Pace) -> list[str]:
-    amount = (
-        ["--requests", str(pace.requests)]
-        if pace.requests
-        else ["--seconds", str(pace.seconds), "--warm-up", str(pace.warm_up)]
-    )
-    stamped = ["--stamped"] if pace.stamped else []
-    return ["--connections", str(pace.connections), "--timeout", str(TIMEOUT_SECONDS), *amount, *stamped]
+# -- meters ------------------------------------------------------------------------------------------------------------
 
 
-def _median_spread(rounds: Sequence[Spread | None]) -> Spread | None:
-    present = [spread for spread in rounds if spread is not None]
-    return Spread.of_rounds(present) if present else None
+def cpu_seconds(pid: int) -> float:
+    """Return user and system time of a process and its descendants, including ended ones."""
+    total = 0.0
+    for process in _family(pid):
+        # A process that has ended is in its parent's times.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
 
 
-def _median_or_none(values: Sequence[float | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    return median(present) if present else None
+def resident_mb(pid: int) -> float:
+    """Return the resident memory of a process and its descendants in MiB. Shared pages count for each process."""
+    total = 0
+    for process in _family(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += process.memory_info().rss
+    return total / 2**20
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
+
+
+def _busy_seconds() -> float:
+    """Return the CPU time of the whole machine, including time stolen by the hypervisor."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)

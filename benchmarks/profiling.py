@@ -1,4 +1,4 @@
-"""Profile of the web process under load, recorded with py-spy."""
+"""Profile of the platform under load: functions of the web process from py-spy, statements from PostgreSQL."""
 
 import re
 import subprocess
@@ -8,6 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import psycopg
+
+from benchmarks.stack import STATEMENTS
 
 ROOT = Path(__file__).parents[1]
 SAMPLES_PER_SECOND = 200
@@ -63,7 +67,10 @@ def summarised(raw: str) -> Profile:
     packages, functions, ours, libraries = (Counter[str]() for _ in range(4))
     for line in raw.splitlines():
         stack, _, number = line.rpartition(" ")
-        frames = [_frame(frame) for frame in stack.split(";") if not frame.startswith(("thread", "process"))]
+        # Without line numbers, with paths relative to the library or the checkout.
+        stack = re.sub(r":\d+\)", ")", stack).replace(f"({ROOT}/", "(./")
+        stack = re.sub(r"\([^)]*(?:site-packages|python3\.\d+)/", "(", stack)
+        frames = [frame for frame in stack.split(";") if not frame.startswith(("thread", "process"))]
         if not frames:
             continue
         packages[_package(frames[-1])] += int(number)
@@ -71,12 +78,6 @@ def summarised(raw: str) -> Profile:
         for frame in set(frames):
             (ours if _is_ours(frame) else libraries)[frame] += int(number)
     return Profile(samples=functions.total(), packages=packages, functions=functions, ours=ours, libraries=libraries)
-
-
-def _frame(text: str) -> str:
-    """Return a frame without its line number, with a path relative to the library or the checkout."""
-    without_line = re.sub(r":\d+\)$", ")", text)
-    return re.sub(r"\([^)]*(?:site-packages|python3\.\d+)/", "(", without_line.replace(f"({ROOT}/", "(./"))
 
 
 def _is_ours(frame: str) -> bool:
@@ -87,3 +88,17 @@ def _package(frame: str) -> str:
     found = re.search(r"\((?:\./(?:platform/)?)?([^/).]+)", frame)
     name = found.group(1) if found else "?"
     return f"{name} (ours)" if _is_ours(frame) else name
+
+
+def statements(admin: str, *, requests: int) -> list[str]:
+    """Return calls, time and rows per request of each statement since the last reset, the most frequent first."""
+    query = (
+        f"SELECT calls, total_exec_time, rows, regexp_replace(query, '\\s+', ' ', 'g'){STATEMENTS} "
+        "ORDER BY calls DESC, total_exec_time DESC LIMIT 60"
+    )
+    with psycopg.connect(admin) as connection:
+        found = connection.execute(query.encode()).fetchall()
+    return [
+        f"  {calls / requests:6.2f} calls {1000 * spent / requests:6.0f} us {rows / requests:7.2f} rows  {text[:200]}"
+        for calls, spent, rows, text in found
+    ]

@@ -1,15 +1,15 @@
 """Report of the measurements: table, limits, and whether they are met."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.cells import Scale, connections_name, matrix_name, paced_name, turn_name
 from benchmarks.load import Measurement, Spread
-from benchmarks.rounds import Results
-from benchmarks.rows import Count
 
 JUDGED_CONCURRENCY = 64
 NOISY_CORES = 0.3
+
+Results = Mapping[tuple[str, str], Measurement]
+"""Medians by names of cell and target."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,128 +25,115 @@ class Floor:
         return self.figure is not None and self.figure <= self.limit
 
 
-def floors(*, results: Results, counts: Sequence[Count], scale: Scale) -> list[Floor]:
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """Expected and actual number of rows of a kind."""
+
+    kind: str
+    expected: int
+    found: int
+
+
+def floors(*, results: Results, counts: Sequence[Count], turns: int, speed: bool) -> list[Floor]:
     """Return all limits that this run can evaluate; groups that were not selected are omitted."""
-    judged = [*_correctness(results, counts), *_chain(results, scale)]
-    return [*judged, *_speed(results, scale)] if scale.judges_speed else judged
-
-
-def _correctness(results: Results, counts: Sequence[Count]) -> Iterator[Floor]:
-    failed = sum(result.median.failed for result in results.values())
-    yield Floor(name="requests that failed, at any target", figure=failed, limit=0)
-    for count in counts:
-        yield Floor(name=f"{count.kind} missing or too many", figure=abs(count.found - count.expected), limit=0)
-
-
-def _speed(results: Results, scale: Scale) -> Iterator[Floor]:
-    stream, together = matrix_name(stream=True, connections=JUDGED_CONCURRENCY), f"c={JUDGED_CONCURRENCY}"
-    plain = matrix_name(stream=False, connections=JUDGED_CONCURRENCY)
-    single = matrix_name(stream=True, connections=1)
-    many, paced = connections_name(scale), paced_name(scale)
-    if (stream, "platform") in results:
-        yield Floor(name=f"streams/s {together}: proxy ÷ platform", figure=_slower(results, stream), limit=16)
-        yield Floor(name=f"CPU per stream {together}: platform ÷ proxy", figure=_dearer(results, stream), limit=24)
-    if (plain, "platform") in results:
-        yield Floor(name=f"JSON/s {together}: proxy ÷ platform", figure=_slower(results, plain), limit=40)
-    if (single, "platform") in results:
-        first = _time(results, single, lambda each: each.first_event_ms, "p50")
-        yield Floor(name="first event c=1, p50 ms", figure=first, limit=6)
-    if (paced, "platform") in results:
-        age = _time(results, paced, lambda each: each.delta_age_ms, "p95")
-        yield Floor(name="a delta's time in the platform, p95 ms", figure=age, limit=40)
-    if (many, "platform") in results:
-        connected = _time(results, many, lambda each: each.connect_ms, "max")
-        first = _time(results, many, lambda each: each.first_event_ms, "p99")
-        yield Floor(name=f"{many}: all connected, ms", figure=connected, limit=1000)
-        yield Floor(name=f"{many}: first event p99 ms", figure=first, limit=4000)
-
-
-def _chain(results: Results, scale: Scale) -> Iterator[Floor]:
-    first, last = (results.get((turn_name(turn), "platform")) for turn in (1, scale.turns))
+    failed = sum(result.failed for result in results.values())
+    found = [Floor(name="requests that failed, at any target", figure=failed, limit=0)]
+    found += [
+        Floor(name=f"{count.kind} missing or too many", figure=abs(count.found - count.expected), limit=0)
+        for count in counts
+    ]
+    first, last = (results.get((f"turn {turn}", "platform")) for turn in (1, turns))
     if first and last:
-        before, after = first.median.statements_per_request, last.median.statements_per_request
+        before, after = first.statements_per_request, last.statements_per_request
         more = None if before is None or after is None else after - before
         # Statements of the sweeper, or of a batch shared by two requests, shift the mean slightly.
-        yield Floor(name=f"SQL statements of {turn_name(scale.turns)} over turn 1", figure=more, limit=2.1)
+        found.append(Floor(name=f"SQL statements of turn {turns} over turn 1", figure=more, limit=2.1))
+    return [*found, *_speed(results)] if speed else found
 
 
-def _slower(results: Results, cell: str) -> float | None:
-    platform, proxy = results[cell, "platform"].median, results[cell, "proxy"].median
-    return proxy.per_second / platform.per_second if platform.per_second else None
+def _speed(results: Results) -> Iterator[Floor]:
+    together = f"c={JUDGED_CONCURRENCY}"
+    for (cell, target), platform in results.items():
+        if target != "platform":
+            continue
+        # Every cell that is judged by its speed is measured on the proxy as well.
+        proxy = results.get((cell, "proxy"), platform)
+        slower = proxy.per_second / platform.per_second if platform.per_second else None
+        if cell == f"stream {together}":
+            dearer = platform.cpu_ms_per_request / proxy.cpu_ms_per_request if proxy.cpu_ms_per_request else None
+            yield Floor(name=f"streams/s {together}: proxy ÷ platform", figure=slower, limit=16)
+            yield Floor(name=f"CPU per stream {together}: platform ÷ proxy", figure=dearer, limit=24)
+        elif cell == f"json {together}":
+            yield Floor(name=f"JSON/s {together}: proxy ÷ platform", figure=slower, limit=40)
+        elif cell == "stream c=1":
+            yield _time("first event c=1, p50 ms", platform.first_event_ms, "p50", limit=6)
+        elif cell.startswith("paced"):
+            yield _time("a delta's time in the platform, p95 ms", platform.delta_age_ms, "p95", limit=40)
+        elif cell.endswith("at once"):
+            yield _time(f"{cell}: all connected, ms", platform.connect_ms, "max", limit=1000)
+            yield _time(f"{cell}: first event p99 ms", platform.first_event_ms, "p99", limit=4000)
 
 
-def _dearer(results: Results, cell: str) -> float | None:
-    platform, proxy = results[cell, "platform"].median, results[cell, "proxy"].median
-    return platform.cpu_ms_per_request / proxy.cpu_ms_per_request if proxy.cpu_ms_per_request else None
+def _time(name: str, spread: Spread | None, quantile: str, *, limit: float) -> Floor:
+    return Floor(name=name, figure=getattr(spread, quantile) if spread else None, limit=limit)
 
 
-def _time(results: Results, cell: str, which: Callable[[Measurement], Spread | None], quantile: str) -> float | None:
-    spread = which(results[cell, "platform"].median)
-    figure: float | None = getattr(spread, quantile) if spread else None
-    return figure
+# -- as text -----------------------------------------------------------------------------------------------------------
 
 
-# ---- as text ---------------------------------------------------------------------------------------------------------
+def _quantile(kind: str, quantile: str) -> Callable[[Measurement], float | None]:
+    return lambda measured: getattr(getattr(measured, kind), quantile, None)
 
-COLUMNS = (
-    ("cell", 18),
-    ("target", 9),
-    ("req/s", 10),
-    ("p50 ms", 9),
-    ("p95 ms", 9),
-    ("p99 ms", 9),
-    ("event p50", 10),
-    ("p99", 9),
-    ("delta p50", 10),
-    ("p95", 9),
-    ("CPU ms", 8),
-    ("DB ms", 7),
-    ("SQL", 6),
-    ("rows", 7),
-    ("MiB", 6),
-    ("failed", 7),
+
+COLUMNS: Sequence[tuple[str, int, Callable[[Measurement], float | None]]] = (
+    ("req/s", 10, lambda measured: measured.per_second),
+    ("p50 ms", 9, _quantile("total_ms", "p50")),
+    ("p95 ms", 9, _quantile("total_ms", "p95")),
+    ("p99 ms", 9, _quantile("total_ms", "p99")),
+    ("event p50", 10, _quantile("first_event_ms", "p50")),
+    ("p99", 9, _quantile("first_event_ms", "p99")),
+    ("delta p50", 10, _quantile("first_delta_ms", "p50")),
+    ("p95", 9, _quantile("first_delta_ms", "p95")),
+    ("CPU ms", 8, lambda measured: measured.cpu_ms_per_request),
+    ("DB ms", 7, lambda measured: measured.database_ms_per_request),
+    ("SQL", 6, lambda measured: measured.statements_per_request),
+    ("rows", 7, lambda measured: measured.rows_per_request),
+    ("MiB", 6, lambda measured: measured.resident_mb),
+    ("failed", 7, lambda measured: measured.failed),
 )
 
 
-def text(*, results: Results, counts: Sequence[Count], judged: Sequence[Floor], proxy_parts: str) -> str:
+def text(*, results: Results, counts: Sequence[Count], floors: Sequence[Floor], proxy_parts: str) -> str:
     """Return the report for a terminal of 160 columns."""
-    sections = (_table(results), [f"The proxy is {proxy_parts}."], _delays(results), _counted(counts), _judged(judged))
-    return "\n".join(line for section in sections for line in section)
+    return "\n".join(_lines(results, counts, floors, proxy_parts))
 
 
-def _table(results: Results) -> Iterator[str]:
-    yield "".join(
-        title.ljust(width) if width >= 18 or title == "target" else title.rjust(width) for title, width in COLUMNS
-    )
+def _lines(results: Results, counts: Sequence[Count], floors: Sequence[Floor], proxy_parts: str) -> Iterator[str]:
+    yield f"{'cell':18}{'target':9}" + "".join(title.rjust(width) for title, width, _ in COLUMNS)
     previous = None
-    for (cell, target), result in results.items():
+    for (cell, target), measured in results.items():
         if previous not in (None, cell):
             yield ""
         previous = cell
-        yield _row(cell, target, result.median)
+        figures = "".join(_figure(value(measured)).rjust(width) for _, width, value in COLUMNS)
+        noisy = " *" if measured.foreign_cores > NOISY_CORES else ""
+        error = f"  {measured.first_error[:100]}" if measured.failed else ""
+        yield f"{cell:18}{target:9}{figures}{noisy}{error}"
     yield "event, delta: time to the first event and the first text delta; CPU: of the server's processes per request;"
     yield "DB, SQL, rows: PostgreSQL's CPU, statements and rows per request; * = other work used the machine meanwhile."
-
-
-def _row(cell: str, target: str, measured: Measurement) -> str:
-    total, event, delta = measured.total_ms, measured.first_event_ms, measured.first_delta_ms
-    figures = (
-        measured.per_second,
-        *((total.p50, total.p95, total.p99) if total else (None, None, None)),
-        *((event.p50, event.p99) if event else (None, None)),
-        *((delta.p50, delta.p95) if delta else (None, None)),
-        measured.cpu_ms_per_request,
-        measured.database_ms_per_request,
-        measured.statements_per_request,
-        measured.rows_per_request,
-        measured.resident_mb,
-        measured.failed,
-    )
-    noisy = " *" if measured.foreign_cores > NOISY_CORES else ""
-    words = [cell.ljust(COLUMNS[0][1]), target.ljust(COLUMNS[1][1])]
-    words += [_figure(figure).rjust(width) for figure, (_, width) in zip(figures, COLUMNS[2:], strict=True)]
-    error = f"  {measured.first_error[:100]}" if measured.failed else ""
-    return "".join(words) + noisy + error
+    yield f"The proxy is {proxy_parts}."
+    # Times that only some cells have.
+    for (cell, target), measured in results.items():
+        if (age := measured.delta_age_ms) and age.count:
+            yield f"{cell}, {target}: a delta's way from the mock: {_spread(age)}"
+        if (connect := measured.connect_ms) and cell.endswith("at once"):
+            yield f"{cell}, {target}: connecting: {_spread(connect)}"
+    for count in counts:
+        outcome = "all there" if count.found == count.expected else "MISMATCH"
+        yield f"{count.kind}: {count.found:,} found, {count.expected:,} expected: {outcome}"
+    for floor in floors:
+        outcome = "holds" if floor.holds else "MISSED"
+        yield f"{outcome:7} {floor.name}: {_figure(floor.figure)} (at most {_figure(floor.limit)})"
 
 
 def _figure(number: float | None) -> str:
@@ -157,27 +144,5 @@ def _figure(number: float | None) -> str:
     return f"{number:.1f}" if number >= 10 else f"{number:.2f}"
 
 
-def _delays(results: Results) -> Iterator[str]:
-    """Return the times that only some cells have: age of a delta on arrival, and connection time."""
-    for (cell, target), result in results.items():
-        age, connect = result.median.delta_age_ms, result.median.connect_ms
-        if age and age.count:
-            yield _spread_line(f"{cell}, {target}: a delta's way from the mock", age)
-        if connect and connect.count >= 50 * len(result.rounds) and "at once" in cell:
-            yield _spread_line(f"{cell}, {target}: connecting", connect)
-
-
-def _spread_line(name: str, spread: Spread) -> str:
-    return f"{name}: p50 {spread.p50:.2f}, p95 {spread.p95:.2f}, p99 {spread.p99:.2f}, max {spread.max:.2f} ms"
-
-
-def _counted(counts: Sequence[Count]) -> Iterator[str]:
-    for count in counts:
-        outcome = "all there" if count.matches else "MISMATCH"
-        yield f"{count.kind}: {count.found:,} found, {count.expected:,} expected: {outcome}"
-
-
-def _judged(judged: Sequence[Floor]) -> Iterator[str]:
-    for floor in judged:
-        outcome = "holds" if floor.holds else "MISSED"
-        yield f"{outcome:7} {floor.name}: {_figure(floor.figure)} (at most {_figure(floor.limit)})"
+def _spread(spread: Spread) -> str:
+    return f"p50 {spread.p50:.2f}, p95 {spread.p95:.2f}, p99 {spread.p99:.2f}, max {spread.max:.2f} ms"

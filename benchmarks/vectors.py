@@ -18,7 +18,7 @@ import django
 import psycopg
 
 from benchmarks.background import Figure
-from benchmarks.stack import running_database
+from benchmarks.stack import running_servers
 
 if TYPE_CHECKING:
     from responses.models.vector_stores import VectorChunk, VectorStore
@@ -51,11 +51,11 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     parser.add_argument("--passages", type=int, default=100_000, help="how many there are in all stores together")
     options = parser.parse_args(arguments)
     dice = random.Random(7)
-    with running_database(directory=directory) as (environment, admin):
-        os.environ.update(environment, DJANGO_SETTINGS_MODULE="config.settings")
+    with running_servers(directory) as servers:
+        os.environ.update(servers.environment, DJANGO_SETTINGS_MODULE="config.settings")
         django.setup()
         centres = [_random(dice) for _ in range(CLUSTERS)]
-        stores = _fill(admin, dice, centres, files=options.passages // PASSAGES_OF_A_FILE)
+        stores = _fill(servers.admin, dice, centres, files=options.passages // PASSAGES_OF_A_FILE)
         figures = list(_measured(dice, centres, stores, queries=options.queries))
     for figure in figures:
         print(figure.text())

@@ -1,13 +1,13 @@
 """The command line: `python -m benchmarks chaos`."""
 
 import asyncio
-import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.chaos.evaluation import Evaluation, Figure
-from benchmarks.chaos.scenario import Plan, running_chaos
+from benchmarks.chaos.evaluation import evaluated
+from benchmarks.chaos.scenario import Plan
+from benchmarks.stack import tell
 
 
 def main(arguments: Sequence[str], *, directory: Path) -> int:
@@ -22,15 +22,6 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
         valkey_restarts=(0.3, 0.7),
         postgres_restarts=(0.5,),
     )
-    figures = asyncio.run(_evaluated(plan, directory))
+    figures = asyncio.run(evaluated(plan, directory=directory, log=tell))
     print("\n".join(figure.text() for figure in figures))
     return 1 if any(figure.faults for figure in figures) else 0
-
-
-async def _evaluated(plan: Plan, directory: Path) -> list[Figure]:
-    async with running_chaos(plan, directory=directory, log=_tell) as chaos_run:
-        return await asyncio.to_thread(lambda: Evaluation(chaos_run).figures())
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -14,7 +14,6 @@ from typing import Any
 import aiohttp
 import psycopg
 
-from benchmarks.chaos import audit
 from benchmarks.chaos.deployment import Deployment, running_deployment, until
 from benchmarks.chaos.mock_servers import CALLS, LABEL, MockServers, running_mock_servers
 
@@ -22,6 +21,20 @@ _AT_ONCE = 8
 _AGAIN_SECONDS = 0.5
 _FOLLOWED = 10
 _FLOW_SECONDS = 0.5
+_NO_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_read=30)
+# An independent record of tool calls: when a call starts, and when its result is stored.
+_TRIGGER = """
+CREATE SCHEMA chaos;
+CREATE TABLE chaos.note (
+    at timestamptz NOT NULL, response_id text NOT NULL, call_id text NOT NULL, status text NOT NULL
+);
+CREATE FUNCTION chaos.note() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    INSERT INTO chaos.note VALUES (clock_timestamp(), NEW.response_id, NEW.call_id, NEW.status);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER chaos_note AFTER UPDATE ON responses_toolcall FOR EACH ROW EXECUTE FUNCTION chaos.note();
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +64,6 @@ class Observations:
     is_over: bool = False
     seconds: float = 0.0
 
-    def note(self, kind: str) -> None:
-        """Count a disaster."""
-        self.disasters[kind] += 1
-
 
 @dataclass(frozen=True, kw_only=True)
 class ChaosRun:
@@ -73,49 +82,52 @@ async def running_chaos(
     """Run the scenario to its end. The platform keeps running inside the block."""
     async with running_mock_servers() as mocks:
         with running_deployment(directory=directory, upstream=mocks.url, concurrency=plan.concurrency) as deployment:
-            audit.install(deployment.admin)
+            with psycopg.connect(deployment.admin) as connection:
+                connection.execute(_TRIGGER)
             log("all processes are running")
             observations = Observations()
-            headers = {"Authorization": f"Bearer {deployment.key}"}
-            async with aiohttp.ClientSession(deployment.url, headers=headers) as client:
-                await _Scenario(plan, deployment, mocks, observations, client, log).run()
+            platform = deployment.platform
+            async with aiohttp.ClientSession(platform.url, headers=platform.headers) as client:
+                scenario = _Scenario(
+                    plan=plan, deployment=deployment, mocks=mocks, observed=observations, client=client, log=log
+                )
+                await scenario.run()
             yield ChaosRun(plan=plan, observations=observations, mocks=mocks, deployment=deployment)
 
 
+@dataclass(kw_only=True)
 class _Scenario:
-    def __init__(
-        self,
-        plan: Plan,
-        deployment: Deployment,
-        mocks: MockServers,
-        observations: Observations,
-        client: aiohttp.ClientSession,
-        log: Callable[[str], None],
-    ) -> None:
-        self._plan = plan
-        self._deployment = deployment
-        self._mocks = mocks
-        self._observed = observations
-        self._client = client
-        self._log = log
-        self._followers: list[asyncio.Task[None]] = []
+    plan: Plan
+    deployment: Deployment
+    mocks: MockServers
+    observed: Observations
+    client: aiohttp.ClientSession
+    log: Callable[[str], None]
+    followers: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def run(self) -> None:
         """Create all runs, cause the planned disasters, and wait until all runs have ended."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        numbers = iter(range(self._plan.runs))
-        async with asyncio.timeout(self._plan.patience), asyncio.TaskGroup() as group:
+        numbers = iter(range(self.plan.runs))
+        async with asyncio.timeout(self.plan.patience), asyncio.TaskGroup() as group:
             creators = [group.create_task(self._create(numbers)) for _ in range(_AT_ONCE)]
-            disasters = [group.create_task(work) for work in self._disasters()]
-            kills = group.create_task(self._kill_repeatedly()) if self._plan.kill_every else None
+            disasters = [
+                group.create_task(self._strike(kind, shares, strike))
+                for kind, shares, strike in (
+                    ("worker", self.plan.kills, self._kill_busy_worker),
+                    ("valkey", self.plan.valkey_restarts, self.deployment.restart_valkey),
+                    ("postgres", self.plan.postgres_restarts, self.deployment.restart_postgres),
+                )
+            ]
+            kills = group.create_task(self._kill_repeatedly()) if self.plan.kill_every else None
             await asyncio.wait([*creators, *disasters])
-            await self._all_ended()
-            self._observed.is_over = True
+            await until(lambda: not _unfinished(self.deployment.admin), seconds=self.plan.patience)
+            self.observed.is_over = True
             if kills is not None:
                 await kills
-            await asyncio.gather(*self._followers)
-        self._observed.seconds = loop.time() - began
+            await asyncio.gather(*self.followers)
+        self.observed.seconds = loop.time() - began
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -123,33 +135,30 @@ class _Scenario:
         for number in numbers:
             response_id = await self._created(number)
             if number % _FOLLOWED == 0:
-                self._followers.append(asyncio.create_task(self._follow(response_id)))
+                self.followers.append(asyncio.create_task(self._follow(response_id)))
 
     async def _created(self, number: int) -> str:
         # Without an answer, the run may exist nevertheless. Each attempt has another key to distinguish them.
         for attempt in itertools.count():
             run = f"run-{number}-{attempt}"
             try:
-                async with self._client.post("/v1/responses", json=_request(run, self._mocks.url)) as answer:
+                async with self.client.post("/v1/responses", json=_request(run, self.mocks.url)) as answer:
                     if answer.status == 200:
-                        self._observed.created[run] = (await answer.json())["id"]
-                        return self._observed.created[run]
+                        self.observed.created[run] = (await answer.json())["id"]
+                        return self.observed.created[run]
             except aiohttp.ClientError:
                 pass
-            self._observed.unanswered += 1
+            self.observed.unanswered += 1
             await asyncio.sleep(_AGAIN_SECONDS)
         raise AssertionError
 
-    async def _all_ended(self) -> None:
-        await until(lambda: not _unfinished(self._deployment.admin), seconds=self._plan.patience)
-
     async def _follow(self, response_id: str) -> None:
         """Read the events of a response, resuming after the last one whenever the stream breaks."""
-        received = self._observed.received.setdefault(response_id, [])
+        received = self.observed.received.setdefault(response_id, [])
         while True:
             after = {"starting_after": str(received[-1])} if received else {}
             try:
-                async with self._client.get(
+                async with self.client.get(
                     f"/v1/responses/{response_id}", params={"stream": "true", **after}, timeout=_NO_TIMEOUT
                 ) as answer:
                     async for line in answer.content:
@@ -163,54 +172,40 @@ class _Scenario:
 
     # -- disasters -----------------------------------------------------------------------------------------------------
 
-    def _disasters(self) -> list[Coroutine[Any, Any, None]]:
-        deployment, plan = self._deployment, self._plan
-        return [
-            self._strike("worker", plan.kills, self._kill_busy_worker),
-            self._strike("valkey", plan.valkey_restarts, deployment.restart_valkey),
-            self._strike("postgres", plan.postgres_restarts, deployment.restart_postgres),
-        ]
-
     async def _strike(
         self, kind: str, shares: Sequence[float], strike: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
         for share in shares:
-            await until(partial(self._has_reached, share), seconds=self._plan.patience)
+            await until(partial(lambda share: self._share() >= share, share), seconds=self.plan.patience)
             await strike()
             self._note(kind)
 
     async def _kill_busy_worker(self) -> None:
         # Answers are paused until all workers are ready, so that no run ends before. Then runs progress for a moment.
-        self._mocks.flowing.clear()
+        self.mocks.flowing.clear()
         try:
-            await self._deployment.all_working()
+            await self.deployment.all_working()
         finally:
-            self._mocks.flowing.set()
+            self.mocks.flowing.set()
         await asyncio.sleep(random.uniform(0, _FLOW_SECONDS))
-        await self._deployment.kill_worker()
+        await self.deployment.kill_worker()
 
     async def _kill_repeatedly(self) -> None:
-        every = self._plan.kill_every or 0
+        every = self.plan.kill_every or 0
         while True:
-            await self._deployment.all_working()
+            await self.deployment.all_working()
             await asyncio.sleep(every * random.uniform(0.5, 1.5))
-            if self._observed.is_over:
+            if self.observed.is_over:
                 return
-            await self._deployment.kill_worker()
+            await self.deployment.kill_worker()
             self._note("worker")
 
     def _note(self, kind: str) -> None:
-        self._observed.note(kind)
-        self._log(f"{kind} killed; {self._share():.0%} of the calls have come")
+        self.observed.disasters[kind] += 1
+        self.log(f"{kind} killed; {self._share():.0%} of the calls have come")
 
     def _share(self) -> float:
-        return len(self._mocks.arrivals) / (self._plan.runs * CALLS)
-
-    def _has_reached(self, share: float) -> bool:
-        return self._share() >= share
-
-
-_NO_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_read=30)
+        return len(self.mocks.arrivals) / (self.plan.runs * CALLS)
 
 
 def _request(run: str, tools: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ or more, or executes more than 40 queries.
 """
 
 import os
-import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ import psycopg
 
 from benchmarks.console import population
 from benchmarks.console.pages import Browser, Known, Page, Timed, pages
-from benchmarks.stack import POSTGRES_SETTINGS, manage, running_database, running_site
+from benchmarks.stack import POSTGRES_SETTINGS, manage, running_servers, tell
 
 MOST_MS, MOST_QUERIES = 300.0, 40
 # A sample runs in CI, on machines whose speed differs by a factor of three. A page that reads the whole table instead
@@ -47,21 +46,21 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     parser.add_argument("--brief", action="store_true", help="for tests: 30 days only, medians below 900 ms")
     parser.add_argument("--only", default="", help="only pages whose names contain this text")
     options = parser.parse_args(arguments)
-    with running_database(directory=directory, settings=_LOADING) as (environment, admin):
-        os.environ.update(environment, DJANGO_SETTINGS_MODULE="config.settings")
+    with running_servers(directory, settings=_LOADING) as servers:
+        os.environ.update(servers.environment, DJANGO_SETTINGS_MODULE="config.settings")
         django.setup()
         _prepare()
-        population.fill(admin=admin, rows=options.responses, tell=_tell)
-        _roll_up(environment)
+        population.fill(admin=servers.admin, rows=options.responses, tell=tell)
+        _roll_up(servers.environment)
         users = _users()
-        with psycopg.connect(admin, autocommit=True) as connection:
+        with psycopg.connect(servers.admin, autocommit=True) as connection:
             connection.execute("ANALYZE")
             known = _known(connection, options.responses)
-        with running_site(directory=directory, environment=environment) as port:
-            wanted = [page for page in pages(known) if options.only in page.name]
-            if options.brief:
-                wanted = [page for page in wanted if "24h" not in page.name]
-            timed = list(_timed(port, admin, users, wanted))
+        port = int(servers.start_web().url.rpartition(":")[2])
+        wanted = [page for page in pages(known) if options.only in page.name]
+        if options.brief:
+            wanted = [page for page in wanted if "24h" not in page.name]
+        timed = list(_timed(port, servers.admin, users, wanted))
     limits = Limits(most_ms=MOST_MS_OF_A_SAMPLE, by_median=True) if options.brief else Limits()
     print(limits.text(timed))
     return 1 if options.check and not all(limits.holds(each) for each in timed) else 0
@@ -97,7 +96,7 @@ def _roll_up(environment: Mapping[str, str]) -> None:
     began = time.monotonic()
     RollupMark.objects.create(id=1, until=now().replace(minute=0, second=0, microsecond=0) - timedelta(days=32))
     manage(environment, "rollup")
-    _tell(f"hours were rolled up in {time.monotonic() - began:.0f} s")
+    tell(f"hours were rolled up in {time.monotonic() - began:.0f} s")
 
 
 def _users() -> Mapping[str, str]:
@@ -156,7 +155,7 @@ def _timed(port: int, admin: str, users: Mapping[str, str], wanted: Sequence[Pag
         for page in wanted:
             timed = browser.time(page)
             if timed is not None:
-                _tell(Limits().row(timed))
+                tell(Limits().row(timed))
                 yield timed
 
 
@@ -189,7 +188,3 @@ class Limits:
         """Return a line of the table."""
         figures = f"{timed.typical:11.0f}{timed.slowest:9.0f}{timed.first_ms:9.0f}{timed.queries:5}"
         return f"{timed.page:44}{timed.who:>15}{figures}{'' if self.holds(timed) else '  MISSED'}"
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

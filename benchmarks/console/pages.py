@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from benchmarks.console.population import RARE_ERROR, RARE_MODEL, RARE_TOOL, RARE_USER
-from benchmarks.statements import Statements
+from benchmarks.stack import statements
 
 LIST = "/admin/responses/response/"
 WARM = 5
@@ -145,7 +145,7 @@ class Browser:
         if status not in {http.client.OK, http.client.FOUND}:
             message = f"{page.name} was answered {status} to {self.who}"
             raise RuntimeError(message)
-        before = Statements.so_far(admin=self._admin)
+        before, _ = statements(self._admin)
         warm = [self.get(page.path)[1] for _ in range(WARM)]
-        queries = Statements.so_far(admin=self._admin).since(before).calls
+        queries = statements(self._admin)[0] - before
         return Timed(page=page.name, who=self.who, first_ms=first, warm_ms=warm, queries=round(queries / WARM))

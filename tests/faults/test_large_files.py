@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Self
 
 import httpx2
-import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
+import psutil
 import pytest
 
 from tests.support.api import Api, Caller, error, ok

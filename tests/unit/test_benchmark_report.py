@@ -6,13 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.cells import FULL, SMOKE, Cell, Group, chosen
-from benchmarks.load import Answers, Measurement, Pace, Spread, Target, measure
-from benchmarks.native import program
+from benchmarks.load import Answers, Measurement, Pace, Spread, Target, measure, program
+from benchmarks.matrix import FULL, SMOKE, Cell, Group, Session, cells
 from benchmarks.profiling import ROOT, summarised
-from benchmarks.report import Floor, floors
-from benchmarks.rounds import Result, Results
-from benchmarks.rows import Asked, Count
+from benchmarks.report import Count, Floor, Results, floors
+from benchmarks.stack import Stack
 from launcher.ports import any_free
 from launcher.processes import wait_until
 
@@ -45,15 +43,11 @@ def measured(*, per_second: float = 100, cpu_ms: float = 1, failed: int = 0) -> 
 
 
 def streams(*, proxy: Measurement, platform: Measurement) -> Results:
-    pair = {"proxy": proxy, "platform": platform}
-    return {
-        ("stream c=64", name): Result(cell="stream c=64", target=name, median=each, rounds=[each])
-        for name, each in pair.items()
-    }
+    return {("stream c=64", "proxy"): proxy, ("stream c=64", "platform"): platform}
 
 
 def missed(results: Results) -> list[str]:
-    return [floor.name for floor in floors(results=results, counts=[], scale=FULL) if not floor.holds]
+    return [floor.name for floor in floors(results=results, counts=[], turns=FULL.turns, speed=True) if not floor.holds]
 
 
 def test_a_sixteenth_of_the_proxys_rate_at_24_times_its_cost_passes() -> None:
@@ -67,7 +61,7 @@ def test_a_slower_or_more_expensive_platform_fails() -> None:
 
 def test_a_single_failed_request_fails_even_a_smoke_run() -> None:
     results = streams(proxy=measured(), platform=measured(failed=1))
-    judged = floors(results=results, counts=[], scale=SMOKE)
+    judged = floors(results=results, counts=[], turns=SMOKE.turns, speed=False)
     assert [floor.figure for floor in judged if not floor.holds] == [1]
 
 
@@ -77,7 +71,7 @@ def test_a_figure_that_was_not_measured_fails() -> None:
 
 def test_a_missing_row_and_a_surplus_row_both_fail() -> None:
     counts = [Count(kind="items", expected=4, found=found) for found in (3, 4, 5)]
-    judged = floors(results={}, counts=counts, scale=SMOKE)
+    judged = floors(results={}, counts=counts, turns=SMOKE.turns, speed=False)
     assert [floor.holds for floor in judged] == [True, False, True, False]
 
 
@@ -88,13 +82,16 @@ def test_rounds_are_combined_into_medians_and_the_sum_of_failures() -> None:
 
 
 def test_an_unstored_response_leaves_no_items() -> None:
-    inline = next(cell for cell in chosen([Group.CHAIN], SMOKE) if cell.inline)
-    expected = Asked().plus(inline, measured()).expected()
+    inline = next(cell for cell in cells([Group.CHAIN], SMOKE) if cell.inline)
+    target = Target(name="platform", url="http://127.0.0.1:1", pid=1, api="responses", headers={})
+    session = Session(stack=Stack(mock=target, proxy=target, platform=target, proxy_parts="", admin=""))
+    session.count(inline, measured())
+    expected = session.expected_rows()
     assert (expected["responses"], expected["items"]) == (10, 0)
 
 
 def test_the_chain_sends_the_same_messages_to_all_servers() -> None:
-    last = next(cell for cell in chosen([Group.CHAIN], FULL) if cell.history and not cell.inline)
+    last = next(cell for cell in cells([Group.CHAIN], FULL) if cell.history and not cell.inline)
     assert len(last.body(api="chat", previous=None)["messages"]) == 2 * 199 + 1
     assert last.body(api="responses", previous="resp_1")["previous_response_id"] == "resp_1"
 
@@ -112,7 +109,7 @@ def mock() -> Iterator[Target]:
         pytest.skip("there is no C compiler")
     port = any_free()
     process = subprocess.Popen([program("mock"), "--port", str(port)])
-    target = Target(name="mock", url=f"http://127.0.0.1:{port}", pid=process.pid, api="chat")
+    target = Target(name="mock", url=f"http://127.0.0.1:{port}", pid=process.pid, api="chat", headers={})
     assert wait_until(lambda: drive(target, model="mock-t1").failed == 0, seconds=10)
     yield target
     process.terminate()
