@@ -43,8 +43,8 @@ class CountInputTokensView(AsyncApiView):
 
     @override
     async def post(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        counted = input_tokens.parse_count(parse_json(scope_of(request)["body"]))
-        tokens = await input_tokens.count_input_tokens(principal=principal_of(request), request=counted)
+        body = input_tokens.parse_count(parse_json(scope_of(request)["body"]))
+        tokens = await input_tokens.count_input_tokens(principal=principal_of(request), body=body)
         return Response({"object": "response.input_tokens", "input_tokens": tokens})
 
 

@@ -132,7 +132,7 @@ class ResponseView(ApiView):
         principal.require(Scope.RESPONSES_DELETE)
         with scope.team(principal.team_id):
             response: ResponseRow = access.get_response(principal=principal, response_id=response_id)
-        create.delete_response(actor=principal.actor, response=response, request=info_of(scope_of(request)))
+        cancel.delete_response(actor=principal.actor, response=response, request=info_of(scope_of(request)))
         return Response({"id": response_id, "object": "response", "deleted": True})
 
 

@@ -44,7 +44,6 @@ class RunContext:
     does not generate (`generate: false`) calls no model and completes immediately.
     """
 
-    response_id: str
     parameters: dict[str, Any]
     model: str
     instructions: str | None

@@ -1,4 +1,4 @@
-"""End runs from outside: cancel, fail or requeue them.
+"""End runs from outside: cancel, fail or requeue them, and delete responses.
 
 Ending a run writes its terminal state directly. A flag could be noticed too late. The run and the caller race to
 write, and the first to commit wins. The process that executes the run is notified afterwards: it stops writing and
@@ -8,10 +8,12 @@ closes its upstream connection.
 from functools import partial
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import F
 from django.db.models.functions import Least
 
+from conversations.models import Placement
+from conversations.services import remove_unplaced
 from kernel.errors import BadRequest, Failure
 from kernel.notifications import notify_from_thread
 from responses.engine.events.response_body import Ending
@@ -19,7 +21,7 @@ from responses.engine.events.terminal import failed
 from responses.engine.events.types import Body
 from responses.lifecycle import resume
 from responses.models import Response
-from responses.runs import access, selectors, store
+from responses.runs import access, conversation_lock, selectors, store
 from responses.runs.identity import RequestInfo, channel_of
 from responses.runs.runner import channel_of_process
 from tenants import scope
@@ -111,3 +113,51 @@ def _notify_on_commit(response_id: str, owner: str | None) -> None:
     # On commit: they read the row when they are notified, and a page of the console commits later than this function.
     channels = [channel_of(response_id), *([channel_of_process(owner)] if owner else [])]
     transaction.on_commit(partial(notify_from_thread, *channels))
+
+
+def delete_response(*, actor: str, response: Response, request: RequestInfo, reason: str = "") -> None:
+    """Delete a response with its turns, tool calls and events, and the items that have no other placement.
+
+    Its successors are linked to its predecessor. Items that were appended to a conversation stay there. The audit log
+    records the `actor`, and the `reason` if there is one.
+    """
+    # A background run is cancelled first, so that its followers and webhooks receive its end. A foreground run needs no
+    # cancelling: its next commit finds no row, and it stops.
+    if response.background:
+        cancel_run(team_id=response.team_id, actor=actor, response_id=response.pk, request=request)
+    with scope.team(response.team_id):
+        _unlink(response)
+        places = Placement.objects.filter(owner=response.pk)
+        keys = list(places.values_list("item_id", flat=True))
+        places.delete()
+        remove_unplaced(keys)
+        audit(
+            team_id=response.team_id,
+            actor=actor,
+            action="response.deleted",
+            target=response.pk,
+            after={"reason": reason} if reason else None,
+            request_id=request.request_id,
+        )
+        Response.objects.filter(pk=response.pk).delete()
+
+
+def _unlink(response: Response) -> None:
+    """Link the successors of a response to its predecessor, and release its conversation lock."""
+    # Two neighbours of a chain that are deleted at the same time could link a third response to each other. The lock
+    # has a team's responses deleted one after the other.
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"cut-out:{response.team_id}"])
+    # Successors are locked before the response: the run writer locks rows in that order, and another order could
+    # deadlock with it.
+    successors = Response.objects.filter(previous_response_id=response.pk)
+    list(successors.select_for_update(no_key=True).order_by("pk").values_list("pk"))
+    # The row is locked before anything changes. A concurrent end of the run finds nothing to end; a concurrent
+    # successor is stored by now, or fails because its predecessor is gone.
+    fresh = Response.objects.select_for_update().filter(pk=response.pk).first()
+    if fresh is None:
+        return
+    successors.update(
+        previous_response_id=fresh.previous_response_id, history_id=fresh.history_id, history_end=fresh.history_end
+    )
+    conversation_lock.release_deleted(fresh)

@@ -2,11 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-
-from django.db import models
 
 from conversations import access
 from conversations.models import Conversation
@@ -16,9 +14,9 @@ from responses.lifecycle import sweeper
 from responses.lifecycle.cancel import cancel_run
 from responses.requests.context import RequestContext, read_context
 from responses.runs import conversation_lock
-from responses.runs.conversation_lock import ConversationAppend, DeadLockOwner
-from responses.runs.identity import RequestInfo, RunIdentity
-from responses.runs.store import LeaseLost, LockGuard
+from responses.runs.conversation_lock import DeadLockOwner
+from responses.runs.identity import RequestInfo
+from responses.runs.store import LeaseLost
 from responses.schema import CreateResponse
 from tenants import scope
 from tenants.models import Scope
@@ -62,7 +60,7 @@ async def release_on_failure(*, principal: Principal, body: CreateResponse, resp
         raise
 
 
-async def lock_and_read(*, principal: Principal, body: CreateResponse, response_id: str) -> RequestContext:
+async def lock_and_read(body: CreateResponse, *, principal: Principal, response_id: str) -> RequestContext:
     """Lock the conversation of a request for the new response, and return its context.
 
     Raises `ConversationLocked` while another run holds the lock. A dead run that holds it is ended first.
@@ -88,24 +86,6 @@ async def _run_to_completion(lock: Callable[[], RequestContext]) -> RequestConte
     except asyncio.CancelledError:
         await asyncio.gather(locking, return_exceptions=True)
         raise
-
-
-def lock_guard(identity: RunIdentity) -> LockGuard | None:
-    """Return the guard of the change that stores a response of a conversation."""
-    if identity.conversation_id is None:
-        return None
-    return LockGuard(response_id=identity.response_id, conversation_id=identity.conversation_id)
-
-
-def new_append(
-    identity: RunIdentity, context: RequestContext, rows: Iterable[models.Model]
-) -> ConversationAppend | None:
-    """Return what a new run appends to its conversation, starting with the rows of its input."""
-    if identity.conversation_id is None:
-        return None
-    append = ConversationAppend(conversation_id=identity.conversation_id, read_to=context.history_end)
-    append.add(rows, written=identity.stored)
-    return append
 
 
 def cancel_active_run(*, principal: Principal, conversation_id: str, request: RequestInfo) -> Conversation:

@@ -15,7 +15,6 @@ from responses.engine.moderation import OutputCheck
 from responses.engine.state import (
     ContextInsertion,
     DiscardedTurn,
-    ModelTraits,
     OutputItem,
     PendingCall,
     RunContext,
@@ -23,12 +22,13 @@ from responses.engine.state import (
     call_with_output,
     user_parts,
 )
-from responses.engine.turn import Call, LanguageModel, Sampling, TurnRequest, TurnStream, Usage
+from responses.engine.turn import Call, LanguageModel, TurnRequest, TurnStream, Usage
 from responses.models import EventBatch, Response, Status, ToolCall, Turn
 from responses.requests import parameters
 from responses.requests.attachments import TeamAttachments
-from responses.requests.context import load_history
+from responses.requests.context import RequestContext, load_history
 from responses.requests.encrypted_content import TeamCipher
+from responses.requests.prepare import build_run_context
 from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
 from responses.runs.recorder import Recorder, RecorderState
@@ -186,26 +186,21 @@ def _context(response: Response) -> RunContext:
     history = load_history(response)
     own = Placement.objects.filter(owner=response.pk, section=Section.INPUT).select_related("item").order_by("position")
     instructions, preface = parameters.split_instructions(response.parameters)
-    cipher = TeamCipher(response.team_id)
     input_items = [from_wire(place.item.body) for place in own]
-    compacted = from_latest_compaction([*history, *input_items], cipher.decrypt_compaction)
-    items = [*preface, *compacted.items]
-    return RunContext(
-        response_id=response.pk,
+    decrypt = TeamCipher(response.team_id).decrypt_compaction
+    return build_run_context(
+        team_id=response.team_id,
         parameters=response.parameters,
+        options=response.options,
         model=response.upstream_model,
         instructions=instructions,
+        context=RequestContext(
+            preface=preface,
+            history=history,
+            input_items=input_items,
+            compacted_context=from_latest_compaction([*history, *input_items], decrypt),
+        ),
         attachments=TeamAttachments(response.team_id),
-        cipher=cipher,
-        items=items,
-        instruction_items=len(preface),
-        compacted_items=len(compacted.compacted),
-        compaction=parameters.compaction_plan(response.options),
-        include=response.included,
-        traits=ModelTraits(**response.options.get("traits", {})),
-        sampling=parameters.build_sampling(response.parameters, response.options, items)
-        if response.parameters
-        else Sampling(),
     )
 
 

@@ -5,8 +5,7 @@ do not set them. Its messages come before everything else that the model reads.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from django.db import transaction
@@ -64,21 +63,16 @@ class PromptContent(Wire):
     parameters: dict[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedPrompt:
-    """A request completed by its prompt, and the messages that come before its context."""
+async def resolve(*, principal: Principal, body: CreateResponse) -> tuple[CreateResponse, Sequence[Message]]:
+    """Apply the prompt of a request, if it has one. Return the completed request, and the messages of the prompt.
 
-    body: CreateResponse
-    preface: tuple[Message, ...] = ()
-
-
-async def resolve(*, principal: Principal, body: CreateResponse) -> ResolvedPrompt:
-    """Apply the prompt of a request, if it has one. Raises the API error of an unknown prompt or wrong variables."""
+    Raises the API error of an unknown prompt or wrong variables.
+    """
     named = body.prompt
     if named is None:
-        return ResolvedPrompt(body=body)
+        return body, ()
     version = await in_db_thread(lambda: _find(principal, named.id, named.version))
-    preface = tuple(render(version.messages, named.variables or {}))
+    preface = render(version.messages, named.variables or {})
     # Parsed like a request, so that defaults become typed values; model and input are placeholders.
     defaults = parse_create({**version.parameters, "model": "any", "input": "any"}) if version.parameters else None
     # A parameter of the request takes precedence over that of the prompt.
@@ -92,7 +86,7 @@ async def resolve(*, principal: Principal, body: CreateResponse) -> ResolvedProm
     body = body.model_copy(update=update)
     # Each half was checked on its own, but a request and its prompt may set parameters that exclude each other.
     check_combinations(body)
-    return ResolvedPrompt(body=body, preface=preface)
+    return body, preface
 
 
 def _find(principal: Principal, prompt_id: str, version: str | None) -> PromptVersion:

@@ -13,10 +13,12 @@ from responses.engine.events.response_body import Ending
 from responses.engine.events.terminal import opening, queued
 from responses.engine.events.types import Body, Event
 from responses.engine.loop import Run
-from responses.engine.state import RunContext, RunState
+from responses.engine.state import RunState
 from responses.engine.steps import Emitted, Step, ToolsStarted
 from responses.models import Approval, ApprovalState, EventBatch, Mode, Response, Status, ToolCall
 from responses.requests import pairing, parameters
+from responses.requests.context import RequestContext
+from responses.requests.prepare import build_run_context
 from responses.runs.identity import RunIdentity
 from responses.runs.recorder import Recorder, RecorderState, item_rows, preview
 from responses.runs.store import CallUpdate, Change
@@ -245,14 +247,14 @@ class _Running:
 
     def _run(self, tools: ScriptedTools) -> Run:
         items = parameters.input_items(self.body)
-        given = RunContext(
-            response_id=self.who.response_id,
+        given = build_run_context(
+            team_id=self.who.team_id,
             parameters=self.parameters,
+            options=self.options,
             model=self.actor.upstream_model,
             instructions=self.body.instructions,
-            items=items,
-            sampling=parameters.build_sampling(self.parameters, self.options, items),
-            include=frozenset(self.options["include"]),
+            context=RequestContext(input_items=items),
+            attachments=None,
         )
         model = ScriptedModel(self.clock, self.exchange.turns)
         return Run(given, RunState(queued=self.who.background), model=model, tools=tools, now=self.clock.now)

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db import connections
 
-from responses.lifecycle import create
+from responses.lifecycle import cancel
 from responses.models import Response
 from responses.runs import store
 from responses.runs.identity import RequestInfo
@@ -34,7 +34,7 @@ def delete(caller: Caller, response_id: str) -> None:
     with scope.team(caller.team.pk):
         response = Response.objects.get(pk=response_id)
     request = RequestInfo(request_id="req_test")
-    create.delete_response(actor=principal.actor, response=response, request=request)
+    cancel.delete_response(actor=principal.actor, response=response, request=request)
 
 
 def test_a_response_to_a_deleted_predecessor_is_not_stored(database: None, caller: Caller) -> None:

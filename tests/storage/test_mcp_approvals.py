@@ -10,7 +10,7 @@ from conversations.items import McpApprovalRequest
 from kernel.errors import BadRequest
 from kernel.ids import new_id
 from responses.engine.calls.outcomes import request_digest
-from responses.lifecycle.create import delete_response
+from responses.lifecycle.cancel import delete_response
 from responses.models import Approval
 from responses.runs.identity import RequestInfo
 from responses.tools import approvals

@@ -52,7 +52,6 @@ def context(**request: Any) -> RunContext:
     body = parse_create({"model": "scripted", "input": "Hi", **request})
     parameters = public_parameters(body, response_id=new_id("resp"), created_at=now())
     return RunContext(
-        response_id=parameters["id"],
         parameters=parameters,
         model=body.model,
         instructions=body.instructions,

@@ -65,7 +65,7 @@ def prepare(caller: Caller, **request: Any) -> tuple[Begun, Change]:
     given = context(**request)
     stored, options = given.parameters["store"], _options(request)
     who = RunIdentity(
-        response_id=given.response_id,
+        response_id=given.parameters["id"],
         team_id=caller.team.pk,
         key_id=caller.key.pk,
         model=given.model,

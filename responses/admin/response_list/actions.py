@@ -117,7 +117,7 @@ def _retry(request: HttpRequest, response: Response) -> str:
 
 def _delete(request: HttpRequest, response: Response) -> str:
     reason = _reason(request)
-    create.delete_response(actor=actor(request), response=response, request=_request_info(request), reason=reason)
+    cancel.delete_response(actor=actor(request), response=response, request=_request_info(request), reason=reason)
     return ""
 
 

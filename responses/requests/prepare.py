@@ -1,0 +1,146 @@
+"""Prepare a request: check it completely, and read everything that its run or a count of its tokens needs."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from conversations.items import StoredItem
+from kernel.clock import now
+from kernel.db_threads import in_db_thread
+from responses.engine import messages
+from responses.engine.state import ModelTraits, RunContext
+from responses.engine.turn import Sampling
+from responses.requests import capabilities
+from responses.requests.attachments import TeamAttachments, check_attachments
+from responses.requests.context import RequestContext, UnstoredResponse, effective_request, needs_database, read_context
+from responses.requests.encrypted_content import TeamCipher, reject_foreign_content
+from responses.requests.parameters import (
+    build_sampling,
+    compaction_plan,
+    hidden_options,
+    input_items,
+    public_parameters,
+)
+from responses.schema import CreateResponse
+from tenants.capabilities import Capabilities
+from tenants.directory import Route
+from tenants.models import Scope
+from tenants.principal import Principal
+
+LockConversation = Callable[[CreateResponse], Awaitable[RequestContext]]
+"""Locks the conversation of a request for its new response, and reads the context."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRequest:
+    """A request that its model can answer, and what was read for it.
+
+    `body` has the defaults of its prompt and the settings of its context. `options` are what `run_context.parameters`
+    do not contain, and are stored with them.
+    """
+
+    body: CreateResponse
+    context: RequestContext
+    attachments: TeamAttachments | None
+    created_at: datetime
+    options: dict[str, Any]
+    run_context: RunContext
+
+
+async def prepare(
+    *,
+    principal: Principal,
+    body: CreateResponse,
+    route: Route | None,
+    response_id: str = "",
+    preface: Sequence[StoredItem] = (),
+    previous: UnstoredResponse | None = None,
+    lock_conversation: LockConversation | None = None,
+) -> PreparedRequest:
+    """Check a request and read its context. Without a route nothing is known to be unsupported.
+
+    `preface` holds the messages of the request's prompt, `previous` the response of `previous_response_id` if the
+    caller has it in memory. Without `lock_conversation`, a conversation is only read. The length of the context is not
+    checked. Raises the API error of the first defect.
+    """
+    reject_foreign_content(input_items(body), team_id=principal.team_id)
+    if body.conversation is not None and lock_conversation is not None:
+        context = await lock_conversation(body)
+    else:
+        if body.conversation is not None:
+            principal.require(Scope.CONVERSATIONS_READ)
+        read = partial(read_context, principal=principal, body=body, previous=previous)
+        # Most requests bring their whole context and need no database thread.
+        context = await in_db_thread(read) if needs_database(body, previous) else read()
+    context = replace(context, preface=preface)
+    # Items of the context may change reasoning and text settings, so capabilities are checked after it was read.
+    body = effective_request(body, context.items)
+    options = hidden_options(body)
+    if route is not None:
+        capabilities.check(body, route)
+        # Stored with the run, so that a worker that resumes it uses the same traits and prices even if an operator has
+        # changed the model since.
+        options |= {"traits": asdict(capabilities.traits(route.capabilities)), "prices": route.prices.noted()}
+    can = route.capabilities if route is not None else Capabilities()
+    attachments = await check_attachments(principal=principal, body=body, context=context, can=can)
+    created_at = now()
+    parameters = public_parameters(body, response_id=response_id, created_at=created_at, preface=preface)
+    run_context = build_run_context(
+        team_id=principal.team_id,
+        parameters=parameters,
+        options=options,
+        model=route.upstream_model if route is not None else "",
+        instructions=body.instructions,
+        context=context,
+        attachments=attachments,
+        generates=body.generates,
+    )
+    if body.enable_response_messages:
+        read_by_model = [item.wire() for item in run_context.items]
+        parameters["input_messages"] = messages.input_messages(
+            instructions=body.instructions, items=read_by_model, tools=run_context.sampling.tools
+        )
+    return PreparedRequest(
+        body=body,
+        context=context,
+        attachments=attachments,
+        created_at=created_at,
+        options=options,
+        run_context=run_context,
+    )
+
+
+def build_run_context(
+    *,
+    team_id: str,
+    parameters: dict[str, Any],
+    options: dict[str, Any],
+    model: str,
+    instructions: str | None,
+    context: RequestContext,
+    attachments: TeamAttachments | None,
+    generates: bool = True,
+) -> RunContext:
+    """Return the constant part of a run, from what is stored of its request and the context that was read for it.
+
+    `model` is the upstream's name of the model.
+    """
+    items = context.items
+    return RunContext(
+        parameters=parameters,
+        model=model,
+        instructions=instructions,
+        items=items,
+        attachments=attachments,
+        cipher=TeamCipher(team_id),
+        # An unstored response has no parameters; it can only be ended.
+        sampling=build_sampling(parameters, options, items) if parameters else Sampling(),
+        traits=ModelTraits(**options.get("traits", {})),
+        include=frozenset(options.get("include", ())),
+        instruction_items=len(context.preface),
+        compacted_items=context.compacted,
+        compaction=compaction_plan(options),
+        generates=generates,
+    )
