@@ -22,6 +22,7 @@ from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.timesince import timesince
 from typing_extensions import override
@@ -79,6 +80,17 @@ def ago(moment: datetime) -> str:
     if moment > present:
         return f"in {timesince(present, moment, depth=1)}"
     return f"{timesince(moment, present, depth=1)} ago"
+
+
+def link(url: str, text: object) -> SafeString:
+    """Return a link for a cell."""
+    return format_html('<a class="c-link" href="{}">{}</a>', url, text)
+
+
+def changelist_url(name: str, /, **query: Any) -> str:
+    """Return the URL of the list of a model (`app_model`) with filters."""
+    url = reverse(f"admin:{name}_changelist")
+    return f"{url}?{urlencode(query, doseq=True)}" if query else url
 
 
 def two_lines(first: str | SafeString, second: str | SafeString) -> SafeString:

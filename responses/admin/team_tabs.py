@@ -8,7 +8,7 @@ from typing import Any
 from django.http import HttpRequest
 from django.urls import reverse
 
-from console.widgets import badge, compact, duration, when
+from console.widgets import badge, changelist_url, compact, duration, link, when
 from kernel.clock import now
 from responses.admin.home.page import Tile
 from responses.models import RUNNING, Response
@@ -16,8 +16,7 @@ from responses.rollups import histograms
 from responses.rollups.queries import RollupQuery, RollupRow, fetch_rows
 from responses.rollups.sources import CALLS, RESPONSES
 from responses.webhooks.models import WebhookEndpoint
-from tenants.admin.team_pages import linked, list_of
-from tenants.admin.team_tabs import tab
+from tenants.admin.team_tabs import tab, tab_url
 from tenants.models import ApiKey, KeySource, Membership, Team
 
 _DAYS = 7
@@ -42,7 +41,7 @@ def overview(request: HttpRequest, team: Team) -> dict[str, Any]:
     slow = histograms.quantile(values.get("duration", []), 0.95)
     running = Response.objects.filter(team=team, status__in=RUNNING).order_by()
     runs = running.filter(created_at__gte=now() - timedelta(days=1))[:_MAX_RUNNING].count()
-    responses = list_of("responses_response", team__id__exact=team.pk, period="7d")
+    responses = changelist_url("responses_response", team__id__exact=team.pk, period="7d")
     keys = ApiKey.objects.filter(team=team, source=KeySource.PERSON, revoked_at=None).count()
     people = Membership.objects.filter(team=team).count()
     tiles = [
@@ -70,17 +69,13 @@ def overview(request: HttpRequest, team: Team) -> dict[str, Any]:
             icon="token",
             url=responses,
         ),
-        Tile(title="Running", value=compact(runs), detail="now", icon="play_circle", url=_tab_url(team, "usage")),
-        Tile(title="API keys", value=compact(keys), detail="active", icon="key", url=_tab_url(team, "keys")),
+        Tile(title="Running", value=compact(runs), detail="now", icon="play_circle", url=tab_url(team, "usage")),
+        Tile(title="API keys", value=compact(keys), detail="active", icon="key", url=tab_url(team, "keys")),
         Tile(
-            title="Members", value=compact(people), detail="in this team", icon="groups", url=_tab_url(team, "members")
+            title="Members", value=compact(people), detail="in this team", icon="groups", url=tab_url(team, "members")
         ),
     ]
     return {"tiles": tiles}
-
-
-def _tab_url(team: Team, name: str) -> str:
-    return f"{reverse('admin:tenants_team_change', args=[team.pk])}?tab={name}"
 
 
 @tab("usage", title="Usage", template="admin/responses/team/usage.html")
@@ -95,7 +90,7 @@ def usage(request: HttpRequest, team: Team) -> dict[str, Any]:
     return {
         "days": {"headers": ["Day (UTC)", *headers], "rows": [_row(f"{row.bucket:%Y-%m-%d}", row) for row in days]},
         "models": {"headers": ["Model", *headers], "rows": [_row(row.key[0], row) for row in by_cost[:_MAX_ROWS]]},
-        "all": (list_of("tenants_usagerecord", team__id__exact=team.pk), "View usage records"),
+        "all": (changelist_url("tenants_usagerecord", team__id__exact=team.pk), "View usage records"),
     }
 
 
@@ -118,7 +113,7 @@ def webhooks(request: HttpRequest, team: Team) -> dict[str, Any]:
     endpoints = WebhookEndpoint.objects.filter(team=team).defer("secret", "previous_secret")
     rows = [
         [
-            linked(reverse("admin:responses_webhookendpoint_change", args=[endpoint.pk]), endpoint.name),
+            link(reverse("admin:responses_webhookendpoint_change", args=[endpoint.pk]), endpoint.name),
             endpoint.url,
             badge("enabled", "success") if endpoint.enabled else badge("disabled", "warning"),
             f"{len(endpoint.event_types)} events",
@@ -129,5 +124,5 @@ def webhooks(request: HttpRequest, team: Team) -> dict[str, Any]:
     return {
         "table": {"headers": ["Name", "URL", "Status", "Subscribed events", "Created"], "rows": rows},
         "empty": "No webhook endpoints yet.",
-        "all": (list_of("responses_webhookendpoint", team__id__exact=team.pk), "View all endpoints"),
+        "all": (changelist_url("responses_webhookendpoint", team__id__exact=team.pk), "View all endpoints"),
     }

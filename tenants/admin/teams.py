@@ -8,23 +8,21 @@ from django.contrib import messages
 from django.contrib.admin import display, register
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import Count, QuerySet
+from django.db.models import Count
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
-from django.utils.html import format_html
+from django.urls import URLPattern, path
 from django.utils.safestring import SafeString
 from typing_extensions import override
 
-from console.widgets import badge, copyable, tone, two_lines, when
+from console.widgets import badge, changelist_url, column, id_column, link, time_column, tone, two_lines
 from tenants import members, services
 from tenants.admin.key_forms import tool_kinds
-from tenants.admin.team_members import LAST_LEAD, MemberActions, tab_url
-from tenants.admin.team_tabs import SETTINGS, tabs_for
+from tenants.admin.team_tabs import CONTENT, READS, SETTINGS, tab_url, tabs_for
 from tenants.console.audited_admin import AuditedAdmin, actor
 from tenants.console.roles import ADMINISTRATORS_ONLY, LEADS, OPERATORS, TeamScoped, may
 from tenants.models import Membership, Role, Team
 
+LAST_LEAD = "A team needs at least one lead. Make another member a lead first."
 ROLE_TONES = {Role.TEAM_LEAD.value: "primary", Role.DEVELOPER.value: "info"}
 
 
@@ -67,8 +65,22 @@ class MembershipForm(forms.ModelForm[Membership]):
         return role
 
 
+class PersonForm(forms.Form):
+    """A new member. The person is entered by name: leads must not see a list of all users."""
+
+    person = forms.CharField(max_length=254)
+    role = forms.ChoiceField(choices=Role.choices, initial=Role.DEVELOPER)
+
+
+class MemberForm(forms.Form):
+    """Changes of a member."""
+
+    role = forms.ChoiceField(choices=Role.choices)
+    content = forms.ChoiceField(choices=CONTENT, required=False)
+
+
 @register(Team)
-class TeamAdmin(MemberActions, AuditedAdmin, TeamScoped):
+class TeamAdmin(AuditedAdmin, TeamScoped):
     """Teams, each with a page of tabs. They cannot be deleted, as responses, usage records and audit events remain."""
 
     managers = OPERATORS
@@ -79,19 +91,26 @@ class TeamAdmin(MemberActions, AuditedAdmin, TeamScoped):
     search_fields = ["name", "id"]
     ordering = ["name"]
     readonly_fields = ["public_id", "created"]
+    # `distinct`, as the two joins multiply each other's rows.
+    list_annotations = {
+        "members": Count("memberships", distinct=True),
+        "keys": Count("api_keys", distinct=True),
+    }
+    public_id = id_column()
+    grace = column(
+        "Grace after disconnect",
+        lambda team: "to the end" if team.disconnect_grace_seconds is None else f"{team.disconnect_grace_seconds} s",
+    )
+    log_retention = column("Event log retention", lambda team: f"{team.log_retention_hours} h")
+    members = column("Members", lambda team: _linked("tenants_membership", team, team.members))
+    keys = column("Keys", lambda team: _linked("tenants_apikey", team, team.keys))
+    created = time_column("Created", "created_at", ordering="created_at")
     fieldsets = [
         (None, {"fields": ["name", ("public_id", "created")]}),
         ("Runs and logs", {"fields": [("disconnect_grace_seconds", "log_retention_hours"), "full_text_search"]}),
         ("Vector stores", {"fields": ["embedding_model"]}),
         ("Hosted tools", {"fields": ["tools", "image_model"]}),
     ]
-
-    @override
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request)
-        # `distinct`, as the two joins multiply each other's rows.
-        rows = rows.annotate(members=Count("memberships", distinct=True), keys=Count("api_keys", distinct=True))
-        return rows  # noqa: RET504 - the stubs call an annotated query set Any
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return self.readonly_fields if obj else []
@@ -129,22 +148,70 @@ class TeamAdmin(MemberActions, AuditedAdmin, TeamScoped):
         if request.method == "POST" or chosen.name == SETTINGS:
             context["chosen"] = named[SETTINGS]
             return super().change_view(request, object_id, form_url, {**(extra_context or {}), **context})  # type: ignore[no-any-return]
-        page = {**self.admin_site.each_context(request), "opts": self.opts, "original": team, "title": team.name}
-        context |= {"is_fullwidth": "1", **chosen.fill(request, team)}
-        return TemplateResponse(request, "admin/tenants/team/page.html", {**page, **context})
+        context |= {"original": team, "is_fullwidth": "1", **chosen.fill(request, team)}
+        return self.render(request, "admin/tenants/team/page.html", team.name, **context)
+
+    def members_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Add, change or remove a member, as the field `do` says. Only for leads of this team and administrators."""
+        team = self.get_or_404(request, object_id)
+        if not may(request, LEADS, team):
+            raise PermissionDenied
+        pk = request.POST.get("member", "")
+        member: Any = Membership.objects.filter(team=team, pk=pk).first() if pk.isdecimal() else None
+        try:
+            match request.POST.get("do"):
+                case "add":
+                    self._add_member(request, team)
+                case "change" | "remove" if member is None:
+                    messages.error(request, "Nothing was changed.")
+                case "change":
+                    self._change_member(request, team, member)
+                # The confirmation page posts the same form with `sure`.
+                case "remove" if "sure" not in request.POST:
+                    return self.render(
+                        request,
+                        "admin/tenants/team/remove.html",
+                        "Remove this member?",
+                        team=team,
+                        member=member,
+                        back=tab_url(team, "members"),
+                    )
+                case "remove":
+                    members.remove_member(member=member, actor=actor(request))
+                    messages.success(request, f"{member.user.get_username()} is no longer a member of {team.name}.")
+        except members.LastLead:
+            messages.error(request, LAST_LEAD)
+        # A reload after a redirect does not submit the form again.
+        return HttpResponseRedirect(tab_url(team, "members"))
+
+    def _add_member(self, request: HttpRequest, team: Team) -> None:
+        form = PersonForm(request.POST)
+        # Unknown and inactive users get the same message, so that leads cannot probe for accounts.
+        person = members.find_person(form.cleaned_data["person"].strip()) if form.is_valid() else None
+        if person is None:
+            messages.error(request, "There is no active user with exactly this username or e-mail address.")
+        elif members.add_member(team=team, user=person, role=Role(form.cleaned_data["role"]), actor=actor(request)):
+            messages.success(request, f"{person.get_username()} is now a member of {team.name}.")
+        else:
+            messages.info(request, f"{person.get_username()} is already a member.")
+
+    def _change_member(self, request: HttpRequest, team: Team, member: Membership) -> None:
+        form = MemberForm(request.POST)
+        if not form.is_valid():
+            messages.error(request, "Nothing was changed.")
+            return
+        role, reads = Role(form.cleaned_data["role"]), READS[form.cleaned_data["content"]]
+        members.change_member(member=member, role=role, view_content=reads, actor=actor(request))
+        messages.success(request, f"{member.user.get_username()} is now {role.label.lower()} of {team.name}.")
 
     def suspend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Show the confirmation page; on POST, suspend or resume the team."""
-        team = self.get_object(request, object_id)
-        if team is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+        team = self.get_or_404(request, object_id)
         if not may(request, OPERATORS, team):
             raise PermissionDenied
         if request.method != "POST":
-            title = "Resume this team?" if team.suspended_at else "Suspend this team?"
-            page = {**self.admin_site.each_context(request), "opts": self.opts, "title": title}
-            context = {**page, "team": team, "original": team, "back": tab_url(team, "danger")}
-            return TemplateResponse(request, "admin/tenants/team/suspend.html", context)
+            title, back = "Resume this team?" if team.suspended_at else "Suspend this team?", tab_url(team, "danger")
+            return self.render(request, "admin/tenants/team/suspend.html", title, team=team, original=team, back=back)
         # Explicit and not a toggle: a page that is out of date must not do the opposite of what it shows.
         suspends = request.POST.get("do") == "suspend"
         services.suspend_team(team=team, suspended=suspends, actor=actor(request))
@@ -160,31 +227,6 @@ class TeamAdmin(MemberActions, AuditedAdmin, TeamScoped):
             return badge("active", "success")
         return badge("suspended", "danger", f"since {team.suspended_at:%Y-%m-%d %H:%M} UTC")
 
-    @display(description="ID")
-    def public_id(self, team: Team) -> SafeString:
-        return copyable(team.pk)
-
-    @display(description="Members")
-    def members(self, team: Any) -> SafeString:
-        return _linked("tenants_membership", team, team.members)
-
-    @display(description="Keys")
-    def keys(self, team: Any) -> SafeString:
-        return _linked("tenants_apikey", team, team.keys)
-
-    @display(description="Grace after disconnect")
-    def grace(self, team: Team) -> str:
-        seconds = team.disconnect_grace_seconds
-        return "to the end" if seconds is None else f"{seconds} s"
-
-    @display(description="Event log retention")
-    def log_retention(self, team: Team) -> str:
-        return f"{team.log_retention_hours} h"
-
-    @display(description="Created", ordering="created_at")
-    def created(self, team: Team) -> Any:
-        return when(team.created_at)
-
 
 @register(Membership)
 class MemberAdmin(AuditedAdmin, TeamScoped):
@@ -199,6 +241,15 @@ class MemberAdmin(AuditedAdmin, TeamScoped):
     ordering = ["team__name", "user__username"]
     autocomplete_fields = ["user", "team"]
     fields = ["user", "team", "role", "view_content"]
+    # `person` instead of `user`: Django would link to the user's page, which most roles may not open.
+    person = column(
+        "Person",
+        lambda member: two_lines(member.user.get_full_name() or member.user.get_username(), member.user.email),
+        ordering="user__username",
+    )
+    role_badge = column("Role", lambda member: tone(ROLE_TONES, member.role), ordering="role")
+    reads = column("Reads content", lambda member: "yes" if member.reads_content else "after a reveal")
+    joined = time_column("Joined", "created_at", ordering="created_at")
 
     @override
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -219,31 +270,14 @@ class MemberAdmin(AuditedAdmin, TeamScoped):
         super().delete_model(request, obj)
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        # `person` instead of `user`: Django would link to the user's page, which most roles may not open.
         return ["person", "team", "role", "view_content"] if obj else self.fields
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return ["person", "team"] if obj else []
 
-    @display(description="Person", ordering="user__username")
-    def person(self, member: Membership) -> SafeString:
-        return two_lines(member.user.get_full_name() or member.user.get_username(), member.user.email)
-
-    @display(description="Role", ordering="role")
-    def role_badge(self, member: Membership) -> SafeString:
-        return tone(ROLE_TONES, member.role)
-
-    @display(description="Reads content")
-    def reads(self, member: Membership) -> str:
-        return "yes" if member.reads_content else "after a reveal"
-
     @display(description="Can sign in", boolean=True)
     def signs_in(self, member: Membership) -> bool:
         return member.user.is_active and member.user.is_staff
-
-    @display(description="Joined", ordering="created_at")
-    def joined(self, member: Membership) -> Any:
-        return when(member.created_at)
 
 
 def _is_last_lead(member: Membership) -> bool:
@@ -252,5 +286,4 @@ def _is_last_lead(member: Membership) -> bool:
 
 
 def _linked(page: str, team: Team, count: int) -> SafeString:
-    url = reverse(f"admin:{page}_changelist")
-    return format_html('<a class="c-link" href="{}?team__id__exact={}">{}</a>', url, team.pk, count)
+    return link(changelist_url(page, team__id__exact=team.pk), count)
