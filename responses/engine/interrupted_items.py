@@ -2,20 +2,15 @@
 
 from collections.abc import Sequence
 
+from responses.engine.converter.segments import part_done
 from responses.engine.events.mcp import McpCallFailed, McpListToolsFailed
 from responses.engine.events.types import (
     Body,
-    ContentPartDone,
     CustomToolCallInputDone,
     Event,
     FunctionCallArgumentsDone,
     OutputItemAdded,
     OutputItemDone,
-    OutputTextDone,
-    ReasoningSummaryPartDone,
-    ReasoningSummaryTextDone,
-    ReasoningTextDone,
-    RefusalDone,
 )
 from responses.engine.state import Fragment
 
@@ -68,27 +63,7 @@ def close_fragment(fragment: Fragment) -> tuple[Body, list[Event]]:
         body = {**body, "error": _INTERRUPTED}
         events.append(McpListToolsFailed(item_id=body["id"], output_index=index))
     elif fragment.open_part is not None:
-        events += _close_part(body, index, fragment.open_part)
+        events += part_done(body["id"], index, fragment.open_part, body["content"][fragment.open_part])
     elif fragment.open_summary is not None:
-        events += _close_summary(body, index, fragment.open_summary)
+        events += part_done(body["id"], index, fragment.open_summary, body["summary"][fragment.open_summary])
     return body, [*events, OutputItemDone(output_index=index, item=body)]
-
-
-def _close_part(body: Body, output_index: int, content_index: int) -> list[Event]:
-    part = body["content"][content_index]
-    place = {"item_id": body["id"], "output_index": output_index, "content_index": content_index}
-    done: Event
-    match part["type"]:
-        case "refusal":
-            done = RefusalDone(**place, refusal=part["refusal"])
-        case "reasoning_text":
-            done = ReasoningTextDone(**place, text=part["text"])
-        case _:
-            done = OutputTextDone(**place, text=part["text"], logprobs=part["logprobs"])
-    return [done, ContentPartDone(**place, part=part)]
-
-
-def _close_summary(body: Body, output_index: int, summary_index: int) -> list[Event]:
-    part = body["summary"][summary_index]
-    place = {"item_id": body["id"], "output_index": output_index, "summary_index": summary_index}
-    return [ReasoningSummaryTextDone(**place, text=part["text"]), ReasoningSummaryPartDone(**place, part=part)]

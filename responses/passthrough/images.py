@@ -17,7 +17,8 @@ import openai
 from kernel.errors import ApiError, Failure, ModelNotFound, UnsupportedValue
 from kernel.ids import new_id
 from responses.engine.compaction.token_estimate import tokens
-from responses.engine.converter.chat import Chunk, read_usage
+from responses.engine.converter.chat import Chunk
+from responses.engine.converter.fields import read_usage
 from responses.engine.turn import Usage
 from responses.providers.chat_completions import EventStreamDecoder, decode
 from responses.providers.clients import Form, UpstreamFailed, post, read_bytes

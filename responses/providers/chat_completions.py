@@ -40,15 +40,11 @@ class ChatTurn:
     def __init__(self, route: Route, request: TurnRequest) -> None:
         self._route = route
         self._request = request
-        sampling = request.sampling
         self._converter = ChatConverter(
             first_output_index=request.first_output_index,
-            logprobs=sampling.logprobs,
-            top_logprobs=sampling.top_logprobs,
-            max_calls=sampling.max_calls,
-            tools=sampling.tools,
+            sampling=request.sampling,
             cipher=request.cipher,
-            raw_reasoning=route.capabilities.raw_reasoning,
+            show_raw=route.capabilities.raw_reasoning,
             think_tags=route.capabilities.think_tags,
         )
         self._upstream_request_id: str | None = None
@@ -66,7 +62,7 @@ class ChatTurn:
                 else:
                     async for piece in read_bytes(response):
                         yield self._converter.feed(lines.feed(piece))
-                        if lines.done or lines.failure is not None or self._converter.failed:
+                        if lines.done or lines.failure is not None or self._converter.over:
                             break
                     else:
                         yield self._converter.feed(lines.end())

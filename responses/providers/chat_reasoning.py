@@ -8,7 +8,7 @@ from typing import Any
 
 from conversations.items import InputMessage, Reasoning, StoredItem
 from responses.engine.converter.reasoning import ReasoningCipher, ReasoningContent
-from responses.engine.converter.upstream_segments import ENCRYPTED
+from responses.engine.converter.responses_api import ENCRYPTED
 
 Message = dict[str, Any]
 # Fields that contain the upstream's own entries, with signatures, instead of text.

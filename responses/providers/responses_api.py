@@ -11,7 +11,8 @@ import orjson
 from kernel.errors import Failure
 from kernel.storable_json import is_too_deep, without_nul
 from responses.engine.attachments import AttachmentMap
-from responses.engine.converter.responses_api import ResponsesConverter, UpstreamEvent
+from responses.engine.converter.base import UpstreamEvent
+from responses.engine.converter.responses_api import ResponsesConverter
 from responses.engine.events.types import Event
 from responses.engine.turn import Sampling, TurnRequest, TurnResult
 from responses.providers.chat_completions import TOO_DEEP, EventStreamDecoder

@@ -19,7 +19,7 @@ from conversations.items import (
     StoredItem,
 )
 from responses.engine.attachments import AttachmentMap
-from responses.engine.converter.upstream_segments import ENCRYPTED
+from responses.engine.converter.responses_api import ENCRYPTED
 from responses.engine.turn import TurnRequest
 from responses.providers.chat_calls import NO_OUTPUT, CallWriter, Message, without_executed_approvals
 from responses.providers.chat_parts import PartWriter, single_text

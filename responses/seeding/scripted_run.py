@@ -17,7 +17,7 @@ from responses.engine.converter.chat import ChatConverter, Chunk
 from responses.engine.events.types import Body, Event, OutputItemAdded, OutputItemDone
 from responses.engine.state import OutputItem, RunContext, RunState
 from responses.engine.steps import CallRecord, Emitted, ToolsPrepared
-from responses.engine.turn import Call, CallForm, FunctionTool, TurnRequest, TurnResult
+from responses.engine.turn import Call, CallForm, FunctionTool, Sampling, TurnRequest, TurnResult
 
 _MOST_PIECES = 90
 _PREFIXES = {"web_search_call": "ws", "file_search_call": "fs", "code_interpreter_call": "ci", "mcp_call": "mcp"}
@@ -96,7 +96,7 @@ class ScriptedTurn:
         self._script = replace(turn, text=_cited(turn.text, request))
         self._first: datetime | None = None
         self._converter = ChatConverter(
-            first_output_index=request.first_output_index, tools=request.sampling.tools, max_calls=None
+            first_output_index=request.first_output_index, sampling=Sampling(tools=request.sampling.tools)
         )
 
     async def events(self) -> AsyncGenerator[list[Event], None]:

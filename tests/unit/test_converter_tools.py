@@ -8,7 +8,7 @@ import pytest
 
 from responses.engine.converter.chat import ChatConverter
 from responses.engine.events.types import OutputItemDone
-from responses.engine.turn import CallForm, FunctionTool
+from responses.engine.turn import CallForm, FunctionTool, Sampling
 from tests.support.chunks import Chunk, calls, chunk
 from tests.support.runs import Played
 from tests.support.runs import play as play_any
@@ -224,14 +224,16 @@ async def test_text_around_a_shell_call_keeps_its_position() -> None:
 
 @pytest.mark.parametrize("arguments", ["{}", ""])
 async def test_a_call_of_an_undeclared_tool_is_not_an_output_item(arguments: str) -> None:
-    converter = ChatConverter(first_output_index=0, tools=[FunctionTool(name="look")])
+    converter = ChatConverter(first_output_index=0, sampling=Sampling(tools=(FunctionTool(name="look"),)))
     events = [*converter.feed(calls(smell=arguments, look="{}")), *converter.end(done=True)]
     assert [event.item["name"] for event in events if isinstance(event, OutputItemDone)] == ["look"]
     assert [call.name for call in converter.result().calls] == ["smell", "look"]
 
 
 async def test_hosted_calls_are_not_items_and_do_not_delay_others() -> None:
-    converter = ChatConverter(first_output_index=0, tools=[FunctionTool(name="ours", form=CallForm.HOSTED)])
+    converter = ChatConverter(
+        first_output_index=0, sampling=Sampling(tools=(FunctionTool(name="ours", form=CallForm.HOSTED),))
+    )
     opening, begun, *_ = calls(ours='{"a":')
     rest = chunk(tool_calls=[{"index": 0, "function": {"arguments": "1}"}}])
     events = converter.feed([opening, begun, chunk(content="Meanwhile")])
@@ -244,7 +246,9 @@ async def test_hosted_calls_are_not_items_and_do_not_delay_others() -> None:
 
 
 async def test_a_truncated_hosted_call_is_not_run() -> None:
-    converter = ChatConverter(first_output_index=0, tools=[FunctionTool(name="ours", form=CallForm.HOSTED)])
+    converter = ChatConverter(
+        first_output_index=0, sampling=Sampling(tools=(FunctionTool(name="ours", form=CallForm.HOSTED),))
+    )
     converter.feed([*calls(ours='{"a":')[:-2], chunk(finish="length")])
     converter.end(done=True)
     assert converter.result().calls == []

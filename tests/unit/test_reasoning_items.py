@@ -79,7 +79,7 @@ PIECES = st.one_of(
 @given(st.lists(PIECES, max_size=8), st.booleans())
 def test_items_are_well_formed_and_encrypted_once_in_any_order(pieces: list[Chunk], shown: bool) -> None:
     cipher = ReadableCipher()
-    converter = ChatConverter(first_output_index=0, cipher=cipher, raw_reasoning=shown)
+    converter = ChatConverter(first_output_index=0, cipher=cipher, show_raw=shown)
     events = [event for piece in pieces for event in converter.feed([piece])]
     events += converter.feed([chunk(finish="stop")]) + converter.end(done=True)
     wire = on_the_wire(events)
@@ -95,7 +95,7 @@ def test_items_are_well_formed_and_encrypted_once_in_any_order(pieces: list[Chun
 
 def test_the_encrypted_content_has_all_reasoning_and_signatures() -> None:
     cipher = ReadableCipher()
-    converter = ChatConverter(first_output_index=0, cipher=cipher, raw_reasoning=False)
+    converter = ChatConverter(first_output_index=0, cipher=cipher, show_raw=False)
     block = {"type": "thinking", "thinking": "Lo", "index": 0}
     converter.feed([chunk(thinking_blocks=[block]), chunk(thinking_blocks=[{**block, "thinking": "ok."}])])
     converter.feed([chunk(thinking_blocks=[{"type": "thinking", "signature": "s", "index": 0}])])

@@ -1,4 +1,4 @@
-"""Segments: items of a turn while they are being written. This module has the queue and messages.
+"""Segments: items of a turn while they are being written. This module has the queue, text parts and messages.
 
 The output of a turn is a queue of segments. Only the head is live: its deltas are emitted immediately, those of later
 segments wait. Items therefore never interleave on the wire, even if an upstream interleaves parallel calls. A message
@@ -22,6 +22,12 @@ from responses.engine.events.types import (
     OutputTextAnnotationAdded,
     OutputTextDelta,
     OutputTextDone,
+    ReasoningSummaryPartAdded,
+    ReasoningSummaryPartDone,
+    ReasoningSummaryTextDelta,
+    ReasoningSummaryTextDone,
+    ReasoningTextDelta,
+    ReasoningTextDone,
     RefusalDelta,
     RefusalDone,
 )
@@ -35,6 +41,8 @@ class Segment(ABC):
     prefix: str
     # True if the upstream may continue the segment after another one has started.
     stays_open = False
+    # True if the upstream said that the segment is complete.
+    is_done = False
 
     def __init__(self) -> None:
         self.id = new_id(self.prefix)
@@ -82,41 +90,127 @@ class Segment(ABC):
     def body(self, *, empty: bool = False) -> Body:
         """Return the current item. `empty`: with empty values, as in `output_item.added`."""
 
-    @abstractmethod
     def flush(self) -> list[Event]:
         """Return the deltas that were held back until the segment became live."""
+        return []
 
-    @abstractmethod
     def finish(self) -> list[Event]:
         """Return the `done` events inside the item."""
+        return []
 
 
-class _TextPart:
-    """Content part of a message that is being written: output text or a refusal."""
+PartKind = Literal["output_text", "refusal", "reasoning_text", "summary_text"]
 
-    def __init__(self, kind: Literal["output_text", "refusal"]) -> None:
+
+class Part:
+    """Part of an item that is being written. `key` is what the upstream identifies it by, `index` our index of it."""
+
+    def __init__(self, kind: PartKind, *, index: int, key: int | None) -> None:
         self.kind = kind
+        self.index = index
+        self.key = key
         self.text: list[str] = []
         self.logprobs: list[Body] = []
         self.annotations: list[Body] = []
 
     def body(self, *, empty: bool = False) -> Body:
+        """Return the part as in the API. `empty`: as in the event that announces it."""
         text = "" if empty else "".join(self.text)
-        if self.kind == "refusal":
-            return {"type": "refusal", "refusal": text}
+        if self.kind != "output_text":
+            return {"type": self.kind, "refusal" if self.kind == "refusal" else "text": text}
         if empty:
             return {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         return {"type": "output_text", "text": text, "annotations": self.annotations, "logprobs": self.logprobs}
 
+    def added(self, item_id: str, output_index: int) -> Event:
+        """Return the event that announces the part."""
+        added = ReasoningSummaryPartAdded if self.kind == "summary_text" else ContentPartAdded
+        return added(item_id, output_index, self.index, self.body(empty=True))
 
-class MessageSegment(Segment):
+    def delta(self, item_id: str, output_index: int, text: str, logprobs: list[Body]) -> Event:
+        """Return the event of more text."""
+        # The common case comes first and is kept cheap: one delta per token.
+        match self.kind:
+            case "output_text":
+                return OutputTextDelta(item_id, output_index, self.index, text, logprobs)
+            case "refusal":
+                return RefusalDelta(item_id, output_index, self.index, text)
+            case "reasoning_text":
+                return ReasoningTextDelta(item_id, output_index, self.index, text)
+            case "summary_text":
+                return ReasoningSummaryTextDelta(item_id, output_index, self.index, text)
+
+    def done(self, item_id: str, output_index: int) -> list[Event]:
+        """Return the closing events of the part."""
+        # Citations are emitted last, because their positions refer to the whole text.
+        place = (item_id, output_index, self.index)
+        cited = [OutputTextAnnotationAdded(*place, number, one) for number, one in enumerate(self.annotations)]
+        return [*cited, *part_done(*place, self.body())]
+
+
+def part_done(item_id: str, output_index: int, index: int, part: Body) -> list[Event]:
+    """Return the events that close a complete part."""
+    place = (item_id, output_index, index)
+    match part["type"]:
+        case "refusal":
+            return [RefusalDone(*place, part["refusal"]), ContentPartDone(*place, part)]
+        case "reasoning_text":
+            return [ReasoningTextDone(*place, part["text"]), ContentPartDone(*place, part)]
+        case "summary_text":
+            return [ReasoningSummaryTextDone(*place, part["text"]), ReasoningSummaryPartDone(*place, part)]
+    return [OutputTextDone(*place, part["text"], part["logprobs"]), ContentPartDone(*place, part)]
+
+
+class PartsSegment(Segment):
+    """Item that consists of text parts. The last part is the one that is being written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[Part] = []
+
+    def begin(self, kind: PartKind, key: int | None = None) -> list[Event]:
+        """Start a part, unless it is the current one."""
+        if self.parts and (self.parts[-1].kind, self.parts[-1].key) == (kind, key):
+            return []
+        closed = self.finish() if self.live else []
+        # Parts of the summary and of the content are numbered separately.
+        index = sum((part.kind == "summary_text") is (kind == "summary_text") for part in self.parts)
+        part = Part(kind, index=index, key=key)
+        self.parts.append(part)
+        return [*closed, part.added(self.id, self.output_index)] if self.live else []
+
+    def append(self, text: str, logprobs: list[Body]) -> list[Event]:
+        """Append text to the current part."""
+        part = self.parts[-1]
+        part.text.append(text)
+        if logprobs:
+            part.logprobs += logprobs
+        return [part.delta(self.id, self.output_index, text, logprobs)] if self.live else []
+
+    @override
+    def flush(self) -> list[Event]:
+        events: list[Event] = []
+        for position, part in enumerate(self.parts):
+            events.append(part.added(self.id, self.output_index))
+            if part.text or part.logprobs:
+                events.append(part.delta(self.id, self.output_index, "".join(part.text), list(part.logprobs)))
+            if position + 1 < len(self.parts):
+                events += part.done(self.id, self.output_index)
+        return events
+
+    @override
+    def finish(self) -> list[Event]:
+        return self.parts[-1].done(self.id, self.output_index) if self.parts else []
+
+
+class MessageSegment(PartsSegment):
     """Message of the model: text and refusal parts in the order of their arrival."""
 
     prefix = "msg"
 
-    def __init__(self, *, hold_blank: bool) -> None:
+    def __init__(self, *, hold_blank: bool = False, phase: str | None = None) -> None:
         super().__init__()
-        self.parts: list[_TextPart] = []
+        self.phase = phase
         # Some upstreams write "\n\n" between reasoning and a call. White space is held back until text follows, and
         # dropped if none does.
         self._hold_blank = hold_blank
@@ -131,98 +225,19 @@ class MessageSegment(Segment):
     def ready(self) -> bool:
         return bool(self.parts) and not self._hold_blank
 
-    def write(self, kind: Literal["output_text", "refusal"], text: str, logprobs: list[Body]) -> list[Event]:
+    def write(self, kind: PartKind, text: str, logprobs: list[Body]) -> list[Event]:
         """Append text to the current part, or to a new part if the kind changes."""
         if self._hold_blank and text.strip():
             self._hold_blank = False
-        # The common case comes first and is kept cheap: one delta per token.
-        if self.live and self.parts and self.parts[-1].kind == kind:
-            part = self.parts[-1]
-            part.text.append(text)
-            if logprobs:
-                part.logprobs.extend(logprobs)
-            return [self._delta(kind, text, logprobs)]
-        return self._begin_or_wait(kind, text, logprobs)
-
-    def cite(self, annotations: list[Body]) -> bool:
-        """Add citations to the current text part; return False if there is none.
-
-        Their events are emitted when the part is complete, since positions refer to the whole text.
-        """
-        if not self.parts or self.parts[-1].kind != "output_text":
-            return False
-        self.parts[-1].annotations += annotations
-        return True
-
-    def _begin_or_wait(self, kind: Literal["output_text", "refusal"], text: str, logprobs: list[Body]) -> list[Event]:
-        events: list[Event] = []
-        if not self.parts or self.parts[-1].kind != kind:
-            if self.live:
-                events += self._close_part()
-            self.parts.append(_TextPart(kind))
-            if self.live:
-                events.append(self._part_added())
-        part = self.parts[-1]
-        part.text.append(text)
-        part.logprobs.extend(logprobs)
-        if self.live:
-            events.append(self._delta(kind, text, logprobs))
-        return events
-
-    @override
-    def flush(self) -> list[Event]:
-        events: list[Event] = []
-        parts, self.parts = self.parts, []
-        for part in parts:
-            if self.parts:
-                events += self._close_part()
-            self.parts.append(part)
-            text = "".join(part.text)
-            events += [self._part_added(), self._delta(part.kind, text, list(part.logprobs))]
-        return events
-
-    @override
-    def finish(self) -> list[Event]:
-        return self._close_part() if self.parts else []
+        if self.parts and self.parts[-1].kind == kind:
+            return self.append(text, logprobs)
+        return self.begin(kind) + self.append(text, logprobs)
 
     @override
     def body(self, *, empty: bool = False) -> Body:
         content = [] if empty else [part.body() for part in self.parts]
-        return {"id": self.id, "type": "message", "status": self.status, "role": "assistant", "content": content}
-
-    def _part_added(self) -> ContentPartAdded:
-        index = len(self.parts) - 1
-        part = self.parts[-1].body(empty=True)
-        return ContentPartAdded(item_id=self.id, output_index=self.output_index, content_index=index, part=part)
-
-    def _close_part(self) -> list[Event]:
-        index = len(self.parts) - 1
-        part = self.parts[-1]
-        text = "".join(part.text)
-        done: Event
-        cited: list[Event] = []
-        if part.kind == "refusal":
-            done = RefusalDone(item_id=self.id, output_index=self.output_index, content_index=index, refusal=text)
-        else:
-            place = (self.id, self.output_index, index)
-            cited = [OutputTextAnnotationAdded(*place, number, one) for number, one in enumerate(part.annotations)]
-            done = OutputTextDone(
-                item_id=self.id,
-                output_index=self.output_index,
-                content_index=index,
-                text=text,
-                logprobs=part.logprobs,
-            )
-        closed = ContentPartDone(item_id=self.id, output_index=self.output_index, content_index=index, part=part.body())
-        return [*cited, done, closed]
-
-    def _delta(self, kind: Literal["output_text", "refusal"], text: str, logprobs: list[Body]) -> Event:
-        index = len(self.parts) - 1
-        if kind == "refusal":
-            return RefusalDelta(item_id=self.id, output_index=self.output_index, content_index=index, delta=text)
-        return OutputTextDelta(
-            item_id=self.id, output_index=self.output_index, content_index=index, delta=text, logprobs=logprobs
-        )
+        body: Body = {"id": self.id, "type": "message", "status": self.status, "role": "assistant", "content": content}
+        return {**body, "phase": self.phase} if self.phase else body
 
 
 class SegmentQueue:
@@ -247,11 +262,26 @@ class SegmentQueue:
     def push(self, segment: Segment) -> list[Event]:
         """Append a segment. Closes the segments before it that cannot be continued."""
         self._waiting.append(segment)
-        return self._advance()
+        return self.advance()
 
-    def show(self) -> list[Event]:
-        """Open the head if it is ready. To be called after each write to a segment that is not live."""
-        return self._advance()
+    def advance(self) -> list[Event]:
+        """Close complete segments, and open the head if it is ready.
+
+        To be called after each write to a segment that is not live.
+        """
+        events: list[Event] = []
+        while self._waiting:
+            head = self._waiting[0]
+            if head.hidden:
+                # It never blocks the segments after it.
+                self._hidden.append(self._waiting.pop(0))
+            elif head.is_done or (len(self._waiting) > 1 and not head.stays_open):
+                events += self._close_head("completed", head)
+            else:
+                if not head.live and head.ready:
+                    events += self._open(head)
+                break
+        return events
 
     def end(self, status: ItemStatus) -> list[Event]:
         """End the turn and close all segments.
@@ -265,21 +295,6 @@ class SegmentQueue:
             events += self._close_head("completed" if is_complete else status, head)
         for segment in self._hidden:
             segment.outcome = status
-        return events
-
-    def _advance(self) -> list[Event]:
-        events: list[Event] = []
-        while self._waiting:
-            head = self._waiting[0]
-            if head.hidden:
-                # It never blocks the segments after it.
-                self._hidden.append(self._waiting.pop(0))
-            elif len(self._waiting) > 1 and not head.stays_open:
-                events += self._close_head("completed", head)
-            else:
-                if not head.live and head.ready:
-                    events += self._open(head)
-                return events
         return events
 
     def _close_head(self, status: ItemStatus, head: Segment) -> list[Event]:

@@ -1,0 +1,133 @@
+"""State of a turn that the converters of all upstream APIs share."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from kernel.clock import now
+from kernel.errors import Failure
+from responses.engine.converter.calls import CallSegment
+from responses.engine.converter.fields import read_logprobs
+from responses.engine.converter.reasoning import ReasoningCipher
+from responses.engine.converter.segments import SegmentQueue
+from responses.engine.events.types import Body, Event
+from responses.engine.turn import Finish, Sampling, TurnResult, Usage
+
+# OpenAI limits call ids to 64 characters; clients send them back to us.
+_MAX_CALL_ID = 64
+_MAX_TIER = 20
+UpstreamEvent = dict[str, Any]
+
+
+class TurnConverter(ABC):
+    """Conversion of one turn. Item ids, output indexes and the order of items are our own.
+
+    `show_raw`: clients may see raw reasoning.
+    """
+
+    malformed: Failure
+    # Reason why the model stopped, unless the turn has failed.
+    _finish = Finish.STOP
+
+    def __init__(
+        self,
+        *,
+        first_output_index: int,
+        sampling: Sampling | None = None,
+        cipher: ReasoningCipher | None = None,
+        show_raw: bool = True,
+    ) -> None:
+        sampling = sampling or Sampling()
+        self._queue = SegmentQueue(first_output_index=first_output_index)
+        self._tools = {tool.name: tool for tool in sampling.tools}
+        self._max_calls = sampling.max_calls
+        self._top_logprobs = (sampling.top_logprobs or 0) if sampling.logprobs else None
+        self._cipher = cipher
+        self._show_raw = show_raw
+        self._made: list[CallSegment] = []
+        self._call_ids: set[str] = set()
+        self._usage: Usage | None = None
+        self._service_tier: str | None = None
+        self._failure: Failure | None = None
+        self.finish_reason: str | None = None
+        self.first_token_at: datetime | None = None
+        # True if the turn has ended or failed, and the rest of the stream is not needed.
+        self.over = False
+
+    def feed(self, upstream: Iterable[UpstreamEvent]) -> list[Event]:
+        """Return the events of what the upstream sent in one network read."""
+        events: list[Event] = []
+        for event in upstream:
+            try:
+                self._read(event, events)
+            except (AttributeError, LookupError, TypeError, ValueError):
+                # An upstream may send any JSON. Catching errors here is simpler and safer than checking every access.
+                self.fail(self.malformed)
+            if self.over:
+                break
+        if events and self.first_token_at is None:
+            self.first_token_at = now()
+        return events
+
+    @abstractmethod
+    def _read(self, event: UpstreamEvent, events: list[Event]) -> None:
+        """Convert one event or chunk of the upstream; append the results to `events`."""
+
+    @abstractmethod
+    def whole(self, answer: UpstreamEvent) -> list[Event]:
+        """Return the events of an answer that was not streamed."""
+
+    @abstractmethod
+    def end(self, *, done: bool = False) -> list[Event]:
+        """End the turn and return the closing events. `done`: the stream ended with `[DONE]`."""
+
+    def fail(self, failure: Failure) -> None:
+        """Set the failure of the turn; the first one counts."""
+        self._failure = self._failure or failure
+        self.over = True
+
+    def interrupt(self) -> list[Event]:
+        """Return the events that close open items of an interrupted turn."""
+        return self._queue.end("incomplete")
+
+    def result(self, *, interrupted: bool = False, upstream_request_id: str | None = None) -> TurnResult:
+        """Return the result of the turn; only valid after `end` or `interrupt`."""
+        return TurnResult(
+            finish=Finish.INTERRUPTED if interrupted else self._ending,
+            items=[segment.body() for segment in self._queue.closed],
+            # A call that was cut is shown but never run.
+            calls=[call.as_call() for call in self._made if call.outcome == "completed"],
+            usage=self._usage,
+            failure=self._failure,
+            finish_reason=self.finish_reason,
+            first_token_at=self.first_token_at,
+            upstream_request_id=upstream_request_id,
+            service_tier=self._service_tier,
+        )
+
+    @property
+    def _ending(self) -> Finish:
+        return Finish.ERROR if self._failure is not None else self._finish
+
+    def _close_all(self) -> list[Event]:
+        return self._queue.end("completed" if self._ending is Finish.STOP else "incomplete")
+
+    def _new_call(self, upstream_id: str | None, *, native: bool) -> CallSegment:
+        call_id = self._usable_id(upstream_id)
+        self._made.append(CallSegment(upstream_id=upstream_id, call_id=call_id, tools=self._tools, native=native))
+        return self._made[-1]
+
+    def _usable_id(self, upstream_id: str | None) -> str | None:
+        # The upstream's id of a call, unless it is too long or another call of this turn has the same one.
+        if upstream_id and len(upstream_id) <= _MAX_CALL_ID and upstream_id not in self._call_ids:
+            self._call_ids.add(upstream_id)
+            return upstream_id
+        return None
+
+    def _logprobs(self, entries: object) -> list[Body]:
+        return [] if self._top_logprobs is None else read_logprobs(entries, top=self._top_logprobs)
+
+    def _read_tier(self, tier: object) -> None:
+        if isinstance(tier, str):
+            self._service_tier = tier[:_MAX_TIER]
