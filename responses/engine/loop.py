@@ -16,7 +16,7 @@ from responses.engine import citation_markers, turn_request
 from responses.engine.calls import dispatch
 from responses.engine.calls.dispatch import ClassifiedCalls
 from responses.engine.calls.hosted import HostedCalls, whole_item
-from responses.engine.calls.port import Toolbox
+from responses.engine.calls.toolbox import Toolbox
 from responses.engine.compaction import token_estimate
 from responses.engine.compaction.run import Compactor
 from responses.engine.constraints.gate import Gate, gate_for

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from kernel.errors import Failure
 from responses.engine import turn_request
 from responses.engine.calls.dispatch import ClassifiedCalls, classify
-from responses.engine.calls.port import Toolbox
+from responses.engine.calls.toolbox import Toolbox
 from responses.engine.constraints import json_schema
 from responses.engine.constraints.gate import Gate
 from responses.engine.state import DiscardedTurn, RunContext, RunState

@@ -6,7 +6,7 @@ from dataclasses import replace
 import orjson
 
 from conversations.items import StoredItem
-from responses.engine.calls.port import Toolbox
+from responses.engine.calls.toolbox import Toolbox
 from responses.engine.compaction import window
 from responses.engine.compaction.items import CompactedContext, from_latest_compaction
 from responses.engine.state import RunContext, RunState

@@ -7,7 +7,7 @@ from conversations.items import from_wire
 from conversations.models import Placement, Section
 from kernel.clock import now
 from responses.engine.calls.outcomes import ToolResult
-from responses.engine.calls.port import NoTools, Toolbox
+from responses.engine.calls.toolbox import NoTools, Toolbox
 from responses.engine.compaction.items import from_latest_compaction
 from responses.engine.events.fold import Fold, read_frames
 from responses.engine.loop import Run

@@ -13,7 +13,7 @@ from conversations.items import InputMessage
 from kernel.clock import now
 from kernel.errors import UnknownParameter
 from kernel.ids import new_id
-from responses.engine.calls.port import NoTools
+from responses.engine.calls.toolbox import NoTools
 from responses.engine.compaction.items import CompactionPlan
 from responses.engine.compaction.run import Compactor
 from responses.engine.events.response_body import usage_body

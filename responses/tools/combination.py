@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from responses.engine.calls.outcomes import CallDecision, ClosedItem, Refuse, ToolLimits, ToolResult
-from responses.engine.calls.port import NoTools, ProgressEvent, ProgressReporter, Toolbox
+from responses.engine.calls.toolbox import NoTools, ProgressEvent, ProgressReporter, Toolbox
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, ToolsPrepared

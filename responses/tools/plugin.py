@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from conversations.items import StoredItem
-from responses.engine.calls.port import Toolbox
+from responses.engine.calls.toolbox import Toolbox
 from responses.requests import tool_offer
 from responses.schema.tools import ToolParam
 from responses.tools.approvals import ApprovalAnswer, GrantedApproval

@@ -8,7 +8,7 @@ from typing import Any
 from conversations.items import StoredItem
 from kernel.db_threads import in_db_thread
 from kernel.errors import InvalidValue
-from responses.engine.calls.port import NoTools, Toolbox
+from responses.engine.calls.toolbox import NoTools, Toolbox
 from responses.models import Response
 from responses.requests import tool_offer
 from responses.requests.parameters import input_items

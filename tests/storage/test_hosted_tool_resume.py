@@ -13,7 +13,7 @@ from kernel.db_threads import in_db_thread
 from responses.containers import services
 from responses.containers.models import DATA
 from responses.containers.services import ContainerSpec
-from responses.engine.calls.port import Toolbox
+from responses.engine.calls.toolbox import Toolbox
 from responses.engine.loop import Run
 from responses.engine.steps import RunEnded
 from responses.lifecycle import resume

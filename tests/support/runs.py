@@ -9,7 +9,7 @@ import orjson
 
 from kernel.clock import now
 from kernel.ids import new_id
-from responses.engine.calls.port import NoTools, Toolbox
+from responses.engine.calls.toolbox import NoTools, Toolbox
 from responses.engine.events.fold import read_frames
 from responses.engine.events.terminal import opening
 from responses.engine.events.types import Event, frame

@@ -7,7 +7,7 @@ from conversations.models import Section
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.leases import PROCESS, lease_until
-from responses.engine.calls.port import NoTools, Toolbox
+from responses.engine.calls.toolbox import NoTools, Toolbox
 from responses.engine.events.fold import read_frames
 from responses.engine.events.terminal import opening
 from responses.engine.loop import Run

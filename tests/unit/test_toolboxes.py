@@ -1,6 +1,6 @@
 """Combination of several toolboxes."""
 
-from responses.engine.calls.port import NoTools
+from responses.engine.calls.toolbox import NoTools
 from responses.tools.combination import combine
 from tests.support.chunks import calls, text
 from tests.support.runs import begin

@@ -7,7 +7,7 @@ import orjson
 
 from responses.engine.calls.client_tools import shape_defect
 from responses.engine.calls.outcomes import Execute, Refuse, RequireApproval
-from responses.engine.calls.port import Toolbox
+from responses.engine.calls.toolbox import Toolbox
 from responses.engine.constraints.grammar import text_defect
 from responses.engine.converter.calls import CUSTOM_INPUT
 from responses.engine.events.types import Body

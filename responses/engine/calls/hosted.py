@@ -8,7 +8,7 @@ from datetime import datetime
 from conversations.items import project
 from responses.engine.calls.item_events import inside
 from responses.engine.calls.outcomes import ToolResult, parse_object
-from responses.engine.calls.port import ProgressEvent, ProgressReporter, Toolbox
+from responses.engine.calls.toolbox import ProgressEvent, ProgressReporter, Toolbox
 from responses.engine.events.types import Body, Event, OutputItemAdded, OutputItemDone
 from responses.engine.state import OutputItem, PendingCall, RunState, user_parts
 from responses.engine.steps import Emitted, ToolFinished, ToolsReturned, ToolsStarted

@@ -12,7 +12,7 @@ from conversations.items import InputMessage, StoredItem, plain_text
 from kernel.errors import Failure
 from kernel.ids import new_id
 from responses.engine import turn_request
-from responses.engine.calls.port import Toolbox
+from responses.engine.calls.toolbox import Toolbox
 from responses.engine.compaction import items as compaction
 from responses.engine.compaction import token_estimate, window
 from responses.engine.compaction.items import CompactionContent

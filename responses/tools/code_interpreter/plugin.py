@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
-from responses.engine.calls.port import Toolbox
+from responses.engine.calls.toolbox import Toolbox
 from responses.requests import tool_offer
 from responses.schema.containers import is_built_in
 from responses.schema.tools import ToolParam

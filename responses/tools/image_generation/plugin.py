@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing_extensions import override
 
 from conversations.items import InputImage
-from responses.engine.calls.port import Toolbox
+from responses.engine.calls.toolbox import Toolbox
 from responses.passthrough.images import TeamImageGenerator, check_image_model
 from responses.requests.attachments import TeamAttachments
 from responses.schema.images import ImageGenerationParam

@@ -12,7 +12,7 @@ from kernel.ids import new_id
 from responses.engine.attachments import AttachmentImage, Attachments, all_parts, attachment_key
 from responses.engine.calls.item_events import after_result, before_result
 from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, parse_object
-from responses.engine.calls.port import ProgressEvent
+from responses.engine.calls.toolbox import ProgressEvent
 from responses.engine.events.tools import ImageGenerationCallPartialImage
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState

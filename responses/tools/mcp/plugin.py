@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing_extensions import override
 
 from kernel import egress
-from responses.engine.calls.port import Toolbox
+from responses.engine.calls.toolbox import Toolbox
 from responses.schema.containers import is_built_in
 from responses.schema.tools import ToolParam
 from responses.tools import approvals

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
-from responses.engine.calls.port import Toolbox
+from responses.engine.calls.toolbox import Toolbox
 from responses.tools.plugin import ToolPlugin, ToolRequest
 from responses.tools.tool_search.toolbox import NAME, DeferredTools, searches
 

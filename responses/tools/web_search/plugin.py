@@ -6,7 +6,7 @@ from typing_extensions import override
 
 from kernel import egress
 from kernel.errors import UnsupportedValue
-from responses.engine.calls.port import Toolbox
+from responses.engine.calls.toolbox import Toolbox
 from responses.schema.web_search import WEB_SEARCH_TYPES
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
 from responses.tools.web_search.engines import ENGINES
