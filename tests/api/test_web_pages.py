@@ -13,7 +13,7 @@ from responses.engine.calls.outcomes import ToolResult
 from responses.engine.turn import Call
 from responses.tools.web_search.engines import SearXNG
 from responses.tools.web_search.pages import PageReader, UnreadablePage, find_matches
-from responses.tools.web_search.toolbox import WebSearchToolbox
+from responses.tools.web_search.execution import WebSearchToolbox
 from tests.support import documents
 from tests.support.search_engine import SearchServer, search_server
 

@@ -20,10 +20,10 @@ from responses.lifecycle import resume
 from responses.models import Response
 from responses.runs.recorder import Recorder
 from responses.tools.code_interpreter.run_container import run_containers
-from responses.tools.code_interpreter.toolbox import CodeInterpreter
+from responses.tools.code_interpreter.execution import CodeInterpreter
 from responses.tools.combination import combine
-from responses.tools.file_search.toolbox import FileSearchToolbox
-from responses.tools.hosted_shell.toolbox import HostedShell
+from responses.tools.file_search.execution import FileSearchToolbox
+from responses.tools.code_interpreter.shell import HostedShell
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import Chunk, calls, text

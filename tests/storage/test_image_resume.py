@@ -14,7 +14,7 @@ from responses.models import Response
 from responses.passthrough.images import GeneratedImage, ImageRequest
 from responses.requests.attachments import TeamAttachments
 from responses.runs.recorder import Recorder
-from responses.tools.image_generation.toolbox import ImageToolbox
+from responses.tools.image_generation.execution import ImageToolbox
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import calls, text

@@ -23,7 +23,7 @@ from responses.tools.mcp import request as mcp
 from responses.tools.mcp.catalogue import AvailableTool
 from responses.tools.mcp.servers import ApprovalPolicy, ListedTool, RemoteServer
 from responses.tools.mcp.sessions import McpSessions
-from responses.tools.mcp.toolbox import ApprovedCall, McpToolbox
+from responses.tools.mcp.execution import ApprovedCall, McpToolbox
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import Chunk, chunk, text, usage

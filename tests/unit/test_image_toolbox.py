@@ -14,7 +14,7 @@ from responses.engine.state import RunState
 from responses.engine.steps import Step, ToolsReturned
 from responses.passthrough.images import GeneratedImage, ImageRequest
 from responses.tools.combination import combine
-from responses.tools.image_generation.toolbox import ImageToolbox
+from responses.tools.image_generation.execution import ImageToolbox
 from tests.support.chunks import text
 from tests.support.mcp_requests import calling
 from tests.support.runs import context, events_of, on_the_wire

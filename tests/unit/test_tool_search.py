@@ -8,7 +8,7 @@ import pytest
 from responses.engine.calls.outcomes import ToolResult
 from responses.engine.state import OutputItem, RunState
 from responses.engine.turn import Call
-from responses.tools.tool_search.toolbox import ToolSearch, searches
+from responses.tools.tool_search.execution import ToolSearch, searches
 from tests.support.runs import context
 
 

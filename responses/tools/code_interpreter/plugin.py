@@ -9,8 +9,8 @@ from responses.requests import tool_offer
 from responses.schema.containers import is_built_in
 from responses.schema.tools import ToolParam
 from responses.tools.code_interpreter.run_container import check_containers, container_requests, run_containers
-from responses.tools.code_interpreter.toolbox import CodeInterpreter
-from responses.tools.hosted_shell.toolbox import HostedShell
+from responses.tools.code_interpreter.execution import CodeInterpreter
+from responses.tools.code_interpreter.shell import HostedShell
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
 from tenants.models import ToolKind
 

@@ -6,7 +6,7 @@ from typing_extensions import override
 
 from kernel.db_threads import in_db_thread
 from responses.engine.calls.toolbox import Toolbox
-from responses.tools.file_search.toolbox import FileSearchToolbox
+from responses.tools.file_search.execution import FileSearchToolbox
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
 from responses.vectors.tool import StoreSearcher, refuse_unusable, searchers
 from tenants.models import ToolKind

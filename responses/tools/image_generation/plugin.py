@@ -9,7 +9,7 @@ from responses.engine.calls.toolbox import Toolbox
 from responses.passthrough.images import TeamImageGenerator, check_image_model
 from responses.requests.attachments import TeamAttachments
 from responses.schema.images import ImageGenerationParam
-from responses.tools.image_generation.toolbox import NAME, ImageToolbox
+from responses.tools.image_generation.execution import NAME, ImageToolbox
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
 from tenants.capabilities import Capabilities
 from tenants.models import Scope, ToolKind

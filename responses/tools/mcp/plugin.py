@@ -12,7 +12,7 @@ from responses.tools import approvals
 from responses.tools.mcp import request as servers
 from responses.tools.mcp.servers import RemoteServer
 from responses.tools.mcp.sessions import McpSessions
-from responses.tools.mcp.toolbox import ApprovedCall, McpToolbox
+from responses.tools.mcp.execution import ApprovedCall, McpToolbox
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
 from tenants.models import ToolKind
 

@@ -6,7 +6,7 @@ from typing_extensions import override
 
 from responses.engine.calls.toolbox import Toolbox
 from responses.tools.plugin import ToolPlugin, ToolRequest
-from responses.tools.tool_search.toolbox import NAME, DeferredTools, searches
+from responses.tools.tool_search.execution import NAME, DeferredTools, searches
 
 
 class ToolSearchPlugin(ToolPlugin):

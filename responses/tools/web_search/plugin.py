@@ -11,7 +11,7 @@ from responses.schema.web_search import WEB_SEARCH_TYPES
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
 from responses.tools.web_search.engines import ENGINES
 from responses.tools.web_search.pages import PageReader
-from responses.tools.web_search.toolbox import WebSearchToolbox
+from responses.tools.web_search.execution import WebSearchToolbox
 from tenants import directory
 from tenants.directory import SearchEngineSettings
 from tenants.models import ToolKind

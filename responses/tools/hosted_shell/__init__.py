@@ -1,1 +1,0 @@
-"""Hosted shell: runs commands of the model in a container of the sandbox service."""
