@@ -7,7 +7,7 @@ from conversations.items import from_wire
 from conversations.models import Placement, Section
 from kernel.clock import now
 from responses.engine.calls.outcomes import ToolResult
-from responses.engine.calls.toolbox import NoTools, Toolbox
+from responses.engine.calls.toolbox import Toolbox
 from responses.engine.compaction.items import from_latest_compaction
 from responses.engine.events.fold import Fold, read_frames
 from responses.engine.loop import Run
@@ -74,7 +74,7 @@ def load(
     )
     context = _context(response)
     if tools is None:
-        tools = NoTools() if model is None else registry.restore_tools(response, context.items)
+        tools = Toolbox() if model is None else registry.restore_tools(response, context.items)
     model = model or _NoModel()
     run = Run(context, state, model=model, tools=tools, now=now, checks=checks)
     return ResumedRun(

@@ -13,7 +13,7 @@ from conversations.items import InputMessage
 from kernel.clock import now
 from kernel.errors import UnknownParameter
 from kernel.ids import new_id
-from responses.engine.calls.toolbox import NoTools
+from responses.engine.calls.toolbox import Toolbox
 from responses.engine.compaction.items import CompactionPlan
 from responses.engine.compaction.run import Compactor
 from responses.engine.events.response_body import usage_body
@@ -65,7 +65,7 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
     run_context = replace(prepared.run_context, compaction=CompactionPlan(at_once=True))
     capabilities.check_length(run_context)
     state, model = RunState(), model_for(route)
-    compacting = Compactor(run_context, state, model=model, tools=NoTools(), now=now)
+    compacting = Compactor(run_context, state, model=model, tools=Toolbox(), now=now)
     # The messages of the user are returned as they are; the compaction item replaces the rest.
     messages = [item.with_id() for item in compacting.kept() if isinstance(item, InputMessage) and item.role == "user"]
     call = RoutedCall(principal=principal, route=route, endpoint="responses.compact", request_id=request.request_id)

@@ -9,6 +9,7 @@ from typing import Any
 
 from conversations.models import Conversation, Item, Placement, Section
 from kernel.ids import new_id
+from responses.engine.calls.toolbox import Toolbox
 from responses.engine.events.response_body import Ending
 from responses.engine.events.terminal import opening, queued
 from responses.engine.events.types import Body, Event
@@ -24,7 +25,7 @@ from responses.runs.recorder import Recorder, RecorderState, item_rows, preview
 from responses.runs.store import CallUpdate, Change
 from responses.schema import CreateResponse, parse_create
 from responses.seeding.rows import Rows
-from responses.seeding.scripted_run import Clock, ScriptedModel, ScriptedTools, SeedStep, TurnScript
+from responses.seeding.scripted_run import CallTimes, Clock, ScriptedModel, ScriptedTool, SeedStep, TurnScript
 from responses.seeding.teams import MODELS
 from tenants.models import ApiKey, Upstream
 
@@ -233,19 +234,20 @@ class _Running:
             return
         self.row.attempt = 1 if self.who.background else 0
         self.clock.pass_by(self.exchange.waits or 0.02)
-        tools = self._tools()
-        run = self._run(tools)
-        await self._follow(run, tools)
+        times = CallTimes(clock=self.clock, began=self.clock.at, latest=self.clock.at)
+        run = self._run(self._tools(times))
+        await self._follow(run, times)
         if self.talk is not None and self.row.status in {Status.COMPLETED, Status.INCOMPLETE}:
             self._converse(self.talk)
 
-    def _tools(self) -> ScriptedTools:
-        steps = [step for turn in self.exchange.turns for step in turn.steps]
-        return ScriptedTools(
-            self.clock, [*steps, *self.exchange.approved], before=self.exchange.before, approved=self.approved
-        )
+    def _tools(self, times: CallTimes) -> Toolbox:
+        steps = [*(step for turn in self.exchange.turns for step in turn.steps), *self.exchange.approved]
+        kinds = {step.kind for step in steps} - {"function", "mcp"}
+        # Only MCP servers list tools and ask for approvals.
+        servers = ScriptedTool("mcp", steps, times, before=self.exchange.before, approved=self.approved)
+        return Toolbox([servers, *(ScriptedTool(kind, steps, times) for kind in sorted(kinds))])
 
-    def _run(self, tools: ScriptedTools) -> Run:
+    def _run(self, tools: Toolbox) -> Run:
         items = parameters.input_items(self.body)
         given = build_run_context(
             team_id=self.who.team_id,
@@ -259,15 +261,15 @@ class _Running:
         model = ScriptedModel(self.clock, self.exchange.turns)
         return Run(given, RunState(queued=self.who.background), model=model, tools=tools, now=self.clock.now)
 
-    async def _follow(self, run: Run, tools: ScriptedTools) -> None:
+    async def _follow(self, run: Run, times: CallTimes) -> None:
         steps, stops = 0, self.exchange.ends in {"cancelled", "running"}
         async with aclosing(run.steps()) as stepping:
             async for step in stepping:
                 self._take(step)
                 if isinstance(step, ToolsStarted):
-                    tools.began = tools.latest = self.clock.at
+                    times.restart()
                 elif not isinstance(step, Emitted):
-                    self.clock.at = max(self.clock.at, tools.latest)
+                    self.clock.at = max(self.clock.at, times.latest)
                 steps += 1
                 if stops and steps >= self.exchange.steps:
                     break

@@ -7,12 +7,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
+from typing_extensions import override
 
 from kernel.errors import Failure
 from kernel.ids import new_id
 from responses.engine import citation_markers
 from responses.engine.calls.item_events import after_result, before_result
-from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, RequireApproval, ToolLimits, ToolResult
+from responses.engine.calls.outcomes import CallDecision, Execute, RequireApproval, ToolResult
+from responses.engine.calls.toolbox import HostedTool
 from responses.engine.converter.chat import ChatConverter, Chunk
 from responses.engine.events.types import Body, Event, OutputItemAdded, OutputItemDone
 from responses.engine.state import OutputItem, RunContext, RunState
@@ -178,29 +180,45 @@ def _usage(turn: TurnScript) -> dict[str, Any]:
     }
 
 
-class ScriptedTools:
-    """The hosted tools of one exchange. `before` are items of the preparation, `approved` the ids of approved calls."""
+@dataclass
+class CallTimes:
+    """Times of the hosted calls of a turn, which start together at `began`. `latest` is the end of the longest."""
 
-    concurrency = 4
+    clock: Clock
+    began: datetime
+    latest: datetime
+
+    def restart(self) -> None:
+        """Let the next calls start now."""
+        self.began = self.latest = self.clock.at
+
+
+class ScriptedTool(HostedTool):
+    """The hosted tools of one kind. `before` are items of the preparation, `approved` the ids of approved calls."""
 
     def __init__(
-        self, clock: Clock, steps: Sequence[SeedStep], *, before: Sequence[Body] = (), approved: Mapping[str, str]
+        self,
+        kind: str,
+        steps: Sequence[SeedStep],
+        times: CallTimes,
+        *,
+        before: Sequence[Body] = (),
+        approved: Mapping[str, str] | None = None,
     ) -> None:
-        self._clock = clock
-        self._steps = {step.call_id: step for step in steps if step.kind != "function"}
-        self._kinds = {step.name: step.kind for step in self._steps.values()}
+        self.kind = kind
+        self._steps = {step.call_id: step for step in steps if step.kind == kind}
+        self.names = tuple(dict.fromkeys(step.name for step in self._steps.values()))
+        self._times = times
         self._before = before
-        self._approved = approved
-        self.began = clock.at
-        self.latest = clock.at
+        self._approved = approved or {}
 
+    @override
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
-        """Yield the tool lists of MCP servers, and approved calls."""
         for body in self._before:
             index = state.next_output_index
             opened = OutputItemAdded(output_index=index, item={**body, "tools": []})
             yield Emitted([opened, *before_result(body, output_index=index)])
-            self._clock.pass_by(0.35)
+            self._times.clock.pass_by(0.35)
             closed = [*after_result(body, output_index=index), OutputItemDone(output_index=index, item=body)]
             yield ToolsPrepared(events=closed, items=[OutputItem(body=body)])
         approved = [self._steps[call_id] for call_id in self._approved]
@@ -208,24 +226,16 @@ class ScriptedTools:
             calls = [CallRecord(call=_call(step), turn=0, kind=step.kind, state="pending") for step in approved]
             yield ToolsPrepared(events=[], calls=calls)
 
+    @override
     def functions(self) -> tuple[FunctionTool, ...]:
-        """Return the tools that the script calls."""
-        return tuple(FunctionTool(name=name, form=CallForm.HOSTED) for name in self._kinds)
+        return tuple(FunctionTool(name=name, form=CallForm.HOSTED) for name in self.names)
 
-    def kind(self, name: str) -> str | None:
-        """Return the kind of a hosted tool."""
-        return self._kinds.get(name)
-
+    @override
     def may_repeat(self, name: str) -> bool:
-        """Return True: scripted calls have no side effects."""
         return True
 
-    def limits(self, name: str) -> ToolLimits:
-        """Return the default limits."""
-        return ToolLimits()
-
+    @override
     def decide(self, call: Call) -> CallDecision:
-        """Require an approval if the script does."""
         step = self._steps[call.call_id]
         if not step.asks:
             return Execute()
@@ -233,36 +243,29 @@ class ScriptedTools:
         item = {"id": new_id("mcpr"), "type": "mcp_approval_request", **names, "arguments": call.arguments}
         return RequireApproval(item, definition=hashlib.sha256(step.name.encode()).hexdigest())
 
+    @override
     def open_item(self, call: Call) -> Body:
-        """Return the item of a new call."""
         step = self._steps[call.call_id]
         given = {**step.item, "approval_request_id": self._approved[call.call_id]} if self._approved else step.item
-        return {"id": new_id(_PREFIXES[step.item["type"]]), "status": "in_progress", **given}
+        body = {"id": new_id(_PREFIXES[step.item["type"]]), "status": "in_progress", **given}
+        if "arguments" in body:
+            body["arguments"] = call.arguments
+        if "code" in body:
+            body["code"] = step.arguments.get("code")
+        return body
 
-    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
-        """Return the events at the start of a call."""
-        arguments = {"arguments": call.arguments} if body["type"] == "mcp_call" else {}
-        code = {"code": self._steps[call.call_id].arguments.get("code")} if "code" in body else {}
-        return before_result({**body, **arguments, **code}, output_index=output_index)
-
+    @override
     async def call(self, call: Call) -> ToolResult:
         """Return the scripted result, advancing the clock."""
-        # Calls of one turn start at the same time.
-        step = self._steps[call.call_id]
-        self._clock.at = self.began + timedelta(seconds=step.seconds)
-        self.latest = max(self.latest, self._clock.at)
+        step, times = self._steps[call.call_id], self._times
+        times.clock.at = times.began + timedelta(seconds=step.seconds)
+        times.latest = max(times.latest, times.clock.at)
         return ToolResult(output=step.output, error=step.error, cost=step.cost)
 
-    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
-        """Return the item of a finished call."""
+    @override
+    def close_items(self, body: Body, call: Call, result: ToolResult) -> list[Body]:
         step = self._steps[call.call_id]
-        item = {**body, "status": "failed" if result.error else "completed", **step.done}
-        if item["type"] == "mcp_call":
-            item["arguments"] = call.arguments
-        return ClosedItem(item=item, events=after_result(item, output_index=output_index))
-
-    async def close(self) -> None:
-        """Do nothing: scripted tools have no connections."""
+        return [{**body, "status": "failed" if result.error else "completed", **step.done}]
 
 
 def _call(step: SeedStep) -> Call:

@@ -1,4 +1,4 @@
-"""Interface of a kind of hosted tool: how a request enables it, and the toolboxes it adds to a run.
+"""Interface of a kind of hosted tool: how a request enables it, and the tools it adds to a run.
 
 Every package of `responses.tools` has a module `plugin` with one subclass of `ToolPlugin`; `registry` lists them.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from conversations.items import StoredItem
-from responses.engine.calls.toolbox import Toolbox
+from responses.engine.calls.toolbox import HostedTool
 from responses.requests import tool_offer
 from responses.schema.tools import ToolParam
 from responses.tools.approvals import ApprovalAnswer, GrantedApproval
@@ -53,7 +53,7 @@ class NewToolRequest(ToolRequest):
 class ToolPlugin:
     """A kind of hosted tool. The defaults suit a tool that needs nothing but its parameters.
 
-    A run passes what `resolve` or `restore` returns to `toolboxes` and `secrets`; the value is opaque to other code.
+    A run passes what `resolve` or `restore` returns to `tools` and `secrets`; the value is opaque to other code.
     """
 
     types: ClassVar[Sequence[str]]
@@ -66,18 +66,18 @@ class ToolPlugin:
         return self.kind
 
     async def resolve(self, request: NewToolRequest) -> Any:
-        """Check a new request and return what its toolboxes need; raise the API error of a tool that cannot be used."""
+        """Check a new request and return what its tools need; raise the API error of a tool that cannot be used."""
         return None
 
     def restore(self, request: ToolRequest, secrets: str) -> Any:
-        """Return what the toolboxes of a resumed run need; runs in a database thread.
+        """Return what the tools of a resumed run need; runs in a database thread.
 
         `secrets` is what `secrets` returned when the response was created.
         """
         return None
 
-    def toolboxes(self, request: ToolRequest, resolved: Any, earlier: Sequence[Toolbox]) -> list[Toolbox]:
-        """Return the toolboxes of a run. `earlier` are those of the plug-ins listed before this one."""
+    def tools(self, request: ToolRequest, resolved: Any, earlier: Sequence[HostedTool]) -> list[HostedTool]:
+        """Return the tools of a run. `earlier` are those of the plug-ins listed before this one."""
         raise NotImplementedError
 
     def secrets(self, resolved: Any) -> str:

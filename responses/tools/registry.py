@@ -8,7 +8,7 @@ from typing import Any
 from conversations.items import StoredItem
 from kernel.db_threads import in_db_thread
 from kernel.errors import InvalidValue
-from responses.engine.calls.toolbox import NoTools, Toolbox
+from responses.engine.calls.toolbox import HostedTool, Toolbox
 from responses.models import Response
 from responses.requests import tool_offer
 from responses.requests.parameters import input_items
@@ -18,7 +18,6 @@ from responses.schema.tools import ToolParam
 from responses.tools import approvals
 from responses.tools.approvals import ApprovalAnswer
 from responses.tools.code_interpreter.plugin import ContainerPlugin
-from responses.tools.combination import combine
 from responses.tools.file_search.plugin import FileSearchPlugin
 from responses.tools.image_generation.plugin import ImageGenerationPlugin
 from responses.tools.mcp.plugin import McpPlugin
@@ -66,7 +65,7 @@ async def create_tools(
     answers = approvals.approval_answers(input_items(body), items)
     if not body.generates:
         _refuse_approval(answers)
-        return RunTools(toolbox=NoTools())
+        return RunTools(toolbox=Toolbox())
     request = NewToolRequest(
         tools=[tool.shown() for tool in params],
         choice=tool_offer.public_tool_choice(body),
@@ -123,7 +122,7 @@ def _refuse_approval(answers: Sequence[ApprovalAnswer]) -> None:
 
 
 def _toolbox(request: ToolRequest, resolved: Sequence[tuple[ToolPlugin, Any]]) -> Toolbox:
-    toolboxes: list[Toolbox] = []
+    tools: list[HostedTool] = []
     for plugin, state in resolved:
-        toolboxes += plugin.toolboxes(request, state, toolboxes)
-    return combine(toolboxes)
+        tools += plugin.tools(request, state, tools)
+    return Toolbox(tools)

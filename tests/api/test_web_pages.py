@@ -12,8 +12,8 @@ from kernel.egress_policy import AllowList
 from responses.engine.calls.outcomes import ToolResult
 from responses.engine.turn import Call
 from responses.tools.web_search.engines import SearXNG
+from responses.tools.web_search.execution import WebSearchTool
 from responses.tools.web_search.pages import PageReader, UnreadablePage, find_matches
-from responses.tools.web_search.execution import WebSearchToolbox
 from tests.support import documents
 from tests.support.search_engine import SearchServer, search_server
 
@@ -105,7 +105,7 @@ async def open_page(served: SearchServer, url: str) -> ToolResult:
         "filters": {"allowed_domains": ["cats.example"]},
     }
     engine = SearXNG(base_url=served.url, egress=egress())
-    box = WebSearchToolbox(shown, engine=engine, reader=PageReader(egress()))
+    box = WebSearchTool(shown, engine=engine, reader=PageReader(egress()))
     return await box.call(
         Call(item_id="fc_1", call_id="call_1", name="open_page", arguments=orjson.dumps({"url": url}).decode())
     )

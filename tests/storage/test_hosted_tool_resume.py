@@ -19,11 +19,10 @@ from responses.engine.steps import RunEnded
 from responses.lifecycle import resume
 from responses.models import Response
 from responses.runs.recorder import Recorder
-from responses.tools.code_interpreter.run_container import run_containers
 from responses.tools.code_interpreter.execution import CodeInterpreter
-from responses.tools.combination import combine
-from responses.tools.file_search.execution import FileSearchToolbox
+from responses.tools.code_interpreter.run_container import run_containers
 from responses.tools.code_interpreter.shell import HostedShell
+from responses.tools.file_search.execution import FileSearchTool
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import Chunk, calls, text
@@ -94,7 +93,8 @@ async def test_searches_are_reported_once_wherever_the_run_stopped(database: Non
     for cut in itertools.count():
         drawer = FakePassages()
         begun = await abegin(caller, input="Go.", tools=[{"type": "file_search", "vector_store_ids": ["vs_1"]}])
-        if not await interrupt_and_resume(begun, SEARCHES, partial(FileSearchToolbox, drawer), cut):
+        tools = partial(Toolbox, [FileSearchTool(drawer)])
+        if not await interrupt_and_resume(begun, SEARCHES, tools, cut):
             break
         body = await in_db_thread(partial(body_of, begun))
         assert body["status"] == "completed"
@@ -135,4 +135,4 @@ async def test_no_program_runs_twice_wherever_the_run_stopped(database: None, ca
 def code_tools(shown: Sequence[Json], team_id: str) -> Toolbox:
     """Return the code interpreter and the shell, as a run has them."""
     (_, cells), (_, commands) = run_containers(shown, team_id=team_id, key_id=None)
-    return combine([CodeInterpreter(cells, kind="code_interpreter"), HostedShell(commands)])
+    return Toolbox([CodeInterpreter(cells, kind="code_interpreter"), HostedShell(commands)])

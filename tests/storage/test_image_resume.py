@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from kernel.db_threads import in_db_thread
+from responses.engine.calls.toolbox import Toolbox
 from responses.engine.loop import Run
 from responses.engine.steps import RunEnded
 from responses.lifecycle import resume
@@ -14,7 +15,7 @@ from responses.models import Response
 from responses.passthrough.images import GeneratedImage, ImageRequest
 from responses.requests.attachments import TeamAttachments
 from responses.runs.recorder import Recorder
-from responses.tools.image_generation.execution import ImageToolbox
+from responses.tools.image_generation.execution import ImageGenerationTool
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import calls, text
@@ -53,18 +54,18 @@ async def run_steps(begun: Begun, run: Run, recorder: Recorder, steps: int) -> b
 
 def resumed(begun: Begun, generator: FakeImageGenerator) -> resume.ResumedRun:
     """Execute the rest of the run in another process."""
-    tools = ImageToolbox(TOOL, generator=generator, content=TeamAttachments(begun.who.team_id))
+    tools = ImageGenerationTool(TOOL, generator=generator, content=TeamAttachments(begun.who.team_id))
     with scope.team(begun.who.team_id):
         done = Response.objects.get(pk=begun.who.response_id).turns
         model = ScriptedModel(*TURNS[done:])
-        return resume.load(response_id=begun.who.response_id, tools=tools, model=model)
+        return resume.load(response_id=begun.who.response_id, tools=Toolbox([tools]), model=model)
 
 
 async def test_an_image_appears_once_wherever_the_run_stopped(database: None, caller: Caller) -> None:
     for cut in itertools.count():
         generator = FakeImageGenerator()
         begun = await abegin(caller, input="Draw.", tools=[TOOL])
-        tools = ImageToolbox(TOOL, generator=generator, content=TeamAttachments(begun.who.team_id))
+        tools = ImageGenerationTool(TOOL, generator=generator, content=TeamAttachments(begun.who.team_id))
         if await run_steps(begun, begun.run(ScriptedModel(*TURNS), tools), begun.recorder, cut):
             break
         rest = await in_db_thread(partial(resumed, begun, generator))

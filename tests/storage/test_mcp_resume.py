@@ -13,6 +13,7 @@ from kernel.db_threads import in_db_thread
 from kernel.egress import Egress
 from kernel.egress_policy import AllowList
 from responses.engine.calls.outcomes import request_digest
+from responses.engine.calls.toolbox import Toolbox
 from responses.engine.loop import Run
 from responses.engine.steps import RunEnded
 from responses.lifecycle import resume
@@ -21,9 +22,9 @@ from responses.runs.recorder import Recorder
 from responses.tools import approvals
 from responses.tools.mcp import request as mcp
 from responses.tools.mcp.catalogue import AvailableTool
+from responses.tools.mcp.execution import ApprovedCall, McpTools
 from responses.tools.mcp.servers import ApprovalPolicy, ListedTool, RemoteServer
 from responses.tools.mcp.sessions import McpSessions
-from responses.tools.mcp.execution import ApprovedCall, McpToolbox
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import Chunk, chunk, text, usage
@@ -80,11 +81,11 @@ class Execution:
         resumed = await in_db_thread(self._load)
         return await self._live(resumed.run, resumed.recorder, 1000)
 
-    def _tools(self) -> McpToolbox:
+    def _tools(self) -> McpTools:
         with scope.team(self.begun.who.team_id):
             row = Response.objects.get(pk=self.begun.who.response_id)
         servers = mcp.decrypt_servers(row.secrets, row.parameters["tools"])
-        tools = McpToolbox(servers, McpSessions(OPEN), approved=self.approved)
+        tools = McpTools(servers, McpSessions(OPEN), approved=self.approved)
         # Of concurrent calls, one may be in flight when the run is interrupted at the step of another one.
         tools.concurrency = 1
         return tools
@@ -94,7 +95,7 @@ class Execution:
         with scope.team(self.begun.who.team_id):
             done = Response.objects.get(pk=self.begun.who.response_id).turns
             model = ScriptedModel(*self.turns[done:])
-            return resume.load(response_id=self.begun.who.response_id, tools=tools, model=model)
+            return resume.load(response_id=self.begun.who.response_id, tools=Toolbox([tools]), model=model)
 
     async def _live(self, run: Run, recorder: Recorder, steps: int) -> bool:
         ended = False

@@ -31,7 +31,7 @@ from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import Chunk, calls, chunk, text, usage
 from tests.support.runs import play, without_ids
-from tests.support.scripted import HostedTools, ScriptedModel, ScriptedTools
+from tests.support.scripted import HostedTools, ScriptedModel, ScriptedTools, toolbox
 from tests.support.stored_runs import Begun, abegin, body_of, everything_written, log_of
 from tests.support.streams import assert_well_formed
 
@@ -111,7 +111,11 @@ class Execution:
         with scope.team(self.begun.who.team_id):
             turn = Response.objects.get(pk=self.begun.who.response_id).turns
             model = ScriptedModel(*self.script[turn:])
-            return resume.load(response_id=self.begun.who.response_id, tools=self.tools, model=model), turn, model
+            return (
+                resume.load(response_id=self.begun.who.response_id, tools=toolbox(self.tools), model=model),
+                turn,
+                model,
+            )
 
     async def _live(
         self, run: Run, recorder: Recorder, model: ScriptedModel, turn: int, steps: int, unrecorded: bool
@@ -264,7 +268,7 @@ async def test_an_unrepeatable_call_in_flight_fails_the_run(database: None, call
 def load(begun: Begun, tools: ScriptedTools, model: ScriptedModel) -> resume.ResumedRun:
     """Load the run as another process would."""
     with scope.team(begun.who.team_id):
-        return resume.load(response_id=begun.who.response_id, tools=tools, model=model)
+        return resume.load(response_id=begun.who.response_id, tools=toolbox(tools), model=model)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import orjson
 
 from kernel.clock import now
 from kernel.ids import new_id
-from responses.engine.calls.toolbox import NoTools, Toolbox
+from responses.engine.calls.toolbox import HostedTool, Toolbox
 from responses.engine.events.fold import read_frames
 from responses.engine.events.terminal import opening
 from responses.engine.events.types import Event, frame
@@ -19,7 +19,7 @@ from responses.engine.steps import RunEnded, Step
 from responses.engine.turn import LanguageModel
 from responses.requests.parameters import build_sampling, hidden_options, input_items, public_parameters
 from responses.schema import parse_create
-from tests.support.scripted import HostedTools, Piece, ScriptedModel
+from tests.support.scripted import HostedTools, Piece, ScriptedModel, toolbox
 
 _ID = re.compile(r"\b([a-z]+)_[0-9a-f]{36}\b")
 
@@ -62,7 +62,7 @@ def context(**request: Any) -> RunContext:
 
 def begin(
     model: LanguageModel,
-    hosted: Toolbox | None = None,
+    hosted: HostedTool | Toolbox | None = None,
     /,
     *,
     state: RunState | None = None,
@@ -70,13 +70,13 @@ def begin(
     **request: Any,
 ) -> Run:
     """Return a run that has not started, of a context or of a request with these parameters."""
-    return Run(given or context(**request), state or RunState(), model=model, tools=hosted or NoTools(), now=now)
+    return Run(given or context(**request), state or RunState(), model=model, tools=toolbox(hosted), now=now)
 
 
 async def play(*turns: Sequence[Piece], hosted: HostedTools | None = None, **request: Any) -> Played:
     """Run a response with these turns of the model. The whole script must be used."""
     model, given = ScriptedModel(*turns), context(**request)
-    run = Run(given, RunState(), model=model, tools=hosted or NoTools(), now=now)
+    run = Run(given, RunState(), model=model, tools=toolbox(hosted), now=now)
     steps = [step async for step in run.steps()]
     model.verify()
     if hosted is not None:

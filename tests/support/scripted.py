@@ -4,20 +4,16 @@ Both fail the test if they are called more often than scripted, or less often (`
 """
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
 from typing_extensions import override
 
 from kernel.errors import Failure
-from kernel.ids import new_id
-from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult
+from responses.engine.calls.outcomes import ToolResult
+from responses.engine.calls.toolbox import HostedTool, Toolbox
 from responses.engine.converter.chat import ChatConverter
-from responses.engine.events.mcp import McpCallArgumentsDone, McpCallCompleted, McpCallFailed, McpCallInProgress
-from responses.engine.events.types import Body, Event
-from responses.engine.state import RunContext, RunState
-from responses.engine.steps import Emitted, ToolsPrepared
+from responses.engine.events.types import Event
 from responses.engine.turn import Call, CallForm, FunctionTool, TurnRequest, TurnResult
 from tests.support.chunks import Chunk
 
@@ -83,73 +79,29 @@ class ScriptedTurn:
         return self._converter.interrupt(), self._converter.result(interrupted=True)
 
 
-class HostedTools(ABC):
-    """Base class of hosted tools in tests, which behave like MCP tools without their events."""
+def toolbox(hosted: HostedTool | Toolbox | None) -> Toolbox:
+    """Return the toolbox of a run with one hosted tool or none."""
+    if isinstance(hosted, Toolbox):
+        return hosted
+    return Toolbox([hosted] if hosted is not None else [])
 
-    concurrency = 4
 
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
-        """Yield nothing."""
-        nothing: tuple[ToolsPrepared, ...] = ()
-        for step in nothing:
-            yield step
+class HostedTools(HostedTool):
+    """Base class of hosted tools in tests. Every function is theirs, and their calls may be repeated."""
 
+    kind = "scripted"
+
+    @override
     def functions(self) -> tuple[FunctionTool, ...]:
-        """Return no functions; `kind` accepts the names."""
         return ()
 
-    def kind(self, name: str) -> str | None:
-        """Return the kind of every tool."""
-        return "scripted"
-
-    def may_repeat(self, name: str) -> bool:
-        """Return True for every tool."""
+    @override
+    def owns(self, name: str) -> bool:
         return True
 
-    def limits(self, name: str) -> ToolLimits:
-        """Return the default limits."""
-        return ToolLimits()
-
-    def decide(self, call: Call) -> CallDecision:
-        """Every call is made."""
-        return Execute()
-
-    def open_item(self, call: Call) -> Body:
-        """Return the item of an MCP call."""
-        return {
-            "id": new_id("mcp"),
-            "type": "mcp_call",
-            "status": "in_progress",
-            "server_label": "scripted",
-            "name": call.name,
-            "arguments": call.arguments,
-            "approval_request_id": None,
-            "output": None,
-            "error": None,
-        }
-
-    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
-        """Return the events at the start of a call."""
-        place = {"item_id": body["id"], "output_index": output_index}
-        return [McpCallInProgress(**place), McpCallArgumentsDone(**place, arguments=call.arguments)]
-
-    @abstractmethod
-    async def call(self, call: Call) -> ToolResult:
-        """Return the result of a call."""
-
-    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
-        """Return the item with its output."""
-        place = {"item_id": body["id"], "output_index": output_index}
-        if result.error is None:
-            return ClosedItem(
-                item={**body, "status": "completed", "output": result.output}, events=[McpCallCompleted(**place)]
-            )
-        error = {"type": "mcp_tool_execution_error", "content": result.output}
-        return ClosedItem(item={**body, "status": "failed", "error": error}, events=[McpCallFailed(**place)])
-
-    async def close(self) -> None:
-        """Do nothing."""
-        return
+    @override
+    def may_repeat(self, name: str) -> bool:
+        return True
 
     def verify(self) -> None:
         """Assert nothing."""
@@ -170,8 +122,8 @@ class ScriptedTools(HostedTools):
         return tuple(FunctionTool(name=name, form=CallForm.HOSTED) for name in self._results)
 
     @override
-    def kind(self, name: str) -> str | None:
-        return "scripted" if name in self._results else None
+    def owns(self, name: str) -> bool:
+        return name in self._results
 
     @override
     def may_repeat(self, name: str) -> bool:

@@ -7,7 +7,7 @@ from conversations.models import Section
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.leases import PROCESS, lease_until
-from responses.engine.calls.toolbox import NoTools, Toolbox
+from responses.engine.calls.toolbox import HostedTool, Toolbox
 from responses.engine.events.fold import read_frames
 from responses.engine.events.terminal import opening
 from responses.engine.loop import Run
@@ -24,6 +24,7 @@ from responses.schema import parse_create
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.runs import context
+from tests.support.scripted import toolbox
 
 Found = TypeVar("Found")
 
@@ -37,9 +38,9 @@ class Begun:
     context: RunContext
     opening: bytes
 
-    def run(self, model: LanguageModel, hosted: Toolbox | None = None) -> Run:
+    def run(self, model: LanguageModel, hosted: HostedTool | Toolbox | None = None) -> Run:
         """Return the run, to be driven by the test."""
-        return Run(self.context, RunState(), model=model, tools=hosted or NoTools(), now=now)
+        return Run(self.context, RunState(), model=model, tools=toolbox(hosted), now=now)
 
     def live(self, model: LanguageModel, *, grace_seconds: float | None = 30) -> LiveRun:
         """Return the run as the web process executes it."""

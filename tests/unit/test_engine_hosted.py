@@ -145,7 +145,7 @@ class LimitedTools(GatedTools):
     """Tools with a limit of 10 ms and four characters."""
 
     @override
-    def limits(self, name: str) -> ToolLimits:
+    def limits(self) -> ToolLimits:
         return ToolLimits(seconds=0.01, characters=4)
 
 

@@ -7,14 +7,14 @@ from typing import Any
 from conversations.items import StoredItem
 from kernel.clock import now
 from responses.engine.attachments import AttachmentMap
+from responses.engine.calls.toolbox import Toolbox
 from responses.engine.events.response_body import Ending
 from responses.engine.events.terminal import opening
 from responses.engine.loop import Run
 from responses.engine.state import RunState
 from responses.engine.steps import Step, ToolsReturned
 from responses.passthrough.images import GeneratedImage, ImageRequest
-from responses.tools.combination import combine
-from responses.tools.image_generation.execution import ImageToolbox
+from responses.tools.image_generation.execution import ImageGenerationTool
 from tests.support.chunks import text
 from tests.support.mcp_requests import calling
 from tests.support.runs import context, events_of, on_the_wire
@@ -55,8 +55,8 @@ class FakeImageGenerator:
 def drawing(generator: FakeImageGenerator, **options: Any) -> tuple[Run, list[Any]]:
     """Return a run with two concurrent image calls and another tool, and its first events."""
     given = context(tools=[TOOL], **options)
-    images = ImageToolbox(TOOL, generator=generator, content=NoAttachments())
-    tools = combine([ScriptedTools(), images])
+    images = ImageGenerationTool(TOOL, generator=generator, content=NoAttachments())
+    tools = Toolbox([ScriptedTools(), images])
     run = Run(given, RunState(), model=ScriptedModel(TWO, text("Done.")), tools=tools, now=now)
     return run, opening(given.parameters)
 

@@ -17,7 +17,7 @@ from responses.schema.options import ModerationMode, ModerationParam, Moderation
 from tenants.principal import Principal
 from tests.support.chunks import Chunk, calls, chunk, text
 from tests.support.runs import Played, context, events_of, on_the_wire
-from tests.support.scripted import Piece, ScriptedModel, ScriptedTools
+from tests.support.scripted import Piece, ScriptedModel, ScriptedTools, toolbox
 from tests.support.streams import assert_well_formed
 
 PRINCIPAL = Principal(
@@ -49,7 +49,7 @@ async def play(*turns: Sequence[Piece], tools: ScriptedTools) -> Played:
         principal=PRINCIPAL, policy=BLOCKING, request=RequestInfo(request_id="req_1"), input_result=found
     )
     model, given = ScriptedModel(*turns), context()
-    run = Run(given, RunState(), model=model, tools=tools, now=now, checks=checks)
+    run = Run(given, RunState(), model=model, tools=toolbox(tools), now=now, checks=checks)
     steps = [step async for step in run.steps()]
     model.verify()
     tools.verify()

@@ -45,8 +45,8 @@ def call(query: Any) -> Call:
 async def found(query: Any) -> list[str]:
     box = search()
     result = await box.call(call(query))
-    closed = box.close_item(box.open_item(call(query)), call(query), result, 0)
-    return [tool["name"] for tool in closed.more[0]["tools"]]
+    closed = box.close_items(box.open_item(call(query)), call(query), result)
+    return [tool["name"] for tool in closed[1]["tools"]]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ async def test_found_tools_are_offered_in_later_turns() -> None:
 
 async def test_a_resumed_run_offers_tools_found_before() -> None:
     box = search()
-    box.close_item(box.open_item(call("mail")), call("mail"), ToolResult(output="", fields={"names": ["send_mail"]}), 0)
+    box.close_items(box.open_item(call("mail")), call("mail"), ToolResult(output="", fields={"names": ["send_mail"]}))
     assert [function.name for function in box.functions()] == ["tool_search", "send_mail"]
 
 

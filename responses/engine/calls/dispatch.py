@@ -80,8 +80,8 @@ async def classify(
     shown = {item["id"] for item in result.items}
     found = ClassifiedCalls()
     for call in result.calls:
-        kind = tools.kind(call.name)
-        if kind is None:
+        tool = tools.find(call.name)
+        if tool is None:
             # Not hosted: the client runs it, provided that the turn has an item for it.
             defect = await _client_defect(call, offered.get(call.name), is_shown=call.item_id in shown)
             if defect is None:
@@ -93,9 +93,15 @@ async def classify(
         elif limit is not None and state.hosted_calls + len(found.hosted) >= limit:
             # Refused instead of failing the run: the model can still answer with the results that it has.
             reason = f"error: this call was not made; the limit of {limit} tool calls is reached"
-            found.refused.append((call, kind, reason))
+            found.refused.append((call, tool.kind, reason))
         else:
-            _decide(call, kind, tools, found)
+            match tool.decide(call):
+                case Execute():
+                    found.hosted.append((call, tool.kind))
+                case RequireApproval() as ask:
+                    found.awaiting_approval.append((call, tool.kind, ask))
+                case Refuse(reason):
+                    found.refused.append((call, tool.kind, reason))
     return found
 
 
@@ -113,16 +119,6 @@ async def _client_defect(call: Call, tool: FunctionTool | None, *, is_shown: boo
         defect = await text_defect(tool.grammar, call.arguments)
         return f"The input of '{tool.name}' does not match its grammar: {defect}." if defect else None
     return None if is_shown else f"There is no tool named {call.name!r}."
-
-
-def _decide(call: Call, kind: str, tools: Toolbox, found: ClassifiedCalls) -> None:
-    match tools.decide(call):
-        case Execute():
-            found.hosted.append((call, kind))
-        case RequireApproval() as ask:
-            found.awaiting_approval.append((call, kind, ask))
-        case Refuse(reason):
-            found.refused.append((call, kind, reason))
 
 
 def unexecuted(calls: Sequence[Call], *, turn: int, tools: Toolbox) -> list[CallRecord]:

@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from conversations.items import project
-from responses.engine.calls.item_events import inside
+from responses.engine.calls.item_events import after_result, announced, before_result, inside
 from responses.engine.calls.outcomes import ToolResult, parse_object
-from responses.engine.calls.toolbox import ProgressEvent, ProgressReporter, Toolbox
+from responses.engine.calls.toolbox import ProgressEvent, Toolbox
 from responses.engine.events.types import Body, Event, OutputItemAdded, OutputItemDone
 from responses.engine.state import OutputItem, PendingCall, RunState, user_parts
 from responses.engine.steps import Emitted, ToolFinished, ToolsReturned, ToolsStarted
@@ -36,13 +36,17 @@ class HostedCalls:
         self._opened: Body | None = None
         self._progress: dict[str, list[ProgressEvent]] = {}
         self._progress_reported = asyncio.Event()
-        if isinstance(tools, ProgressReporter):
-            tools.report_progress_to(self._report)
+        for tool in tools.tools:
+            tool.report = self._report
 
     def unrepeatable_call(self) -> Call | None:
         """Return a call that an earlier process started and that must not be repeated; None if there is none."""
-        begun = (p for p in self._state.pending if p.attempt and p.result is None)
-        return next((p.call for p in begun if not self._tools.may_repeat(p.call.name)), None)
+        for pending in self._state.pending:
+            if pending.attempt and pending.result is None:
+                tool = self._tools.find(pending.call.name)
+                if tool is None or not tool.may_repeat(pending.call.name):
+                    return pending.call
+        return None
 
     async def steps(self) -> AsyncGenerator[HostedStep, None]:
         """Yield steps until no call is pending. Stopping the iteration cancels the running calls."""
@@ -111,10 +115,11 @@ class HostedCalls:
     async def _result(self, call: Call) -> ToolResult:
         if parse_object(call.arguments) is None:
             return ToolResult(output=_NO_OBJECT, error="invalid_arguments")
-        limits = self._tools.limits(call.name)
+        tool = self._tools[call.name]
+        limits = tool.limits()
         try:
             async with asyncio.timeout(limits.seconds):
-                result = (await self._tools.call(call)).storable()
+                result = (await tool.call(call)).storable()
         except TimeoutError:
             message = f"error: the tool did not answer within {limits.seconds:g} seconds"
             return ToolResult(output=message, error="timeout")
@@ -160,17 +165,19 @@ class HostedCalls:
         if self._opened is not None:
             return []
         index = self._state.next_output_index
-        self._opened = body = self._tools.open_item(call)
-        return [OutputItemAdded(output_index=index, item=body), *self._tools.opening_events(body, call, index)]
+        self._opened = body = self._tools[call.name].open_item(call)
+        # The whole input is known by now, so its events follow at once.
+        return [OutputItemAdded(output_index=index, item=announced(body)), *before_result(body, output_index=index)]
 
     def _close(self, call: Call, result: ToolResult) -> tuple[list[Event], list[OutputItem]]:
         events = [*self._open(call), *self._progress_events(call)]
         index, opened, self._opened = self._state.next_output_index, self._opened, None
-        closed = self._tools.close_item(opened or {}, call, result, index)
-        events += [*closed.events, OutputItemDone(output_index=index, item=project(closed.item, self._include))]
-        for offset, body in enumerate(closed.more, start=1):
+        closed, *more = self._tools[call.name].close_items(opened or {}, call, result)
+        events += after_result(closed, output_index=index)
+        events.append(OutputItemDone(output_index=index, item=project(closed, self._include)))
+        for offset, body in enumerate(more, start=1):
             events += whole_item(project(body, self._include), output_index=index + offset)
-        return events, [OutputItem(body=body) for body in (closed.item, *closed.more)]
+        return events, [OutputItem(body=body) for body in (closed, *more)]
 
 
 def whole_item(body: Body, *, output_index: int) -> list[Event]:

@@ -56,6 +56,18 @@ _STATES = {
 }
 
 
+def announced(item: Body) -> Body:
+    """Return an item as `output_item.added` shows it: without the input that the events after it repeat."""
+    match item:
+        case {"type": "mcp_call", "arguments": str()}:
+            return {**item, "arguments": ""}
+        case {"type": "code_interpreter_call", "code": str()}:
+            return {**item, "code": ""}
+        case {"type": "shell_call", "action": action}:
+            return {**item, "action": {**action, "commands": []}}
+    return item
+
+
 def before_result(item: Body, *, output_index: int) -> list[Event]:
     """Return the events that follow `output_item.added`; none for item types without events of their own."""
     name = item["id"]

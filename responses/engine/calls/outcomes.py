@@ -1,4 +1,4 @@
-"""Decisions on calls and results of hosted tools: values shared by the port, the loop and the recorder."""
+"""Decisions on calls and results of hosted tools: values shared by the tools, the loop and the recorder."""
 
 import hashlib
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from kernel.storable_json import is_too_deep, without_nul
-from responses.engine.events.types import Body, Event
+from responses.engine.events.types import Body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +98,3 @@ def request_digest(item: Body) -> str:
     """Return a digest of an approval request's content: server, tool and arguments."""
     asked = [item["server_label"], item["name"], item["arguments"]]
     return hashlib.sha256(orjson.dumps(asked)).hexdigest()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosedItem:
-    """Final item of a call: its body, the events before its `output_item.done`, and items that follow it."""
-
-    item: Body
-    events: list[Event] = field(default_factory=list)
-    more: tuple[Body, ...] = ()

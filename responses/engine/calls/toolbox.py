@@ -1,19 +1,22 @@
-"""Port to the hosted tools, which are implemented in `responses.tools`.
+"""Hosted tools of a run: the base class of all of them, and the toolbox that finds a tool by the name of its function.
 
-A hosted tool creates its own items (`mcp_call`, `web_search_call`, …). The next turn, and every later response, reads
-the call and its output from that item alone.
+The tools themselves are in `responses.tools`. The next turn, and every later response, reads a call and its output from
+the item alone that the tool creates.
 """
 
-from collections.abc import AsyncGenerator, Callable
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
 
-from responses.engine.calls.outcomes import CallDecision, ClosedItem, Refuse, ToolLimits, ToolResult
+from kernel.ids import new_id
+from responses.engine.calls.outcomes import CallDecision, Execute, ToolLimits, ToolResult
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, ToolsPrepared
-from responses.engine.turn import Call, FunctionTool
+from responses.engine.turn import Call, CallForm, FunctionTool
 
-_LIMITS = ToolLimits()
 ProgressEvent = Callable[[Body, int], Event]
 """Creates the event of some progress, given the item of the call and its output index.
 
@@ -21,115 +24,139 @@ A function, because a call may report progress before its item has an output ind
 """
 
 
-class Toolbox(Protocol):
-    """Hosted tools of one run. Tool names are the upstream's names."""
+class HostedTool(ABC):
+    """A hosted tool in one run: one function or several that belong together.
 
-    @property
-    def concurrency(self) -> int:
-        """Maximum number of calls running at the same time."""
-        ...
+    Subclasses override what differs. The default item is an `mcp_call`, which OpenAI's client libraries know for tools
+    of any name; its `server_label` is the kind of the tool.
+    """
 
-    def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
+    kind: str
+    """Kind of the calls in the tool call's row."""
+    names: Sequence[str] = ()
+    """Names of the functions, as the upstream sees them."""
+    concurrency: int = 4
+    """Maximum number of calls running at the same time."""
+    report: Callable[[str, ProgressEvent], None] | None = None
+    """Set by a run that accepts progress: call it with the call id and the event, e.g. for partial images."""
+
+    async def start(self, context: RunContext, state: RunState) -> None:  # noqa: B027 - optional
+        """Read the context of the run before its first turn; called again when the run is resumed."""
+
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
         """Yield what precedes the first turn: items such as `mcp_list_tools`, and calls that the client approved.
 
         Called again when a run is resumed. Items start at `state.next_output_index`, which the loop advances with each
         `ToolsPrepared`.
         """
-        ...
-
-    def functions(self) -> tuple[FunctionTool, ...]:
-        """Return the functions to offer in addition to the client's tools. Called before every turn."""
-        ...
-
-    def kind(self, name: str) -> str | None:
-        """Return the kind of the hosted tool with this name; None if no hosted tool has it."""
-        ...
-
-    def may_repeat(self, name: str) -> bool:
-        """Return True if a call that may already have taken effect can be repeated."""
-        ...
-
-    def limits(self, name: str) -> ToolLimits:
-        """Return the limits of a call of this tool."""
-        ...
-
-    def decide(self, call: Call) -> CallDecision:
-        """Decide whether a call is run. Called once per call, when its turn has ended."""
-        ...
-
-    def open_item(self, call: Call) -> Body:
-        """Return the item of a call as in `output_item.added`: with a new id and empty values."""
-        ...
-
-    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
-        """Return the events that follow `output_item.added` before there is a result."""
-        ...
-
-    async def call(self, call: Call) -> ToolResult:
-        """Run the call, whose arguments are a JSON object. Failures are results; only bugs raise."""
-        ...
-
-    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
-        """Return the final item of a call whose item was opened as `body`.
-
-        The result may be the loop's own: for arguments that are not a JSON object, or after a timeout.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Close connections: the run ended or continues in another process."""
-        ...
-
-
-@runtime_checkable
-class ProgressReporter(Protocol):
-    """Toolbox whose calls report progress while they run, e.g. partial images."""
-
-    def report_progress_to(self, report: Callable[[str, ProgressEvent], None]) -> None:
-        """Call `report` with the call id and the event for all progress from now on. Without it nothing is reported."""
-        ...
-
-
-class NoTools:
-    """Toolbox of a run without hosted tools: every call goes to the client."""
-
-    concurrency = 1
-
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
+        await self.start(context, state)
         nothing: tuple[ToolsPrepared, ...] = ()
         for step in nothing:
             yield step
 
+    @abstractmethod
     def functions(self) -> tuple[FunctionTool, ...]:
-        return ()
+        """Return the functions to offer in addition to the client's tools. Called before every turn."""
 
-    def kind(self, name: str) -> str | None:
-        return None
+    def owns(self, name: str) -> bool:
+        """Return True if a function of this name is one of the tool."""
+        return name in self.names
 
     def may_repeat(self, name: str) -> bool:
+        """Return True if a call that may already have taken effect can be repeated."""
         return False
 
-    def limits(self, name: str) -> ToolLimits:
-        return _LIMITS
+    def limits(self) -> ToolLimits:
+        """Return the limits of a call."""
+        return ToolLimits()
 
     def decide(self, call: Call) -> CallDecision:
-        return Refuse(f"There is no tool named {call.name!r}.")
+        """Decide whether a call is run. Called once per call, when its turn has ended."""
+        return Execute()
 
     def open_item(self, call: Call) -> Body:
-        raise _none(call.name)
+        """Return the item of a call that begins: with a new id, its whole input and no output."""
+        return {
+            "id": new_id("mcp"),
+            "type": "mcp_call",
+            "status": "in_progress",
+            "server_label": self.kind,
+            "name": call.name,
+            "arguments": call.arguments,
+            "approval_request_id": None,
+            "output": None,
+            "error": None,
+        }
 
-    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
-        raise _none(call.name)
-
+    @abstractmethod
     async def call(self, call: Call) -> ToolResult:
-        raise _none(call.name)
+        """Run the call, whose arguments are a JSON object. Failures are results; only bugs raise."""
 
-    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
-        raise _none(call.name)
+    def close_items(self, body: Body, call: Call, result: ToolResult) -> list[Body]:
+        """Return the final item of a call whose item was opened as `body`, and items that follow it.
+
+        The result may be the loop's own: for arguments that are not a JSON object, or after a timeout.
+        """
+        if result.error is None:
+            return [{**body, "status": "completed", "output": result.output}]
+        error = result.fields.get("error") or {"type": "mcp_tool_execution_error", "content": result.output}
+        return [{**body, "status": "failed", "error": error}]
+
+    async def close(self) -> None:  # noqa: B027 - optional
+        """Close connections: the run ended or continues in another process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """The hosted tools of one run. Without any, every call goes to the client."""
+
+    tools: Sequence[HostedTool] = ()
+
+    @property
+    def concurrency(self) -> int:
+        """Maximum number of calls running at the same time."""
+        # The loop needs one number for the whole run. A smaller limit would slow down tools that allow more.
+        return max((tool.concurrency for tool in self.tools), default=1)
+
+    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
+        """Yield what precedes the first turn, one tool after the other: their items must not be interleaved."""
+        for tool in self.tools:
+            async with aclosing(tool.prepare(context, state)) as steps:
+                async for step in steps:
+                    yield step
+
+    def functions(self) -> tuple[FunctionTool, ...]:
+        """Return the functions of all tools."""
+        return tuple(function for tool in self.tools for function in tool.functions())
+
+    def find(self, name: str) -> HostedTool | None:
+        """Return the tool of a function, the first one if there are several; None if no hosted tool has the name."""
+        return next((tool for tool in self.tools if tool.owns(name)), None)
+
+    def kind(self, name: str) -> str | None:
+        """Return the kind of the hosted tool with this name; None if no hosted tool has it."""
+        tool = self.find(name)
+        return tool.kind if tool is not None else None
+
+    def __getitem__(self, name: str) -> HostedTool:
+        tool = self.find(name)
+        if tool is None:
+            message = f"There is no hosted tool named {name!r}."
+            raise LookupError(message)
+        return tool
 
     async def close(self) -> None:
-        return
+        """Close the connections of all tools."""
+        for tool in self.tools:
+            await tool.close()
 
 
-def _none(name: str) -> LookupError:
-    return LookupError(f"There is no hosted tool named {name!r}.")
+def hosted_function(name: str, description: str, **properties: Any) -> FunctionTool:
+    """Return a function whose parameters are all required."""
+    parameters = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    return FunctionTool(name=name, description=description, parameters=parameters, form=CallForm.HOSTED)

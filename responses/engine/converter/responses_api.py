@@ -34,8 +34,6 @@ _PARTS: dict[str, PartKind] = {kind: kind for kind in _DELTAS.values()}
 _CALL_DELTAS = {"response.function_call_arguments.delta", "response.custom_tool_call_input.delta"}
 _CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 _ENDS = {f"response.{status}" for status in ("completed", "incomplete", "failed", "cancelled")}
-# Fields that are empty in `output_item.added`, because their content follows in deltas.
-_EMPTY_FIELDS: dict[str, Body] = {"code_interpreter_call": {"code": ""}, "mcp_call": {"arguments": ""}}
 ENCRYPTED = "encrypted_content"
 """Type of a reasoning detail that holds the `encrypted_content` of a Responses upstream and the upstream's id."""
 
@@ -326,10 +324,8 @@ class _UpstreamItem(Segment):
     def body(self, *, empty: bool = False) -> Body:
         if not empty:
             return self._item
-        emptied = {
-            name: value for name, value in _EMPTY_FIELDS.get(self._item["type"], {}).items() if self._item.get(name)
-        }
-        return {**self._item, **emptied, **({"status": "in_progress"} if "status" in self._item else {})}
+        emptied = item_events.announced(self._item)
+        return {**emptied, "status": "in_progress"} if "status" in emptied else emptied
 
     @override
     def flush(self) -> list[Event]:

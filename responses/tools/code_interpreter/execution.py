@@ -1,20 +1,20 @@
-"""Toolbox of the code interpreter. The item of a call holds the program's output; clients see it with `include`."""
+"""The code interpreter. The item of a call holds the program's output; clients see it with `include`."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Any
+
+from typing_extensions import override
 
 from kernel.errors import ApiError
 from kernel.ids import new_id
 from responses.containers.models import ContainerFile
 from responses.containers.services import ContainerExecution
 from responses.engine.calls.client_tools import upstream_name
-from responses.engine.calls.item_events import after_result, before_result
-from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, parse_object
-from responses.engine.events.types import Body, Event
+from responses.engine.calls.outcomes import ToolLimits, ToolResult, parse_object
+from responses.engine.calls.toolbox import HostedTool, hosted_function
+from responses.engine.events.types import Body
 from responses.engine.state import RunContext, RunState
-from responses.engine.steps import Emitted, ToolsPrepared
-from responses.engine.turn import Call, CallForm, FunctionTool
+from responses.engine.turn import Call, FunctionTool
 from responses.tools.code_interpreter.run_container import CODE_INTERPRETER, RunContainer, error_text, file_references
 from sandbox.client import ExecutionResult, OperationFailed, SandboxUnavailable
 
@@ -24,94 +24,60 @@ _TRUNCATED = "\n[Output truncated: it is too long.]"
 _DESCRIPTION = (
     "Runs Python in a container. Variables persist between calls, as in a notebook. The value of the last expression "
     "is shown. There is no network access. A call may take up to {seconds} seconds. {modules}The user's files are in "
-    "/mnt/data{files}; matplotlib figures are saved there automatically. To give the user a file, write it there and "
+    "/mnt/data; matplotlib figures are saved there automatically. To give the user a file, write it there and "
     "link to it in your answer as [file name](sandbox:/mnt/data/file-name)."
 )
 
 
-class CodeInterpreter:
+class CodeInterpreter(HostedTool):
     """Code interpreter of one run.
 
-    With `kind` "mcp" the client has requested it as an MCP server and gets `mcp_call` items.
+    With `kind` "mcp" the client has requested it as an MCP server and gets `mcp_call` items. Code may have changed
+    files or variables, so a call is never repeated. The container stays when the run is over, because a later response
+    may continue in it.
     """
 
     concurrency = 1
 
     def __init__(self, container: RunContainer, *, kind: str) -> None:
         self._container = container
-        self._kind = kind
-        self._name = upstream_name(CODE_INTERPRETER, PYTHON) if kind == "mcp" else CODE_INTERPRETER
+        self.kind = kind
+        self.names = (upstream_name(CODE_INTERPRETER, PYTHON) if kind == "mcp" else CODE_INTERPRETER,)
 
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
+    @override
+    async def start(self, context: RunContext, state: RunState) -> None:
         await self._container.reuse_recent([*context.items, *state.context_items()])
-        nothing: tuple[ToolsPrepared, ...] = ()
-        for step in nothing:
-            yield step
 
+    @override
     def functions(self) -> tuple[FunctionTool, ...]:
-        schema = {
-            "type": "object",
-            "properties": {"code": {"type": "string", "description": "The Python code to run."}},
-            "required": ["code"],
-            "additionalProperties": False,
-        }
-        form = CallForm.HOSTED
-        return (FunctionTool(name=self._name, description=self._describe(), parameters=schema, form=form),)
-
-    def _describe(self) -> str:
-        known = (
-            self._container.sandbox_info.modules.strip("[]").replace("'", "") if self._container.sandbox_info else ""
-        )
+        info = self._container.sandbox_info
+        known = info.modules.strip("[]").replace("'", "") if info else ""
         modules = (
             f"Available modules: the standard library, {known}. " if known else "Only the standard library exists. "
         )
-        return _DESCRIPTION.format(seconds=self._container.seconds, modules=modules, files="")
+        description = _DESCRIPTION.format(seconds=self._container.seconds, modules=modules)
+        code = {"type": "string", "description": "The Python code to run."}
+        return (hosted_function(self.names[0], description, code=code),)
 
-    def kind(self, name: str) -> str | None:
-        return self._kind if name == self._name else None
-
-    def may_repeat(self, name: str) -> bool:
-        # Code may have changed files or variables, so a call is never repeated.
-        return False
-
-    def limits(self, name: str) -> ToolLimits:
+    @override
+    def limits(self) -> ToolLimits:
         # The sandbox enforces the time limit itself. 45 more seconds leave room for creating the container.
         return ToolLimits(seconds=self._container.seconds + 45, characters=2 * _MAX_LOGS)
 
-    def decide(self, call: Call) -> CallDecision:
-        return Execute()
-
+    @override
     def open_item(self, call: Call) -> Body:
-        if self._kind == "mcp":
-            return {
-                "id": new_id("mcp"),
-                "type": "mcp_call",
-                "status": "in_progress",
-                "server_label": CODE_INTERPRETER,
-                "name": PYTHON,
-                "arguments": "",
-                "approval_request_id": None,
-                "output": None,
-                "error": None,
-            }
+        if self.kind == "mcp":
+            return {**super().open_item(call), "server_label": CODE_INTERPRETER, "name": PYTHON}
         return {
             "id": new_id("ci"),
             "type": "code_interpreter_call",
             "status": "in_progress",
-            "code": "",
+            "code": _code(call) or "",
             "container_id": self._container.container_id,
             "outputs": None,
         }
 
-    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
-        # The whole code is known by now, so it is sent as one delta.
-        return before_result({**body, **self._input_fields(call)}, output_index=output_index)
-
-    def _input_fields(self, call: Call) -> Body:
-        if self._kind == "mcp":
-            return {"arguments": call.arguments}
-        return {"code": _code(call) or ""}
-
+    @override
     async def call(self, call: Call) -> ToolResult:
         code = _code(call)
         if code is None:
@@ -121,25 +87,17 @@ class CodeInterpreter:
         except (ApiError, SandboxUnavailable, OperationFailed) as error:
             return ToolResult(output=error_text(error), error="failed")
 
-    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
-        item = {**body, **self._input_fields(call), "status": "failed" if result.error else "completed"}
-        if self._kind == "mcp":
-            error = {"type": "mcp_tool_execution_error", "content": result.output} if result.error else None
-            item |= {"output": None if result.error else result.output, "error": error}
-        else:
-            item |= self._outputs(result)
-        return ClosedItem(item=item, events=after_result(item, output_index=output_index))
-
-    def _outputs(self, result: ToolResult) -> Body:
+    @override
+    def close_items(self, body: Body, call: Call, result: ToolResult) -> list[Body]:
+        if self.kind == "mcp":
+            return super().close_items(body, call, result)
         if result.error:
-            return {"outputs": [{"type": "logs", "logs": result.output}]}
-        fields: Mapping[str, Any] = result.fields
+            return [{**body, "status": "failed", "outputs": [{"type": "logs", "logs": result.output}]}]
+        fields = result.fields
         logs = [{"type": "logs", "logs": fields["logs"]}] if fields["logs"] else []
         images = [{"type": "image", "url": url} for url in fields["images"]]
-        return {"container_id": fields["container_id"], "outputs": [*logs, *images], "files": fields["files"]}
-
-    async def close(self) -> None:
-        """Do nothing: the container stays, because a later response may continue in it."""
+        outputs = {"container_id": fields["container_id"], "outputs": [*logs, *images], "files": fields["files"]}
+        return [{**body, "status": "completed", **outputs}]
 
 
 def _code(call: Call) -> str | None:

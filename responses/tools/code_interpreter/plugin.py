@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
-from responses.engine.calls.toolbox import Toolbox
+from responses.engine.calls.toolbox import HostedTool
 from responses.requests import tool_offer
 from responses.schema.containers import is_built_in
 from responses.schema.tools import ToolParam
-from responses.tools.code_interpreter.run_container import check_containers, container_requests, run_containers
 from responses.tools.code_interpreter.execution import CodeInterpreter
+from responses.tools.code_interpreter.run_container import check_containers, container_requests, run_containers
 from responses.tools.code_interpreter.shell import HostedShell
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
 from tenants.models import ToolKind
@@ -32,7 +32,7 @@ class ContainerPlugin(ToolPlugin):
         await check_containers(request.tools, principal=request.principal)
 
     @override
-    def toolboxes(self, request: ToolRequest, resolved: None, earlier: Sequence[Toolbox]) -> list[Toolbox]:
+    def tools(self, request: ToolRequest, resolved: None, earlier: Sequence[HostedTool]) -> list[HostedTool]:
         account = request.account
         containers = run_containers(request.tools, team_id=account.team_id, key_id=account.key_id)
         return [

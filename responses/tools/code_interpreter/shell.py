@@ -1,16 +1,17 @@
-"""Toolbox of the hosted shell. A call becomes a `shell_call` item and a `shell_call_output` item."""
+"""The hosted shell. A call becomes a `shell_call` item and a `shell_call_output` item."""
 
-from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
+
+from typing_extensions import override
 
 from kernel.errors import ApiError
 from kernel.ids import new_id
 from responses.engine.calls.client_tools import hidden_function
-from responses.engine.calls.item_events import before_result
-from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, parse_object
-from responses.engine.events.types import Body, Event
+from responses.engine.calls.outcomes import ToolLimits, ToolResult, parse_object
+from responses.engine.calls.toolbox import HostedTool
+from responses.engine.events.types import Body
 from responses.engine.state import RunContext, RunState
-from responses.engine.steps import Emitted, ToolsPrepared
 from responses.engine.turn import Call, CallForm, FunctionTool
 from responses.tools.code_interpreter.run_container import RunContainer, error_text, file_references
 from sandbox.client import ExecutionResult, OperationFailed, SandboxUnavailable
@@ -26,60 +27,49 @@ _DESCRIPTION = (
 )
 
 
-class HostedShell:
-    """Hosted shell of one run."""
+class HostedShell(HostedTool):
+    """Hosted shell of one run.
 
+    A command may have changed anything, so a call is never repeated. The container stays when the run is over, because
+    a later response may continue in it.
+    """
+
+    kind = NAME
+    names = (NAME,)
     concurrency = 1
 
     def __init__(self, container: RunContainer) -> None:
         self._container = container
 
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
+    @override
+    async def start(self, context: RunContext, state: RunState) -> None:
         await self._container.reuse_recent([*context.items, *state.context_items()])
-        nothing: tuple[ToolsPrepared, ...] = ()
-        for step in nothing:
-            yield step
 
+    @override
     def functions(self) -> tuple[FunctionTool, ...]:
         # The same function as for the client's shell: the model needs no second definition.
         shell = hidden_function(CallForm.SHELL, description=_DESCRIPTION)
-        form = CallForm.HOSTED
-        return (FunctionTool(name=NAME, description=shell.description, parameters=shell.parameters, form=form),)
+        return (replace(shell, form=CallForm.HOSTED),)
 
-    def kind(self, name: str) -> str | None:
-        return NAME if name == NAME else None
-
-    def may_repeat(self, name: str) -> bool:
-        # A command may have changed anything, so a call is never repeated.
-        return False
-
-    def limits(self, name: str) -> ToolLimits:
+    @override
+    def limits(self) -> ToolLimits:
         # The sandbox limits each command. 45 more seconds leave room for creating the container.
         return ToolLimits(seconds=_MAX_COMMANDS * self._container.seconds + 45, characters=4 * _MAX_OUTPUT)
 
-    def decide(self, call: Call) -> CallDecision:
-        return Execute()
-
+    @override
     def open_item(self, call: Call) -> Body:
-        return self._item(call, status="in_progress", commands=[])
-
-    def _item(self, call: Call, *, status: str, commands: list[str]) -> Body:
-        asked = parse_object(call.arguments) or {}
-        limits = {name: _number(asked.get(name)) for name in ("timeout_ms", "max_output_length")}
+        given = parse_object(call.arguments) or {}
+        limits = {name: _number(given.get(name)) for name in ("timeout_ms", "max_output_length")}
         return {
             "id": new_id("sh"),
             "type": "shell_call",
-            "status": status,
+            "status": "in_progress",
             "call_id": call.call_id,
-            "action": {"commands": commands, **limits},
+            "action": {"commands": _commands(call) or [], **limits},
             "environment": {"type": "container_reference", "container_id": self._container.container_id},
         }
 
-    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
-        # All commands are known by now, so their events can be sent without deltas.
-        action = {**body["action"], "commands": _commands(call) or []}
-        return before_result({**body, "action": action}, output_index=output_index)
-
+    @override
     async def call(self, call: Call) -> ToolResult:
         commands, asked = _commands(call), parse_object(call.arguments) or {}
         if commands is None:
@@ -96,9 +86,8 @@ class HostedShell:
         fields = {"outputs": outputs, "files": files}
         return ToolResult(output="\n".join(one["stdout"] + one["stderr"] for one in outputs), fields=fields)
 
-    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
-        asked = _commands(call) or []
-        item = {**body, "status": "completed", "action": {**body["action"], "commands": asked}}
+    @override
+    def close_items(self, body: Body, call: Call, result: ToolResult) -> list[Body]:
         output = {
             "id": new_id("sho"),
             "type": "shell_call_output",
@@ -108,10 +97,7 @@ class HostedShell:
             "max_output_length": body["action"]["max_output_length"],
             "files": result.fields.get("files") or [],
         }
-        return ClosedItem(item=item, more=(output,))
-
-    async def close(self) -> None:
-        """Do nothing: the container stays, because a later response may continue in it."""
+        return [{**body, "status": "completed"}, output]
 
 
 def _commands(call: Call) -> list[str] | None:

@@ -1,38 +1,31 @@
-"""Toolbox of `file_search`: the model sends queries and reads the best passages.
+"""The `file_search` tool: the model sends queries and reads the best passages.
 
 The passages are part of the item; clients see them with `include`. The model cites them with markers (see
 `responses.engine.citation_markers`).
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
+
+from typing_extensions import override
 
 from kernel.errors import ApiError
 from kernel.ids import new_id
-from responses.engine.calls.item_events import after_result, before_result
-from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, parse_object
+from responses.engine.calls.outcomes import ToolResult, parse_object
+from responses.engine.calls.toolbox import HostedTool, hosted_function
 from responses.engine.citation_markers import HOW_TO_CITE
-from responses.engine.events.types import Body, Event
-from responses.engine.state import RunContext, RunState
-from responses.engine.steps import Emitted, ToolsPrepared
-from responses.engine.turn import Call, CallForm, FunctionTool
+from responses.engine.events.types import Body
+from responses.engine.turn import Call, FunctionTool
 
 NAME = "file_search"
 _MAX_QUERIES = 5
 _MAX_QUERY_LENGTH = 2_000
-_PARAMETERS: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {
-        "queries": {
-            "type": "array",
-            "description": "Search queries. Use words that are likely to appear in the files.",
-            "items": {"type": "string"},
-            "minItems": 1,
-            "maxItems": _MAX_QUERIES,
-        }
-    },
-    "required": ["queries"],
-    "additionalProperties": False,
+_QUERIES = {
+    "type": "array",
+    "description": "Search queries. Use words that are likely to appear in the files.",
+    "items": {"type": "string"},
+    "minItems": 1,
+    "maxItems": _MAX_QUERIES,
 }
 
 
@@ -49,42 +42,36 @@ class Searcher(Protocol):
         ...
 
 
-class FileSearchToolbox:
+class FileSearchTool(HostedTool):
     """File search of one run."""
 
-    concurrency = 4
+    kind = NAME
+    names = (NAME,)
 
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
 
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
-        nothing: tuple[ToolsPrepared, ...] = ()
-        for step in nothing:
-            yield step
-
+    @override
     def functions(self) -> tuple[FunctionTool, ...]:
         words = f"Searches files that the user has provided.{self._searcher.description} {HOW_TO_CITE}"
-        return (FunctionTool(name=NAME, description=words, parameters={**_PARAMETERS}, form=CallForm.HOSTED),)
+        return (hosted_function(NAME, words, queries=_QUERIES),)
 
-    def kind(self, name: str) -> str | None:
-        return NAME if name == NAME else None
-
+    @override
     def may_repeat(self, name: str) -> bool:
         return True
 
-    def limits(self, name: str) -> ToolLimits:
-        return ToolLimits()
-
-    def decide(self, call: Call) -> CallDecision:
-        return Execute()
-
+    @override
     def open_item(self, call: Call) -> Body:
         queries = _queries(call)
-        return {"id": new_id("fs"), "type": "file_search_call", "status": "in_progress", "queries": queries} | _NONE
+        return {
+            "id": new_id("fs"),
+            "type": "file_search_call",
+            "status": "in_progress",
+            "queries": queries,
+            "results": None,
+        }
 
-    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
-        return before_result(body, output_index=output_index)
-
+    @override
     async def call(self, call: Call) -> ToolResult:
         queries = _queries(call)
         if not queries:
@@ -97,16 +84,10 @@ class FileSearchToolbox:
         found = "\n".join(f"{one['filename']}: {one['text'][:200]}" for one in results)
         return ToolResult(output=found or "No results found.", fields={"results": results}, cost=NAME)
 
-    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
+    @override
+    def close_items(self, body: Body, call: Call, result: ToolResult) -> list[Body]:
         results = result.fields.get("results", [_reason(result.output)])
-        item = {**body, "status": "failed" if result.error else "completed", "results": results}
-        return ClosedItem(item=item, events=after_result(item, output_index=output_index))
-
-    async def close(self) -> None:
-        """Do nothing: a search holds no resources."""
-
-
-_NONE = {"results": None}
+        return [{**body, "status": "failed" if result.error else "completed", "results": results}]
 
 
 def _queries(call: Call) -> list[str]:

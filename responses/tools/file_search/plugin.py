@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing_extensions import override
 
 from kernel.db_threads import in_db_thread
-from responses.engine.calls.toolbox import Toolbox
-from responses.tools.file_search.execution import FileSearchToolbox
+from responses.engine.calls.toolbox import HostedTool
+from responses.tools.file_search.execution import FileSearchTool
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
 from responses.vectors.tool import StoreSearcher, refuse_unusable, searchers
 from tenants.models import ToolKind
@@ -31,7 +31,7 @@ class FileSearchPlugin(ToolPlugin):
         return searchers(request.account, request.tools, request.choice)
 
     @override
-    def toolboxes(
-        self, request: ToolRequest, resolved: Sequence[StoreSearcher], earlier: Sequence[Toolbox]
-    ) -> list[Toolbox]:
-        return [FileSearchToolbox(searcher) for searcher in resolved]
+    def tools(
+        self, request: ToolRequest, resolved: Sequence[StoreSearcher], earlier: Sequence[HostedTool]
+    ) -> list[HostedTool]:
+        return [FileSearchTool(searcher) for searcher in resolved]

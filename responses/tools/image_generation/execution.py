@@ -1,23 +1,23 @@
-"""Toolbox of `image_generation`: the model writes a prompt and an image model creates the image.
+"""The `image_generation` tool: the model writes a prompt and an image model creates the image.
 
 The image is part of the item. Later turns and responses read it from there, as an image if the model accepts images.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
+
+from typing_extensions import override
 
 from conversations.items import ImageGenerationCall, InputFile, InputImage, InputMessage, StoredItem
 from kernel.errors import ApiError
 from kernel.ids import new_id
 from responses.engine.attachments import AttachmentImage, Attachments, all_parts, attachment_key
-from responses.engine.calls.item_events import after_result, before_result
-from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, parse_object
-from responses.engine.calls.toolbox import ProgressEvent
+from responses.engine.calls.outcomes import ToolLimits, ToolResult, parse_object
+from responses.engine.calls.toolbox import HostedTool, hosted_function
 from responses.engine.events.tools import ImageGenerationCallPartialImage
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
-from responses.engine.steps import Emitted, ToolsPrepared
-from responses.engine.turn import Call, CallForm, FunctionTool
+from responses.engine.turn import Call, FunctionTool
 from responses.passthrough.images import GeneratedImage, ImageRequest
 from responses.schema.images import FORWARDED, MAX_EDIT_IMAGES
 
@@ -40,12 +40,14 @@ class _InvalidImageCall(Exception):
     """The call cannot be made as requested. The message is for the model."""
 
 
-class ImageToolbox:
+class ImageGenerationTool(HostedTool):
     """Image generation of one run.
 
     `shown` is the tool as the response shows it. `content` loads the images that an edit starts from.
     """
 
+    kind = NAME
+    names = (NAME,)
     concurrency = 2
 
     def __init__(self, shown: Mapping[str, Any], *, generator: ImageGenerator, content: Attachments) -> None:
@@ -56,52 +58,36 @@ class ImageToolbox:
         self._generator = generator
         self._content = content
         self._context_items: Callable[[], Sequence[StoredItem]] = tuple
-        self._report: Callable[[str, ProgressEvent], None] | None = None
 
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
+    @override
+    async def start(self, context: RunContext, state: RunState) -> None:
         # Kept as a function: the context grows with every turn, and an edit needs the latest images.
         self._context_items = lambda: [*context.items, *state.context_items()]
-        nothing: tuple[ToolsPrepared, ...] = ()
-        for step in nothing:
-            yield step
 
+    @override
     def functions(self) -> tuple[FunctionTool, ...]:
         properties: dict[str, Any] = {"prompt": {"type": "string", "description": "A description of the image."}}
         if self._action == "auto":
             properties["action"] = {"type": "string", "enum": ["generate", "edit"]}
-        parameters = {
-            "type": "object",
-            "properties": properties,
-            "required": list(properties),
-            "additionalProperties": False,
-        }
         about = _DESCRIPTION if self._action == "generate" else _DESCRIPTION + _EDIT_DESCRIPTION
-        return (FunctionTool(name=NAME, description=about, parameters=parameters, form=CallForm.HOSTED),)
+        return (hosted_function(NAME, about, **properties),)
 
-    def kind(self, name: str) -> str | None:
-        return NAME if name == NAME else None
+    @override
+    def limits(self) -> ToolLimits:
+        return ToolLimits(seconds=_TIMEOUT_SECONDS)
 
+    @override
     def may_repeat(self, name: str) -> bool:
         # After a crash the image is generated again. That costs a second image but changes nothing else.
         return True
 
-    def limits(self, name: str) -> ToolLimits:
-        return ToolLimits(seconds=_TIMEOUT_SECONDS)
-
-    def decide(self, call: Call) -> CallDecision:
-        return Execute()
-
+    @override
     def open_item(self, call: Call) -> Body:
         settings = {name: value for name, value in self._settings.items() if name in _PUBLIC_SETTINGS}
         body = {"id": new_id("ig"), "type": "image_generation_call", "status": "in_progress", "result": None}
         return {**body, "action": self._action_of(call), "revised_prompt": _prompt(call), **settings}
 
-    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
-        return before_result(body, output_index=output_index)
-
-    def report_progress_to(self, report: Callable[[str, ProgressEvent], None]) -> None:
-        self._report = report
-
+    @override
     async def call(self, call: Call) -> ToolResult:
         try:
             request = await self._build_request(call)
@@ -115,16 +101,12 @@ class ImageToolbox:
         fields = {**public_settings, **revised, "result": image.content}
         return ToolResult(output="The image was generated.", fields=fields)
 
-    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
-        if result.error is not None:
-            error = result.fields.get("error") or _error(result.output, code=result.error)
-            item = {**body, "status": "failed", "error": error}
-        else:
-            item = {**body, **result.fields, "status": "completed"}
-        return ClosedItem(item=item, events=after_result(item, output_index=output_index))
-
-    async def close(self) -> None:
-        """Do nothing: the image client holds no connections."""
+    @override
+    def close_items(self, body: Body, call: Call, result: ToolResult) -> list[Body]:
+        if result.error is None:
+            return [{**body, **result.fields, "status": "completed"}]
+        error = result.fields.get("error") or _error(result.output, code=result.error)
+        return [{**body, "status": "failed", "error": error}]
 
     # -- building the request ------------------------------------------------------------------------------------------
 
@@ -181,7 +163,7 @@ class ImageToolbox:
         return found.url
 
     def _partial(self, call: Call, index: int, part: GeneratedImage) -> None:
-        if self._report is None:
+        if self.report is None:
             return
         public_settings = {name: value for name, value in part.settings.items() if name in _PUBLIC_SETTINGS}
 
@@ -190,7 +172,7 @@ class ImageToolbox:
                 body["id"], output_index, partial_image_index=index, partial_image_b64=part.content, **public_settings
             )
 
-        self._report(call.call_id, event)
+        self.report(call.call_id, event)
 
 
 _PUBLIC_SETTINGS = frozenset({"background", "output_format", "quality", "size"})

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing_extensions import override
 
 from conversations.items import InputImage
-from responses.engine.calls.toolbox import Toolbox
+from responses.engine.calls.toolbox import HostedTool
 from responses.passthrough.images import TeamImageGenerator, check_image_model
 from responses.requests.attachments import TeamAttachments
 from responses.schema.images import ImageGenerationParam
-from responses.tools.image_generation.execution import NAME, ImageToolbox
+from responses.tools.image_generation.execution import NAME, ImageGenerationTool
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
 from tenants.capabilities import Capabilities
 from tenants.models import Scope, ToolKind
@@ -38,10 +38,10 @@ class ImageGenerationPlugin(ToolPlugin):
             await TeamAttachments(principal.team_id).load_required(attachments, can=Capabilities(inline_images=True))
 
     @override
-    def toolboxes(self, request: ToolRequest, resolved: None, earlier: Sequence[Toolbox]) -> list[Toolbox]:
+    def tools(self, request: ToolRequest, resolved: None, earlier: Sequence[HostedTool]) -> list[HostedTool]:
         account = request.account
         return [
-            ImageToolbox(
+            ImageGenerationTool(
                 tool, generator=TeamImageGenerator(account, tool.get("model")), content=TeamAttachments(account.team_id)
             )
             for tool in request.offered(self.types)

@@ -1,9 +1,11 @@
-"""Toolbox of the MCP servers of one run."""
+"""The tools of the MCP servers of one run: lists them, calls them and requests approval."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from typing_extensions import override
 
 from kernel.errors import Failure
 from kernel.ids import new_id
@@ -11,7 +13,6 @@ from responses.engine.calls.client_tools import upstream_name
 from responses.engine.calls.item_events import after_result, before_result
 from responses.engine.calls.outcomes import (
     CallDecision,
-    ClosedItem,
     Execute,
     Refuse,
     RequireApproval,
@@ -19,7 +20,8 @@ from responses.engine.calls.outcomes import (
     ToolResult,
     parse_object,
 )
-from responses.engine.events.types import Body, Event, OutputItemAdded, OutputItemDone
+from responses.engine.calls.toolbox import HostedTool
+from responses.engine.events.types import Body, OutputItemAdded, OutputItemDone
 from responses.engine.state import OutputItem, RunContext, RunState
 from responses.engine.steps import CallRecord, Emitted, ToolsPrepared
 from responses.engine.turn import Call, FunctionTool
@@ -52,13 +54,14 @@ class ApprovedCall:
         return Call(item_id="", call_id=self.request_id, name=name, arguments=self.arguments)
 
 
-class McpToolbox:
+class McpTools(HostedTool):
     """Lists the tools of MCP servers, calls them and requests approval.
 
     `answers_http` is true if the client waits for a single JSON body. It then gets a 401 of a server as the status of
     its own request.
     """
 
+    kind = KIND
     concurrency = 8
 
     def __init__(
@@ -79,6 +82,7 @@ class McpToolbox:
 
     # -- before the first turn -----------------------------------------------------------------------------------------
 
+    @override
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
         """List the tools that are not known yet, and return the approved calls."""
         self._state, self._choice = state, context.parameters.get("tool_choice")
@@ -148,6 +152,7 @@ class McpToolbox:
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
+    @override
     def functions(self) -> tuple[FunctionTool, ...]:
         return self._catalogue.functions(self._choice, first_turn=self._is_first_turn)
 
@@ -164,19 +169,22 @@ class McpToolbox:
         """Offer the tools that a search has found."""
         self._catalogue.load(names)
 
-    def kind(self, name: str) -> str | None:
+    @override
+    def owns(self, name: str) -> bool:
         # Includes approved calls: their tool may have disappeared since.
-        is_ours = self._catalogue.find(name) or any(name == one.call.name for one in self._approved.values())
-        return KIND if is_ours else None
+        return bool(self._catalogue.find(name)) or any(name == one.call.name for one in self._approved.values())
 
+    @override
     def may_repeat(self, name: str) -> bool:
         known = self._catalogue.find(name)
         return known is not None and known.tool.may_repeat
 
-    def limits(self, name: str) -> ToolLimits:
+    @override
+    def limits(self) -> ToolLimits:
         # The session applies the same limit first and gives a better error message.
         return ToolLimits(seconds=self._sessions.timeouts.call + 10, characters=2 * results.MAX_CHARACTERS)
 
+    @override
     def decide(self, call: Call) -> CallDecision:
         known = self._catalogue.find(call.name)
         # Models may call tools they were not offered: they know them from an earlier turn, or guess.
@@ -196,26 +204,17 @@ class McpToolbox:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
+    @override
     def open_item(self, call: Call) -> Body:
         approved, known = self._approved.get(call.call_id), self._catalogue.find(call.name)
-        label, name = _label_and_name(
-            approved, known.server.label if known else "", known.tool.name if known else call.name
-        )
-        return {
-            "id": new_id("mcp"),
-            "type": "mcp_call",
-            "status": "in_progress",
-            "server_label": label,
-            "name": name,
-            "arguments": "",
-            "approval_request_id": approved.request_id if approved else None,
-            "output": None,
-            "error": None,
-        }
+        body = super().open_item(call)
+        if approved is not None:
+            label, name = approved.server_label, approved.name
+            return {**body, "server_label": label, "name": name, "approval_request_id": approved.request_id}
+        label, name = (known.server.label, known.tool.name) if known else ("", call.name)
+        return {**body, "server_label": label, "name": name}
 
-    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
-        return before_result({**body, "arguments": call.arguments}, output_index=output_index)
-
+    @override
     async def call(self, call: Call) -> ToolResult:
         try:
             if (approved := self._approved.get(call.call_id)) is not None:
@@ -227,16 +226,13 @@ class McpToolbox:
             return results.from_failure(failure)
         return results.from_result(result, known.server)
 
-    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
-        error = results.item_error(result)
-        item = {
-            **body,
-            "status": "failed" if error else "completed",
-            "arguments": call.arguments,
-            "output": None if error else result.output,
-            "error": error,
-        }
-        return ClosedItem(item=item, events=after_result(item, output_index=output_index))
+    @override
+    def close_items(self, body: Body, call: Call, result: ToolResult) -> list[Body]:
+        if result.error is not None and "error" not in result.fields:
+            # The loop itself fails calls that time out or have invalid arguments; their text is in the form of MCP.
+            content = [{"type": "text", "text": result.output}]
+            result = replace(result, fields={"error": {"type": "mcp_tool_execution_error", "content": content}})
+        return super().close_items(body, call, result)
 
     def _existing(self, name: str) -> AvailableTool:
         known = self._catalogue.find(name)
@@ -254,6 +250,7 @@ class McpToolbox:
         if known is not None and known.definition != approved.definition:
             raise ServerFailed(_CHANGED, code=-32602, kind="mcp_protocol_error")
 
+    @override
     async def close(self) -> None:
         """End the sessions."""
         await self._sessions.close()
@@ -267,7 +264,3 @@ def _new_list_item(server: RemoteServer) -> Body:
         "tools": [],
         "error": None,
     }
-
-
-def _label_and_name(approved: ApprovedCall | None, label: str, name: str) -> tuple[str, str]:
-    return (approved.server_label, approved.name) if approved else (label, name)

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from typing_extensions import override
 
 from kernel import egress
-from responses.engine.calls.toolbox import Toolbox
+from responses.engine.calls.toolbox import HostedTool
 from responses.schema.containers import is_built_in
 from responses.schema.tools import ToolParam
 from responses.tools import approvals
 from responses.tools.mcp import request as servers
+from responses.tools.mcp.execution import ApprovedCall, McpTools
 from responses.tools.mcp.servers import RemoteServer
 from responses.tools.mcp.sessions import McpSessions
-from responses.tools.mcp.execution import ApprovedCall, McpToolbox
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
 from tenants.models import ToolKind
 
@@ -39,9 +39,9 @@ class McpPlugin(ToolPlugin):
         return servers.decrypt_servers(secrets, request.tools)
 
     @override
-    def toolboxes(
-        self, request: ToolRequest, resolved: Sequence[RemoteServer], earlier: Sequence[Toolbox]
-    ) -> list[Toolbox]:
+    def tools(
+        self, request: ToolRequest, resolved: Sequence[RemoteServer], earlier: Sequence[HostedTool]
+    ) -> list[HostedTool]:
         if not resolved:
             return []
         approved = [
@@ -55,7 +55,7 @@ class McpPlugin(ToolPlugin):
             for one in request.granted
         ]
         sessions = McpSessions(egress.default())
-        return [McpToolbox(resolved, sessions, approved=approved, answers_http=request.answers_http)]
+        return [McpTools(resolved, sessions, approved=approved, answers_http=request.answers_http)]
 
     @override
     def secrets(self, resolved: Sequence[RemoteServer]) -> str:

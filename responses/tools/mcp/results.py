@@ -37,17 +37,6 @@ def from_failure(failure: ServerFailed) -> ToolResult:
     return ToolResult(output=f"error: {failure.message}", error=failure.kind, fields={"error": failure.shown()})
 
 
-def item_error(result: ToolResult) -> dict[str, Any] | None:
-    """Return the `error` of the item, or None if the call succeeded."""
-    if result.error is None:
-        return None
-    # The loop itself fails calls that time out or have invalid arguments; those results have no `error` field.
-    if "error" in result.fields:
-        error: dict[str, Any] = result.fields["error"]
-        return error
-    return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": result.output}]}
-
-
 def truncate(text: str) -> str:
     """Return the text without NUL, cut to MAX_CHARACTERS and marked as truncated if it was longer."""
     text = without_nul(text)

@@ -7,18 +7,19 @@ client tool instead.
 
 import math
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import regex
+from typing_extensions import override
 
 from conversations.items import StoredItem
 from kernel.ids import new_id
 from responses.engine.calls.client_tools import hidden_function
-from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, parse_object
-from responses.engine.events.types import Body, Event
+from responses.engine.calls.outcomes import ToolResult, parse_object
+from responses.engine.calls.toolbox import HostedTool
+from responses.engine.events.types import Body
 from responses.engine.state import RunContext, RunState
-from responses.engine.steps import Emitted, ToolsPrepared
 from responses.engine.turn import Call, CallForm, FunctionTool
 from responses.requests import tool_offer
 from responses.requests.tool_offer import Shown, ToolOffer
@@ -67,9 +68,12 @@ def searches(
     return [ToolSearch(deferred, description=search["description"] or "", deferred_tools=deferred_tools)]
 
 
-class ToolSearch:
+class ToolSearch(HostedTool):
     """Server-side search for the deferred tools of one run. Found tools are offered from the next turn on."""
 
+    kind = NAME
+    # Only the search itself is hosted here. Its results belong to other tools or to the client.
+    names = (NAME,)
     concurrency = 1
 
     def __init__(
@@ -81,7 +85,8 @@ class ToolSearch:
         self._description = description
         self._words = {name: _words_of(offer) for name, offer in self._deferred.items()}
 
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
+    @override
+    async def start(self, context: RunContext, state: RunState) -> None:
         from_toolboxes = {offer.tool.name: offer for box in self._deferred_tools for offer in box.deferred()}
         self._deferred = {**from_toolboxes, **self._deferred}
         self._words |= {name: _words_of(offer) for name, offer in from_toolboxes.items() if name not in self._words}
@@ -89,10 +94,8 @@ class ToolSearch:
         for item in state.output:
             if item.body["type"] == "tool_search_output":
                 self._load(offer.tool.name for offer in tool_offer.client_tool_offers(item.body["tools"]))
-        nothing: tuple[ToolsPrepared, ...] = ()
-        for step in nothing:
-            yield step
 
+    @override
     def functions(self) -> tuple[FunctionTool, ...]:
         words = "\n".join(part for part in (self._description, self._overview()) if part)
         search = hidden_function(CallForm.TOOL_SEARCH, description=words)
@@ -101,25 +104,15 @@ class ToolSearch:
             *self._found.values(),
         )
 
-    def kind(self, name: str) -> str | None:
-        # Only the search itself is hosted here. Its results belong to other toolboxes or to the client.
-        return NAME if name == NAME else None
-
+    @override
     def may_repeat(self, name: str) -> bool:
         return True
 
-    def limits(self, name: str) -> ToolLimits:
-        return ToolLimits()
-
-    def decide(self, call: Call) -> CallDecision:
-        return Execute()
-
+    @override
     def open_item(self, call: Call) -> Body:
         return {**_item("tsc", "tool_search_call", "in_progress"), "arguments": parse_object(call.arguments) or {}}
 
-    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
-        return []
-
+    @override
     async def call(self, call: Call) -> ToolResult:
         query = (parse_object(call.arguments) or {}).get("query")
         if not isinstance(query, str):
@@ -128,16 +121,14 @@ class ToolSearch:
         self._load(names)
         return ToolResult(output=", ".join(names), fields={"names": names})
 
-    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
+    @override
+    def close_items(self, body: Body, call: Call, result: ToolResult) -> list[Body]:
         names: list[str] = result.fields.get("names", [])
         # Loaded again: after a resume the result may come from the worker that ran the call before.
         self._load(names)
         found = {**_item("tso", "tool_search_output", "completed"), "tools": self._shown(names)}
         status = "incomplete" if result.error else "completed"
-        return ClosedItem(item={**body, "status": status}, more=(found,))
-
-    async def close(self) -> None:
-        """Do nothing: a search holds no resources."""
+        return [{**body, "status": status}, found]
 
     def _load(self, names: Iterable[str]) -> None:
         tools = [self._deferred[name].tool for name in names if name in self._deferred]

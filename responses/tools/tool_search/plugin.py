@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
-from responses.engine.calls.toolbox import Toolbox
+from responses.engine.calls.toolbox import HostedTool
 from responses.tools.plugin import ToolPlugin, ToolRequest
 from responses.tools.tool_search.execution import NAME, DeferredTools, searches
 
@@ -15,6 +15,6 @@ class ToolSearchPlugin(ToolPlugin):
     types = (NAME,)
 
     @override
-    def toolboxes(self, request: ToolRequest, resolved: None, earlier: Sequence[Toolbox]) -> list[Toolbox]:
-        deferred_tools = [toolbox for toolbox in earlier if isinstance(toolbox, DeferredTools)]
+    def tools(self, request: ToolRequest, resolved: None, earlier: Sequence[HostedTool]) -> list[HostedTool]:
+        deferred_tools = [tool for tool in earlier if isinstance(tool, DeferredTools)]
         return [*searches(request.tools, request.choice, request.items, deferred_tools)]

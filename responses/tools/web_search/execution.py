@@ -1,24 +1,24 @@
-"""Toolbox of `web_search`: the model searches, opens pages and finds text in them.
+"""The `web_search` tool: the model searches, opens pages and finds text in them.
 
 The item of each action holds its results with the text of the pages; clients see the text with `include`. The model
 cites with markers (see `responses.engine.citation_markers`).
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from typing_extensions import override
+
 from kernel.errors import ApiError
 from kernel.ids import new_id
-from responses.engine.calls.item_events import after_result, before_result
-from responses.engine.calls.outcomes import CallDecision, ClosedItem, Execute, ToolLimits, ToolResult, parse_object
+from responses.engine.calls.outcomes import ToolResult, parse_object
+from responses.engine.calls.toolbox import HostedTool, hosted_function
 from responses.engine.citation_markers import HOW_TO_CITE
-from responses.engine.events.types import Body, Event
-from responses.engine.state import RunContext, RunState
-from responses.engine.steps import Emitted, ToolsPrepared
-from responses.engine.turn import Call, CallForm, FunctionTool
+from responses.engine.events.types import Body
+from responses.engine.turn import Call, FunctionTool
 from responses.schema.web_search import WEB_SEARCH_FUNCTIONS
 from responses.tools.web_search.engines import Engine, EngineResult, Query
 from responses.tools.web_search.pages import PageReader, UnreadablePage, WebPage, find_matches
@@ -52,31 +52,27 @@ class _InvalidStep(Exception):
     """The call cannot be made as requested. The message is for the model."""
 
 
-class WebSearchToolbox:
+class WebSearchTool(HostedTool):
     """Web search of one run. `shown` is the tool as the response shows it."""
 
-    concurrency = 4
+    names = WEB_SEARCH_FUNCTIONS
 
     def __init__(self, shown: Mapping[str, Any], *, engine: Engine, reader: PageReader) -> None:
-        self._kind: str = shown["type"]
+        self.kind = shown["type"]
         self._size = _CONTEXT_SIZES[shown["search_context_size"]]
         self._location: Mapping[str, Any] = shown["user_location"] or {}
         self._domains = tuple(_lower((shown.get("filters") or {}).get("allowed_domains") or ()))
         self._engine = engine
         self._reader = reader
 
-    async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
-        nothing: tuple[ToolsPrepared, ...] = ()
-        for step in nothing:
-            yield step
-
+    @override
     def functions(self) -> tuple[FunctionTool, ...]:
         only = f" Only pages of these domains are available: {', '.join(self._domains)}." if self._domains else ""
         queries = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": _MAX_QUERIES}
         return (
-            _function(_SEARCH, f"Searches the web.{self._user_location()}{only} {HOW_TO_CITE}", queries=queries),
-            _function(_OPEN, f"Opens a web page and returns its text.{only}", url=_TEXT),
-            _function(
+            hosted_function(_SEARCH, f"Searches the web.{self._user_location()}{only} {HOW_TO_CITE}", queries=queries),
+            hosted_function(_OPEN, f"Opens a web page and returns its text.{only}", url=_TEXT),
+            hosted_function(
                 _FIND,
                 "Finds a pattern in a web page and returns the text around each match.",
                 url=_TEXT,
@@ -84,24 +80,15 @@ class WebSearchToolbox:
             ),
         )
 
-    def kind(self, name: str) -> str | None:
-        return self._kind if name in WEB_SEARCH_FUNCTIONS else None
-
+    @override
     def may_repeat(self, name: str) -> bool:
         return True
 
-    def limits(self, name: str) -> ToolLimits:
-        return ToolLimits()
-
-    def decide(self, call: Call) -> CallDecision:
-        return Execute()
-
+    @override
     def open_item(self, call: Call) -> Body:
         return {"id": new_id("ws"), "type": "web_search_call", "status": "in_progress", "action": _action(call)}
 
-    def opening_events(self, body: Body, call: Call, output_index: int) -> list[Event]:
-        return before_result(body, output_index=output_index)
-
+    @override
     async def call(self, call: Call) -> ToolResult:
         arguments = parse_object(call.arguments) or {}
         steps = {_SEARCH: self._search, _OPEN: self._open, _FIND: self._find}
@@ -115,15 +102,13 @@ class WebSearchToolbox:
         cost = "web_search" if call.name == _SEARCH else None
         return ToolResult(output="\n".join(one["url"] for one in results), fields={"results": results}, cost=cost)
 
-    def close_item(self, body: Body, call: Call, result: ToolResult, output_index: int) -> ClosedItem:
+    @override
+    def close_items(self, body: Body, call: Call, result: ToolResult) -> list[Body]:
         results = result.fields.get("results", [_result("", "", result.output)])
         item = {**body, "status": "failed" if result.error else "completed", "results": results}
         if call.name == _SEARCH and not result.error:
             item["action"] = {**body["action"], "sources": [{"type": "url", "url": one["url"]} for one in results]}
-        return ClosedItem(item=item, events=after_result(item, output_index=output_index))
-
-    async def close(self) -> None:
-        """Do nothing: all requests are over by now."""
+        return [item]
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
@@ -190,16 +175,6 @@ class WebSearchToolbox:
         names = ("city", "region", "country", "timezone")
         place = ", ".join(self._location[name] for name in names if self._location.get(name))
         return f" The user's approximate location: {place}." if place else ""
-
-
-def _function(name: str, description: str, **properties: Any) -> FunctionTool:
-    parameters = {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-    return FunctionTool(name=name, description=description, parameters=parameters, form=CallForm.HOSTED)
 
 
 def _action(call: Call) -> Body:

@@ -6,12 +6,12 @@ from typing_extensions import override
 
 from kernel import egress
 from kernel.errors import UnsupportedValue
-from responses.engine.calls.toolbox import Toolbox
+from responses.engine.calls.toolbox import HostedTool
 from responses.schema.web_search import WEB_SEARCH_TYPES
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
 from responses.tools.web_search.engines import ENGINES
+from responses.tools.web_search.execution import WebSearchTool
 from responses.tools.web_search.pages import PageReader
-from responses.tools.web_search.execution import WebSearchToolbox
 from tenants import directory
 from tenants.directory import SearchEngineSettings
 from tenants.models import ToolKind
@@ -40,15 +40,15 @@ class WebSearchPlugin(ToolPlugin):
         return directory.search_engine(request.account.team_id)
 
     @override
-    def toolboxes(
-        self, request: ToolRequest, resolved: SearchEngineSettings | None, earlier: Sequence[Toolbox]
-    ) -> list[Toolbox]:
+    def tools(
+        self, request: ToolRequest, resolved: SearchEngineSettings | None, earlier: Sequence[HostedTool]
+    ) -> list[HostedTool]:
         # An operator may have removed the search engine before a run is resumed.
         if resolved is None:
             return []
         make, public = ENGINES[resolved.kind]
         engine = make(base_url=resolved.base_url or public, key=resolved.api_key, egress=egress.default())
         return [
-            WebSearchToolbox(tool, engine=engine, reader=PageReader(egress.default()))
+            WebSearchTool(tool, engine=engine, reader=PageReader(egress.default()))
             for tool in request.offered(WEB_SEARCH_TYPES)
         ]
