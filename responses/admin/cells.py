@@ -32,6 +32,11 @@ def url(response_id: str) -> str:
     return reverse("admin:responses_response_change", args=[response_id])
 
 
+def conversation_url(conversation_id: str) -> str:
+    """Return the URL of the page of a conversation."""
+    return reverse("admin:conversations_conversation_change", args=[conversation_id])
+
+
 def elapsed(start: datetime | None, end: datetime | None) -> str:
     """Return the time between two moments; a dash if one of them is missing."""
     # Clocks of different hosts may disagree slightly: never negative.

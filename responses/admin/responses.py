@@ -18,13 +18,11 @@ from unfold.sections import TemplateSection
 
 from conversations.models import Placement, Section
 from responses.admin import cells
-from responses.admin.conversations.chain import chain_view
+from responses.admin.response.chain import chain_view
+from responses.admin.response.documents import document_view, snippet
 from responses.admin.response.events import event_log_json
-from responses.admin.response.header import header_context
-from responses.admin.response.json_tabs import document
-from responses.admin.response.snippets import snippet
-from responses.admin.response.span_details import span_details
-from responses.admin.response.tabs import selected_tab, tabs_for
+from responses.admin.response.tabs import header, tabs_for
+from responses.admin.response.timeline import span_details
 from responses.admin.response_list import actions, changelist
 from responses.admin.response_list.histogram import histogram
 from responses.admin.row_pages import RowPages
@@ -122,7 +120,7 @@ class ResponseAdmin(RowPages):
         ("span", "spans/<str:key>/", span_details),
         ("log", "log/", event_log_json),
         ("chain", "chain/", chain_view),
-        ("document", "documents/<str:name>/", document),
+        ("document", "documents/<str:name>/", document_view),
         ("snippet", "snippets/<str:name>/", snippet),
         *((each.name, f"{each.name}/", partial(actions.perform_on_one, each)) for each in actions.RESPONSE_ACTIONS),
     )
@@ -198,7 +196,7 @@ class ResponseAdmin(RowPages):
         """Render the page with the tab named by `?tab=`, or only the tab for an htmx request."""
         response = self.get_visible(request, object_id)
         tabs = tabs_for(request, response)
-        tab = selected_tab(request, tabs)
+        tab = next((each for each in tabs if each.name == request.GET.get("tab")), tabs[0])
         if tab.has_content and response.stored and may_read(request, response.team_id):
             audit_read(request, response, team_id=response.team_id)
         panel = {"original": response, "tab": tab, **tab.read(request, response)}
@@ -211,7 +209,7 @@ class ResponseAdmin(RowPages):
             "title": response.pk,
             "is_fullwidth": "1",
             "tabs": tabs,
-            **header_context(request, response),
+            **header(request, response),
             **panel,
             **(extra_context or {}),
         }

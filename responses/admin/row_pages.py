@@ -15,6 +15,13 @@ from typing_extensions import override
 from console.widgets import LogAdmin
 from tenants.console.roles import TeamScoped
 
+
+def start_of(request: HttpRequest) -> int:
+    """Return `?from=`, where a page of something long starts; 0 if it is missing or not a number."""
+    text = request.GET.get("from", "")
+    return int(text) if text.isdecimal() and len(text) <= 9 else 0
+
+
 RowView = Callable[..., HttpResponseBase]
 
 

@@ -70,6 +70,14 @@ def audit_read(request: HttpRequest, row: Model, *, team_id: str) -> None:
         audit_row(request, row, "viewed", action=_READ, team_id=team_id)
 
 
+def read_allowed(request: HttpRequest, row: Any) -> bool:
+    """Return true if the user may read the content of this row of a team, and record that they read it."""
+    if not may_read(request, row.team_id):
+        return False
+    audit_read(request, row, team_id=row.team_id)
+    return True
+
+
 def audit_team_reads(who: Viewer, team_ids: Iterable[str]) -> None:
     """Record that a user reads excerpts of many objects of these teams: one line per team of others."""
     foreign = {team_id for team_id in team_ids if team_id not in who.roles}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from openai.resources.responses import Responses
 
-from responses.admin.response.snippets import EXTRA, KEY, curl, python
+from responses.admin.response.documents import EXTRA, KEY, curl, python
 from responses.schema import CreateResponse
 
 BASE = "https://platform.example/v1"

@@ -1,30 +1,70 @@
-"""Events tab, and the event log as JSON for the replay."""
+"""Events tab, and the event log as JSON for the replay.
 
+A log may have 100,000 events and many megabytes, so it is read in bounded pages.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import reverse
 
 from console.widgets import duration, size
-from responses.admin.response import event_log
-from responses.admin.response.span_details import download
-from responses.models import Response
-from tenants.console.content_access import audit_read, hidden_notice, may_read
+from responses.admin.response.documents import download
+from responses.admin.row_pages import start_of
+from responses.engine.events.fold import read_frames
+from responses.models import EventBatch, Response
+from tenants.console.content_access import hidden_notice, may_read, read_allowed
 
 SPEEDS = (1, 4, 16)
+PAGE = 500
+MAX_INLINE_BYTES = 64 * 1024
+"""Larger events are listed with their size only; each can be downloaded separately."""
+_MAX_PAGE_BYTES = 512 * 1024
+# Characters read for one page: a rare event type must not make one request read the whole log.
+_MAX_SCANNED = 8_000_000
+_MAX_COUNTED = 2_000_000
+_BATCHES_PER_QUERY = 20
+_TYPE = re.compile(r"^event: (\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedEvent:
+    """An event of the log. `size` is that of its SSE frame in bytes; `stored_at` is when its batch was written."""
+
+    number: int
+    type: str
+    size: int
+    stored_at: datetime
+    # Milliseconds since the response was created.
+    offset: int
+    data: str
 
 
 def events(request: HttpRequest, response: Response) -> dict[str, Any]:
     """Return a page of the log, filtered by `?type=`. Viewers who may read content also get the replay."""
     can_read = may_read(request, response.team_id)
-    chosen = request.GET.get("type", "")
-    found = event_log.read(response, first=number(request, "from"), event_type=chosen)
+    first, chosen = start_of(request), request.GET.get("type", "")
+    found, following = _read(response, first=first, event_type=chosen)
     return {
-        "events": [_row(event, response) for event in found.events],
-        "first": number(request, "from"),
-        "following": found.following,
-        "logged": event_log.count(response),
-        "types": sorted(event_log.types(response).items()),
+        "events": [
+            {
+                "number": event.number,
+                "type": event.type,
+                "size": size(event.size),
+                "at": f"{event.stored_at:%H:%M:%S.%f}"[:-3],
+                "offset": duration(event.offset),
+            }
+            for event in found
+        ],
+        "first": first,
+        "following": following,
+        "logged": _count(response),
+        "types": sorted(_types(response).items()),
         "chosen": chosen,
         "can_read": can_read,
         "hidden": "" if can_read else hidden_notice(request, response.team_id),
@@ -38,44 +78,87 @@ def event_log_json(request: HttpRequest, response: Response) -> HttpResponse:
 
     Viewers who may not read content get numbers, types, sizes and times.
     """
-    can_read = may_read(request, response.team_id)
-    if can_read:
-        audit_read(request, response, team_id=response.team_id)
-    first = number(request, "from")
+    can_read = read_allowed(request, response)
+    first = start_of(request)
     if request.GET.get("whole"):
-        found = event_log.read(response, first=first, limit=1)
-        text = found.events[0].data if found.events and can_read else ""
+        found, _ = _read(response, first=first, limit=1)
+        text = found[0].data if found and can_read else ""
         return download(text, f"{response.pk}-event-{first}.json", "application/json")
-    found = event_log.read(response, first=first)
-    listed = [_event_json(event, response, can_read=can_read) for event in found.events]
-    return JsonResponse(
-        {"events": listed, "next": found.following, "total": event_log.count(response), "readable": can_read}
-    )
+    found, following = _read(response, first=first)
+    listed = []
+    for event in found:
+        body = {"n": event.number, "type": event.type, "size": event.size, "t": event.offset}
+        if can_read:
+            body |= {"large": True} if event.size > MAX_INLINE_BYTES else {"data": event.data}
+        listed.append(body)
+    return JsonResponse({"events": listed, "next": following, "total": _count(response), "readable": can_read})
 
 
-def number(request: HttpRequest, name: str) -> int:
-    """Return a query parameter as a number, 0 if it is missing or not a number."""
-    text = request.GET.get(name, "")
-    return int(text) if text.isdecimal() and len(text) <= 9 else 0
+def _read(
+    response: Response, *, first: int, event_type: str = "", limit: int = PAGE
+) -> tuple[list[LoggedEvent], int | None]:
+    """Return up to `limit` events (of one type) from sequence number `first` on, and where the next page starts.
+
+    A page is shorter where events are large, or where events of the type are rare.
+    """
+    found: list[LoggedEvent] = []
+    page_bytes = scanned = 0
+    for batch in _batches(response, first=first):
+        # Batches have a time, events do not. Clocks of web and worker hosts may differ: never negative.
+        offset = max(0, round((batch.created_at - response.created_at).total_seconds() * 1000))
+        for frame, body in read_frames(batch.frames.encode()):
+            number = body["sequence_number"]
+            if number < first or (event_type and body["type"] != event_type):
+                continue
+            if len(found) >= limit or (found and page_bytes + len(frame) > _MAX_PAGE_BYTES):
+                return found, number
+            # The data of a larger event is not sent, so it does not fill the page.
+            page_bytes += min(len(frame), MAX_INLINE_BYTES)
+            found.append(
+                LoggedEvent(
+                    number=number,
+                    type=body["type"],
+                    size=len(frame),
+                    stored_at=batch.created_at,
+                    offset=offset,
+                    data=frame.partition(b"\ndata: ")[2].strip().decode(),
+                )
+            )
+        scanned += len(batch.frames)
+        if scanned > _MAX_SCANNED:
+            return found, batch.last_sequence + 1
+    return found, None
 
 
-def _event_json(event: event_log.LoggedEvent, response: Response, *, can_read: bool) -> dict[str, Any]:
-    bare = {"n": event.number, "type": event.type, "size": event.size, "t": _milliseconds(event, response)}
-    if not can_read:
-        return bare
-    return {**bare, "large": True} if event.size > event_log.MAX_INLINE_BYTES else {**bare, "data": event.data}
+def _count(response: Response) -> int:
+    """Return the number of events; zero after retention has dropped the log."""
+    rows = EventBatch.objects.filter(response_id=response.pk, team_id=response.team_id)
+    # Sequence numbers have no gaps: the last one gives the count without reading frames.
+    last = rows.order_by("-first_sequence").values_list("last_sequence", flat=True).first()
+    return 0 if last is None else last + 1
 
 
-def _row(event: event_log.LoggedEvent, response: Response) -> dict[str, Any]:
-    return {
-        "number": event.number,
-        "type": event.type,
-        "size": size(event.size),
-        "at": f"{event.stored_at:%H:%M:%S.%f}"[:-3],
-        "offset": duration(_milliseconds(event, response)),
-    }
+def _types(response: Response) -> Counter[str]:
+    """Count the events by type, in the first two million characters of the log."""
+    found: Counter[str] = Counter()
+    read_so_far = 0
+    for batch in _batches(response, first=0):
+        found.update(_TYPE.findall(batch.frames))
+        read_so_far += len(batch.frames)
+        if read_so_far > _MAX_COUNTED:
+            break
+    return found
 
 
-def _milliseconds(event: event_log.LoggedEvent, response: Response) -> int:
-    # Batches have a time, events do not. Clocks of web and worker hosts may differ: never negative.
-    return max(0, round((event.stored_at - response.created_at).total_seconds() * 1000))
+def _batches(response: Response, *, first: int) -> Iterator[EventBatch]:
+    # A few batches for each query: a batch may be large, and most pages need only one or two.
+    rows = EventBatch.objects.filter(response_id=response.pk, team_id=response.team_id)
+    # The batch that contains `first` may begin before it.
+    begins = rows.filter(first_sequence__lte=first).order_by("-first_sequence")
+    start = begins.values_list("first_sequence", flat=True).first() or 0
+    while True:
+        batches = list(rows.filter(first_sequence__gte=start).order_by("first_sequence")[:_BATCHES_PER_QUERY])
+        yield from batches
+        if len(batches) < _BATCHES_PER_QUERY:
+            return
+        start = batches[-1].last_sequence + 1

@@ -1,23 +1,242 @@
-"""Tabs of the response page, in display order, with the roles that may open them."""
+"""Page of a response: its header, and its tabs in display order, each with the roles that may open it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from django.db.models import Count, Sum
 from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.http import urlencode
 
-from responses.admin.response.attempts import attempts
+from console.widgets import badge, copyable, duration, tone, when
+from responses.admin import cells
+from responses.admin.response.documents import DOCUMENTS, document_tab
 from responses.admin.response.events import events
-from responses.admin.response.json_tabs import read_request, read_response
-from responses.admin.response.related_records import audit, webhooks
-from responses.admin.response.timeline import timeline
-from responses.admin.response.transcript_tab import read_transcript
-from responses.admin.response.usage import usage
-from responses.models import Response
+from responses.admin.response.timeline import claims_of, timeline
+from responses.admin.response_list.actions import RESPONSE_ACTIONS
+from responses.admin.row_pages import start_of
+from responses.admin.transcript.entries import SHOWN_ITEMS, transcript
+from responses.models import RUNNING, Response, ToolCall, Turn
+from responses.webhooks.models import DeliveryState, WebhookDelivery
 from tenants.admin.audit_log import AuditAdmin
+from tenants.admin.usage_records import OUTCOME_TONES
+from tenants.console.content_access import may_read
 from tenants.console.roles import EVERY_ROLE, Roles, may
+from tenants.console.site import may_open
+from tenants.models import AuditEvent, Upstream, UsageRecord
+from tenants.prices import Prices, amount
 
-Reader = Callable[[HttpRequest, Response], Mapping[str, Any]]
+# A run may have more turns, usage records, deliveries and audit events than a page can list.
+MAX_TURNS, MAX_USAGE_RECORDS, MAX_RECORDS = 200, 500, 200
+_SHOWN_FOLLOWERS = 5
+_TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
+_DELIVERY_TONES = {
+    DeliveryState.PENDING.value: "info",
+    DeliveryState.DELIVERED.value: "success",
+    DeliveryState.FAILED.value: "danger",
+}
+
+
+def header(request: HttpRequest, response: Response) -> dict[str, Any]:
+    """Return the context of the header: status, ids with links, key figures and actions.
+
+    Actions are those that the user's roles and the response's state allow.
+    """
+    can_copy = response.stored and may_read(request, response.team_id)
+    conversation, previous = response.conversation_id, response.previous_response_id
+    ids = {
+        "Previous response": copyable(previous, href=cells.url(previous)) if previous else "",
+        "Conversation": copyable(
+            conversation, href=reverse("admin:conversations_conversation_change", args=[conversation])
+        )
+        if conversation
+        else "",
+        "Request ID": copyable(response.request_id) if response.request_id else "",
+        "Client request ID": copyable(response.client_request_id) if response.client_request_id else "",
+    }
+    # Output tokens per second, counted from the first token: the time before it is spent on the queue and the prompt,
+    # not on generating output.
+    generating_ms = (response.duration_ms or 0) - (response.first_token_ms or 0)
+    has_speed = response.first_token_ms is not None and response.output_tokens and generating_ms > 0
+    return {
+        "actions": [
+            {"action": action, "url": reverse(f"admin:responses_response_{action.name}", args=[response.pk])}
+            for action in RESPONSE_ACTIONS
+            if action.may(request, response)
+        ],
+        "playground_url": (
+            f"{reverse('console:playground')}?{urlencode({'from': response.pk})}"
+            if can_copy and may_open(request, "playground")
+            else None
+        ),
+        "snippets": [
+            {"title": title, "url": reverse("admin:responses_response_snippet", args=[response.pk, name])}
+            for name, title in (("curl", "curl"), ("python", "Python"))
+            if can_copy
+        ],
+        "status_badge": cells.status(response),
+        "id_link": copyable(response.pk),
+        "ids": [(name, link) for name, link in ids.items() if link],
+        "first_token": duration(response.first_token_ms),
+        "total": duration(response.duration_ms),
+        "speed": f"{response.output_tokens * 1000 / generating_ms:,.0f}" if has_speed else "–",
+        "cost": amount(response.cost) if response.cost is not None else "",
+        **{name: f"{getattr(response, name):,}" for name in _TOKENS},
+    }
+
+
+def _transcript(request: HttpRequest, response: Response) -> dict[str, Any]:
+    """Return the items, and the details in the side panel.
+
+    Items and metadata are content: viewers without read access get neither.
+    """
+    # The list of usage records is bounded by time: without a start it would show recent ones only.
+    ledger = {"object_id": response.pk, "occurred_at_from_0": f"{response.created_at:%Y-%m-%d}"}
+    followers = Response.objects.filter(previous_response_id=response.pk, team_id=response.team_id).only("id")
+    details = {
+        "key_link": cells.key(response),
+        "created": when(response.created_at),
+        "ended": when(response.ended_at),
+        "previous_url": cells.url(response.previous_response_id) if response.previous_response_id else "",
+        "ledger_url": f"{reverse('admin:tenants_usagerecord_changelist')}?{urlencode(ledger)}",
+        "prompt": response.parameters.get("prompt"),
+        "moderation": cells.moderation_results(response),
+        "followers": [
+            {"id": row.pk, "url": cells.url(row.pk)} for row in followers.order_by("created_at")[:_SHOWN_FOLLOWERS]
+        ],
+        "metadata": response.metadata if may_read(request, response.team_id) else {},
+    }
+    # The input may contain outputs of calls that the previous response made: its calls come first.
+    owners = [owner for owner in (response.previous_response_id, response.pk) if owner]
+    calls = ToolCall.objects.filter(response_id__in=owners, team_id=response.team_id).order_by("turn", "id")
+    ordered = sorted(calls[: 2 * SHOWN_ITEMS], key=lambda call: call.response_id == response.pk)
+    return {**details, **transcript(request, response, ordered)}
+
+
+def _usage(request: HttpRequest, response: Response) -> dict[str, Any]:
+    """Return the usage records of this response, and their totals."""
+    rows = UsageRecord.objects.filter(object_id=response.pk, team_id=response.team_id)
+    lines = []
+    for row in rows.order_by("occurred_at", "id")[:MAX_USAGE_RECORDS]:
+        # The prices at the time of the call: prices of the model may have changed since.
+        prices = Prices.restored(row.prices)
+        named = {
+            "in": prices.input_price,
+            "cached": prices.cached_input_price,
+            "written": prices.cache_write_price,
+            "out": prices.output_price,
+        }
+        hint = "The upstream reported no usage; counted by the platform."
+        lines.append(
+            {
+                "row": row,
+                "number": row.turn + 1,
+                "outcome": tone(OUTCOME_TONES, row.outcome),
+                "when": when(row.occurred_at),
+                **{name: f"{getattr(row, name):,}" for name in _TOKENS},
+                "estimated": badge("estimated", "warning", hint) if row.estimated else "",
+                "took": duration(row.duration_ms),
+                "cost": amount(row.cost),
+                "prices": [f"{name} {amount(price)}" for name, price in named.items() if price is not None],
+            }
+        )
+    # Totals cover all records, also those beyond the page.
+    sums = {name: Sum(name) for name in (*_TOKENS, "cost")}
+    total = rows.aggregate(lines=Count("id"), priced=Count("cost"), **sums)
+    return {
+        "lines": lines,
+        "sums": {name: f"{total[name] or 0:,}" for name in _TOKENS},
+        "cost": amount(total["cost"]) if total["priced"] else "",
+        "unpriced": total["lines"] - total["priced"],
+        "left": max(0, total["lines"] - MAX_USAGE_RECORDS),
+        "count": total["lines"],
+    }
+
+
+def _attempts(request: HttpRequest, response: Response) -> dict[str, Any]:
+    """Return the workers that claimed the run, and a page of model calls with their outcomes.
+
+    The defect of a discarded answer may quote the answer, so it is content.
+    """
+    first = start_of(request)
+    rows = Turn.objects.filter(response_id=response.pk, team_id=response.team_id).order_by("number")
+    turns = list(rows[first : first + MAX_TURNS + 1])
+    can_read = may_read(request, response.team_id)
+    claims = claims_of(response)
+    # The end of a claim is not recorded: it lasts until the next one.
+    ends = [at for at, _ in claims[1:]] + [response.ended_at]
+    lost = badge("lost", "warning", "Lease expired or released; another worker resumed the run.")
+    return {
+        "claims": [
+            {
+                "number": number,
+                "by": by,
+                "began": when(at),
+                "took": cells.elapsed(at, end),
+                "outcome": lost if number < len(claims) else cells.status(response),
+            }
+            for number, ((at, by), end) in enumerate(zip(claims, ends, strict=False), 1)
+        ],
+        "turns": [
+            {
+                "turn": turn,
+                "number": turn.number + 1,
+                "outcome": tone(OUTCOME_TONES, turn.state),
+                "began": when(turn.started_at),
+                "took": cells.elapsed(turn.started_at, turn.ended_at),
+                "first_token": cells.elapsed(turn.started_at, turn.first_token_at),
+                "input": f"{turn.input_tokens:,}",
+                "output": f"{turn.output_tokens:,}",
+                "upstream_request": copyable(turn.upstream_request_id) if turn.upstream_request_id else "–",
+                "defect": (turn.discarded or {}).get("defect") or ("context length exceeded" if turn.discarded else ""),
+                "is_discarded": turn.discarded is not None,
+                "can_read": can_read,
+            }
+            for turn in turns[:MAX_TURNS]
+        ],
+        "following": first + MAX_TURNS if len(turns) > MAX_TURNS else None,
+        "upstream": Upstream.objects.filter(pk=response.upstream_id).only("name").first(),
+        "can_read": can_read,
+        "lease": when(response.lease_until) if response.status in RUNNING and response.lease_until else "",
+    }
+
+
+def _webhooks(request: HttpRequest, response: Response) -> dict[str, Any]:
+    """Return the webhook deliveries of the response, newest first."""
+    rows = WebhookDelivery.objects.filter(object_id=response.pk, team_id=response.team_id).prefetch_related("endpoint")
+    deliveries = [
+        {
+            "row": row,
+            "when": when(row.created_at),
+            "url": reverse("admin:responses_webhookdelivery_change", args=[row.pk]),
+            "endpoint_url": reverse("admin:responses_webhookendpoint_change", args=[row.endpoint_id]),
+            "event": copyable(row.event_id),
+            "state": tone(_DELIVERY_TONES, row.state),
+            "answer": f"{row.last_status or 'no response'} after {duration(row.last_ms)}" if row.attempts else "–",
+            "next": when(row.next_attempt_at),
+        }
+        for row in rows.order_by("-created_at", "-id")[:MAX_RECORDS]
+    ]
+    return {"deliveries": deliveries}
+
+
+def _audit(request: HttpRequest, response: Response) -> dict[str, Any]:
+    """Return the audit events of the response, newest first."""
+    rows = AuditEvent.objects.filter(target=response.pk, team_id=response.team_id)
+    lines = [
+        {
+            "row": row,
+            "when": when(row.occurred_at),
+            "url": reverse("admin:tenants_auditevent_change", args=[row.pk]),
+            "action": badge(row.action, "danger" if row.action.endswith("deleted") else "info"),
+            "request": copyable(row.request_id) if row.request_id else "–",
+            "reason": str(row.after.get("reason") or "") if isinstance(row.after, dict) else "",
+        }
+        for row in rows.order_by("-occurred_at", "-id")[:MAX_RECORDS]
+    ]
+    return {"lines": lines, "limit": MAX_RECORDS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +248,7 @@ class ResponseTab:
 
     name: str
     title: str
-    read: Reader
+    read: Callable[[HttpRequest, Response], Mapping[str, Any]]
     has_content: bool = False
     viewers: Roles = EVERY_ROLE
 
@@ -41,24 +260,20 @@ class ResponseTab:
 
 # The first tab is shown if the URL names none.
 TABS = (
-    ResponseTab(name="transcript", title="Transcript", read=read_transcript),
+    ResponseTab(name="transcript", title="Transcript", read=_transcript),
     ResponseTab(name="timeline", title="Timeline", read=timeline),
     ResponseTab(name="events", title="Events", read=events, has_content=True),
-    ResponseTab(name="request", title="Request", read=read_request, has_content=True),
-    ResponseTab(name="response", title="Response", read=read_response, has_content=True),
-    ResponseTab(name="usage", title="Usage & cost", read=usage),
-    ResponseTab(name="attempts", title="Attempts", read=attempts, has_content=True),
-    ResponseTab(name="webhooks", title="Webhooks", read=webhooks),
-    ResponseTab(name="audit", title="Audit", read=audit, viewers=AuditAdmin.viewers),
+    *(
+        ResponseTab(name=name, title=document.title, read=partial(document_tab, document), has_content=True)
+        for name, document in DOCUMENTS.items()
+    ),
+    ResponseTab(name="usage", title="Usage & cost", read=_usage),
+    ResponseTab(name="attempts", title="Attempts", read=_attempts, has_content=True),
+    ResponseTab(name="webhooks", title="Webhooks", read=_webhooks),
+    ResponseTab(name="audit", title="Audit", read=_audit, viewers=AuditAdmin.viewers),
 )
 
 
 def tabs_for(request: HttpRequest, response: Response) -> list[ResponseTab]:
     """Return the tabs that the user may open."""
     return [tab for tab in TABS if may(request, tab.viewers, response)]
-
-
-def selected_tab(request: HttpRequest, tabs: list[ResponseTab]) -> ResponseTab:
-    """Return the tab that `?tab=` names, or the first one."""
-    name = request.GET.get("tab")
-    return next((tab for tab in tabs if tab.name == name), tabs[0])

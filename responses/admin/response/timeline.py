@@ -1,23 +1,27 @@
 """Timeline tab: a waterfall of the run, from its turns, tool calls, approvals and claims.
 
-Timing is not content, so every viewer of the response sees it. The details of a bar are loaded when it is opened
-(`span_details`).
+Timing is not content, so every viewer of the response sees it. The details of a bar are loaded when it is opened.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.urls import reverse
 
-from console.widgets import duration
+from console.widgets import duration, pretty
 from conversations.models import Placement, Section
 from kernel.clock import now
 from responses.admin import cells
-from responses.admin.response.waterfall import WORK, Gap, SpanKind, TraceSpan, Waterfall, WaterfallBar, waterfall
+from responses.admin.response.documents import download
+from responses.admin.response.waterfall import WORK, SpanKind, TraceSpan, Waterfall, WaterfallBar, waterfall
+from responses.admin.row_pages import start_of
 from responses.models import RUNNING, Approval, Response, Status, ToolCall, Turn
+from tenants.console.content_access import audit_read, hidden_notice, may_read
 
 # Bounds for one page view: the layout needs all spans at the same time, and a run may have tens of thousands.
 MAX_TURNS = 2000
@@ -53,62 +57,119 @@ _ERROR_STATES = frozenset({"failed", "refused"})
 _WARNING_STATES = frozenset(
     {"discarded", "abandoned", "compacted", "length", "content_filter", "interrupted", "denied"}
 )
+_PAYLOADS = ("arguments", "output")
 
 
 def timeline(request: HttpRequest, response: Response) -> dict[str, Any]:
     """Return the waterfall of a run, up to now while it continues. `?from=` is the first row of a long one."""
     present = now()
     chart = waterfall(_spans(response), began=response.created_at, ended=response.ended_at, present=present)
-    first = _number(request.GET.get("from"))
-    shown = chart.bars[first : first + PAGE]
+    first = start_of(request)
+    # The total duration of each kind of work, and how much of it is on the critical path.
+    totals = []
+    for kind, label in _TOTALS.items():
+        if bars := [bar for bar in chart.bars if bar.span.kind is kind]:
+            critical = sum(bar.length for bar in bars if bar.is_critical)
+            total = {"total": duration(round(sum(bar.length for bar in bars))), "critical": duration(round(critical))}
+            totals.append({"kind": kind.value, "label": label, **total})
     return {
-        "rows": [_row(bar, chart, response) for bar in shown],
+        "rows": [_row(bar, chart, response) for bar in chart.bars[first : first + PAGE]],
         "first": first,
         "following": first + PAGE if len(chart.bars) > first + PAGE else None,
         "bars": len(chart.bars),
         "ticks": [{"at": _share(tick, chart), "label": _tick(tick)} for tick in chart.ticks],
         "overview": _overview(chart),
         "gaps": [
-            {"start": _share(gap.start, chart), "width": _share(gap.length, chart)} for gap in _visible_gaps(chart)
+            {"start": _share(gap.start, chart), "width": _share(gap.length, chart)}
+            for gap in chart.gaps
+            if gap.length > chart.scale / _MIN_VISIBLE_SHARE
         ],
         "overhead": duration(round(chart.overhead)),
         "run": duration(round(chart.run)),
-        "totals": _totals(chart),
+        "totals": totals,
         "present": present,
         "was_cut": response.turns > MAX_TURNS or response.tool_calls > MAX_CALLS,
     }
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text and text.isdecimal() and len(text) < 8 else 0
 
 
 # -- from database rows to spans ---------------------------------------------------------------------------------------
 
 
 def _spans(response: Response) -> list[TraceSpan]:
-    turns = _turns(response)
-    calls = _calls(response)
-    approvals = Approval.objects.filter(response_id=response.pk, team_id=response.team_id).order_by("asked_at")
-    spans = [
-        *_queue_and_attempts(response),
-        *map(_turn, turns),
-        *_hosted_calls(calls),
-        *_approvals(list(approvals[:MAX_TURNS]), calls),
-        *_client_calls(response, calls),
-    ]
-    return [*spans, *_lost_work(response, spans), *_current_model_call(response, spans)]
-
-
-def _turns(response: Response) -> Sequence[Turn]:
-    rows = Turn.objects.filter(response_id=response.pk, team_id=response.team_id)
-    return list(rows.defer("discarded").order_by("number")[:MAX_TURNS])
-
-
-def _calls(response: Response) -> Sequence[ToolCall]:
+    own: dict[str, Any] = {"response_id": response.pk, "team_id": response.team_id}
+    turns = list(Turn.objects.filter(**own).defer("discarded").order_by("number")[:MAX_TURNS])
     # Arguments and output may be megabytes, and the waterfall needs neither.
-    rows = ToolCall.objects.filter(response_id=response.pk, team_id=response.team_id)
-    return list(rows.defer("arguments", "output", "result").order_by("turn", "id")[:MAX_CALLS])
+    rows = ToolCall.objects.filter(**own).defer("arguments", "output", "result")
+    calls = list(rows.order_by("turn", "id")[:MAX_CALLS])
+    approvals = list(Approval.objects.filter(**own).order_by("asked_at")[:MAX_TURNS])
+    names = {call.call_id: call.name for call in calls}
+    spans = [*_queue_and_attempts(response)]
+    spans += [
+        TraceSpan(
+            key=f"turn-{turn.number}",
+            kind=SpanKind.MODEL,
+            name=f"Turn {turn.number + 1}",
+            began=turn.started_at,
+            ended=turn.ended_at,
+            state=turn.state,
+            note=f"{turn.input_tokens:,} in, {turn.output_tokens:,} out",
+            mark=turn.first_token_at,
+        )
+        for turn in turns
+    ]
+    spans += [
+        TraceSpan(
+            key=f"approval-{approval.pk}",
+            kind=SpanKind.APPROVAL,
+            name=names.get(approval.call_id, "approval"),
+            began=approval.asked_at,
+            ended=approval.answered_at,
+            state=approval.state,
+            level=2,
+            ended_by=approval.answered_in or "",
+        )
+        for approval in approvals
+    ]
+    answers = _answers(response) if any(_is_client_call(call) for call in calls) else {}
+    for call in calls:
+        common: dict[str, Any] = {"key": f"call-{call.pk}", "name": call.name, "began": call.started_at, "level": 2}
+        if _is_client_call(call):
+            moment, follower = answers.get(call.call_id, (None, ""))
+            ended = call.ended_at or moment
+            state, note = "answered" if ended else "waiting", "run by the client"
+            spans.append(
+                TraceSpan(kind=SpanKind.CLIENT, ended=ended, state=state, note=note, ended_by=follower, **common)
+            )
+        elif call.status not in {"asked", "approved", "denied"}:
+            # A call that waits for approval takes no server time: it has an approval span.
+            note = f"{call.kind}, attempt {call.attempt}" if call.attempt > 1 else call.kind
+            spans.append(TraceSpan(kind=SpanKind.TOOL, ended=call.ended_at, state=call.status, note=note, **common))
+    work = [span for span in spans if span.kind in WORK]
+    # From the last stored row of an attempt to the next claim: work that was lost, and the wait for the sweeper and
+    # for a worker. No row separates the two.
+    for number, ((at, _), (until, _)) in enumerate(pairwise(claims_of(response)), 1):
+        ends = [span.ended for span in work if span.ended is not None and span.ended <= until]
+        spans.append(
+            TraceSpan(
+                key=f"lost-{number}",
+                kind=SpanKind.LOST,
+                name="Lost work",
+                began=max([at, *ends]),
+                ended=until,
+                note="not stored when the worker was lost",
+            )
+        )
+    # A turn gets its row when it ends. While a run is active and no tool runs, the model is being called.
+    if response.status in RUNNING and all(span.ended for span in work):
+        since = max((span.ended for span in work if span.ended), default=response.created_at)
+        name = f"Turn {response.turns + 1}"
+        spans.append(TraceSpan(key="now", kind=SpanKind.MODEL, name=name, began=since, ended=None, state="in_progress"))
+    return spans
+
+
+def _is_client_call(call: ToolCall) -> bool:
+    # A function call that was refused never reached the client: it is shown as a tool call of the server.
+    return call.kind == "function" and call.status != "refused"
 
 
 def claims_of(response: Response) -> list[tuple[datetime, str]]:
@@ -116,7 +177,7 @@ def claims_of(response: Response) -> list[tuple[datetime, str]]:
     return [(datetime.fromisoformat(claim["at"]).astimezone(UTC), claim["by"]) for claim in response.claims]
 
 
-def _queue_and_attempts(response: Response) -> Iterable[TraceSpan]:
+def _queue_and_attempts(response: Response) -> Iterator[TraceSpan]:
     if not response.background:
         return
     # Responses from before claims were recorded have turns but no claims: their time in the queue is unknown.
@@ -131,77 +192,6 @@ def _queue_and_attempts(response: Response) -> Iterable[TraceSpan]:
             key=f"attempt-{number}", kind=SpanKind.RUN, name=f"Attempt {number}", began=at, ended=until, note=by,
             state=state, level=0,
         )  # fmt: skip
-
-
-def _turn(turn: Turn) -> TraceSpan:
-    tokens = f"{turn.input_tokens:,} in, {turn.output_tokens:,} out"
-    return TraceSpan(
-        key=f"turn-{turn.number}",
-        kind=SpanKind.MODEL,
-        name=f"Turn {turn.number + 1}",
-        began=turn.started_at,
-        ended=turn.ended_at,
-        state=turn.state,
-        note=tokens,
-        mark=turn.first_token_at,
-    )
-
-
-def _is_client_call(call: ToolCall) -> bool:
-    # A function call that was refused never reached the client: it is shown as a tool call of the server.
-    return call.kind == "function" and call.status != "refused"
-
-
-def _hosted_calls(calls: Iterable[ToolCall]) -> Iterable[TraceSpan]:
-    for call in calls:
-        if _is_client_call(call) or call.status in {"asked", "approved", "denied"}:
-            # No server time: the client runs it, or it waits for approval and has an approval span.
-            continue
-        retry = f"attempt {call.attempt}" if call.attempt > 1 else ""
-        yield TraceSpan(
-            key=f"call-{call.pk}",
-            kind=SpanKind.TOOL,
-            name=call.name,
-            began=call.started_at,
-            ended=call.ended_at,
-            state=call.status,
-            note=", ".join(filter(None, (call.kind, retry))),
-            level=2,
-        )
-
-
-def _approvals(approvals: Iterable[Approval], calls: Iterable[ToolCall]) -> Iterable[TraceSpan]:
-    names = {call.call_id: call.name for call in calls}
-    for approval in approvals:
-        yield TraceSpan(
-            key=f"approval-{approval.pk}",
-            kind=SpanKind.APPROVAL,
-            name=names.get(approval.call_id, "approval"),
-            began=approval.asked_at,
-            ended=approval.answered_at,
-            state=approval.state,
-            level=2,
-            ended_by=approval.answered_in or "",
-        )
-
-
-def _client_calls(response: Response, calls: Iterable[ToolCall]) -> Iterable[TraceSpan]:
-    client_calls = [call for call in calls if _is_client_call(call)]
-    answers = _answers(response) if client_calls else {}
-    for call in client_calls:
-        moment, follower = answers.get(call.call_id, (None, ""))
-        ended = call.ended_at or moment
-        yield TraceSpan(
-            key=f"call-{call.pk}",
-            kind=SpanKind.CLIENT,
-            name=call.name,
-            began=call.started_at,
-            ended=ended,
-            state="answered" if ended else "waiting",
-            note="run by the client",
-            level=2,
-            ended_by=follower,
-        )
 
 
 def _answers(response: Response) -> Mapping[str, tuple[datetime, str]]:
@@ -220,40 +210,12 @@ def _answers(response: Response) -> Mapping[str, tuple[datetime, str]]:
     return first
 
 
-def _lost_work(response: Response, spans: Sequence[TraceSpan]) -> Iterable[TraceSpan]:
-    # From the last stored row of an attempt to the next claim: work that was lost, and the wait for the sweeper and
-    # for a worker. No row separates the two.
-    claims = claims_of(response)
-    for number, ((at, _), (until, _)) in enumerate(pairwise(claims), 1):
-        ends = [one.ended for one in spans if one.kind in WORK and one.ended is not None and one.ended <= until]
-        since = max([at, *ends])
-        yield TraceSpan(
-            key=f"lost-{number}",
-            kind=SpanKind.LOST,
-            name="Lost work",
-            began=since,
-            ended=until,
-            note="not stored when the worker was lost",
-        )
-
-
-def _current_model_call(response: Response, spans: Sequence[TraceSpan]) -> Iterable[TraceSpan]:
-    # A turn gets its row when it ends. While a run is active and no tool runs, the model is being called.
-    work = [one for one in spans if one.kind in WORK]
-    if response.status not in RUNNING or any(one.ended is None for one in work):
-        return
-    since = max((one.ended for one in work if one.ended), default=response.created_at)
-    yield TraceSpan(
-        key="now", kind=SpanKind.MODEL, name=f"Turn {response.turns + 1}", began=since, ended=None, state="in_progress"
-    )
-
-
 # -- from bars to the template -----------------------------------------------------------------------------------------
 
 
 def _row(bar: WaterfallBar, chart: Waterfall, response: Response) -> dict[str, Any]:
     span = bar.span
-    details = span.key if span.key.partition("-")[0] in {"turn", "call", "approval"} else None
+    has_details = span.key.partition("-")[0] in _DETAILS
     return {
         "bar": bar,
         "span": span,
@@ -268,7 +230,7 @@ def _row(bar: WaterfallBar, chart: Waterfall, response: Response) -> dict[str, A
         "offset": duration(round(bar.start)),
         "began": _clock(span.began),
         "ended": _clock(span.ended) if span.ended else "still running" if bar.is_open else "end of run",
-        "url": reverse("admin:responses_response_span", args=[response.pk, details]) if details else "",
+        "url": reverse("admin:responses_response_span", args=[response.pk, span.key]) if has_details else "",
         "ended_by_url": cells.url(span.ended_by) if span.ended_by else "",
     }
 
@@ -296,33 +258,105 @@ def _overview(chart: Waterfall) -> dict[str, Any]:
     # One SVG path for each kind keeps the overview small even with thousands of bars. Attempts are left out: they
     # enclose everything else.
     lanes = min(chart.lanes, _MAX_LANES)
-    paths: dict[str, list[str]] = {}
+    paths: dict[str, list[str]] = defaultdict(list)
     for bar in chart.bars:
-        if bar.span.kind is SpanKind.RUN or bar.lane >= lanes:
-            continue
-        x, width = 1000 * bar.start / chart.scale, 1000 * (min(bar.end, chart.scale) - bar.start) / chart.scale
-        kind = bar.span.kind.value
-        paths.setdefault(kind, []).append(f"M{x:.1f} {bar.lane * 10 + 1}h{max(width, 1):.1f}v8H{x:.1f}z")
+        if bar.span.kind is not SpanKind.RUN and bar.lane < lanes:
+            x, width = 1000 * bar.start / chart.scale, 1000 * (min(bar.end, chart.scale) - bar.start) / chart.scale
+            paths[bar.span.kind.value].append(f"M{x:.1f} {bar.lane * 10 + 1}h{max(width, 1):.1f}v8H{x:.1f}z")
     return {"height": lanes * 10, "paths": {kind: "".join(pieces) for kind, pieces in paths.items()}}
 
 
-def _visible_gaps(chart: Waterfall) -> list[Gap]:
-    return [gap for gap in chart.gaps if gap.length > chart.scale / _MIN_VISIBLE_SHARE]
+# -- details of a bar --------------------------------------------------------------------------------------------------
 
 
-def _totals(chart: Waterfall) -> list[dict[str, str]]:
-    """Return the total duration of each kind of work, and how much of it is on the critical path."""
-    totals = []
-    for kind, label in _TOTALS.items():
-        bars = [bar for bar in chart.bars if bar.span.kind is kind]
-        if bars:
-            total, critical = (sum(b.length for b in some) for some in (bars, [b for b in bars if b.is_critical]))
-            totals.append(
-                {
-                    "kind": kind.value,
-                    "label": label,
-                    "total": duration(round(total)),
-                    "critical": duration(round(critical)),
-                }
-            )
-    return totals
+def span_details(request: HttpRequest, response: Response, key: str) -> HttpResponse:
+    """Serve the details of a turn, a tool call or an approval as an HTML fragment.
+
+    `?whole=output` downloads a payload.
+    """
+    kind, _, name = key.partition("-")
+    details = _DETAILS[kind](response, name) if kind in _DETAILS else None
+    if details is None:
+        raise Http404
+    can_read = may_read(request, response.team_id)
+    whole = request.GET.get("whole", "")
+    # A payload may be megabytes; the fragment shows its beginning.
+    is_download = whole in _PAYLOADS and details.get(whole) is not None
+    if can_read and (is_download or details["has_content"]):
+        audit_read(request, response, team_id=response.team_id)
+    if can_read and is_download:
+        return download(details[whole], f"{response.pk}-{key}-{whole}.txt")
+    context = {
+        **details,
+        "key": key,
+        "response": response,
+        "can_read": can_read,
+        "hidden": "" if can_read or not details["has_content"] else hidden_notice(request, response.team_id),
+        "payloads": [
+            {"name": payload, "code": pretty(details[payload])}
+            for payload in _PAYLOADS
+            if can_read and details.get(payload)
+        ],
+    }
+    return TemplateResponse(request, "admin/responses/response/span.html", context)
+
+
+def _turn(response: Response, number: str) -> dict[str, Any] | None:
+    turns = Turn.objects.filter(response_id=response.pk, team_id=response.team_id)
+    turn = turns.filter(number=int(number)).first() if number.isdecimal() else None
+    if turn is None:
+        return None
+    rows = [
+        ("State", turn.state),
+        ("Finish reason", turn.finish_reason or "–"),
+        ("Input", f"{turn.input_tokens:,} tokens"),
+        ("Cached input", f"{turn.cached_tokens:,}"),
+        ("Cache writes", f"{turn.cache_write_tokens:,}"),
+        ("Output", f"{turn.output_tokens:,} tokens"),
+        ("Reasoning", f"{turn.reasoning_tokens:,}"),
+        ("Upstream", f"{response.upstream_model} at {response.upstream_id}"),
+        ("Upstream request ID", turn.upstream_request_id or "–"),
+        *_times(turn.started_at, turn.ended_at),
+    ]
+    if turn.discarded is None:
+        return {"rows": rows, "has_content": False}
+    defect = turn.discarded.get("defect") or ""
+    return {"rows": rows, "has_content": True, "defect": defect, "discarded": pretty(turn.discarded)}
+
+
+def _call(response: Response, key: str) -> dict[str, Any] | None:
+    calls = ToolCall.objects.filter(response_id=response.pk, team_id=response.team_id)
+    call = calls.filter(pk=int(key)).first() if key.isdecimal() else None
+    if call is None:
+        return None
+    rows = [
+        ("Tool", call.name),
+        ("Kind", call.kind),
+        ("Call ID", call.call_id),
+        ("State", call.status),
+        ("Error", call.error or "–"),
+        ("Attempts", str(call.attempt)),
+        *_times(call.started_at, call.ended_at),
+    ]
+    return {"rows": rows, "has_content": True, "arguments": call.arguments, "output": call.output}
+
+
+def _approval(response: Response, key: str) -> dict[str, Any] | None:
+    approval = Approval.objects.filter(response_id=response.pk, team_id=response.team_id, pk=key).first()
+    if approval is None:
+        return None
+    rows = [
+        ("Call ID", approval.call_id),
+        ("Approval request ID", approval.pk),
+        ("State", approval.state),
+        *_times(approval.asked_at, approval.answered_at),
+    ]
+    return {"rows": rows, "has_content": False}
+
+
+_DETAILS = {"turn": _turn, "call": _call, "approval": _approval}
+
+
+def _times(began: datetime, ended: datetime | None) -> list[tuple[str, str]]:
+    started, finished = (f"{at:%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC" if at else "–" for at in (began, ended))
+    return [("Started", started), ("Ended", finished), ("Duration", cells.elapsed(began, ended))]

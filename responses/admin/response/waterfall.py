@@ -4,7 +4,7 @@ Pure functions without database access or HTML. Offsets are milliseconds since t
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -61,42 +61,39 @@ class TraceSpan:
     ended_by: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Start and end on the scale."""
+
+    start: float
+    end: float
+
+    @property
+    def length(self) -> float:
+        return self.end - self.start
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaterfallBar:
+class WaterfallBar(Interval):
     """A span on the scale. Bars of one `lane` do not overlap; `is_clipped` when it ends beyond the scale."""
 
     span: TraceSpan
-    start: float
-    end: float
     mark: float | None
     lane: int
     is_critical: bool
     is_open: bool
     is_clipped: bool
 
-    @property
-    def length(self) -> float:
-        return self.end - self.start
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
-    """A part of the run that no work span covers: overhead."""
-
-    start: float
-    end: float
-
-    @property
-    def length(self) -> float:
-        return self.end - self.start
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waterfall:
-    """All bars of a run. `scale` is the length of the axis, `run` the duration of the run (so far), both in ms."""
+    """All bars of a run. `scale` is the length of the axis, `run` the duration of the run (so far), both in ms.
+
+    `gaps` are the parts of the run that no work span covers: overhead.
+    """
 
     bars: Sequence[WaterfallBar]
-    gaps: Sequence[Gap]
+    gaps: Sequence[Interval]
     ticks: Sequence[float]
     run: float
     scale: float
@@ -108,14 +105,6 @@ class Waterfall:
         return sum(gap.length for gap in self.gaps)
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Start and end on the scale."""
-
-    start: float
-    end: float
-
-
 def waterfall(spans: Iterable[TraceSpan], *, began: datetime, ended: datetime | None, present: datetime) -> Waterfall:
     """Lay out the spans of a run, in the order in which they began. `ended` is None while the run continues."""
 
@@ -124,9 +113,17 @@ def waterfall(spans: Iterable[TraceSpan], *, began: datetime, ended: datetime | 
         return max(0.0, (moment - began).total_seconds() * 1000)
 
     run = offset(ended or present)
-    rows = sorted(spans, key=lambda span: (offset(span.began), _RANK[span.kind]))
-    intervals = [_interval(row, run=run, offset=offset, present=present) for row in rows]
-    scale = _scale(run, [interval.end for row, interval in zip(rows, intervals, strict=True) if row.kind in _WAITS])
+    order = list(SpanKind)
+    rows = sorted(spans, key=lambda span: (offset(span.began), order.index(span.kind)))
+    intervals = []
+    for row in rows:
+        # An open wait lasts until now. Other open spans belong to the run and end with it at the latest: a worker that
+        # died leaves rows without an end.
+        is_wait = row.kind in _WAITS
+        end = offset(row.ended) if row.ended is not None else offset(present) if is_wait else run
+        intervals.append(Interval(offset(row.began), max(offset(row.began), end)))
+    longest = max((each.end for row, each in zip(rows, intervals, strict=True) if row.kind in _WAITS), default=0.0)
+    scale = max(1.0, min(max(run, longest), run * (1 + _MAX_EXTENSION)))
     work = [index for index, row in enumerate(rows) if row.kind in WORK]
     critical = {work[index] for index in critical_path([intervals[index] for index in work], end=run)}
     # An attempt encloses the other spans and would occupy a lane for the whole run.
@@ -155,23 +152,6 @@ def waterfall(spans: Iterable[TraceSpan], *, began: datetime, ended: datetime | 
     )
 
 
-_RANK = {kind: rank for rank, kind in enumerate(SpanKind)}
-
-
-def _interval(row: TraceSpan, *, run: float, offset: Callable[[datetime], float], present: datetime) -> Interval:
-    start = offset(row.began)
-    if row.ended is not None:
-        return Interval(start, max(start, offset(row.ended)))
-    # An open wait lasts until now. Other open spans belong to the run and end with it at the latest: a worker that
-    # died leaves rows without an end.
-    return Interval(start, max(start, offset(present) if row.kind in _WAITS else run))
-
-
-def _scale(run: float, waits: Sequence[float]) -> float:
-    longest = max(waits, default=0.0)
-    return max(1.0, min(max(run, longest), run * (1 + _MAX_EXTENSION)))
-
-
 def critical_path(intervals: Sequence[Interval], *, end: float) -> list[int]:
     """Return the indexes of the intervals that determined when the run ended, latest first.
 
@@ -198,17 +178,17 @@ def critical_path(intervals: Sequence[Interval], *, end: float) -> list[int]:
     return path
 
 
-def gaps(intervals: Sequence[Interval], *, end: float) -> list[Gap]:
+def gaps(intervals: Sequence[Interval], *, end: float) -> list[Interval]:
     """Return the parts of a run that none of these intervals covers."""
     found, reached = [], 0.0
     for interval in sorted(intervals, key=lambda one: one.start):
         if interval.start - reached >= MIN_GAP_MS:
-            found.append(Gap(start=reached, end=min(interval.start, end)))
+            found.append(Interval(reached, min(interval.start, end)))
         reached = max(reached, interval.end)
         if reached >= end:
             break
     if end - reached >= MIN_GAP_MS:
-        found.append(Gap(start=reached, end=end))
+        found.append(Interval(reached, end))
     return found
 
 
