@@ -22,7 +22,7 @@ from responses.engine.converter.fields import read_usage
 from responses.engine.events.types import DONE_FRAME
 from responses.engine.turn import Usage
 from responses.models import ChatCompletion
-from responses.moderation.guardrails import reject_if_guarded
+from responses.moderation import reject_if_guarded
 from responses.providers.chat_completions import EventStreamDecoder, decode
 from responses.providers.clients import UpstreamFailed, post, read_bytes
 from responses.runs.identity import RequestInfo

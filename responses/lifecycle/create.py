@@ -12,6 +12,7 @@ from conversations.models import Placement, Section, opens_context
 from kernel.clock import now
 from kernel.ids import new_id
 from kernel.leases import PROCESS, lease_until
+from responses import moderation
 from responses.engine.events.response_body import response_body
 from responses.engine.events.terminal import opening, queued
 from responses.engine.events.types import Body
@@ -20,8 +21,6 @@ from responses.engine.state import RunState
 from responses.lifecycle import conversation_runs
 from responses.lifecycle.notifier import notify_workers
 from responses.models import Mode, Response, Status
-from responses.moderation import guardrails
-from responses.moderation.guardrails import GuardrailChecks
 from responses.providers.routing import model_for
 from responses.requests import capabilities, pairing, prompts, tool_offer
 from responses.requests.context import RequestContext, UnstoredResponse
@@ -138,7 +137,7 @@ class _NewResponse:
 
     prepared: PreparedRequest
     route: directory.Route
-    checks: GuardrailChecks | None
+    checks: moderation.OutputChecks | None
     tools: RunTools
     identity: RunIdentity
     recorder: Recorder
@@ -172,7 +171,7 @@ async def _check(
     body, context = prepared.body, prepared.context
     await tool_offer.check_grammars(body)
     capabilities.check_length(prepared.run_context)
-    checks = await guardrails.start_checks(
+    checks = await moderation.start_checks(
         principal=principal,
         request=request,
         body=body,

@@ -20,12 +20,12 @@ from kernel import worker_loop
 from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, Failure
 from kernel.notifications import wait_within
+from responses import moderation
 from responses.engine.events.terminal import failed
 from responses.lifecycle import queue, resume
 from responses.lifecycle.queue import ClaimedRun
 from responses.lifecycle.resume import ResumedRun
 from responses.models import Response
-from responses.moderation import guardrails
 from responses.providers.clients import close_clients
 from responses.providers.routing import model_for
 from responses.runs import store
@@ -165,7 +165,7 @@ def _load(claimed: ClaimedRun) -> ResumedRun | None:
         # The key was revoked, or the model or its upstream was deleted while the response was queued.
         _fail(claimed, error)
         return None
-    checks = guardrails.restore_checks(response, principal)
+    checks = moderation.restore_checks(response, principal)
     with scope.team(claimed.team_id):
         return resume.load(
             response_id=response.pk, lease_token=claimed.lease_token, model=model_for(route), checks=checks

@@ -11,7 +11,7 @@ from responses.engine.events.types import Body
 from responses.engine.loop import Run
 from responses.engine.moderation import ModerationResult
 from responses.engine.state import RunState
-from responses.moderation.checks import ModerationCheck
+from responses.moderation import ModerationCheck
 from responses.runs.identity import RequestInfo
 from responses.schema.options import ModerationMode, ModerationParam, ModerationPolicy
 from tenants.principal import Principal

@@ -1,1 +1,0 @@
-"""Moderation and guardrails: checks of the input and the output of responses."""
