@@ -69,21 +69,16 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
     # The messages of the user are returned as they are; the compaction item replaces the rest.
     messages = [item.with_id() for item in compacting.kept() if isinstance(item, InputMessage) and item.role == "user"]
     call = RoutedCall(principal=principal, route=route, endpoint="responses.compact", request_id=request.request_id)
-    outcome = "failed"
-    try:
-        async with aclosing(compacting.steps()) as steps:
-            async for _ in steps:
-                continue
+    async with call.recorded(lambda _: (response_id, state.usage), success="compacted"):
+        try:
+            async with aclosing(compacting.steps()) as steps:
+                async for _ in steps:
+                    continue
+        except asyncio.CancelledError:
+            compacting.interrupt()
+            raise
         if compacting.failure is not None:
             raise compacting.failure.as_api_error()
-        outcome = "compacted"
-    except asyncio.CancelledError:
-        compacting.interrupt()
-        outcome = "interrupted"
-        raise
-    finally:
-        # Also for a failed or interrupted call: its tokens were spent. Shielded, because the request may be cancelled.
-        await asyncio.shield(call.write(object_id=response_id, outcome=outcome, usage=state.usage))
     return {
         "id": response_id,
         "object": "response.compaction",

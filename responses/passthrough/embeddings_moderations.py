@@ -3,7 +3,6 @@
 The answer is the upstream's own. Only a usage record is stored.
 """
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -53,21 +52,14 @@ def _input_tag(value: Any) -> str:
     return f"{TAG}texts"
 
 
-def _embedding_tag(value: Any) -> str:
-    # Parts are not allowed here; as texts they are rejected with a sensible error.
-    tag = _input_tag(value)
-    return f"{TAG}texts" if tag == f"{TAG}parts" else tag
-
-
-def _moderation_tag(value: Any) -> str:
-    # Tokens are not allowed here; as texts they are rejected with a sensible error.
-    tag = _input_tag(value)
-    return tag if tag in {f"{TAG}text", f"{TAG}parts"} else f"{TAG}texts"
-
-
 def _part_tag(part: Any) -> str | None:
     kind = part.get("type") if isinstance(part, dict) else None
     return None if kind is None else f"{TAG}{kind}"
+
+
+def _only(*allowed: str) -> Discriminator:
+    # Other inputs are rejected as texts, with a sensible error.
+    return Discriminator(lambda value: tag if (tag := _input_tag(value)) in allowed else f"{TAG}texts")
 
 
 class CreateEmbedding(Wire):
@@ -79,7 +71,7 @@ class CreateEmbedding(Wire):
         | Annotated[list[Text], Field(min_length=1, max_length=_MAX_INPUTS), Tag(f"{TAG}texts")]
         | Annotated[Tokens, Tag(f"{TAG}tokens")]
         | Annotated[list[Tokens], Field(min_length=1, max_length=_MAX_INPUTS), Tag(f"{TAG}token_lists")],
-        Discriminator(_embedding_tag),
+        _only(f"{TAG}text", f"{TAG}tokens", f"{TAG}token_lists"),
     ]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
@@ -120,7 +112,7 @@ class CreateModeration(Wire):
         Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")]
         | Annotated[_Texts, Field(min_length=1, max_length=_MAX_INPUTS), Tag(f"{TAG}texts")]
         | Annotated[list[ModeratedPart], Field(min_length=1, max_length=_MAX_INPUTS), Tag(f"{TAG}parts")],
-        Discriminator(_moderation_tag),
+        _only(f"{TAG}text", f"{TAG}parts"),
     ]
     model: ModelName = MODERATION_MODEL
 
@@ -184,59 +176,35 @@ async def forward(*, principal: Principal, passed: PassthroughRequest, request: 
     """Send a request to its upstream and return the answer. Raises `ApiError`. Always writes a usage record."""
     principal.require(passed.scope)
     # The route is resolved before the call starts: an unknown model is no upstream call and leaves no usage record.
-    call = _PassthroughCall(principal, await directory.aroute(principal, passed.model), passed, request)
+    route = await directory.aroute(principal, passed.model)
+    call = RoutedCall(principal=principal, route=route, endpoint=passed.endpoint, request_id=request.request_id)
     answer: Chunk = {}
-    outcome = "failed"
-    try:
-        answer = await call.send()
-        outcome = "stop"
-    except UpstreamFailed as failed:
-        raise call.api_error(failed) from failed
-    except asyncio.CancelledError:
-        outcome = "interrupted"
-        raise
-    finally:
-        # Shielded, because the request may be cancelled: the call was made all the same.
-        await asyncio.shield(call.write(outcome=outcome, answer=answer))
+
+    def spent(outcome: str) -> tuple[str, Usage]:
+        object_id = str(answer.get("id") or new_id(passed.endpoint))
+        reported = answer.get("usage")
+        if isinstance(reported, Mapping) and reported:
+            # Some servers report only the total, which equals the input: these calls generate no tokens.
+            return object_id, read_usage({"prompt_tokens": reported.get("total_tokens"), **reported})
+        # A failed call has read no input. An interrupted one has probably been processed.
+        return object_id, Usage(input_tokens=0 if outcome == "failed" else passed.estimate, estimated=True)
+
+    async with call.recorded(spent):
+        try:
+            values = {**passed.values, "model": route.upstream_model}
+            async with post(route.upstream, f"/{passed.endpoint}", values) as response:
+                answer = decode(b"".join([piece async for piece in read_bytes(response)]))
+        except UpstreamFailed as failed:
+            raise endpoint_error(failed, route, supports=passed.endpoint) from failed
     return answer
 
 
-class _PassthroughCall:
-    """One upstream call and its usage record."""
-
-    def __init__(self, principal: Principal, route: Route, passed: PassthroughRequest, request: RequestInfo) -> None:
-        self._route = route
-        self._passed = passed
-        self._routed = RoutedCall(
-            principal=principal, route=route, endpoint=passed.endpoint, request_id=request.request_id
-        )
-
-    async def send(self) -> Chunk:
-        """Return the whole answer. Raises `UpstreamFailed`."""
-        values = {**self._passed.values, "model": self._route.upstream_model}
-        async with post(self._route.upstream, f"/{self._passed.endpoint}", values) as response:
-            return decode(b"".join([piece async for piece in read_bytes(response)]))
-
-    def api_error(self, failed: UpstreamFailed) -> ApiError:
-        """Return the error for the caller."""
-        # Servers answer 404 both for a missing endpoint and for an unknown model. Only the latter mentions the model.
-        error = failed.__cause__
-        if not isinstance(error, openai.APIStatusError) or error.status_code not in _NO_SUCH_ENDPOINT:
-            return failed.failure.as_api_error()
-        if error.code == "model_not_found" or error.param == "model" or self._route.upstream_model in str(error.body):
-            return failed.failure.as_api_error()
-        message = f"The model '{self._passed.model}' does not support {self._passed.endpoint}."
-        return UnsupportedValue(message, param="model")
-
-    async def write(self, *, outcome: str, answer: Chunk) -> None:
-        """Write the usage record, with an estimate if the upstream reported no usage."""
-        object_id = str(answer.get("id") or new_id(self._passed.endpoint))
-        usage = self._usage(outcome, answer.get("usage"))
-        await self._routed.write(object_id=object_id, outcome=outcome, usage=usage)
-
-    def _usage(self, outcome: str, reported: object) -> Usage:
-        if isinstance(reported, Mapping) and reported:
-            # Some servers report only the total, which equals the input: these calls generate no tokens.
-            return read_usage({"prompt_tokens": reported.get("total_tokens"), **reported})
-        # A failed call has read no input. An interrupted one has probably been processed.
-        return Usage(input_tokens=0 if outcome == "failed" else self._passed.estimate, estimated=True)
+def endpoint_error(failed: UpstreamFailed, route: Route, *, supports: str) -> ApiError:
+    """Return the API error of a failed call; `supports` names what a server without the endpoint does not support."""
+    # Servers answer 404 both for a missing endpoint and for an unknown model. Only the latter mentions the model.
+    error = failed.__cause__
+    if not isinstance(error, openai.APIStatusError) or error.status_code not in _NO_SUCH_ENDPOINT:
+        return failed.failure.as_api_error()
+    if error.code == "model_not_found" or error.param == "model" or route.upstream_model in str(error.body):
+        return failed.failure.as_api_error()
+    return UnsupportedValue(f"The model '{route.model}' does not support {supports}.", param="model")

@@ -3,7 +3,6 @@
 Each call is routed like any other call and has its own usage record.
 """
 
-import asyncio
 import base64
 import binascii
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -11,15 +10,13 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx2
-import openai
-
-from kernel.errors import ApiError, Failure, ModelNotFound, UnsupportedValue
+from kernel.errors import Failure, ModelNotFound, UnsupportedValue
 from kernel.ids import new_id
 from responses.engine.compaction.token_estimate import tokens
 from responses.engine.converter.chat import Chunk
 from responses.engine.converter.fields import read_usage
 from responses.engine.turn import Usage
+from responses.passthrough.embeddings_moderations import endpoint_error
 from responses.providers.chat_completions import EventStreamDecoder, decode
 from responses.providers.clients import Form, UpstreamFailed, post, read_bytes
 from responses.runs.identity import RequestInfo
@@ -31,8 +28,6 @@ from tenants.principal import Principal
 
 GENERATIONS, EDITS = "/images/generations", "/images/edits"
 _ENDPOINT = "images"
-# Statuses of servers for a path that they do not have. llama.cpp answers 501 for an endpoint that is switched off.
-_NO_SUCH_ENDPOINT = (httpx2.codes.NOT_FOUND, httpx2.codes.METHOD_NOT_ALLOWED, httpx2.codes.NOT_IMPLEMENTED)
 _SETTINGS = ("background", "output_format", "quality", "size")
 _UNCONFIGURED = (
     "no image model is configured for you. Set 'model', or ask the operator to set the team's image model in the admin "
@@ -103,9 +98,11 @@ async def forward_images(
     if not model:
         raise UnsupportedValue(f"Images cannot be generated: {_UNCONFIGURED}", param="model")
     route = await directory.aroute(principal if named else _operator_principal(principal), model)
-    call = _ImageCall(principal=principal, route=route, object_id=new_id("img"), request_id=request.request_id)
+    account = UsageAccount(
+        team_id=principal.team_id, key_id=principal.key_id, object_id=new_id("img"), request_id=request.request_id
+    )
     path = EDITS if uploads else GENERATIONS
-    async with aclosing(call.answers(path, dict(values), uploads)) as answers:
+    async with aclosing(_answers(path, dict(values), uploads, route=route, account=account)) as answers:
         return [answer async for answer in answers][-1]
 
 
@@ -126,16 +123,13 @@ class TeamImageGenerator:
             raise UnsupportedValue(f"Images cannot be generated: {_UNCONFIGURED}")
         # The caller's permission for the model was checked when its request came in.
         route = await directory.aroute(account.principal(), model)
-        call = _ImageCall(
-            principal=account.principal(), route=route, object_id=account.object_id, request_id=account.request_id
-        )
         values: dict[str, Any] = {**image_request.settings, "prompt": image_request.prompt}
         if image_request.partial_images:
             values |= {"stream": True, "partial_images": image_request.partial_images}
         # An image to change makes the request an edit, which is another endpoint.
         uploads = _uploads(image_request)
         path, image = (EDITS if uploads else GENERATIONS), None
-        async with aclosing(call.answers(path, values, uploads)) as answers:
+        async with aclosing(_answers(path, values, uploads, route=route, account=account)) as answers:
             async for answer in answers:
                 image = _parse_image(answer, image_request.settings)
                 if str(answer.get("type", "")).endswith(".partial_image"):
@@ -147,69 +141,55 @@ class TeamImageGenerator:
         return image
 
 
-class _ImageCall:
-    """One upstream call and its usage record."""
+async def _answers(
+    path: str, values: dict[str, Any], uploads: Sequence[ImageUpload], *, route: Route, account: UsageAccount
+) -> AsyncGenerator[Chunk, None]:
+    """Yield the answer of one upstream call, or every event of its stream. Raises `ApiError`."""
+    call = RoutedCall(principal=account.principal(), route=route, endpoint=_ENDPOINT, request_id=account.request_id)
+    last = Chunk()
 
-    def __init__(self, *, principal: Principal, route: Route, object_id: str, request_id: str) -> None:
-        self._route = route
-        self._object_id = object_id
-        self._routed = RoutedCall(principal=principal, route=route, endpoint=_ENDPOINT, request_id=request_id)
+    def spent(outcome: str) -> tuple[str, Usage]:
+        reported = last.get("usage")
+        if isinstance(reported, Mapping) and reported:
+            read, generated = reported.get("input_tokens"), reported.get("output_tokens")
+            return account.object_id, read_usage({"prompt_tokens": read, "completion_tokens": generated, **reported})
+        # No usage was reported: estimate it from the prompt. A failed call has read no input.
+        read = 0 if outcome == "failed" else tokens(str(values.get("prompt") or ""))
+        return account.object_id, Usage(input_tokens=read, estimated=True)
 
-    async def answers(
-        self, path: str, values: dict[str, Any], uploads: Sequence[ImageUpload]
-    ) -> AsyncGenerator[Chunk, None]:
-        """Yield the answer, or every event of a stream. Raises `ApiError`."""
-        outcome, last = "failed", Chunk()
+    async with call.recorded(spent):
         try:
-            async with aclosing(self._sent(path, {**values, "model": self._route.upstream_model}, uploads)) as sent:
+            async with aclosing(_sent(path, {**values, "model": route.upstream_model}, uploads, route)) as sent:
                 async for last in sent:
                     yield last
-            outcome = "stop"
         except UpstreamFailed as failed:
-            raise self._api_error(failed) from failed
-        except (asyncio.CancelledError, GeneratorExit):
-            outcome = "interrupted"
-            raise
-        finally:
-            usage = _usage(outcome, values, last.get("usage"))
-            await asyncio.shield(self._routed.write(object_id=self._object_id, outcome=outcome, usage=usage))
-
-    async def _sent(
-        self, path: str, values: dict[str, Any], uploads: Sequence[ImageUpload]
-    ) -> AsyncGenerator[Chunk, None]:
-        body = _form(values, uploads) if uploads else values
-        async with post(self._route.upstream, path, body) as response:
-            # Plain JSON, unless partial images were requested and the server streams them.
-            if not response.headers.get("content-type", "").startswith("text/event-stream"):
-                yield decode(b"".join([piece async for piece in read_bytes(response)]))
-                return
-            lines = EventStreamDecoder()
-            async with aclosing(read_bytes(response)) as pieces:
-                async for piece in pieces:
-                    for chunk in lines.feed(piece):
-                        yield chunk
-            for chunk in lines.end():
-                yield chunk
-            if lines.failure is not None:
-                raise UpstreamFailed(lines.failure)
-
-    def _api_error(self, failed: UpstreamFailed) -> ApiError:
-        # Servers answer 404 both for a missing endpoint and for an unknown model. Only the latter mentions the model.
-        error = failed.__cause__
-        if not isinstance(error, openai.APIStatusError) or error.status_code not in _NO_SUCH_ENDPOINT:
-            return failed.failure.as_api_error()
-        if error.code == "model_not_found" or error.param == "model" or self._route.upstream_model in str(error.body):
-            return failed.failure.as_api_error()
-        return UnsupportedValue(f"The model '{self._route.model}' does not support images.", param="model")
+            raise endpoint_error(failed, route, supports="images") from failed
 
 
-def _usage(outcome: str, values: Mapping[str, Any], reported: object) -> Usage:
-    if isinstance(reported, Mapping) and reported:
-        counted = {"prompt_tokens": reported.get("input_tokens"), "completion_tokens": reported.get("output_tokens")}
-        return read_usage({**counted, **reported})
-    # No usage was reported: estimate it from the prompt. A failed call has read no input.
-    read = 0 if outcome == "failed" else tokens(str(values.get("prompt") or ""))
-    return Usage(input_tokens=read, estimated=True)
+async def _sent(
+    path: str, values: dict[str, Any], uploads: Sequence[ImageUpload], route: Route
+) -> AsyncGenerator[Chunk, None]:
+    body: Any = values
+    if uploads:
+        body = Form(
+            # Form fields are text; Python's "True" would not be understood.
+            fields={name: "true" if value is True else str(value) for name, value in values.items()},
+            files=[(one.field, (one.filename, one.content, one.content_type)) for one in uploads],
+        )
+    async with post(route.upstream, path, body) as response:
+        # Plain JSON, unless partial images were requested and the server streams them.
+        if not response.headers.get("content-type", "").startswith("text/event-stream"):
+            yield decode(b"".join([piece async for piece in read_bytes(response)]))
+            return
+        lines = EventStreamDecoder()
+        async with aclosing(read_bytes(response)) as pieces:
+            async for piece in pieces:
+                for chunk in lines.feed(piece):
+                    yield chunk
+        for chunk in lines.end():
+            yield chunk
+        if lines.failure is not None:
+            raise UpstreamFailed(lines.failure)
 
 
 def _parse_image(answer: Chunk, settings: Mapping[str, Any]) -> GeneratedImage:
@@ -231,27 +211,17 @@ def _parse_image(answer: Chunk, settings: Mapping[str, Any]) -> GeneratedImage:
 
 def _uploads(image_request: ImageRequest) -> list[ImageUpload]:
     """Return the images of a request and its mask as files of a form."""
-    urls = [("image[]", url) for url in image_request.pictures] + (
-        [("mask", image_request.mask)] if image_request.mask else []
-    )
-    return [_upload(field, url, number) for number, (field, url) in enumerate(urls)]
-
-
-def _upload(field: str, url: str, number: int) -> ImageUpload:
-    head, _, data = url.partition(",")
-    kind = head.removeprefix("data:").partition(";")[0]
-    try:
-        content = base64.b64decode(data)
-    except binascii.Error as error:
-        raise UnsupportedValue("An image of this conversation is not valid base64.") from error
-    return ImageUpload(
-        field=field, filename=f"{number}.{kind.partition('/')[2] or 'png'}", content=content, content_type=kind
-    )
-
-
-def _form(values: Mapping[str, Any], uploads: Sequence[ImageUpload]) -> Form:
-    return Form(
-        # Form fields are text; Python's "True" would not be understood.
-        fields={name: "true" if value is True else str(value) for name, value in values.items()},
-        files=[(one.field, (one.filename, one.content, one.content_type)) for one in uploads],
-    )
+    uploads = []
+    urls = [("image[]", url) for url in image_request.pictures]
+    if image_request.mask:
+        urls.append(("mask", image_request.mask))
+    for number, (name, url) in enumerate(urls):
+        head, _, data = url.partition(",")
+        kind = head.removeprefix("data:").partition(";")[0]
+        try:
+            content = base64.b64decode(data)
+        except binascii.Error as error:
+            raise UnsupportedValue("An image of this conversation is not valid base64.") from error
+        filename = f"{number}.{kind.partition('/')[2] or 'png'}"
+        uploads.append(ImageUpload(field=name, filename=filename, content=content, content_type=kind))
+    return uploads

@@ -1,6 +1,8 @@
 """Usage records of upstream calls that are passed through. Runs write theirs together with the turn."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -13,6 +15,9 @@ from tenants.directory import Route
 from tenants.models import UsageRecord
 from tenants.principal import Principal
 
+Spent = tuple[str, Usage]
+"""The id of the object that a call was for, and the usage of the call."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedCall:
@@ -23,6 +28,22 @@ class RoutedCall:
     endpoint: str
     request_id: str
     began: datetime = field(default_factory=now)
+
+    @asynccontextmanager
+    async def recorded(self, spent: Callable[[str], Spent], *, success: str = "stop") -> AsyncIterator[None]:
+        """Write the usage record when the block ends. `spent` returns what it says for an outcome."""
+        outcome = "failed"
+        try:
+            yield
+            outcome = success
+        except (asyncio.CancelledError, GeneratorExit):
+            outcome = "interrupted"
+            raise
+        finally:
+            object_id, usage = spent(outcome)
+            # Also for a failed or interrupted call, which may have spent tokens. Shielded, because the request may be
+            # cancelled: the call was made all the same.
+            await asyncio.shield(self.write(object_id=object_id, outcome=outcome, usage=usage))
 
     async def write(self, *, object_id: str, outcome: str, usage: Usage, rows: Sequence[Model] = ()) -> None:
         """Write the usage record, also of a failed call. `rows` are inserted in the same transaction."""
