@@ -1,12 +1,19 @@
 """Authentication by API key (`Authorization: Bearer sk-…`) for DRF views, asynchronous views and consumers."""
 
+from typing import TYPE_CHECKING, cast
+
 from rest_framework.authentication import BaseAuthentication
+from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from typing_extensions import override
 
 from kernel.errors import Unauthorized
 from tenants import directory
+from tenants.models import Scope
 from tenants.principal import Principal
+
+if TYPE_CHECKING:
+    from rest_framework.views import APIView
 
 # OpenAI's wording.
 _MISSING = (
@@ -31,11 +38,24 @@ class BearerAuthentication(BaseAuthentication):
 
     @override
     def authenticate(self, request: Request) -> tuple[Principal, None]:
-        return directory.principal(bearer(request.headers.get("Authorization", ""))), None
+        # Asynchronous views have awaited it already (`tenants.views`).
+        known: Principal | None = getattr(request._request, "principal", None)  # noqa: SLF001 - Django's request
+        return known or directory.principal(bearer(request.headers.get("Authorization", ""))), None
 
     @override
     def authenticate_header(self, request: Request) -> str:
         return "Bearer"
+
+
+class HasScope(BasePermission):
+    """Permission class of DRF: the API key has the scope of the endpoint."""
+
+    @override
+    def has_permission(self, request: Request, view: "APIView") -> bool:
+        handler = getattr(view, (request.method or "").lower(), None)
+        if (declared := getattr(handler, "endpoint", None)) is not None:
+            cast("Principal", request.user).require(Scope(declared.scope))
+        return True
 
 
 async def authenticate(header: str) -> Principal:

@@ -1,179 +1,262 @@
-"""Views of `/v1/conversations`."""
+"""Endpoints of `/v1/conversations`."""
 
-from typing import Any
+from typing import Annotated
 
-from django.core.handlers.asgi import ASGIRequest
-from django.http import StreamingHttpResponse
+from django.http import QueryDict, StreamingHttpResponse
 from django.utils.http import content_disposition_header
-from rest_framework.request import Request
-from rest_framework.response import Response as Answer
+from pydantic import Field
+from rest_framework.response import Response
 
 from conversations import access, export, selectors, services
-from conversations.api.requests import body_of, conversation_filter, includes, principal_of, request_id_of
-from conversations.api.schema import CreateConversation, CreateItems, ForkConversation, UpdateConversation, read
-from conversations.items import project
-from conversations.models import Conversation, Placement
-from conversations.selectors import public_conversation
+from conversations.items import INCLUDABLE, MAX_ID, InputItem, Wire, project
+from conversations.models import Conversation
+from conversations.selectors import ConversationFilter, public_conversation
 from conversations.services import CheckItems
 from kernel.db_threads import in_db_thread
-from kernel.pagination import Page, PageRequest
-from kernel.query import reject_unknown
-from kernel.views import ApiView
+from kernel.endpoints import METADATA, STRING, UNIX_TIME, ApiObject, Endpoint
+from kernel.errors import InvalidValue
+from kernel.pagination import PAGE, Page, PageRequest
+from kernel.query import METADATA_FILTER, QueryArgument, nested_values, parameter, unix_time
+from kernel.validation import Metadata
 from tenants import scope
-from tenants.authentication import authenticate
 from tenants.models import Scope
 from tenants.principal import Principal
+from tenants.views import ApiRequest, ApiView
 
-_INCLUDE = ("include", "include[]")
+# OpenAI's limit for one request.
+MAX_ADDED = 20
+_Items = Annotated[list[InputItem], Field(max_length=MAX_ADDED)]
+ITEM = ApiObject.of("Item", {"id": STRING, "type": STRING})
+CONVERSATION = ApiObject.of(
+    "Conversation",
+    {"id": STRING, "object": {"const": "conversation"}, "created_at": UNIX_TIME, "metadata": METADATA},
+)
 
 
-class Conversations(ApiView):
-    """`GET` and `POST /v1/conversations`."""
+class CreateConversation(Wire):
+    """A new conversation."""
+
+    items: _Items | None = None
+    metadata: Metadata | None = None
+
+
+class UpdateConversation(Wire):
+    """A change of a conversation's metadata; null removes all of it."""
+
+    metadata: Metadata | None
+
+
+class CreateItems(Wire):
+    """Items to append to a conversation."""
+
+    items: Annotated[_Items, Field(min_length=1)]
+
+
+class ForkConversation(Wire):
+    """The last item that a fork shares with its source; without `after`, the fork shares all items."""
+
+    after: Annotated[str, Field(max_length=MAX_ID)] | None = None
+
+
+def includes(query: QueryDict) -> frozenset[str]:
+    """Parse `include[]=a&include[]=b`, `include=a&include=b` or `include=a,b`, which mean the same."""
+    # Clients differ in how they write a list into a query.
+    texts = [*query.getlist("include"), *query.getlist("include[]")]
+    names = [name for text in texts for name in text.split(",") if name]
+    for name in names:
+        if name not in INCLUDABLE:
+            raise InvalidValue.unsupported(name, INCLUDABLE, param="include")
+    return frozenset(names)
+
+
+INCLUDE = QueryArgument(
+    "include", [parameter("include", {"type": "array", "items": {"enum": list(INCLUDABLE)}})], includes
+)
+
+
+def _filters(query: QueryDict) -> ConversationFilter:
+    return ConversationFilter(
+        created_after=unix_time(query, "created_after"), metadata=nested_values(query, "metadata")
+    )
+
+
+_FILTERS = QueryArgument("filters", [parameter("created_after", {"type": "integer"}), METADATA_FILTER], _filters)
+
+
+class ConversationsView(ApiView, path="conversations"):
+    """All conversations of a team."""
 
     check_items: CheckItems | None = None
 
-    def get(self, request: Request) -> Answer:
-        principal = principal_of(request)
-        principal.require(Scope.CONVERSATIONS_READ)
-        filters = conversation_filter(request.query_params)
-        page = PageRequest.from_query(request.query_params)
-        with scope.team(principal.team_id):
-            found = selectors.list_conversations(team_id=principal.team_id, filters=filters, page=page)
-        return Answer(found.as_list(present=public_conversation))
-
-    def post(self, request: Request) -> Answer:
-        principal = principal_of(request)
-        principal.require(Scope.CONVERSATIONS_WRITE)
-        reject_unknown(request.query_params, page=False)
-        body = read(CreateConversation, body_of(request))
+    @Endpoint(
+        Scope.CONVERSATIONS_WRITE,
+        "Create a conversation",
+        body=CreateConversation,
+        query=(),
+        returns=CONVERSATION,
+        note="with up to 20 items, including references",
+    )
+    def post(self, request: ApiRequest, body: CreateConversation) -> Response:
         conversation = services.create_conversation(
-            principal=principal, items=body.items or (), metadata=body.metadata or {}, check_items=self.check_items
+            principal=request.principal,
+            items=body.items or (),
+            metadata=body.metadata or {},
+            check_items=self.check_items,
         )
-        return Answer(public_conversation(conversation))
+        return Response(public_conversation(conversation))
+
+    @Endpoint(
+        Scope.CONVERSATIONS_READ,
+        "List conversations",
+        query=(PAGE, _FILTERS),
+        returns=CONVERSATION.page(),
+        note="extension: lists the team's conversations, see below",
+    )
+    def get(self, request: ApiRequest, page: PageRequest, filters: ConversationFilter) -> Response:
+        team_id = request.principal.team_id
+        with scope.team(team_id):
+            found = selectors.list_conversations(team_id=team_id, filters=filters, page=page)
+        return Response(found.as_list(present=public_conversation))
 
 
-class OneConversation(ApiView):
-    """`GET`, `POST` and `DELETE /v1/conversations/{id}`."""
+class ConversationView(ApiView, path="conversations/<str:conversation_id>"):
+    """One conversation."""
 
-    def get(self, request: Request, conversation_id: str) -> Answer:
-        principal = principal_of(request)
-        principal.require(Scope.CONVERSATIONS_READ)
-        reject_unknown(request.query_params, page=False)
-        return Answer(public_conversation(_find(principal, conversation_id)))
+    @Endpoint(Scope.CONVERSATIONS_READ, "Retrieve a conversation", query=(), returns=CONVERSATION)
+    def get(self, request: ApiRequest, conversation_id: str) -> Response:
+        return Response(public_conversation(_find(request.principal, conversation_id)))
 
-    def post(self, request: Request, conversation_id: str) -> Answer:
-        principal = principal_of(request)
-        principal.require(Scope.CONVERSATIONS_WRITE)
-        reject_unknown(request.query_params, page=False)
-        body = read(UpdateConversation, body_of(request))
+    @Endpoint(
+        Scope.CONVERSATIONS_WRITE,
+        "Update a conversation",
+        body=UpdateConversation,
+        query=(),
+        returns=CONVERSATION,
+        note="replaces the metadata",
+    )
+    def post(self, request: ApiRequest, conversation_id: str, body: UpdateConversation) -> Response:
         conversation = services.update_conversation(
-            principal=principal,
+            principal=request.principal,
             conversation_id=conversation_id,
             metadata=body.metadata or {},
-            request_id=request_id_of(request),
+            request_id=request.request_id,
         )
-        return Answer(public_conversation(conversation))
+        return Response(public_conversation(conversation))
 
-    def delete(self, request: Request, conversation_id: str) -> Answer:
-        principal = principal_of(request)
-        principal.require(Scope.CONVERSATIONS_DELETE)
-        reject_unknown(request.query_params, page=False)
+    @Endpoint(
+        Scope.CONVERSATIONS_DELETE,
+        "Delete a conversation",
+        query=(),
+        returns=ApiObject.deleted("Conversation", "conversation.deleted"),
+        note="items that responses or forks show are kept",
+    )
+    def delete(self, request: ApiRequest, conversation_id: str) -> Response:
         services.delete_conversation(
-            team_id=principal.team_id,
-            actor=principal.actor,
+            team_id=request.principal.team_id,
+            actor=request.principal.actor,
             conversation_id=conversation_id,
-            request_id=request_id_of(request),
+            request_id=request.request_id,
         )
-        return Answer({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
+        return Response({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
 
 
-class Items(ApiView):
-    """`GET` and `POST /v1/conversations/{id}/items`."""
+class ConversationItemsView(ApiView, path="conversations/<str:conversation_id>/items"):
+    """Items of a conversation."""
 
     check_items: CheckItems | None = None
 
-    def get(self, request: Request, conversation_id: str) -> Answer:
-        principal = principal_of(request)
-        principal.require(Scope.CONVERSATIONS_READ)
-        reject_unknown(request.query_params, filters=_INCLUDE)
-        include = includes(request.query_params)
-        page = PageRequest.from_query(request.query_params)
-        with scope.team(principal.team_id):
-            conversation = access.get_conversation(principal=principal, conversation_id=conversation_id)
-            found = selectors.list_items(conversation=conversation, page=page)
-
-        def present(placement: Placement) -> dict[str, Any]:
-            return project(placement.item.body, include)
-
-        return Answer(found.as_list(present=present))
-
-    def post(self, request: Request, conversation_id: str) -> Answer:
-        principal = principal_of(request)
-        principal.require(Scope.CONVERSATIONS_WRITE)
-        reject_unknown(request.query_params, page=False, filters=_INCLUDE)
-        include = includes(request.query_params)
-        body = read(CreateItems, body_of(request))
+    @Endpoint(
+        Scope.CONVERSATIONS_WRITE,
+        "Add items to a conversation",
+        body=CreateItems,
+        query=(INCLUDE,),
+        returns=ITEM.page(),
+        note="up to 20 at a time",
+    )
+    def post(self, request: ApiRequest, conversation_id: str, include: frozenset[str], body: CreateItems) -> Response:
         added = services.append_items(
-            principal=principal, conversation_id=conversation_id, items=body.items, check_items=self.check_items
+            principal=request.principal, conversation_id=conversation_id, items=body.items, check_items=self.check_items
         )
-        return Answer(Page(added, has_more=False).as_list(present=lambda item: project(item, include)))
+        return Response(Page(added, has_more=False).as_list(present=lambda item: project(item, include)))
+
+    @Endpoint(Scope.CONVERSATIONS_READ, "List items of a conversation", query=(PAGE, INCLUDE), returns=ITEM.page())
+    def get(self, request: ApiRequest, conversation_id: str, page: PageRequest, include: frozenset[str]) -> Response:
+        with scope.team(request.principal.team_id):
+            conversation = access.get_conversation(principal=request.principal, conversation_id=conversation_id)
+            found = selectors.list_items(conversation=conversation, page=page)
+        return Response(found.as_list(present=lambda placement: project(placement.item.body, include)))
 
 
-class OneItem(ApiView):
-    """`GET` and `DELETE /v1/conversations/{id}/items/{item_id}`."""
+class ConversationItemView(ApiView, path="conversations/<str:conversation_id>/items/<str:item_id>"):
+    """One item of a conversation."""
 
-    def get(self, request: Request, conversation_id: str, item_id: str) -> Answer:
-        principal = principal_of(request)
-        principal.require(Scope.CONVERSATIONS_READ)
-        reject_unknown(request.query_params, page=False, filters=_INCLUDE)
-        include = includes(request.query_params)
-        with scope.team(principal.team_id):
-            conversation = access.get_conversation(principal=principal, conversation_id=conversation_id)
+    @Endpoint(Scope.CONVERSATIONS_READ, "Retrieve an item of a conversation", query=(INCLUDE,), returns=ITEM)
+    def get(self, request: ApiRequest, conversation_id: str, item_id: str, include: frozenset[str]) -> Response:
+        with scope.team(request.principal.team_id):
+            conversation = access.get_conversation(principal=request.principal, conversation_id=conversation_id)
             placement = access.get_placement(conversation=conversation, item_id=item_id)
-        return Answer(project(placement.item.body, include))
+        return Response(project(placement.item.body, include))
 
-    def delete(self, request: Request, conversation_id: str, item_id: str) -> Answer:
-        principal = principal_of(request)
-        principal.require(Scope.CONVERSATIONS_WRITE)
-        reject_unknown(request.query_params, page=False)
+    @Endpoint(
+        Scope.CONVERSATIONS_WRITE,
+        "Delete an item of a conversation",
+        query=(),
+        returns=CONVERSATION,
+        note="returns the conversation",
+    )
+    def delete(self, request: ApiRequest, conversation_id: str, item_id: str) -> Response:
         conversation = services.delete_item(
-            team_id=principal.team_id,
-            actor=principal.actor,
+            team_id=request.principal.team_id,
+            actor=request.principal.actor,
             conversation_id=conversation_id,
             item_id=item_id,
-            request_id=request_id_of(request),
+            request_id=request.request_id,
         )
-        return Answer(public_conversation(conversation))
+        return Response(public_conversation(conversation))
 
 
-class Fork(ApiView):
-    """`POST /v1/conversations/{id}/fork`."""
+class ForkConversationView(ApiView, path="conversations/<str:conversation_id>/fork"):
+    """Forks of a conversation."""
 
-    def post(self, request: Request, conversation_id: str) -> Answer:
-        principal = principal_of(request)
-        principal.require(Scope.CONVERSATIONS_WRITE)
-        reject_unknown(request.query_params, page=False)
-        body = read(ForkConversation, body_of(request))
+    @Endpoint(
+        Scope.CONVERSATIONS_WRITE,
+        "Fork a conversation",
+        body=ForkConversation,
+        query=(),
+        returns=CONVERSATION,
+        note="extension: a new conversation that shares the items up to `after`, or all items",
+    )
+    def post(self, request: ApiRequest, conversation_id: str, body: ForkConversation) -> Response:
         fork = services.fork_conversation(
-            team_id=principal.team_id, key_id=principal.key_id, conversation_id=conversation_id, after=body.after
+            team_id=request.principal.team_id,
+            key_id=request.principal.key_id,
+            conversation_id=conversation_id,
+            after=body.after,
         )
-        return Answer(public_conversation(fork))
+        return Response(public_conversation(fork))
 
 
-async def export_items(request: ASGIRequest, conversation_id: str) -> StreamingHttpResponse:
-    """`GET /v1/conversations/{id}/export`. Asynchronous, as a long export must not occupy a thread."""
-    principal = await authenticate(request.headers.get("Authorization", ""))
-    principal.require(Scope.CONVERSATIONS_READ)
-    reject_unknown(request.GET, page=False)
-    conversation = await in_db_thread(lambda: _find(principal, conversation_id))
-    headers = {
-        # The function returns None only for an inline disposition without a file name.
-        "Content-Disposition": content_disposition_header(as_attachment=True, filename=f"{conversation.pk}.jsonl")
-        or "",
-        # Items hold text of the team's members, which must not run as a page in another member's browser.
-        "X-Content-Type-Options": "nosniff",
-    }
-    return StreamingHttpResponse(export.lines(conversation), content_type="application/jsonl", headers=headers)
+class ExportConversationView(ApiView, path="conversations/<str:conversation_id>/export"):
+    """Export of a conversation."""
+
+    @Endpoint(
+        Scope.CONVERSATIONS_READ,
+        "Export a conversation",
+        query=(),
+        returns="application/jsonl",
+        note="extension: all items as JSON Lines",
+    )
+    # Asynchronous, as a long export must not occupy a thread.
+    async def get(self, request: ApiRequest, conversation_id: str) -> StreamingHttpResponse:
+        conversation = await in_db_thread(lambda: _find(request.principal, conversation_id))
+        headers = {
+            # The function returns None only for an inline disposition without a file name.
+            "Content-Disposition": content_disposition_header(as_attachment=True, filename=f"{conversation.pk}.jsonl")
+            or "",
+            # Items hold text of the team's members, which must not run as a page in another member's browser.
+            "X-Content-Type-Options": "nosniff",
+        }
+        return StreamingHttpResponse(export.lines(conversation), content_type="application/jsonl", headers=headers)
 
 
 def _find(principal: Principal, conversation_id: str) -> Conversation:

@@ -1,55 +1,169 @@
-"""Views of `/v1/files`. Those that transfer file contents are asynchronous, so that no thread waits for a client."""
+"""Endpoints of `/v1/files`, and the multipart forms of uploads."""
 
 import asyncio
+import mimetypes
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from itertools import chain
+from typing import Annotated, Any, Literal, get_args
 
-import orjson
-from django.core.handlers.asgi import ASGIRequest
-from django.http import HttpResponse, StreamingHttpResponse
+from django.core.files.uploadedfile import UploadedFile
+from django.core.files.uploadhandler import TemporaryFileUploadHandler
+from django.http import QueryDict, StreamingHttpResponse
 from django.utils.http import content_disposition_header
-from rest_framework.request import Request
-from rest_framework.response import Response as Answer
+from pydantic import BaseModel, ConfigDict, Field
+from rest_framework.response import Response
 
 from conversations import access
-from conversations.api.requests import MAX_LIST, principal_of, purpose_filter, read_upload, request_id_of
 from conversations.files import storage
-from conversations.models import File
+from conversations.files.storage import IncomingFile
+from conversations.models import File, Purpose
+from kernel.asgi import Scope as AsgiScope
+from kernel.asgi import header
 from kernel.db_threads import in_db_thread
-from kernel.http import JSON
-from kernel.pagination import PageRequest
-from kernel.views import ApiView
+from kernel.endpoints import BINARY, INTEGER, NULLABLE_INTEGER, NULLABLE_STRING, STRING, UNIX_TIME, ApiObject, Endpoint
+from kernel.errors import BadRequest, InvalidType, InvalidValue, MissingParameter, UnknownParameter
+from kernel.http import parse_form
+from kernel.pagination import PageRequest, page_argument
+from kernel.query import QueryArgument, choice, parameter
+from kernel.validation import validate
 from tenants import scope
-from tenants.authentication import authenticate
 from tenants.models import Scope
 from tenants.principal import Principal
+from tenants.views import ApiRequest, ApiView
+
+# OpenAI's default and maximum for lists of files.
+_MAX_LIST = 10_000
+_MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]{1,100}/[a-z0-9!#$&^_.+-]{1,100}", re.ASCII)
+_DEFAULT_TYPE = "application/octet-stream"
+_NESTED = re.compile(r"(\w+)\[(\w+)\]")
+# At most 18 digits: int() raises for texts of several thousand digits.
+_INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+# Only the server creates files with the output of batches.
+PurposeName = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
+FILE = ApiObject.of(
+    "File",
+    {
+        "id": STRING,
+        "object": {"const": "file"},
+        "bytes": INTEGER,
+        "created_at": UNIX_TIME,
+        "expires_at": NULLABLE_INTEGER,
+        "filename": STRING,
+        "purpose": {"enum": list(Purpose.values)},
+        "status": {"const": "processed"},
+        "status_details": NULLABLE_STRING,
+    },
+)
+_UPLOAD_FILE = ApiObject.of(
+    "UploadFile",
+    {
+        "file": BINARY,
+        "purpose": {"enum": list(get_args(PurposeName))},
+        "expires_after[anchor]": {"const": "created_at"},
+        "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2_592_000},
+    },
+    required=["file", "purpose"],
+)
+_PURPOSE = QueryArgument(
+    "purpose",
+    [parameter("purpose", {"enum": list(Purpose.values)})],
+    lambda query: choice(query, "purpose", Purpose.values),
+)
 
 
-async def create_file(request: ASGIRequest) -> HttpResponse:
-    """`POST /v1/files`."""
-    principal = await authenticate(request.headers.get("Authorization", ""))
-    principal.require(Scope.FILES_WRITE)
-    # Parsing reads and writes files, which would block the event loop.
-    upload = await asyncio.to_thread(read_upload, dict(request.scope))
-    try:
-        file = await storage.create_file(principal=principal, upload=upload)
-    finally:
-        # Deletes the temporary file.
-        upload.content.close()
-    return HttpResponse(orjson.dumps(storage.public_file(file)), content_type=JSON)
+class FileExpiresAfter(BaseModel):
+    """Lifetime of a file, counted from its creation: one hour to 30 days."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Field(ge=3600, le=2_592_000)]
+
+    @property
+    def lifetime(self) -> timedelta:
+        """The lifetime as a duration."""
+        return timedelta(seconds=self.seconds)
 
 
-async def file_content(request: ASGIRequest, file_id: str) -> StreamingHttpResponse:
-    """`GET /v1/files/{id}/content`."""
-    principal = await authenticate(request.headers.get("Authorization", ""))
-    principal.require(Scope.FILES_READ)
-    file = await in_db_thread(lambda: _find(principal, file_id))
-    content = await storage.open_content(file)
-    headers = {
-        "Content-Length": str(file.size),
-        "Content-Disposition": content_disposition_header(as_attachment=True, filename=file.filename) or "attachment",
-        # A file that one member uploaded must not run as a page in another member's browser.
-        "X-Content-Type-Options": "nosniff",
-    }
-    return StreamingHttpResponse(storage.chunks(content), content_type=file.content_type, headers=headers)
+class _UploadForm(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    purpose: PurposeName
+    expires_after: FileExpiresAfter | None = None
+
+
+class FilesView(ApiView, path="files"):
+    """All files of a team."""
+
+    @Endpoint(
+        Scope.FILES_WRITE,
+        "Upload a file",
+        form=_UPLOAD_FILE,
+        spooled=True,
+        errors=(400, 401, 403, 413),
+        returns=FILE,
+        note="multipart, up to 512 MiB; OpenAI's purposes and `expires_after`",
+    )
+    # Asynchronous like all transfers of contents, so that no thread waits for a client.
+    async def post(self, request: ApiRequest) -> Response:
+        # Parsing reads and writes files, which would block the event loop.
+        upload = await asyncio.to_thread(_read_upload, request.asgi)
+        try:
+            file = await storage.create_file(principal=request.principal, upload=upload)
+        finally:
+            # Deletes the temporary file.
+            upload.content.close()
+        return Response(storage.public_file(file))
+
+    @Endpoint(
+        Scope.FILES_READ,
+        "List files",
+        query=(_PURPOSE, page_argument(default=_MAX_LIST, most=_MAX_LIST)),
+        returns=FILE.page(),
+    )
+    def get(self, request: ApiRequest, purpose: str | None, page: PageRequest) -> Response:
+        team_id = request.principal.team_id
+        with scope.team(team_id):
+            found = storage.list_files(team_id=team_id, purpose=purpose, page=page)
+        return Response(found.as_list(present=storage.public_file))
+
+
+class FileView(ApiView, path="files/<str:file_id>"):
+    """One file."""
+
+    @Endpoint(Scope.FILES_READ, "Retrieve a file", returns=FILE)
+    def get(self, request: ApiRequest, file_id: str) -> Response:
+        return Response(storage.public_file(_find(request.principal, file_id)))
+
+    @Endpoint(
+        Scope.FILES_WRITE,
+        "Delete a file",
+        returns=ApiObject.deleted("File", "file"),
+        note="also removes the file from vector stores",
+    )
+    def delete(self, request: ApiRequest, file_id: str) -> Response:
+        file = _find(request.principal, file_id)
+        storage.delete_file(principal=request.principal, file=file, request_id=request.request_id)
+        return Response({"id": file_id, "object": "file", "deleted": True})
+
+
+class FileContentView(ApiView, path="files/<str:file_id>/content"):
+    """Content of a file."""
+
+    @Endpoint(Scope.FILES_READ, "Retrieve the content of a file", returns="*/*")
+    async def get(self, request: ApiRequest, file_id: str) -> StreamingHttpResponse:
+        file = await in_db_thread(lambda: _find(request.principal, file_id))
+        content = await storage.open_content(file)
+        headers = {
+            "Content-Length": str(file.size),
+            "Content-Disposition": content_disposition_header(as_attachment=True, filename=file.filename)
+            or "attachment",
+            # A file that one member uploaded must not run as a page in another member's browser.
+            "X-Content-Type-Options": "nosniff",
+        }
+        return StreamingHttpResponse(storage.chunks(content), content_type=file.content_type, headers=headers)
 
 
 def _find(principal: Principal, file_id: str) -> File:
@@ -57,30 +171,71 @@ def _find(principal: Principal, file_id: str) -> File:
         return access.get_file(principal=principal, file_id=file_id)
 
 
-class ListFiles(ApiView):
-    """`GET /v1/files`."""
+def _read_upload(asgi: AsgiScope) -> IncomingFile:
+    """Parse an uploaded file. It is streamed from disk to disk; closing its content deletes the temporary file."""
+    fields, file = read_file(asgi, "file")
+    try:
+        form = validate(_UploadForm, _nested(fields))
+    # On success the caller closes the file; a rejected form has no caller that knows of its file.
+    except BadRequest:
+        file.close()
+        raise
+    return IncomingFile(
+        content=file,
+        filename=file.name or "",
+        content_type=usable_type(file.content_type or "", filename=file.name or ""),
+        size=file.size or 0,
+        purpose=Purpose(form.purpose),
+        lifetime=form.expires_after.lifetime if form.expires_after else None,
+    )
 
-    def get(self, request: Request) -> Answer:
-        principal = principal_of(request)
-        principal.require(Scope.FILES_READ)
-        purpose = purpose_filter(request.query_params)
-        page = PageRequest.from_query(request.query_params, default=MAX_LIST, most=MAX_LIST)
-        with scope.team(principal.team_id):
-            found = storage.list_files(team_id=principal.team_id, purpose=purpose, page=page)
-        return Answer(found.as_list(present=storage.public_file))
+
+def read_file(asgi: AsgiScope, name: str) -> tuple[QueryDict, "UploadedFile[bytes]"]:
+    """Parse a form with exactly one file, which has this name; return its other fields and the file."""
+    # The ASGI application has spooled the body to a temporary file. The parser writes to disk as well: Django's default
+    # handlers keep small files in memory.
+    fields, uploaded = parse_form(asgi["upload"], header(asgi, b"content-type"), TemporaryFileUploadHandler())
+    files = dict(uploaded.lists())
+    if (defect := _defect(fields, files, name)) is not None:
+        for file in chain.from_iterable(files.values()):
+            file.close()
+        raise defect
+    return fields, files[name][0]
 
 
-class OneFile(ApiView):
-    """`GET` and `DELETE /v1/files/{id}`."""
+def _defect(fields: QueryDict, files: Mapping[str, "list[UploadedFile[bytes]]"], only: str) -> BadRequest | None:
+    for values in (dict(fields.lists()), files):
+        for name, given in values.items():
+            if len(given) > 1:
+                return InvalidValue(f"Invalid '{name}': the field was sent more than once.", param=name)
+    if unknown := next((name for name in files if name != only), None):
+        return UnknownParameter(unknown)
+    if only in fields:
+        return InvalidType(only, expected="a file", got="a string")
+    if only not in files:
+        return MissingParameter(only)
+    return None if files[only][0].size else BadRequest("File is empty.", param=only)
 
-    def get(self, request: Request, file_id: str) -> Answer:
-        principal = principal_of(request)
-        principal.require(Scope.FILES_READ)
-        return Answer(storage.public_file(_find(principal, file_id)))
 
-    def delete(self, request: Request, file_id: str) -> Answer:
-        principal = principal_of(request)
-        principal.require(Scope.FILES_WRITE)
-        file = _find(principal, file_id)
-        storage.delete_file(principal=principal, file=file, request_id=request_id_of(request))
-        return Answer({"id": file_id, "object": "file", "deleted": True})
+def _nested(fields: Mapping[str, str]) -> dict[str, Any]:
+    """Convert `expires_after[seconds]=3600` to `{"expires_after": {"seconds": 3600}}`."""
+    values: dict[str, Any] = {}
+    for name, text in fields.items():
+        if (steps := _NESTED.fullmatch(name)) is None:
+            values[name] = text
+            continue
+        inner = values.setdefault(steps[1], {})
+        if not isinstance(inner, dict):
+            raise InvalidType(steps[1], expected="an object", got="a string")
+        # Form fields are always strings, while the schema is strict about integers.
+        inner[steps[2]] = int(text) if steps[2] == "seconds" and _INTEGER.fullmatch(text) else text
+    return values
+
+
+def usable_type(declared: str, *, filename: str) -> str:
+    """Return the declared media type, or the one that the file name suggests where the declared one says nothing."""
+    declared = declared.lower()
+    # The type becomes a header of the download, so only a well-formed one is stored.
+    if declared != _DEFAULT_TYPE and _MEDIA_TYPE.fullmatch(declared):
+        return declared
+    return mimetypes.guess_type(filename)[0] or _DEFAULT_TYPE

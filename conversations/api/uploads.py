@@ -1,30 +1,20 @@
-"""Views of `/v1/uploads`."""
+"""Endpoints of `/v1/uploads`."""
 
 import asyncio
-import re
-from datetime import timedelta
 from typing import Annotated
 
-import orjson
-from django.core.handlers.asgi import ASGIRequest
-from django.http import HttpResponse
 from pydantic import Field
-from rest_framework.request import Request
-from rest_framework.response import Response as Answer
+from rest_framework.response import Response
 
-from conversations.api.requests import FileExpiresAfter, PurposeName, body_of, principal_of, read_part, usable_type
-from conversations.api.schema import read
+from conversations.api.files import FILE, FileExpiresAfter, PurposeName, read_file, usable_type
 from conversations.files import uploads
 from conversations.files.uploads import UploadDeclaration
 from conversations.items import Wire
 from conversations.models import Purpose
-from kernel.asgi import Scope as AsgiScope
-from kernel.http import JSON
-from kernel.views import ApiView
-from tenants.authentication import authenticate
+from kernel.endpoints import BINARY, INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
 from tenants.models import Scope
+from tenants.views import ApiRequest, ApiView
 
-_PARTS = re.compile(r"/v1/uploads/[^/]+/parts")
 # OpenAI's limit for an upload. The server's own limit for files may be lower.
 _MAX_BYTES = 8 * 1024**3
 
@@ -46,62 +36,91 @@ class CompleteUpload(Wire):
     md5: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{32}$")] | None = None
 
 
-class CancelUpload(Wire):
-    """An empty body: cancelling takes no parameters."""
+_UPLOAD = ApiObject.of(
+    "Upload",
+    {
+        "id": STRING,
+        "object": {"const": "upload"},
+        "bytes": INTEGER,
+        "created_at": UNIX_TIME,
+        "expires_at": UNIX_TIME,
+        "filename": STRING,
+        "purpose": {"enum": list(Purpose.values)},
+        "status": {"enum": ["pending", "completed", "cancelled", "expired"]},
+        "file": {"anyOf": [FILE, {"type": "null"}]},
+    },
+)
+_PART = ApiObject.of(
+    "UploadPart",
+    {"id": STRING, "object": {"const": "upload.part"}, "created_at": UNIX_TIME, "upload_id": STRING},
+)
 
 
-def is_part_upload(scope: AsgiScope) -> bool:
-    """Return true for requests that upload a part, whose body is spooled to disk instead of read into memory."""
-    return scope["method"] == "POST" and _PARTS.fullmatch(scope["path"]) is not None
+class UploadsView(ApiView, path="uploads"):
+    """All uploads of a team."""
 
-
-class Uploads(ApiView):
-    """`POST /v1/uploads`."""
-
-    def post(self, request: Request) -> Answer:
-        principal = principal_of(request)
-        principal.require(Scope.FILES_WRITE)
-        body = read(CreateUpload, body_of(request))
+    @Endpoint(
+        Scope.FILES_WRITE,
+        "Create an upload",
+        body=CreateUpload,
+        returns=_UPLOAD,
+        note="a file that is uploaded in parts within an hour, up to 512 MiB",
+    )
+    def post(self, request: ApiRequest, body: CreateUpload) -> Response:
         declaration = UploadDeclaration(
             filename=body.filename,
             size=body.bytes,
             content_type=usable_type(body.mime_type, filename=body.filename),
             purpose=Purpose(body.purpose),
-            lifetime=timedelta(seconds=body.expires_after.seconds) if body.expires_after else None,
+            lifetime=body.expires_after.lifetime if body.expires_after else None,
         )
-        return Answer(uploads.public_upload(uploads.open_upload(principal=principal, declaration=declaration)))
+        upload = uploads.open_upload(principal=request.principal, declaration=declaration)
+        return Response(uploads.public_upload(upload))
 
 
-async def add_part(request: ASGIRequest, upload_id: str) -> HttpResponse:
-    """`POST /v1/uploads/{id}/parts`."""
-    principal = await authenticate(request.headers.get("Authorization", ""))
-    principal.require(Scope.FILES_WRITE)
-    # Parsing reads and writes files, which would block the event loop.
-    content = await asyncio.to_thread(read_part, dict(request.scope))
-    try:
-        part = await uploads.add_part(principal=principal, upload_id=upload_id, content=content)
-    finally:
-        # Deletes the temporary file.
-        content.close()
-    return HttpResponse(orjson.dumps(uploads.public_part(part)), content_type=JSON)
+class UploadPartsView(ApiView, path="uploads/<str:upload_id>/parts"):
+    """Parts of an upload."""
 
-
-async def complete_upload(request: ASGIRequest, upload_id: str) -> HttpResponse:
-    """`POST /v1/uploads/{id}/complete`."""
-    principal = await authenticate(request.headers.get("Authorization", ""))
-    principal.require(Scope.FILES_WRITE)
-    body = read(CompleteUpload, request.scope["body"])
-    upload = await uploads.complete_upload(
-        principal=principal, upload_id=upload_id, part_ids=body.part_ids, md5=body.md5
+    @Endpoint(
+        Scope.FILES_WRITE,
+        "Add a part to an upload",
+        form=ApiObject.of("NewUploadPart", {"data": BINARY}),
+        spooled=True,
+        returns=_PART,
+        note="multipart, up to 64 MiB",
     )
-    return HttpResponse(orjson.dumps(uploads.public_upload(upload)), content_type=JSON)
+    async def post(self, request: ApiRequest, upload_id: str) -> Response:
+        # Parsing reads and writes files, which would block the event loop.
+        _, content = await asyncio.to_thread(read_file, request.asgi, "data")
+        try:
+            part = await uploads.add_part(principal=request.principal, upload_id=upload_id, content=content)
+        finally:
+            # Deletes the temporary file.
+            content.close()
+        return Response(uploads.public_part(part))
 
 
-class Cancel(ApiView):
-    """`POST /v1/uploads/{id}/cancel`."""
+class CompleteUploadView(ApiView, path="uploads/<str:upload_id>/complete"):
+    """Completion of an upload."""
 
-    def post(self, request: Request, upload_id: str) -> Answer:
-        principal = principal_of(request)
-        principal.require(Scope.FILES_WRITE)
-        read(CancelUpload, body_of(request))
-        return Answer(uploads.public_upload(uploads.cancel_upload(principal=principal, upload_id=upload_id)))
+    @Endpoint(
+        Scope.FILES_WRITE,
+        "Complete an upload",
+        body=CompleteUpload,
+        returns=_UPLOAD,
+        note="assembles the parts in the given order; `md5` is verified",
+    )
+    async def post(self, request: ApiRequest, upload_id: str, body: CompleteUpload) -> Response:
+        upload = await uploads.complete_upload(
+            principal=request.principal, upload_id=upload_id, part_ids=body.part_ids, md5=body.md5
+        )
+        return Response(uploads.public_upload(upload))
+
+
+class CancelUploadView(ApiView, path="uploads/<str:upload_id>/cancel"):
+    """Cancellation of an upload."""
+
+    @Endpoint(Scope.FILES_WRITE, "Cancel an upload", takes_no_body=True, returns=_UPLOAD)
+    def post(self, request: ApiRequest, upload_id: str) -> Response:
+        upload = uploads.cancel_upload(principal=request.principal, upload_id=upload_id)
+        return Response(uploads.public_upload(upload))

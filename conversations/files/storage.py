@@ -166,7 +166,7 @@ async def chunks(content: "Content[bytes]") -> AsyncGenerator[bytes, None]:
         content.close()
 
 
-def list_files(*, team_id: str, purpose: Purpose | None, page: PageRequest) -> Page[File]:
+def list_files(*, team_id: str, purpose: str | None, page: PageRequest) -> Page[File]:
     """Return a page of a team's files, ordered by creation time."""
     rows = File.objects.filter(team_id=team_id, state=FileState.READY).exclude(expires_at__lte=now())
     if purpose is not None:

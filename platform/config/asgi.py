@@ -4,7 +4,6 @@ A URL responds with JSON or with a stream, depending on `stream` in the request;
 """
 
 import os
-import re
 
 import django
 
@@ -18,45 +17,36 @@ from channels.security.websocket import AllowedHostsOriginValidator, WebsocketDe
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 
-from conversations.api.uploads import is_part_upload
 from kernel.asgi import ApiHandler, ApiShell, App, Receive, Scope, Send, header, with_request_id
+from kernel.endpoints import Endpoint
 from responses.admin.live.follow import FollowSocket
 from responses.admin.live.socket import LiveSocket
-from responses.api.consumers import ChatStream, ResponseReplay, ResponseStream
+from responses.api.urls import ENDPOINTS
 from responses.api.websocket import ResponseSocket
 from tenants.authentication import authenticate
 
 _site = get_asgi_application()
 _views: App = ApiHandler()
-_stream_consumers: dict[str, App] = {
-    "/v1/responses": ResponseStream.as_asgi(),
-    "/v1/chat/completions": ChatStream.as_asgi(),
-}
-_replay_consumer: App = ResponseReplay.as_asgi()
-_RESPONSE_PATH = re.compile(r"/v1/responses/[^/]+")
+_streams: list[tuple[Endpoint, App]] = [
+    (one, one.consumer.as_asgi(endpoint=one)) for one in ENDPOINTS if one.consumer is not None
+]
+_uploads = [one for one in ENDPOINTS if one.spooled]
 
 
 async def _api(scope: Scope, receive: Receive, send: Send) -> None:
-    await (_stream(scope) or _views)(scope, receive, send)
+    # The consumer for a request that asks for a stream, the views for other requests.
+    found = (app for one, app in _streams if one.matches(scope["method"], scope["path"]) and _wants_stream(scope))
+    await next(found, _views)(scope, receive, send)
 
 
-def _stream(scope: Scope) -> App | None:
-    """Return the consumer for a request that asks for a stream, None for other requests."""
-    path = scope["path"]
-    match scope["method"]:
-        case "POST" if path in _stream_consumers and _wants_stream(scope["body"]):
-            return _stream_consumers[path]
-        case "GET" if b"stream=true" in scope["query_string"].split(b"&") and _RESPONSE_PATH.fullmatch(path):
-            return _replay_consumer
-    return None
-
-
-def _wants_stream(body: bytes) -> bool:
+def _wants_stream(scope: Scope) -> bool:
+    if scope["method"] == "GET":
+        return b"stream=true" in scope["query_string"].split(b"&")
     # A quick search spares most bodies from being parsed twice. Invalid ones go to the views, which report the error.
-    if b'"stream"' not in body:
+    if b'"stream"' not in scope["body"]:
         return False
     try:
-        parsed = orjson.loads(body)
+        parsed = orjson.loads(scope["body"])
     except orjson.JSONDecodeError:
         return False
     return isinstance(parsed, dict) and parsed.get("stream") is True
@@ -64,7 +54,7 @@ def _wants_stream(body: bytes) -> bool:
 
 def is_upload(scope: Scope) -> bool:
     """Return true for requests that upload a file; their bodies are written to disk instead of memory."""
-    return (scope["method"], scope["path"]) == ("POST", "/v1/files") or is_part_upload(scope)
+    return any(one.matches(scope["method"], scope["path"]) for one in _uploads)
 
 
 async def _admit(scope: Scope) -> None:

@@ -117,7 +117,7 @@ TEMPLATES = [
 
 REST_FRAMEWORK: dict[str, Any] = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["tenants.authentication.BearerAuthentication"],
-    "DEFAULT_PERMISSION_CLASSES": [],
+    "DEFAULT_PERMISSION_CLASSES": ["tenants.authentication.HasScope"],
     "DEFAULT_RENDERER_CLASSES": ["kernel.http.Renderer"],
     "DEFAULT_PARSER_CLASSES": ["kernel.http.BytesParser"],
     "EXCEPTION_HANDLER": "kernel.http.exception_handler",

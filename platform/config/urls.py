@@ -2,12 +2,10 @@
 
 from django.contrib import admin
 from django.urls import include, path
-from django.views.generic import RedirectView
+from django.views.generic import RedirectView, TemplateView
 
 from config import health
-from conversations.api import urls as conversation_urls
-from responses.api import docs
-from responses.requests import conversation_items
+from responses.api import openapi
 from tenants import sign_in
 from tenants.console.site import page_urls
 
@@ -21,9 +19,8 @@ urlpatterns = [
     path("readyz", health.readyz, name="readyz"),
     path("version", health.version, name="version"),
     path("metrics", health.metrics, name="metrics"),
-    path("openapi.json", docs.openapi, name="openapi"),
-    path("docs", docs.page, name="docs"),
-    path("v1/", include(conversation_urls.urlpatterns(check_items=conversation_items.check))),
-    path("v1/", include("responses.containers.api.urls")),
+    path("openapi.json", openapi.view, name="openapi"),
+    # The API reference, rendered by Redoc.
+    path("docs", TemplateView.as_view(template_name="docs.html"), name="docs"),
     path("v1/", include("responses.api.urls")),
 ]

@@ -6,21 +6,22 @@ event loop, synchronous ones in the threads that keep database connections.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from io import SEEK_END, BytesIO
 from tempfile import TemporaryFile
 from typing import IO, Any
 
 from asgiref.sync import iscoroutinefunction
 from django.core.handlers.asgi import ASGIHandler, ASGIRequest
-from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.template.response import SimpleTemplateResponse
 from django.urls import Resolver404, resolve, set_script_prefix
 from typing_extensions import override
 
 from kernel.db_threads import in_db_thread
-from kernel.errors import ApiError, BadRequest, MethodNotAllowed, RequestTooLarge
-from kernel.http import as_api_error, error_response, unknown_url
+from kernel.errors import ApiError, BadRequest, NotFound, RequestTooLarge
+from kernel.http import as_api_error, error_response
 from kernel.ids import new_id
 from kernel.origin import Origin, origin_of, use_origin
 
@@ -243,42 +244,17 @@ class ApiHandler(ASGIHandler):
         try:
             match = resolve(request.path_info)
         except Resolver404:
-            return unknown_url(request)
+            return error_response(NotFound(f"Invalid URL ({request.method} {request.path})"))
         request.resolver_match = match
+        view = partial(match.func, request, *match.args, **match.kwargs)
         try:
-            response: HttpResponseBase = _rendered(await call_view(match.func, request, *match.args, **match.kwargs))
+            # DRF's responses are rendered late, in Django by its handler, which this one replaces.
+            if iscoroutinefunction(match.func):
+                return _rendered(await view())
+            return await in_db_thread(lambda: _rendered(view()))
         except Exception as error:
             return error_response(as_api_error(error))
-        return response
 
 
-async def call_view(view: Callable[..., Any], request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-    """Run an asynchronous view on the event loop, a synchronous one in a thread with a database connection."""
-    if iscoroutinefunction(view):
-        response = await view(request, *args, **kwargs)
-    else:
-        response = await in_db_thread(lambda: _rendered(view(request, *args, **kwargs)))
-    if not isinstance(response, HttpResponseBase):
-        msg = f"a view returned {type(response).__name__}"
-        raise TypeError(msg)
-    return response
-
-
-def by_method(**views: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, HttpResponseBase]]:
-    """Return a view that dispatches by HTTP method to synchronous and asynchronous views."""
-    allowed = ", ".join(sorted(name.upper() for name in views))
-
-    async def dispatch(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        view = views.get((request.method or "").lower())
-        if view is None:
-            message = f"Not allowed to {request.method} on {request.path}. Allowed: {allowed}."
-            return error_response(MethodNotAllowed(message, headers={"Allow": allowed}))
-        return await call_view(view, request, *args, **kwargs)
-
-    return dispatch
-
-
-def _rendered(response: Any) -> Any:
-    # DRF's responses are rendered late, in Django by its handler, which this one replaces.
-    render = getattr(response, "render", None)
-    return render() if callable(render) else response
+def _rendered(response: Any) -> HttpResponseBase:
+    return response.render() if isinstance(response, SimpleTemplateResponse) else response

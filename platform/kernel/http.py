@@ -2,21 +2,40 @@
 
 import logging
 from collections.abc import Mapping
-from typing import IO, Any
+from io import SEEK_END, BytesIO
+from math import ceil
+from typing import IO, Any, TypeAlias, cast
 
 import orjson
 from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
-from django.http import Http404, HttpRequest, HttpResponse
+from django.core.files.uploadedfile import UploadedFile
+from django.core.files.uploadhandler import FileUploadHandler, MemoryFileUploadHandler
+from django.http import Http404, HttpResponse, QueryDict
+from django.http.multipartparser import MultiPartParser, MultiPartParserError
+from django.utils.datastructures import MultiValueDict
 from rest_framework import exceptions as drf
 from rest_framework.parsers import BaseParser
 from rest_framework.renderers import BaseRenderer
 from rest_framework.response import Response
 from typing_extensions import override
 
-from kernel.errors import ApiError, BadRequest, MethodNotAllowed, NotFound, RequestTooLarge, ServerError, Unauthorized
+from kernel.errors import (
+    ApiError,
+    BadRequest,
+    Forbidden,
+    InvalidMultipart,
+    MethodNotAllowed,
+    NotFound,
+    RateLimited,
+    RequestTooLarge,
+    ServerError,
+    Unauthorized,
+)
 
 logger = logging.getLogger(__name__)
 JSON = "application/json"
+Form: TypeAlias = tuple[QueryDict, "MultiValueDict[str, UploadedFile[bytes]]"]
+"""Fields and files of a multipart form."""
 
 
 class Renderer(BaseRenderer):
@@ -66,6 +85,11 @@ def as_api_error(error: BaseException) -> ApiError:
             return MethodNotAllowed(str(error.detail))
         case drf.NotAuthenticated() | drf.AuthenticationFailed():
             return Unauthorized()
+        case drf.PermissionDenied():
+            return Forbidden(str(error.detail))
+        case drf.Throttled():
+            wait: float | None = getattr(error, "wait", None)
+            return RateLimited(headers={"Retry-After": str(ceil(wait))} if wait else None)
         case drf.APIException():
             return BadRequest(str(error.detail))
     logger.error("request failed unexpectedly", exc_info=error)
@@ -85,6 +109,19 @@ def error_response(error: ApiError) -> HttpResponse:
     )
 
 
-def unknown_url(request: HttpRequest) -> HttpResponse:
-    """Return the 404 for a URL that the API does not have."""
-    return error_response(NotFound(f"Invalid URL ({request.method} {request.path})"))
+def parse_form(body: IO[bytes], content_type: str, handler: FileUploadHandler) -> Form:
+    """Parse a multipart form of which `handler` keeps the files; raises `InvalidMultipart`."""
+    meta = {"CONTENT_TYPE": content_type, "CONTENT_LENGTH": str(body.seek(0, SEEK_END))}
+    body.seek(0)
+    try:
+        return MultiPartParser(meta, cast("Any", body), [handler], "utf-8").parse()
+    except (MultiPartParserError, SuspiciousOperation) as error:
+        raise InvalidMultipart from error
+
+
+def parse_form_in_memory(body: bytes, content_type: str) -> Form:
+    """Parse a multipart form that is in memory already; raises `InvalidMultipart`."""
+    # Django's default would write large files to disk.
+    handler = MemoryFileUploadHandler()
+    handler.activated = True
+    return parse_form(BytesIO(body), content_type, handler)

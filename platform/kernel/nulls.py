@@ -6,7 +6,15 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import SchemaValidator
 
-from kernel.validation import Schema
+from kernel.validation import Schema, first_defect
+
+
+def read(schema: type[Schema], values: dict[str, Any], *, prefix: str = "") -> Schema:
+    """Validate into `schema`, removing nulls of unknown fields; raises the `BadRequest` of the first defect."""
+    try:
+        return validate_without_nulls(schema, values)
+    except ValidationError as error:
+        raise first_defect(error, prefix=prefix) from error
 
 
 def validate_without_nulls(schema: type[Schema], body: dict[str, Any]) -> Schema:

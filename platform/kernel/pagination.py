@@ -1,13 +1,15 @@
 """Cursor pagination like OpenAI's lists (`after`, `before`, `limit`, `order`), by keyset, without OFFSET or COUNT."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 from django.db.models import Model, Q, QuerySet
+from django.http import QueryDict
 
-from kernel.errors import InvalidType, InvalidValue, LimitExceeded
+from kernel.errors import InvalidType, LimitExceeded
+from kernel.query import QueryArgument, choice, parameter
 
 Row = TypeVar("Row")
 ModelRow = TypeVar("ModelRow", bound=Model)
@@ -25,6 +27,9 @@ class Order(StrEnum):
     DESC = "desc"
 
 
+_ORDERS = [order.value for order in Order]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
     """Requested page. `after` and `before` are ids in the chosen order, not included in the page."""
@@ -34,17 +39,38 @@ class PageRequest:
     after: str | None = None
     before: str | None = None
 
-    @classmethod
-    def from_query(
-        cls, query: Mapping[str, str], *, default: int = DEFAULT_LIMIT, most: int = MAX_LIMIT
-    ) -> "PageRequest":
-        """Read `limit`, `order`, `after` and `before`; raises a `BadRequest` for invalid values."""
-        return cls(
-            limit=_limit(query.get("limit"), default=default, most=most),
-            order=_order(query.get("order")),
+
+def page_argument(
+    *, default: int = DEFAULT_LIMIT, most: int = MAX_LIMIT, order: Order = Order.DESC, before: bool = True
+) -> QueryArgument:
+    """Return the argument `page` of a list; reading it raises a `BadRequest` for invalid values."""
+
+    def read(query: QueryDict) -> PageRequest:
+        try:
+            limit = int(query.get("limit", default))
+        except ValueError:
+            raise InvalidType("limit", expected="an integer", got="a string") from None
+        if limit < 1:
+            message = f"Invalid 'limit': integer below minimum value. Expected a value >= 1, but got {limit} instead."
+            raise LimitExceeded(message, param="limit", code="integer_below_min_value")
+        if limit > most:
+            expected = f"Expected a value <= {most}, but got {limit} instead."
+            message = f"Invalid 'limit': integer above maximum value. {expected}"
+            raise LimitExceeded(message, param="limit", code="integer_above_max_value")
+        return PageRequest(
+            limit=limit,
+            order=Order(choice(query, "order", _ORDERS) or order),
             after=query.get("after") or None,
             before=query.get("before") or None,
         )
+
+    limit = {"type": "integer", "minimum": 1, "maximum": most, "default": default}
+    parameters = [
+        *(parameter(name, {"type": "string"}) for name in (("after", "before") if before else ("after",))),
+        parameter("limit", limit),
+        parameter("order", {"enum": _ORDERS, "default": order.value}),
+    ]
+    return QueryArgument("page", parameters, read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,26 +131,5 @@ def _beyond(by: Sequence[str], cursor: Position, *, older: bool) -> Q:
     return beyond | Q(**{field: value}) & _beyond(further, tuple(rest), older=older) if further else beyond
 
 
-def _limit(text: str | None, *, default: int, most: int) -> int:
-    if text is None:
-        return default
-    try:
-        limit = int(text)
-    except ValueError:
-        raise InvalidType("limit", expected="an integer", got="a string") from None
-    if limit < 1:
-        message = f"Invalid 'limit': integer below minimum value. Expected a value >= 1, but got {limit} instead."
-        raise LimitExceeded(message, param="limit", code="integer_below_min_value")
-    if limit > most:
-        message = f"Invalid 'limit': integer above maximum value. Expected a value <= {most}, but got {limit} instead."
-        raise LimitExceeded(message, param="limit", code="integer_above_max_value")
-    return limit
-
-
-def _order(text: str | None) -> Order:
-    if text is None:
-        return Order.DESC
-    try:
-        return Order(text)
-    except ValueError:
-        raise InvalidValue.unsupported(text, [order.value for order in Order], param="order") from None
+PAGE = page_argument()
+"""The page of most lists."""

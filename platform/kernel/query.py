@@ -1,27 +1,58 @@
-"""Query parameters: rejecting unknown names, reading nested names and Unix times."""
+"""Query parameters: their description, rejecting unknown names, reading nested names and Unix times."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from typing import Any
 
 from django.http import QueryDict
 
-from kernel.errors import InvalidType, UnknownParameter
+from kernel.errors import InvalidType, InvalidValue, UnknownParameter
 
-_PAGE = ("limit", "order", "after", "before")
+# Names in a query of parameters with several values, where clients write them differently.
+_WRITTEN = {"metadata": ("metadata[…]",), "include": ("include", "include[]")}
 
 
-def reject_unknown(query: QueryDict, *, filters: Sequence[str] = (), page: bool = True) -> None:
+@dataclass(frozen=True, slots=True)
+class QueryArgument:
+    """Query parameters that a handler receives as one argument; `parameters` are their OpenAPI descriptions."""
+
+    name: str
+    parameters: Sequence[dict[str, Any]]
+    read: Callable[[QueryDict], Any]
+
+
+def parameter(name: str, schema: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """Return the OpenAPI description of an optional query parameter."""
+    return {"name": name, "in": "query", "required": False, "schema": schema, **options}
+
+
+METADATA_FILTER = parameter(
+    "metadata", {"type": "object", "additionalProperties": {"type": "string"}}, style="deepObject", explode=True
+)
+
+
+def reject_unknown(query: QueryDict, arguments: Sequence[QueryArgument]) -> None:
     """Raise `UnknownParameter` for names that the endpoint does not support.
 
     A filter with a typing error in its name would otherwise return everything.
     """
-    known = (*(_PAGE if page else ()), *filters)
+    described = [one["name"] for argument in arguments for one in argument.parameters]
+    known = [name for one in described for name in _WRITTEN.get(one, (one,))]
     for name in query:
         plain = "metadata[…]" if name.startswith("metadata[") and name.endswith("]") else name
         if plain not in known:
             near = get_close_matches(name, known, n=1)
             raise UnknownParameter(name, suggestion=near[0] if near else None)
+
+
+def choice(query: Mapping[str, str], name: str, supported: Sequence[str]) -> str | None:
+    """Read one of the supported values, None if it is not given; raises `InvalidValue`."""
+    text = query.get(name)
+    if text is not None and text not in supported:
+        raise InvalidValue.unsupported(text, supported, param=name)
+    return text
 
 
 def unix_time(query: Mapping[str, str], name: str) -> datetime | None:
@@ -38,5 +69,4 @@ def unix_time(query: Mapping[str, str], name: str) -> datetime | None:
 def nested_values(query: Mapping[str, str], name: str) -> dict[str, str]:
     """Read `metadata[key]=value` as `{key: value}`."""
     prefix = f"{name}["
-    found = {key: query[key] for key in query if key.startswith(prefix) and key.endswith("]")}
-    return {key[len(prefix) : -1]: value for key, value in found.items()}
+    return {key[len(prefix) : -1]: query[key] for key in query if key.startswith(prefix) and key.endswith("]")}

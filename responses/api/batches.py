@@ -1,55 +1,93 @@
-"""Views of `/v1/batches`."""
+"""Endpoints of `/v1/batches`."""
 
-from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kernel.pagination import PageRequest
-from kernel.query import reject_unknown
-from kernel.validation import parse_json
-from kernel.views import ApiView
-from responses.api.requests import info_of, principal_of, scope_of
+from kernel.endpoints import (
+    INTEGER,
+    NULLABLE_INTEGER,
+    NULLABLE_OBJECT,
+    NULLABLE_STRING,
+    STRING,
+    UNIX_TIME,
+    ApiObject,
+    Endpoint,
+)
+from kernel.pagination import PAGE, PageRequest
+from responses.api.requests import info_of
 from responses.batches import selectors, services
-from responses.batches.requests import parse_batch
+from responses.batches.requests import SCOPES, CreateBatch
+from responses.models.batches import BatchStatus
 from tenants import scope
 from tenants.models import Scope
+from tenants.views import ApiRequest, ApiView
+
+_MOMENTS = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
+_COUNTS = dict.fromkeys(("total", "completed", "failed"), INTEGER)
+_BATCH = ApiObject.of(
+    "Batch",
+    {
+        "id": STRING,
+        "object": {"const": "batch"},
+        "endpoint": {"enum": list(SCOPES)},
+        "model": NULLABLE_STRING,
+        "status": {"enum": list(BatchStatus.values)},
+        "errors": NULLABLE_OBJECT,
+        "input_file_id": STRING,
+        "output_file_id": NULLABLE_STRING,
+        "error_file_id": NULLABLE_STRING,
+        "completion_window": {"const": "24h"},
+        "created_at": UNIX_TIME,
+        "expires_at": INTEGER,
+        **{f"{moment}_at": NULLABLE_INTEGER for moment in _MOMENTS},
+        "request_counts": {"type": "object", "properties": _COUNTS, "required": list(_COUNTS)},
+        "usage": NULLABLE_OBJECT,
+        "metadata": {"type": ["object", "null"], "additionalProperties": STRING},
+    },
+)
 
 
-class BatchListView(ApiView):
-    """`POST` and `GET /v1/batches`."""
+class BatchesView(ApiView, path="batches"):
+    """All batches of a team."""
 
-    def post(self, request: Request) -> Response:
-        asgi, principal = scope_of(request), principal_of(request)
-        principal.require(Scope.BATCHES_WRITE)
-        body = parse_batch(parse_json(asgi["body"]))
-        batch = services.create_batch(principal=principal, body=body, request=info_of(asgi))
+    @Endpoint(
+        Scope.BATCHES_WRITE,
+        "Create a batch",
+        body=CreateBatch,
+        returns=_BATCH,
+        note="for responses, chat completions or embeddings; the key also needs the scope of that endpoint",
+    )
+    def post(self, request: ApiRequest, body: CreateBatch) -> Response:
+        batch = services.create_batch(principal=request.principal, body=body, request=info_of(request.asgi))
         return Response(selectors.public_batch(batch))
 
-    def get(self, request: Request) -> Response:
-        principal = principal_of(request)
-        principal.require(Scope.BATCHES_READ)
-        reject_unknown(request.query_params)
-        page = PageRequest.from_query(request.query_params)
-        with scope.team(principal.team_id):
-            found = selectors.list_batches(team_id=principal.team_id, page=page)
+    @Endpoint(Scope.BATCHES_READ, "List batches", query=(PAGE,), returns=_BATCH.page())
+    def get(self, request: ApiRequest, page: PageRequest) -> Response:
+        team_id = request.principal.team_id
+        with scope.team(team_id):
+            found = selectors.list_batches(team_id=team_id, page=page)
         return Response(found.as_list(present=selectors.public_batch))
 
 
-class BatchView(ApiView):
-    """`GET /v1/batches/{id}`."""
+class BatchView(ApiView, path="batches/<str:batch_id>"):
+    """One batch."""
 
-    def get(self, request: Request, batch_id: str) -> Response:
-        principal = principal_of(request)
-        principal.require(Scope.BATCHES_READ)
-        reject_unknown(request.query_params, page=False)
-        with scope.team(principal.team_id):
-            batch = selectors.get_batch(principal=principal, batch_id=batch_id)
+    @Endpoint(Scope.BATCHES_READ, "Retrieve a batch", query=(), returns=_BATCH)
+    def get(self, request: ApiRequest, batch_id: str) -> Response:
+        with scope.team(request.principal.team_id):
+            batch = selectors.get_batch(principal=request.principal, batch_id=batch_id)
         return Response(selectors.public_batch(batch))
 
 
-class CancelBatchView(ApiView):
-    """`POST /v1/batches/{id}/cancel`."""
+class CancelBatchView(ApiView, path="batches/<str:batch_id>/cancel"):
+    """Cancellation of a batch."""
 
-    def post(self, request: Request, batch_id: str) -> Response:
-        asgi = scope_of(request)
-        batch = services.cancel_batch(principal=principal_of(request), batch_id=batch_id, request=info_of(asgi))
+    @Endpoint(
+        Scope.BATCHES_WRITE,
+        "Cancel a batch",
+        errors=(401, 403, 404, 409),
+        returns=_BATCH,
+        note="active requests are cancelled immediately",
+    )
+    def post(self, request: ApiRequest, batch_id: str) -> Response:
+        batch = services.cancel_batch(principal=request.principal, batch_id=batch_id, request=info_of(request.asgi))
         return Response(selectors.public_batch(batch))

@@ -1,98 +1,123 @@
-"""Views of `/v1/chat/completions`."""
+"""Endpoints of `/v1/chat/completions`."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from rest_framework.request import Request
+from django.http import QueryDict
 from rest_framework.response import Response
-from typing_extensions import override
 
-from kernel.pagination import Order, PageRequest
-from kernel.query import nested_values, reject_unknown
-from kernel.validation import parse_json
-from kernel.views import ApiView
+from kernel.endpoints import NULLABLE_STRING, STRING, ApiObject, Endpoint
+from kernel.pagination import Order, PageRequest, page_argument
+from kernel.query import METADATA_FILTER, QueryArgument, nested_values, parameter
 from responses import chat
-from responses.api.requests import info_of, principal_of, scope_of
-from responses.api.views import AsyncApiView
+from responses.api.consumers import ChatStream
+from responses.api.requests import FORWARDED, STREAMED, info_of
 from responses.chat import stored
-from responses.chat.requests import parse_update
+from responses.chat.messages import ROLES
+from responses.chat.requests import ChatRequest, UpdateChatCompletion, parse_update
+from responses.chat.stored import CompletionFilter
 from tenants import scope
 from tenants.models import Scope
+from tenants.views import ApiRequest, ApiView
 
-_PAGE = ("after", "limit", "order")
-
-
-def _page(query: Mapping[str, str]) -> PageRequest:
-    # As at OpenAI, chat completions are listed oldest first by default, unlike all other objects.
-    named = {name: query[name] for name in query}  # `**query` would return lists instead of the last values
-    return PageRequest.from_query({"order": Order.ASC.value, **named})
-
-
-class CreateChatCompletionView(AsyncApiView):
-    """`POST /v1/chat/completions` without `stream`."""
-
-    @override
-    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        asgi = scope_of(request)
-        body = chat.parse_chat(parse_json(asgi["body"]))
-        completion = await chat.complete(principal=principal_of(request), body=body, request=info_of(asgi))
-        return Response(completion)
+_COMPLETION = ApiObject("ChatCompletion", {"type": "object", "description": "The upstream's completion, unchanged."})
+_MESSAGE = ApiObject.of("ChatMessage", {"id": STRING, "role": {"enum": list(ROLES)}, "content": NULLABLE_STRING})
+# Abridged: the complete schema is that of OpenAI.
+_CREATE = ApiObject.of(
+    "CreateChatCompletion",
+    {
+        "model": {"type": "string", "maxLength": 200},
+        "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
+        "stream": {"type": ["boolean", "null"]},
+    },
+    required=["model", "messages"],
+)
+# As at OpenAI, chat completions are listed oldest first by default, unlike all other objects, and without `before`.
+_PAGE = page_argument(order=Order.ASC, before=False)
 
 
-class ListChatCompletionsView(ApiView):
-    """`GET /v1/chat/completions`: completions that were created with `store`."""
+def _filters(query: QueryDict) -> CompletionFilter:
+    return CompletionFilter(model=query.get("model"), metadata=nested_values(query, "metadata"))
 
-    def get(self, request: Request) -> Response:
-        principal = principal_of(request)
-        principal.require(Scope.CHAT_READ)
-        query = request.query_params
-        # OpenAI's lists of completions have no `before`.
-        reject_unknown(query, page=False, filters=(*_PAGE, "model", "metadata[…]"))
-        page = _page(query)
-        filters = stored.CompletionFilter(model=query.get("model"), metadata=nested_values(query, "metadata"))
-        with scope.team(principal.team_id):
-            found = stored.list_completions(team_id=principal.team_id, filters=filters, page=page)
+
+_FILTERS = QueryArgument("filters", [parameter("model", STRING), METADATA_FILTER], _filters)
+
+
+class ChatCompletionsView(ApiView, path="chat/completions"):
+    """All chat completions of a team."""
+
+    @Endpoint(
+        Scope.CHAT_WRITE,
+        "Create a chat completion",
+        body=_CREATE,
+        parse=chat.parse_chat,
+        consumer=ChatStream,
+        stream=f"{STREAMED}, ending with `data: [DONE]`.",
+        errors=FORWARDED,
+        returns=_COMPLETION,
+        note="forwarded to the upstream, see below",
+    )
+    async def post(self, request: ApiRequest, body: ChatRequest) -> Response:
+        return Response(await chat.complete(principal=request.principal, body=body, request=info_of(request.asgi)))
+
+    @Endpoint(
+        Scope.CHAT_READ,
+        "List stored chat completions",
+        query=(_PAGE, _FILTERS),
+        returns=_COMPLETION.page(),
+        note="completions that were created with `store: true`",
+    )
+    def get(self, request: ApiRequest, page: PageRequest, filters: CompletionFilter) -> Response:
+        team_id = request.principal.team_id
+        with scope.team(team_id):
+            found = stored.list_completions(team_id=team_id, filters=filters, page=page)
         return Response(found.as_list(present=stored.public_body))
 
 
-class ChatCompletionView(ApiView):
-    """`GET`, `POST` and `DELETE /v1/chat/completions/{id}`."""
+class ChatCompletionView(ApiView, path="chat/completions/<str:completion_id>"):
+    """One stored chat completion."""
 
-    def get(self, request: Request, completion_id: str) -> Response:
-        principal = principal_of(request)
-        principal.require(Scope.CHAT_READ)
-        reject_unknown(request.query_params, page=False)
-        with scope.team(principal.team_id):
-            completion = stored.get_completion(principal=principal, completion_id=completion_id)
+    @Endpoint(Scope.CHAT_READ, "Retrieve a stored chat completion", query=(), returns=_COMPLETION)
+    def get(self, request: ApiRequest, completion_id: str) -> Response:
+        with scope.team(request.principal.team_id):
+            completion = stored.get_completion(principal=request.principal, completion_id=completion_id)
         return Response(stored.public_body(completion))
 
-    def post(self, request: Request, completion_id: str) -> Response:
-        principal = principal_of(request)
-        principal.require(Scope.CHAT_WRITE)
-        metadata = parse_update(parse_json(scope_of(request)["body"]))
+    @Endpoint(
+        Scope.CHAT_WRITE,
+        "Update a stored chat completion",
+        body=UpdateChatCompletion,
+        parse=parse_update,
+        returns=_COMPLETION,
+        note="replaces the metadata",
+    )
+    def post(self, request: ApiRequest, completion_id: str, body: dict[str, str]) -> Response:
+        principal = request.principal
         with scope.team(principal.team_id):
-            completion = stored.replace_metadata(principal=principal, completion_id=completion_id, metadata=metadata)
+            completion = stored.replace_metadata(principal=principal, completion_id=completion_id, metadata=body)
         return Response(stored.public_body(completion))
 
-    def delete(self, request: Request, completion_id: str) -> Response:
-        principal = principal_of(request)
-        principal.require(Scope.CHAT_DELETE)
+    @Endpoint(
+        Scope.CHAT_DELETE,
+        "Delete a stored chat completion",
+        returns=ApiObject.deleted("ChatCompletion", "chat.completion.deleted"),
+    )
+    def delete(self, request: ApiRequest, completion_id: str) -> Response:
+        principal = request.principal
         with scope.team(principal.team_id):
-            stored.delete_completion(
-                principal=principal, completion_id=completion_id, request=info_of(scope_of(request))
-            )
+            stored.delete_completion(principal=principal, completion_id=completion_id, request=info_of(request.asgi))
         return Response({"id": completion_id, "object": "chat.completion.deleted", "deleted": True})
 
 
-class ChatMessagesView(ApiView):
-    """`GET /v1/chat/completions/{id}/messages`."""
+class ChatMessagesView(ApiView, path="chat/completions/<str:completion_id>/messages"):
+    """Messages of a stored chat completion."""
 
-    def get(self, request: Request, completion_id: str) -> Response:
-        principal = principal_of(request)
-        principal.require(Scope.CHAT_READ)
-        reject_unknown(request.query_params, page=False, filters=_PAGE)
-        page = _page(request.query_params)
-        with scope.team(principal.team_id):
-            completion = stored.get_completion(principal=principal, completion_id=completion_id)
+    @Endpoint(
+        Scope.CHAT_READ,
+        "List messages of a stored chat completion",
+        query=(_PAGE,),
+        returns=_MESSAGE.page(),
+        note="the input messages of the completion",
+    )
+    def get(self, request: ApiRequest, completion_id: str, page: PageRequest) -> Response:
+        with scope.team(request.principal.team_id):
+            completion = stored.get_completion(principal=request.principal, completion_id=completion_id)
         found = stored.list_messages(completion=completion, page=page)
         return Response(found.as_list(present=lambda message: message))

@@ -10,19 +10,22 @@ from channels.generic.http import AsyncHttpConsumer
 from django.http import QueryDict
 from typing_extensions import override
 
-from kernel.asgi import Message, Receive, Scope, Send, header, send_error
+from kernel import asgi
+from kernel.asgi import Message, Receive, Send, header, send_error
+from kernel.endpoints import Endpoint
+from kernel.errors import UnsupportedParameter
 from kernel.http import as_api_error
-from kernel.query import reject_unknown
-from kernel.validation import parse_json
 from responses import chat
-from responses.api.requests import RETRIEVAL, flag, info_of, reject_unsupported, sequence_number
+from responses.api.requests import Replay, info_of
+from responses.chat.requests import ChatRequest
 from responses.lifecycle import create
 from responses.models import Mode
 from responses.runs import follow
 from responses.runs.runner import LiveRun
-from responses.schema import parse_create
+from responses.schema import CreateResponse
 from tenants.authentication import authenticate
-from tenants.models import Scope as KeyScope
+from tenants.models import Scope
+from tenants.principal import Principal
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -42,19 +45,22 @@ class EventStream(AsyncHttpConsumer):
     # No channel layer: these consumers only receive messages from their own connection.
     channel_layer_alias = "none"
 
-    def __init__(self) -> None:
+    def __init__(self, *, endpoint: Endpoint) -> None:
         super().__init__()
+        self._endpoint = endpoint
         self._stream: asyncio.Task[None] | None = None
 
-    async def open(self) -> AsyncIterator[bytes]:
-        """Start the work and return an iterator over the bytes of whole events; errors become HTTP errors."""
+    async def open(self, principal: Principal, **arguments: Any) -> AsyncIterator[bytes]:
+        """Start the work and return an iterator over the bytes of whole events; errors become HTTP errors.
+
+        `arguments` are those of the endpoint's handler.
+        """
         raise NotImplementedError
 
     def disconnected(self) -> None:
         """Handle a disconnect of the client; the task that reads the iterator has been cancelled."""
-        raise NotImplementedError
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: asgi.Scope, receive: Receive, send: Send) -> None:
         self._receive = receive
         await super().__call__(scope, self._next_message, send)
 
@@ -70,6 +76,7 @@ class EventStream(AsyncHttpConsumer):
         """Stop the stream of a client that disconnected before the end."""
         if self._stream is not None:
             self._stream.cancel()
+        # A followed run does not depend on its client, and cancelling the task closes the connection of a completion.
         self.disconnected()
         raise StopConsumer
 
@@ -90,7 +97,10 @@ class EventStream(AsyncHttpConsumer):
 
     async def _send_stream(self) -> None:
         try:
-            frames = await self.open()
+            principal = await authenticate(header(self.scope, b"authorization"))
+            principal.require(Scope(self._endpoint.scope))
+            arguments = self._endpoint.arguments(QueryDict(self.scope["query_string"]), self.scope["body"])
+            frames = await self.open(principal, **arguments)
         except Exception as error:
             await send_error(as_api_error(error), self.send)
             return
@@ -109,20 +119,16 @@ class EventStream(AsyncHttpConsumer):
 class ResponseStream(EventStream):
     """`POST /v1/responses` with `stream:true`."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._run: LiveRun | None = None
+    _run: LiveRun | None = None
 
     @override
-    async def open(self) -> AsyncIterator[bytes]:
-        principal = await authenticate(header(self.scope, b"authorization"))
-        body = parse_create(parse_json(self.scope["body"]))
-        arguments: dict[str, Any] = {"principal": principal, "body": body, "request": info_of(self.scope)}
+    async def open(self, principal: Principal, body: CreateResponse) -> AsyncIterator[bytes]:  # type: ignore[override]
+        request = info_of(self.scope)
         if body.background:
             # A worker executes it; this process streams the event log that the worker writes.
-            queued = await create.queue_response(**arguments, mode=Mode.STREAM)
+            queued = await create.queue_response(principal=principal, body=body, request=request, mode=Mode.STREAM)
             return await follow.follow(principal=principal, response_id=queued["id"], after=-1, obfuscation=True)
-        self._run = await create.create_response(**arguments, mode=Mode.STREAM)
+        self._run = await create.create_response(principal=principal, body=body, request=request, mode=Mode.STREAM)
         return self._run.frames()
 
     @override
@@ -135,34 +141,24 @@ class ResponseReplay(EventStream):
     """`GET /v1/responses/{id}?stream=true`: the events after `starting_after`, then live events until the end."""
 
     @override
-    async def open(self) -> AsyncIterator[bytes]:
-        principal = await authenticate(header(self.scope, b"authorization"))
-        principal.require(KeyScope.RESPONSES_READ)
-        query = QueryDict(self.scope["query_string"])
-        reject_unknown(query, page=False, filters=RETRIEVAL)
+    async def open(  # type: ignore[override]
+        self, principal: Principal, include: frozenset[str], replay: Replay
+    ) -> AsyncIterator[bytes]:
         # The event log contains what was sent to the first client; nothing can be included afterwards.
-        reject_unsupported(query, "include", "include[]")
+        if include:
+            name = "include" if b"include=" in self.scope["query_string"] else "include[]"
+            raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
         return await follow.follow(
             principal=principal,
             response_id=self.scope["path"].rsplit("/", 1)[1],
-            after=sequence_number(query),
-            obfuscation=flag(query, "include_obfuscation", default=True),
+            after=replay.after,
+            obfuscation=replay.obfuscation,
         )
-
-    @override
-    def disconnected(self) -> None:
-        """Do nothing: a run does not depend on clients that follow it."""
 
 
 class ChatStream(EventStream):
     """`POST /v1/chat/completions` with `stream:true`."""
 
     @override
-    async def open(self) -> AsyncIterator[bytes]:
-        principal = await authenticate(header(self.scope, b"authorization"))
-        body = chat.parse_chat(parse_json(self.scope["body"]))
+    async def open(self, principal: Principal, body: ChatRequest) -> AsyncIterator[bytes]:  # type: ignore[override]
         return await chat.stream(principal=principal, body=body, request=info_of(self.scope))
-
-    @override
-    def disconnected(self) -> None:
-        """Do nothing: cancelling the stream's task has already closed the connection to the upstream."""

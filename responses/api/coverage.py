@@ -1,5 +1,6 @@
-"""Table of the supported parts of the OpenAI API: the source of docs/api-coverage.md, and checked by tests.
+"""Tables of the supported parts of the OpenAI API: the source of docs/api-coverage.md, and checked by tests.
 
+The endpoints are those that the views declare (`kernel.endpoints`).
 Run `manage.py api_coverage` after every change here: it generates the tables of docs/api-coverage.md.
 """
 
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, get_args
 
+from responses.api import websocket
+from responses.api.urls import ENDPOINTS
 from responses.engine.events.types import Event
 
 _REGION = re.compile(r"<!-- begin (\w+) -->\n.*?<!-- end \1 -->", re.DOTALL)
@@ -27,16 +30,6 @@ class Support(StrEnum):
     CONFIGURED = "requires configuration"
     # A 400 that names the parameter: nothing is ignored silently.
     REJECTED = "rejected"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SupportedEndpoint:
-    """Method and path below /v1, and the scope that a key needs for it."""
-
-    method: str
-    path: str
-    scope: str
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,143 +60,6 @@ class SupportedItem:
     input: bool
     output: bool
     note: str = ""
-
-
-def _endpoint(line: str, scope: str, note: str = "") -> SupportedEndpoint:
-    method, path = line.split()
-    return SupportedEndpoint(method=method, path=path, scope=scope, note=note)
-
-
-ENDPOINTS = (
-    _endpoint("POST /responses", "responses.write", "JSON, or server-sent events with `stream: true`"),
-    _endpoint("GET /responses", "responses.read", "extension: lists the team's stored responses, see below"),
-    _endpoint("GET /responses/{id}", "responses.read", "JSON; with `stream=true` the events of the run, see below"),
-    _endpoint(
-        "DELETE /responses/{id}", "responses.delete", "a queued or active background response is cancelled first"
-    ),
-    _endpoint(
-        "POST /responses/{id}/cancel",
-        "responses.write",
-        "queued and active background responses; a response that has ended is returned unchanged",
-    ),
-    _endpoint(
-        "GET /responses/{id}/input_items",
-        "responses.read",
-        "the items of the previous responses, then the response's own input",
-    ),
-    _endpoint(
-        "POST /responses/input_tokens",
-        "responses.write",
-        "counted by the upstream if it can, otherwise estimated, see below",
-    ),
-    _endpoint(
-        "POST /responses/compact",
-        "responses.write",
-        "a summary by the model, encrypted for the team; nothing is stored",
-    ),
-    _endpoint(
-        "GET /models",
-        "models.read",
-        "the models that the key may use; models that are only routed by `*` are not listed",
-    ),
-    _endpoint("GET /models/{id}", "models.read", "ids may contain slashes"),
-    _endpoint("POST /chat/completions", "chat_completions.write", "forwarded to the upstream, see below"),
-    _endpoint("GET /chat/completions", "chat_completions.read", "completions that were created with `store: true`"),
-    _endpoint("GET /chat/completions/{id}", "chat_completions.read"),
-    _endpoint("POST /chat/completions/{id}", "chat_completions.write", "replaces the metadata"),
-    _endpoint("DELETE /chat/completions/{id}", "chat_completions.delete"),
-    _endpoint("GET /chat/completions/{id}/messages", "chat_completions.read", "the input messages of the completion"),
-    _endpoint("POST /conversations", "conversations.write", "with up to 20 items, including references"),
-    _endpoint("GET /conversations", "conversations.read", "extension: lists the team's conversations, see below"),
-    _endpoint("GET /conversations/{id}", "conversations.read"),
-    _endpoint("POST /conversations/{id}", "conversations.write", "replaces the metadata"),
-    _endpoint("DELETE /conversations/{id}", "conversations.delete", "items that responses or forks show are kept"),
-    _endpoint("POST /conversations/{id}/items", "conversations.write", "up to 20 at a time"),
-    _endpoint("GET /conversations/{id}/items", "conversations.read"),
-    _endpoint("GET /conversations/{id}/items/{item_id}", "conversations.read"),
-    _endpoint("DELETE /conversations/{id}/items/{item_id}", "conversations.write", "returns the conversation"),
-    _endpoint(
-        "POST /conversations/{id}/fork",
-        "conversations.write",
-        "extension: a new conversation that shares the items up to `after`, or all items",
-    ),
-    _endpoint(
-        "POST /conversations/{id}/cancel",
-        "conversations.write",
-        "extension: cancels the run that has locked the conversation, if any; returns the conversation",
-    ),
-    _endpoint("GET /conversations/{id}/export", "conversations.read", "extension: all items as JSON Lines"),
-    _endpoint("POST /files", "files.write", "multipart, up to 512 MiB; OpenAI's purposes and `expires_after`"),
-    _endpoint("GET /files", "files.read"),
-    _endpoint("GET /files/{id}", "files.read"),
-    _endpoint("GET /files/{id}/content", "files.read"),
-    _endpoint("DELETE /files/{id}", "files.write", "also removes the file from vector stores"),
-    _endpoint("POST /uploads", "files.write", "a file that is uploaded in parts within an hour, up to 512 MiB"),
-    _endpoint("POST /uploads/{id}/parts", "files.write", "multipart, up to 64 MiB"),
-    _endpoint(
-        "POST /uploads/{id}/complete", "files.write", "assembles the parts in the given order; `md5` is verified"
-    ),
-    _endpoint("POST /uploads/{id}/cancel", "files.write"),
-    _endpoint("POST /vector_stores", "vector_stores.write", "see [file search](howto/file-search.md)"),
-    _endpoint("GET /vector_stores", "vector_stores.read"),
-    _endpoint("GET /vector_stores/{id}", "vector_stores.read"),
-    _endpoint("POST /vector_stores/{id}", "vector_stores.write"),
-    _endpoint("DELETE /vector_stores/{id}", "vector_stores.delete", "its files are kept"),
-    _endpoint("POST /vector_stores/{id}/search", "vector_stores.read", "`rewrite_query: true` is rejected"),
-    _endpoint(
-        "POST /vector_stores/{id}/files", "vector_stores.write", "a file that is already attached is processed again"
-    ),
-    _endpoint("GET /vector_stores/{id}/files", "vector_stores.read"),
-    _endpoint("GET /vector_stores/{id}/files/{file_id}", "vector_stores.read"),
-    _endpoint("POST /vector_stores/{id}/files/{file_id}", "vector_stores.write", "replaces the attributes"),
-    _endpoint("DELETE /vector_stores/{id}/files/{file_id}", "vector_stores.write", "the file itself is kept"),
-    _endpoint(
-        "GET /vector_stores/{id}/files/{file_id}/content",
-        "vector_stores.read",
-        "the passages that the file was split into",
-    ),
-    _endpoint("POST /vector_stores/{id}/file_batches", "vector_stores.write", "up to 2,000 files"),
-    _endpoint("GET /vector_stores/{id}/file_batches/{batch_id}", "vector_stores.read"),
-    _endpoint("POST /vector_stores/{id}/file_batches/{batch_id}/cancel", "vector_stores.write"),
-    _endpoint("GET /vector_stores/{id}/file_batches/{batch_id}/files", "vector_stores.read"),
-    _endpoint(
-        "POST /batches",
-        "batches.write",
-        "for responses, chat completions or embeddings; the key also needs the scope of that endpoint",
-    ),
-    _endpoint("GET /batches", "batches.read"),
-    _endpoint("GET /batches/{id}", "batches.read"),
-    _endpoint("POST /batches/{id}/cancel", "batches.write", "active requests are cancelled immediately"),
-    _endpoint(
-        "POST /webhook_endpoints",
-        "webhooks.write",
-        "https URLs on port 443 with public addresses, and those allowed by `EGRESS_ALLOW`; up to 20 per team",
-    ),
-    _endpoint("GET /webhook_endpoints", "webhooks.read"),
-    _endpoint("GET /webhook_endpoints/{id}", "webhooks.read"),
-    _endpoint("POST /webhook_endpoints/{id}", "webhooks.write"),
-    _endpoint("DELETE /webhook_endpoints/{id}", "webhooks.write", "including its deliveries"),
-    _endpoint("POST /webhook_endpoints/{id}/rotate_secret", "webhooks.write"),
-    _endpoint("POST /webhook_endpoints/{id}/test", "webhooks.write", "sends a sample event immediately"),
-    _endpoint("GET /webhook_event_types", "webhooks.read", "`response.*` of background responses, and `batch.*`"),
-    _endpoint(
-        "POST /containers",
-        "containers.write",
-        "requires the sandbox service; no network, no skills; expires after at most 20 minutes without activity",
-    ),
-    _endpoint("GET /containers", "containers.read"),
-    _endpoint("GET /containers/{id}", "containers.read"),
-    _endpoint("DELETE /containers/{id}", "containers.delete", "ends all processes in it"),
-    _endpoint("POST /containers/{id}/files", "containers.write", "multipart up to 64 MiB, or a `file_id`"),
-    _endpoint("GET /containers/{id}/files", "containers.read", "the regular files below `/mnt/data`"),
-    _endpoint("GET /containers/{id}/files/{file_id}", "containers.read"),
-    _endpoint("GET /containers/{id}/files/{file_id}/content", "containers.read"),
-    _endpoint("DELETE /containers/{id}/files/{file_id}", "containers.delete"),
-    _endpoint("POST /images/generations", "images.write", "forwarded to the upstream, see below"),
-    _endpoint("POST /images/edits", "images.write", "multipart, forwarded in the same way"),
-    _endpoint("POST /embeddings", "embeddings.write", "forwarded to the upstream, see below"),
-    _endpoint("POST /moderations", "moderations.write", "forwarded to the upstream, see below"),
-)
 
 
 def _supported(name: str, example: Any, note: str = "", *, rejected: Any = None) -> SupportedParameter:
@@ -424,7 +280,8 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _endpoints() -> str:
-    rows = ((f"`{one.method} /v1{one.path}`", f"`{one.scope}`", one.note) for one in ENDPOINTS)
+    declared = (*ENDPOINTS, websocket.ENDPOINT)
+    rows = ((f"`{one.method} /v1{one.template}`", f"`{one.scope}`", one.note) for one in declared)
     return _table(("endpoint", "scope", "notes"), rows)
 
 

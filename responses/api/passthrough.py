@@ -1,58 +1,175 @@
-"""Views that store nothing: `/v1/embeddings`, `/v1/moderations`, `/v1/responses/input_tokens` and `…/compact`."""
+"""Endpoints that store nothing: `/v1/embeddings`, `/v1/moderations` and `/v1/images`."""
 
+import re
 from typing import Any
 
-from rest_framework.request import Request
+from pydantic import BaseModel
 from rest_framework.response import Response
-from typing_extensions import override
 
-from kernel.validation import parse_json
-from responses.api.requests import info_of, principal_of, scope_of
-from responses.api.views import AsyncApiView
-from responses.passthrough import compact, embeddings_moderations, input_tokens
+from kernel.asgi import Scope as AsgiScope
+from kernel.asgi import header
+from kernel.endpoints import BINARY, ApiObject, Endpoint, Schema
+from kernel.errors import BadRequest, InvalidValue, MissingParameter, UnknownParameter
+from kernel.http import parse_form_in_memory
+from kernel.validation import validate
+from responses.api.requests import FORWARDED, info_of
+from responses.passthrough import embeddings_moderations
+from responses.passthrough.embeddings_moderations import CreateEmbedding, CreateModeration, PassthroughRequest
+from responses.passthrough.images import ImageUpload, forward_images
+from responses.schema.images import MAX_EDIT_IMAGES, CreateImage, EditImage, check_image
+from tenants.models import Scope
+from tenants.views import ApiRequest, ApiView
+
+_SEE_BELOW = "forwarded to the upstream, see below"
+# Some clients send the name of an array's field with brackets, others without.
+_FILES = {"image": "image[]", "image[]": "image[]", "mask": "mask"}
+_NUMBERS = frozenset({"n", "output_compression", "partial_images"})
+_INTEGER = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 
 
-class CreateEmbeddingView(AsyncApiView):
-    """`POST /v1/embeddings`."""
+def _unchanged(name: str, what: str) -> ApiObject:
+    # Responses of upstreams are not validated, so their schemas promise nothing.
+    return ApiObject(name, {"type": "object", "description": f"The upstream's {what}, unchanged."})
 
-    @override
-    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        asgi = scope_of(request)
-        passed = embeddings_moderations.parse_embedding(parse_json(asgi["body"]))
-        result = await embeddings_moderations.forward(
-            principal=principal_of(request), passed=passed, request=info_of(asgi)
+
+_IMAGES = _unchanged("Images", "images")
+
+
+class EmbeddingsView(ApiView, path="embeddings"):
+    """Embeddings of texts."""
+
+    @Endpoint(
+        Scope.EMBEDDINGS_WRITE,
+        "Create embeddings",
+        body=CreateEmbedding,
+        parse=embeddings_moderations.parse_embedding,
+        errors=FORWARDED,
+        returns=_unchanged("EmbeddingList", "list of embeddings"),
+        note=_SEE_BELOW,
+    )
+    async def post(self, request: ApiRequest, body: PassthroughRequest) -> Response:
+        return Response(
+            await embeddings_moderations.forward(
+                principal=request.principal, passed=body, request=info_of(request.asgi)
+            )
         )
-        return Response(result)
 
 
-class CreateModerationView(AsyncApiView):
-    """`POST /v1/moderations`."""
+class ModerationsView(ApiView, path="moderations"):
+    """Moderation of texts and images."""
 
-    @override
-    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        asgi = scope_of(request)
-        passed = embeddings_moderations.parse_moderation(parse_json(asgi["body"]))
-        result = await embeddings_moderations.forward(
-            principal=principal_of(request), passed=passed, request=info_of(asgi)
+    @Endpoint(
+        Scope.MODERATIONS_WRITE,
+        "Create moderation",
+        body=CreateModeration,
+        parse=embeddings_moderations.parse_moderation,
+        errors=FORWARDED,
+        returns=_unchanged("Moderation", "moderation result"),
+        note=_SEE_BELOW,
+    )
+    async def post(self, request: ApiRequest, body: PassthroughRequest) -> Response:
+        return Response(
+            await embeddings_moderations.forward(
+                principal=request.principal, passed=body, request=info_of(request.asgi)
+            )
         )
-        return Response(result)
 
 
-class CountInputTokensView(AsyncApiView):
-    """`POST /v1/responses/input_tokens`."""
-
-    @override
-    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        body = input_tokens.parse_count(parse_json(scope_of(request)["body"]))
-        tokens = await input_tokens.count_input_tokens(principal=principal_of(request), body=body)
-        return Response({"object": "response.input_tokens", "input_tokens": tokens})
+def _checked(schema: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
+    validate(schema, values)
+    check_image(values)
+    return values
 
 
-class CompactConversationView(AsyncApiView):
-    """`POST /v1/responses/compact`."""
+def _parse_create(values: dict[str, Any]) -> dict[str, Any]:
+    # A null means "not sent", but the prompt is required, so its null has to be reported.
+    return _checked(
+        CreateImage, {name: value for name, value in values.items() if value is not None or name == "prompt"}
+    )
 
-    @override
-    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        asgi = scope_of(request)
-        body = compact.parse_compact(parse_json(asgi["body"]))
-        return Response(await compact.compact(principal=principal_of(request), body=body, request=info_of(asgi)))
+
+def _edit_form() -> Schema:
+    # `EditImage` validates the fields of the form; its files are not part of it.
+    schema = EditImage.model_json_schema()
+    images = {"anyOf": [BINARY, {"type": "array", "items": BINARY, "maxItems": MAX_EDIT_IMAGES}]}
+    schema["properties"] |= {"image": images, "mask": BINARY}
+    schema["required"] = ["image", *schema["required"]]
+    return schema
+
+
+class GenerateImagesView(ApiView, path="images/generations"):
+    """Generation of images."""
+
+    @Endpoint(
+        Scope.IMAGES_WRITE,
+        "Create images",
+        body=CreateImage,
+        parse=_parse_create,
+        errors=FORWARDED,
+        returns=_IMAGES,
+        note=_SEE_BELOW,
+    )
+    async def post(self, request: ApiRequest, body: dict[str, Any]) -> Response:
+        return Response(
+            await forward_images(principal=request.principal, values=body, uploads=(), request=info_of(request.asgi))
+        )
+
+
+class EditImagesView(ApiView, path="images/edits"):
+    """Edits of images."""
+
+    @Endpoint(
+        Scope.IMAGES_WRITE,
+        "Edit images",
+        form=ApiObject("EditImage", _edit_form),
+        errors=FORWARDED,
+        returns=_IMAGES,
+        note="multipart, forwarded in the same way",
+    )
+    async def post(self, request: ApiRequest) -> Response:
+        values, uploads = read_form(request.asgi)
+        return Response(
+            await forward_images(
+                principal=request.principal,
+                values=_checked(EditImage, values),
+                uploads=uploads,
+                request=info_of(request.asgi),
+            )
+        )
+
+
+def read_form(asgi: AsgiScope) -> tuple[dict[str, Any], list[ImageUpload]]:
+    """Return the fields and the images of an edit; raises `BadRequest`."""
+    fields, files = parse_form_in_memory(asgi["body"], header(asgi, b"content-type"))
+    values: dict[str, Any] = {}
+    for name, given in fields.lists():
+        if len(given) > 1:
+            raise InvalidValue(f"Invalid '{name}': the field was sent more than once.", param=name)
+        # Values of forms are strings; these are converted for validation. Others stay strings, also if invalid.
+        text = values[name] = str(given[0])
+        if name in _NUMBERS and _INTEGER.fullmatch(text):
+            values[name] = int(text)
+        elif name == "stream" and text in {"true", "false"}:
+            values[name] = text == "true"
+    uploads: list[ImageUpload] = []
+    for name, several in files.lists():
+        for file in several:
+            if name not in _FILES:
+                raise UnknownParameter(name)
+            content = file.read()
+            if not content:
+                raise BadRequest("File is empty.", param=name)
+            # Clients may omit the name and the type; the upstream's form needs both.
+            upload = ImageUpload(
+                field=_FILES[name],
+                filename=file.name or "image.png",
+                content=content,
+                content_type=file.content_type or "image/png",
+            )
+            uploads.append(upload)
+    images = [upload for upload in uploads if upload.field != "mask"]
+    if not images:
+        raise MissingParameter("image")
+    if len(images) > MAX_EDIT_IMAGES or len(uploads) > len(images) + 1:
+        raise InvalidValue(f"An edit accepts at most {MAX_EDIT_IMAGES} images and one mask.", param="image")
+    return values, uploads

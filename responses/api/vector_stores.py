@@ -1,19 +1,24 @@
-"""Views of `/v1/vector_stores`."""
+"""Endpoints of `/v1/vector_stores`."""
 
 from typing import Any
 
-from django.http import QueryDict
-from rest_framework.request import Request
 from rest_framework.response import Response
-from typing_extensions import override
 
-from kernel.errors import InvalidValue
-from kernel.pagination import Page, PageRequest
-from kernel.query import reject_unknown
-from kernel.views import ApiView
-from responses.api.requests import info_of, principal_of, reject_body, scope_of
-from responses.api.views import AsyncApiView
-from responses.models.vector_stores import EntryStatus, VectorStoreBatch, VectorStoreFile
+from kernel.endpoints import (
+    INTEGER,
+    METADATA,
+    NULLABLE_INTEGER,
+    NULLABLE_OBJECT,
+    NULLABLE_STRING,
+    STRING,
+    UNIX_TIME,
+    ApiObject,
+    Endpoint,
+    Schema,
+)
+from kernel.pagination import PAGE, PageRequest
+from kernel.query import QueryArgument, choice, parameter
+from responses.models.vector_stores import EntryStatus
 from responses.vectors import search, selectors, services
 from responses.vectors.embedding import UsageAccount
 from responses.vectors.requests import (
@@ -24,181 +29,161 @@ from responses.vectors.requests import (
     SearchStore,
     UpdateStore,
     UpdateStoreFile,
-    read,
 )
 from responses.vectors.search import SearchHit, SearchRequest
 from responses.vectors.selectors import public_batch, public_entry, public_store
 from tenants import scope
 from tenants.models import Scope
 from tenants.principal import Principal
+from tenants.views import ApiRequest, ApiView
+
+_COUNTS: Schema = dict.fromkeys((*EntryStatus.values, "total"), INTEGER)
+_FILE_COUNTS: Schema = {"type": "object", "properties": _COUNTS, "required": list(_COUNTS)}
+_ATTRIBUTES: Schema = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
+_KNOWN: Schema = {"id": STRING, "object": STRING, "created_at": UNIX_TIME, "status": STRING}
+_STORE = ApiObject.of(
+    "VectorStore",
+    {
+        **_KNOWN,
+        "name": STRING,
+        "description": NULLABLE_STRING,
+        "file_counts": _FILE_COUNTS,
+        "usage_bytes": INTEGER,
+        "metadata": METADATA,
+        "last_active_at": UNIX_TIME,
+        "expires_after": NULLABLE_OBJECT,
+        "expires_at": NULLABLE_INTEGER,
+    },
+)
+_BATCH = ApiObject.of("VectorStoreBatch", {**_KNOWN, "vector_store_id": STRING, "file_counts": _FILE_COUNTS})
+_FILE = ApiObject.of(
+    "VectorStoreFile",
+    {
+        **_KNOWN,
+        "vector_store_id": STRING,
+        "usage_bytes": INTEGER,
+        "last_error": NULLABLE_OBJECT,
+        "attributes": _ATTRIBUTES,
+        "chunking_strategy": {"type": "object"},
+    },
+)
+_TEXT: Schema = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": STRING},
+    "required": ["type", "text"],
+}
+_HIT: Schema = {
+    "file_id": STRING,
+    "filename": STRING,
+    "score": {"type": "number"},
+    "attributes": _ATTRIBUTES,
+    "content": {"type": "array", "items": _TEXT},
+}
 
 
-def _caller(request: Request, right: Scope, *, page: bool = False, filters: tuple[str, ...] = ()) -> Principal:
-    """Return the principal after checking its scope; raises `Forbidden`, or `UnknownParameter` for the query."""
-    principal = principal_of(request)
-    principal.require(right)
-    reject_unknown(request.query_params, page=page, filters=filters)
-    return principal
+def _single_page(name: str, entry: Schema) -> ApiObject:
+    # OpenAI's format of pages without cursors; here there is always one.
+    data = {"type": "array", "items": entry}
+    return ApiObject.of(name, {"object": STRING, "data": data, "has_more": {"const": False}})
 
 
-def _request_id(request: Request) -> str:
-    return info_of(scope_of(request)).request_id
+_STATUS = QueryArgument(
+    "status",
+    [parameter("filter", {"enum": list(EntryStatus.values)})],
+    lambda query: choice(query, "filter", EntryStatus.values),
+)
 
 
-class VectorStoreListView(ApiView):
-    """`GET` and `POST /v1/vector_stores`."""
+class VectorStoresView(ApiView, path="vector_stores"):
+    """All vector stores of a team."""
 
-    def get(self, request: Request) -> Response:
-        principal = _caller(request, Scope.VECTOR_STORES_READ, page=True)
-        page = PageRequest.from_query(request.query_params)
-        with scope.team(principal.team_id):
-            found = selectors.list_stores(team_id=principal.team_id, page=page)
-        return Response(found.as_list(present=public_store))
-
-    def post(self, request: Request) -> Response:
-        principal = _caller(request, Scope.VECTOR_STORES_WRITE)
-        body = read(CreateStore, scope_of(request)["body"])
-        created = services.create_store(principal=principal, body=body, request_id=_request_id(request))
+    @Endpoint(
+        Scope.VECTOR_STORES_WRITE,
+        "Create a vector store",
+        body=CreateStore,
+        query=(),
+        returns=_STORE,
+        note="see [file search](howto/file-search.md)",
+    )
+    def post(self, request: ApiRequest, body: CreateStore) -> Response:
+        created = services.create_store(principal=request.principal, body=body, request_id=request.request_id)
         return Response(public_store(created))
 
+    @Endpoint(Scope.VECTOR_STORES_READ, "List vector stores", query=(PAGE,), returns=_STORE.page())
+    def get(self, request: ApiRequest, page: PageRequest) -> Response:
+        team_id = request.principal.team_id
+        with scope.team(team_id):
+            found = selectors.list_stores(team_id=team_id, page=page)
+        return Response(found.as_list(present=public_store))
 
-class VectorStoreView(ApiView):
-    """`GET`, `POST` and `DELETE /v1/vector_stores/{id}`."""
 
-    def get(self, request: Request, store_id: str) -> Response:
-        principal = _caller(request, Scope.VECTOR_STORES_READ)
-        with scope.team(principal.team_id):
-            return Response(public_store(selectors.get_store(principal=principal, store_id=store_id)))
+class VectorStoreView(ApiView, path="vector_stores/<str:store_id>"):
+    """One vector store."""
 
-    def post(self, request: Request, store_id: str) -> Response:
-        principal = _caller(request, Scope.VECTOR_STORES_WRITE)
-        body = read(UpdateStore, scope_of(request)["body"])
+    @Endpoint(Scope.VECTOR_STORES_READ, "Retrieve a vector store", query=(), returns=_STORE)
+    def get(self, request: ApiRequest, store_id: str) -> Response:
+        with scope.team(request.principal.team_id):
+            return Response(public_store(selectors.get_store(principal=request.principal, store_id=store_id)))
+
+    @Endpoint(Scope.VECTOR_STORES_WRITE, "Update a vector store", body=UpdateStore, query=(), returns=_STORE)
+    def post(self, request: ApiRequest, store_id: str, body: UpdateStore) -> Response:
         changed = services.update_store(
-            principal=principal, store_id=store_id, body=body, request_id=_request_id(request)
+            principal=request.principal, store_id=store_id, body=body, request_id=request.request_id
         )
         return Response(public_store(changed))
 
-    def delete(self, request: Request, store_id: str) -> Response:
-        principal = _caller(request, Scope.VECTOR_STORES_DELETE)
-        services.delete_store(principal=principal, store_id=store_id, request_id=_request_id(request))
+    @Endpoint(
+        Scope.VECTOR_STORES_DELETE,
+        "Delete a vector store",
+        query=(),
+        returns=ApiObject.deleted("VectorStore", "vector_store.deleted"),
+        note="its files are kept",
+    )
+    def delete(self, request: ApiRequest, store_id: str) -> Response:
+        services.delete_store(principal=request.principal, store_id=store_id, request_id=request.request_id)
         return Response({"id": store_id, "object": "vector_store.deleted", "deleted": True})
 
 
-class VectorStoreFilesView(ApiView):
-    """`GET` and `POST /v1/vector_stores/{id}/files`."""
+class SearchVectorStoreView(ApiView, path="vector_stores/<str:store_id>/search"):
+    """Searches of a vector store."""
 
-    def get(self, request: Request, store_id: str) -> Response:
-        principal = _caller(request, Scope.VECTOR_STORES_READ, page=True, filters=("filter",))
-        return Response(_listed(principal, request.query_params, store_id))
-
-    def post(self, request: Request, store_id: str) -> Response:
-        principal = _caller(request, Scope.VECTOR_STORES_WRITE)
-        body = read(AttachFile, scope_of(request)["body"])
-        entry = services.attach_file(principal=principal, store_id=store_id, body=body, request_id=_request_id(request))
-        return Response(public_entry(entry))
-
-
-class VectorStoreFileView(ApiView):
-    """`GET`, `POST` and `DELETE /v1/vector_stores/{id}/files/{file_id}`."""
-
-    def get(self, request: Request, store_id: str, file_id: str) -> Response:
-        principal = _caller(request, Scope.VECTOR_STORES_READ)
-        return Response(public_entry(_entry(principal, store_id, file_id)))
-
-    def post(self, request: Request, store_id: str, file_id: str) -> Response:
-        principal = _caller(request, Scope.VECTOR_STORES_WRITE)
-        body = read(UpdateStoreFile, scope_of(request)["body"])
-        changed = services.update_entry(
-            principal=principal, store_id=store_id, file_id=file_id, attributes=body.attributes
-        )
-        return Response(public_entry(changed))
-
-    def delete(self, request: Request, store_id: str, file_id: str) -> Response:
-        principal = _caller(request, Scope.VECTOR_STORES_WRITE)
-        services.detach_file(principal=principal, store_id=store_id, file_id=file_id)
-        return Response({"id": file_id, "object": "vector_store.file.deleted", "deleted": True})
-
-
-class VectorStoreFileContentView(ApiView):
-    """`GET /v1/vector_stores/{id}/files/{file_id}/content`: the passages that a file was split into."""
-
-    def get(self, request: Request, store_id: str, file_id: str) -> Response:
-        principal = _caller(request, Scope.VECTOR_STORES_READ)
-        with scope.team(principal.team_id):
-            entry = selectors.get_entry(principal=principal, store_id=store_id, file_id=file_id)
-            texts = selectors.passages_of(entry)
-        return Response(_page([{"type": "text", "text": text} for text in texts]))
-
-
-class VectorStoreBatchesView(ApiView):
-    """`POST /v1/vector_stores/{id}/file_batches`."""
-
-    def post(self, request: Request, store_id: str) -> Response:
-        principal = _caller(request, Scope.VECTOR_STORES_WRITE)
-        files = read(AttachFiles, scope_of(request)["body"]).all_files()
-        created = services.attach_batch(
-            principal=principal, store_id=store_id, files=files, request_id=_request_id(request)
-        )
-        return Response(public_batch(created))
-
-
-class VectorStoreBatchView(ApiView):
-    """`GET /v1/vector_stores/{id}/file_batches/{batch_id}`."""
-
-    def get(self, request: Request, store_id: str, batch_id: str) -> Response:
-        principal = _caller(request, Scope.VECTOR_STORES_READ)
-        with scope.team(principal.team_id):
-            return Response(
-                public_batch(selectors.get_batch(principal=principal, store_id=store_id, batch_id=batch_id))
-            )
-
-
-class CancelVectorStoreBatchView(ApiView):
-    """`POST /v1/vector_stores/{id}/file_batches/{batch_id}/cancel`."""
-
-    def post(self, request: Request, store_id: str, batch_id: str) -> Response:
-        principal = _caller(request, Scope.VECTOR_STORES_WRITE)
-        reject_body(scope_of(request))
-        return Response(public_batch(services.cancel_batch(principal=principal, store_id=store_id, batch_id=batch_id)))
-
-
-class VectorStoreBatchFilesView(ApiView):
-    """`GET /v1/vector_stores/{id}/file_batches/{batch_id}/files`."""
-
-    def get(self, request: Request, store_id: str, batch_id: str) -> Response:
-        principal = _caller(request, Scope.VECTOR_STORES_READ, page=True, filters=("filter",))
-        return Response(_listed(principal, request.query_params, store_id, batch_id=batch_id))
-
-
-class SearchVectorStoreView(AsyncApiView):
-    """`POST /v1/vector_stores/{id}/search`."""
-
-    @override
-    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        principal = _caller(request, Scope.VECTOR_STORES_READ)
-        body = read(SearchStore, scope_of(request)["body"])
-        store_id: str = kwargs["store_id"]
-        account = UsageAccount(
-            team_id=principal.team_id, key_id=principal.key_id, object_id=store_id, request_id=_request_id(request)
-        )
-        search_request = _search_request(body)
-        hits = await search.search(account=account, store_ids=[store_id], request=search_request)
-        return Response({**_page([_hit(hit) for hit in hits], search_request.queries)})
-
-
-def _search_request(body: SearchStore) -> SearchRequest:
-    ranking = body.ranking_options or SearchRanking()
-    return SearchRequest(
-        queries=body.queries(),
-        limit=body.max_num_results or 10,
-        filters=body.filters,
-        threshold=ranking.score_threshold or 0.0,
-        weights=ranking.hybrid_search,
-        vectors_only=ranking.ranker == "none",
+    @Endpoint(
+        Scope.VECTOR_STORES_READ,
+        "Search a vector store",
+        body=SearchStore,
+        query=(),
+        returns=_single_page("VectorStoreResults", {"type": "object", "properties": _HIT, "required": list(_HIT)}),
+        note="`rewrite_query: true` is rejected",
     )
+    async def post(self, request: ApiRequest, store_id: str, body: SearchStore) -> Response:
+        account = UsageAccount(
+            team_id=request.principal.team_id,
+            key_id=request.principal.key_id,
+            object_id=store_id,
+            request_id=request.request_id,
+        )
+        ranking = body.ranking_options or SearchRanking()
+        wanted = SearchRequest(
+            queries=body.queries(),
+            limit=body.max_num_results or 10,
+            filters=body.filters,
+            threshold=ranking.score_threshold or 0.0,
+            weights=ranking.hybrid_search,
+            vectors_only=ranking.ranker == "none",
+        )
+        hits = await search.search(account=account, store_ids=[store_id], request=wanted)
+        return Response(
+            {
+                "object": "vector_store.search_results.page",
+                "search_query": list(wanted.queries),
+                "data": [_public_hit(hit) for hit in hits],
+                "has_more": False,
+                "next_page": None,
+            }
+        )
 
 
-def _hit(hit: SearchHit) -> dict[str, Any]:
+def _public_hit(hit: SearchHit) -> dict[str, Any]:
     return {
         "file_id": hit.file_id,
         "filename": hit.filename,
@@ -208,40 +193,146 @@ def _hit(hit: SearchHit) -> dict[str, Any]:
     }
 
 
-def _page(data: list[dict[str, Any]], queries: Any = None) -> dict[str, Any]:
-    # OpenAI's format for a single, complete page; it has no cursors.
-    if queries is None:
-        return {"object": "vector_store.file_content.page", "data": data, "has_more": False, "next_page": None}
-    return {
-        "object": "vector_store.search_results.page",
-        "search_query": list(queries),
-        "data": data,
-        "has_more": False,
-        "next_page": None,
-    }
+class VectorStoreFilesView(ApiView, path="vector_stores/<str:store_id>/files"):
+    """Files of a vector store."""
+
+    @Endpoint(
+        Scope.VECTOR_STORES_WRITE,
+        "Create a vector store file",
+        body=AttachFile,
+        query=(),
+        returns=_FILE,
+        note="a file that is already attached is processed again",
+    )
+    def post(self, request: ApiRequest, store_id: str, body: AttachFile) -> Response:
+        entry = services.attach_file(
+            principal=request.principal, store_id=store_id, body=body, request_id=request.request_id
+        )
+        return Response(public_entry(entry))
+
+    @Endpoint(Scope.VECTOR_STORES_READ, "List vector store files", query=(_STATUS, PAGE), returns=_FILE.page())
+    def get(self, request: ApiRequest, store_id: str, status: str | None, page: PageRequest) -> Response:
+        return _list_files(request.principal, store_id, None, status, page)
 
 
-def _entry(principal: Principal, store_id: str, file_id: str) -> VectorStoreFile:
-    with scope.team(principal.team_id):
-        return selectors.get_entry(principal=principal, store_id=store_id, file_id=file_id)
+class VectorStoreFileView(ApiView, path="vector_stores/<str:store_id>/files/<str:file_id>"):
+    """One file of a vector store."""
+
+    @Endpoint(Scope.VECTOR_STORES_READ, "Retrieve a vector store file", query=(), returns=_FILE)
+    def get(self, request: ApiRequest, store_id: str, file_id: str) -> Response:
+        with scope.team(request.principal.team_id):
+            entry = selectors.get_entry(principal=request.principal, store_id=store_id, file_id=file_id)
+        return Response(public_entry(entry))
+
+    @Endpoint(
+        Scope.VECTOR_STORES_WRITE,
+        "Update a vector store file",
+        body=UpdateStoreFile,
+        query=(),
+        returns=_FILE,
+        note="replaces the attributes",
+    )
+    def post(self, request: ApiRequest, store_id: str, file_id: str, body: UpdateStoreFile) -> Response:
+        changed = services.update_entry(
+            principal=request.principal, store_id=store_id, file_id=file_id, attributes=body.attributes
+        )
+        return Response(public_entry(changed))
+
+    @Endpoint(
+        Scope.VECTOR_STORES_WRITE,
+        "Delete a vector store file",
+        query=(),
+        returns=ApiObject.deleted("VectorStoreFile", "vector_store.file.deleted"),
+        note="the file itself is kept",
+    )
+    def delete(self, request: ApiRequest, store_id: str, file_id: str) -> Response:
+        services.detach_file(principal=request.principal, store_id=store_id, file_id=file_id)
+        return Response({"id": file_id, "object": "vector_store.file.deleted", "deleted": True})
 
 
-def _listed(principal: Principal, query: QueryDict, store_id: str, *, batch_id: str | None = None) -> dict[str, Any]:
-    status, page = _status(query), PageRequest.from_query(query)
+class VectorStoreFileContentView(ApiView, path="vector_stores/<str:store_id>/files/<str:file_id>/content"):
+    """Passages that a file was split into."""
+
+    @Endpoint(
+        Scope.VECTOR_STORES_READ,
+        "Retrieve the content of a vector store file",
+        query=(),
+        returns=_single_page("VectorStorePassages", _TEXT),
+        note="the passages that the file was split into",
+    )
+    def get(self, request: ApiRequest, store_id: str, file_id: str) -> Response:
+        with scope.team(request.principal.team_id):
+            entry = selectors.get_entry(principal=request.principal, store_id=store_id, file_id=file_id)
+            data = [{"type": "text", "text": text} for text in selectors.passages_of(entry)]
+        return Response(
+            {"object": "vector_store.file_content.page", "data": data, "has_more": False, "next_page": None}
+        )
+
+
+class VectorStoreBatchesView(ApiView, path="vector_stores/<str:store_id>/file_batches"):
+    """File batches of a vector store."""
+
+    @Endpoint(
+        Scope.VECTOR_STORES_WRITE,
+        "Create a vector store file batch",
+        body=AttachFiles,
+        query=(),
+        returns=_BATCH,
+        note="up to 2,000 files",
+    )
+    def post(self, request: ApiRequest, store_id: str, body: AttachFiles) -> Response:
+        created = services.attach_batch(
+            principal=request.principal, store_id=store_id, files=body.all_files(), request_id=request.request_id
+        )
+        return Response(public_batch(created))
+
+
+class VectorStoreBatchView(ApiView, path="vector_stores/<str:store_id>/file_batches/<str:batch_id>"):
+    """One file batch of a vector store."""
+
+    @Endpoint(Scope.VECTOR_STORES_READ, "Retrieve a vector store file batch", query=(), returns=_BATCH)
+    def get(self, request: ApiRequest, store_id: str, batch_id: str) -> Response:
+        with scope.team(request.principal.team_id):
+            batch = selectors.get_batch(principal=request.principal, store_id=store_id, batch_id=batch_id)
+            return Response(public_batch(batch))
+
+
+class CancelVectorStoreBatchView(ApiView, path="vector_stores/<str:store_id>/file_batches/<str:batch_id>/cancel"):
+    """Cancellation of a file batch."""
+
+    @Endpoint(
+        Scope.VECTOR_STORES_WRITE,
+        "Cancel a vector store file batch",
+        takes_no_body=True,
+        query=(),
+        returns=_BATCH,
+    )
+    def post(self, request: ApiRequest, store_id: str, batch_id: str) -> Response:
+        batch = services.cancel_batch(principal=request.principal, store_id=store_id, batch_id=batch_id)
+        return Response(public_batch(batch))
+
+
+class VectorStoreBatchFilesView(ApiView, path="vector_stores/<str:store_id>/file_batches/<str:batch_id>/files"):
+    """Files of a file batch."""
+
+    @Endpoint(
+        Scope.VECTOR_STORES_READ,
+        "List files of a vector store file batch",
+        query=(_STATUS, PAGE),
+        returns=_FILE.page(),
+    )
+    def get(self, request: ApiRequest, store_id: str, batch_id: str, status: str | None, page: PageRequest) -> Response:
+        return _list_files(request.principal, store_id, batch_id, status, page)
+
+
+def _list_files(
+    principal: Principal, store_id: str, batch_id: str | None, status: str | None, page: PageRequest
+) -> Response:
     with scope.team(principal.team_id):
         # Raises the 404 of an unknown store, whose list would otherwise just be empty.
         selectors.get_store(principal=principal, store_id=store_id)
-        batch: VectorStoreBatch | None = None
+        batch = None
         if batch_id is not None:
             batch = selectors.get_batch(principal=principal, store_id=store_id, batch_id=batch_id)
-        found: Page[VectorStoreFile] = selectors.list_entries(store_id=store_id, batch=batch, status=status, page=page)
-    return found.as_list(present=public_entry)
-
-
-def _status(query: QueryDict) -> EntryStatus | None:
-    text = query.get("filter")
-    if text is None:
-        return None
-    if text not in EntryStatus.values:
-        raise InvalidValue.unsupported(text, EntryStatus.values, param="filter")
-    return EntryStatus(text)
+        found = selectors.list_entries(store_id=store_id, batch=batch, status=status, page=page)
+    return Response(found.as_list(present=public_entry))

@@ -1,183 +1,308 @@
-"""Views of `/v1/responses` and `/v1/models`."""
+"""Endpoints of `/v1/responses` and `/v1/models`."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
-from django.http import QueryDict
-from rest_framework.request import Request
 from rest_framework.response import Response
-from typing_extensions import override
 
-from conversations.api.requests import includes
+from conversations.api.conversations import CONVERSATION, INCLUDE, ITEM
 from conversations.items import project
-from kernel.errors import ApiError, NotFound, ServerError
-from kernel.pagination import PageRequest
-from kernel.query import reject_unknown
-from kernel.validation import parse_json
-from kernel.views import ApiView
-from responses.api.polling import polling_headers
-from responses.api.requests import (
-    RETRIEVAL,
-    flag,
-    info_of,
-    principal_of,
-    reject_body,
-    response_filter,
-    scope_of,
-    sequence_number,
+from conversations.selectors import public_conversation
+from kernel.endpoints import (
+    BOOLEAN,
+    INTEGER,
+    METADATA,
+    NULLABLE_INTEGER,
+    NULLABLE_OBJECT,
+    NULLABLE_STRING,
+    STRING,
+    UNIX_TIME,
+    ApiObject,
+    Endpoint,
+    Schema,
 )
-from responses.engine.steps import RunEnded
-from responses.lifecycle import cancel, create
-from responses.models import Mode
-from responses.models import Response as ResponseRow
+from kernel.errors import NotFound, ServerError
+from kernel.pagination import PAGE, PageRequest
+from responses.api.consumers import ResponseReplay, ResponseStream
+from responses.api.polling import polling_headers
+from responses.api.requests import REPLAY, RESPONSE_FILTERS, STREAMED, info_of
+from responses.lifecycle import cancel, conversation_runs, create
+from responses.models import Mode, Status
+from responses.passthrough import compact, input_tokens
 from responses.runs import access, progress, selectors
-from responses.schema import parse_create
+from responses.runs.selectors import ResponseFilter
+from responses.schema import CreateResponse, parse_create
 from tenants import directory, scope
-from tenants.authentication import authenticate
 from tenants.models import Scope
+from tenants.views import ApiRequest, ApiView
+
+_NUMBER: Schema = {"type": "number"}
+_CACHED: Schema = {"cached_tokens": INTEGER, "cache_write_tokens": INTEGER}
+_REASONING: Schema = {"reasoning_tokens": INTEGER}
+_USAGE = ApiObject.of(
+    "Usage",
+    {
+        "input_tokens": INTEGER,
+        "input_tokens_details": {"type": "object", "properties": _CACHED, "required": list(_CACHED)},
+        "output_tokens": INTEGER,
+        "output_tokens_details": {"type": "object", "properties": _REASONING, "required": list(_REASONING)},
+        "total_tokens": INTEGER,
+    },
+)
+_RESPONSE = ApiObject.of(
+    "Response",
+    {
+        "id": STRING,
+        "object": {"const": "response"},
+        "created_at": UNIX_TIME,
+        "completed_at": NULLABLE_INTEGER,
+        "status": {"enum": list(Status.values)},
+        "background": BOOLEAN,
+        "error": NULLABLE_OBJECT,
+        "incomplete_details": NULLABLE_OBJECT,
+        "instructions": NULLABLE_STRING,
+        "max_output_tokens": NULLABLE_INTEGER,
+        "max_tool_calls": NULLABLE_INTEGER,
+        "model": STRING,
+        "output": {"type": "array", "items": ITEM},
+        "parallel_tool_calls": BOOLEAN,
+        "presence_penalty": _NUMBER,
+        "frequency_penalty": _NUMBER,
+        "previous_response_id": NULLABLE_STRING,
+        "prompt_cache_key": NULLABLE_STRING,
+        "reasoning": NULLABLE_OBJECT,
+        "safety_identifier": NULLABLE_STRING,
+        "service_tier": STRING,
+        "store": BOOLEAN,
+        "temperature": _NUMBER,
+        "text": {"type": "object"},
+        "tool_choice": {"type": ["string", "object"]},
+        "tools": {"type": "array", "items": {"type": "object"}},
+        "top_logprobs": INTEGER,
+        "top_p": _NUMBER,
+        "truncation": {"enum": ["auto", "disabled"]},
+        "usage": {"anyOf": [_USAGE, {"type": "null"}]},
+        "user": NULLABLE_STRING,
+        "metadata": METADATA,
+    },
+)
+_INPUT_TOKENS = ApiObject.of(
+    "InputTokens",
+    {
+        "object": {"const": "response.input_tokens"},
+        "input_tokens": {"type": "integer", "description": "Estimated at four characters per token."},
+    },
+)
+_COMPACTED = ApiObject.of(
+    "CompactedConversation",
+    {
+        "id": STRING,
+        "object": {"const": "response.compaction"},
+        "created_at": UNIX_TIME,
+        "output": {
+            "type": "array",
+            "items": ITEM,
+            "description": "The user messages and one compaction item. Use them as the beginning of the next input.",
+        },
+        "usage": _USAGE,
+    },
+)
+_MODEL = ApiObject.of("Model", {"id": STRING, "object": {"const": "model"}, "created": INTEGER, "owned_by": STRING})
+_MODELS = ApiObject.of("ModelList", {"object": {"const": "list"}, "data": {"type": "array", "items": _MODEL}})
+# The run may fail in any of the ways of an upstream.
+_RUN_ERRORS = (400, 401, 403, 404, 413, 429, 500, 503)
 
 
-class AsyncApiView(ApiView):
-    """DRF view with an asynchronous handler: the same requests, errors and renderer, without a thread."""
-
-    @override
-    async def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        # DRF's own dispatch is synchronous; this one follows it and awaits authentication and handler.
-        self.args, self.kwargs = args, kwargs
-        self.request = wrapped = self.initialize_request(request, *args, **kwargs)
-        self.headers = self.default_response_headers
-        try:
-            # DRF expects the authenticated user here; ours is a Principal.
-            wrapped.user = await authenticate(request.headers.get("Authorization", ""))  # type: ignore[assignment]
-            result = await self.post(wrapped, *args, **kwargs)
-        except Exception as error:  # converted by `kernel.http.exception_handler`
-            result = self.handle_exception(error)
-        return self.finalize_response(wrapped, result, *args, **kwargs)
-
-    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """Handle the request."""
-        raise NotImplementedError
+def _parameters(names: Sequence[str], **schema: Any) -> Schema:
+    known = CreateResponse.model_json_schema(ref_template="#/components/schemas/{model}")["properties"]
+    return {"type": "object", "properties": {name: known[name] for name in known if name in names}, **schema}
 
 
-class CreateResponseView(AsyncApiView):
-    """`POST /v1/responses` without `stream`."""
+class ResponsesView(ApiView, path="responses"):
+    """All responses of a team."""
 
-    @override
-    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        asgi = scope_of(request)
-        body = parse_create(parse_json(asgi["body"]))
-        arguments: dict[str, Any] = {"principal": principal_of(request), "body": body, "request": info_of(asgi)}
+    @Endpoint(
+        Scope.RESPONSES_WRITE,
+        "Create a response",
+        body=CreateResponse,
+        parse=parse_create,
+        consumer=ResponseStream,
+        stream=f"{STREAMED}; the name of each event is its `type`.",
+        errors=_RUN_ERRORS,
+        returns=_RESPONSE,
+        note="JSON, or server-sent events with `stream: true`",
+    )
+    async def post(self, request: ApiRequest, body: CreateResponse) -> Response:
+        principal, info = request.principal, info_of(request.asgi)
         if body.background:
-            return Response(await create.queue_response(**arguments, mode=Mode.JSON))
-        run = await create.create_response(**arguments, mode=Mode.JSON)
+            return Response(await create.queue_response(principal=principal, body=body, request=info, mode=Mode.JSON))
+        run = await create.create_response(principal=principal, body=body, request=info, mode=Mode.JSON)
         try:
             end = await run.finished()
         except asyncio.CancelledError:
             # The client has disconnected; the runner decides if the run continues without it.
             run.detach()
             raise
-        if (error := _http_error(end)) is not None:
-            raise error
+        # The response of a failed run is stored like any other, but OpenAI reports the failure as an HTTP error here.
+        if end.ending.status == "failed":
+            raise end.ending.failure.as_api_error() if end.ending.failure else ServerError()
+        if end.ending.status == "cancelled":
+            raise ServerError("The response was cancelled.")
         return Response(end.response)
 
-
-def _http_error(end: RunEnded) -> ApiError | None:
-    # The response of a failed run is stored like any other, but OpenAI reports the failure as an HTTP error here.
-    if end.ending.status == "failed":
-        failure = end.ending.failure
-        return failure.as_api_error() if failure else ServerError()
-    if end.ending.status == "cancelled":
-        return ServerError("The response was cancelled.")
-    return None
-
-
-class ListResponsesView(ApiView):
-    """`GET /v1/responses`."""
-
-    def get(self, request: Request) -> Response:
-        principal = principal_of(request)
-        principal.require(Scope.RESPONSES_READ)
-        page = PageRequest.from_query(request.query_params)
-        filters = response_filter(request.query_params)
-        with scope.team(principal.team_id):
-            found = selectors.list_responses(team_id=principal.team_id, filters=filters, page=page)
+    @Endpoint(
+        Scope.RESPONSES_READ,
+        "List responses",
+        query=(PAGE, RESPONSE_FILTERS),
+        returns=_RESPONSE.page(),
+        note="extension: lists the team's stored responses, see below",
+    )
+    def get(self, request: ApiRequest, page: PageRequest, filters: ResponseFilter) -> Response:
+        team_id = request.principal.team_id
+        with scope.team(team_id):
+            found = selectors.list_responses(team_id=team_id, filters=filters, page=page)
             outputs = selectors.outputs(found.rows)
         return Response(found.as_list(present=lambda row: selectors.public_body(row, outputs.get(row.pk, []))))
 
 
-def _check_retrieval(query: QueryDict) -> None:
-    # Parameters of streams are validated for JSON requests as well: an invalid value is a mistake in any case.
-    reject_unknown(query, page=False, filters=RETRIEVAL)
-    flag(query, "stream", default=False)
-    flag(query, "include_obfuscation", default=True)
-    sequence_number(query)
+class ResponseView(ApiView, path="responses/<str:response_id>"):
+    """One response."""
 
-
-class ResponseView(ApiView):
-    """`GET` and `DELETE /v1/responses/{id}`."""
-
-    def get(self, request: Request, response_id: str) -> Response:
-        principal = principal_of(request)
-        principal.require(Scope.RESPONSES_READ)
-        _check_retrieval(request.query_params)
-        include = includes(request.query_params)
+    @Endpoint(
+        Scope.RESPONSES_READ,
+        "Retrieve a response",
+        query=(INCLUDE, REPLAY),
+        consumer=ResponseReplay,
+        stream=f"{STREAMED}: the events of the run so far, followed by live events until its end.",
+        returns=_RESPONSE,
+        note="JSON; with `stream=true` the events of the run, see below",
+    )
+    def get(self, request: ApiRequest, response_id: str, include: frozenset[str], **_: object) -> Response:
+        principal = request.principal
         with scope.team(principal.team_id):
             response = access.get_response(principal=principal, response_id=response_id, annotations=progress.COLUMNS)
             output = selectors.outputs([response]).get(response.pk, [])
         body = selectors.public_body(response, output, include=include)
         return Response(body, headers=polling_headers(response, progress.progress_of(response)))
 
-    def delete(self, request: Request, response_id: str) -> Response:
-        principal = principal_of(request)
-        principal.require(Scope.RESPONSES_DELETE)
+    @Endpoint(
+        Scope.RESPONSES_DELETE,
+        "Delete a response",
+        returns=ApiObject.deleted("Response", "response"),
+        note="a queued or active background response is cancelled first",
+    )
+    def delete(self, request: ApiRequest, response_id: str) -> Response:
+        principal = request.principal
         with scope.team(principal.team_id):
-            response: ResponseRow = access.get_response(principal=principal, response_id=response_id)
-        cancel.delete_response(actor=principal.actor, response=response, request=info_of(scope_of(request)))
+            response = access.get_response(principal=principal, response_id=response_id)
+        cancel.delete_response(actor=principal.actor, response=response, request=info_of(request.asgi))
         return Response({"id": response_id, "object": "response", "deleted": True})
 
 
-class CancelResponseView(ApiView):
-    """`POST /v1/responses/{id}/cancel`."""
+class CancelResponseView(ApiView, path="responses/<str:response_id>/cancel"):
+    """Cancellation of a background response."""
 
-    def post(self, request: Request, response_id: str) -> Response:
-        principal, asgi = principal_of(request), scope_of(request)
-        principal.require(Scope.RESPONSES_WRITE)
-        reject_body(asgi)
-        return Response(cancel.cancel_response(principal=principal, response_id=response_id, request=info_of(asgi)))
+    @Endpoint(
+        Scope.RESPONSES_WRITE,
+        "Cancel a response",
+        takes_no_body=True,
+        returns=_RESPONSE,
+        note="queued and active background responses; a response that has ended is returned unchanged",
+    )
+    def post(self, request: ApiRequest, response_id: str) -> Response:
+        return Response(
+            cancel.cancel_response(principal=request.principal, response_id=response_id, request=info_of(request.asgi))
+        )
 
 
-class InputItemsView(ApiView):
-    """`GET /v1/responses/{id}/input_items`."""
+class InputItemsView(ApiView, path="responses/<str:response_id>/input_items"):
+    """Input items of a response."""
 
-    def get(self, request: Request, response_id: str) -> Response:
-        principal = principal_of(request)
-        principal.require(Scope.RESPONSES_READ)
-        reject_unknown(request.query_params, filters=("include", "include[]"))
-        include = includes(request.query_params)
-        page = PageRequest.from_query(request.query_params)
-        with scope.team(principal.team_id):
-            response = access.get_response(principal=principal, response_id=response_id)
+    @Endpoint(
+        Scope.RESPONSES_READ,
+        "List input items",
+        query=(PAGE, INCLUDE),
+        returns=ITEM.page(),
+        note="the items of the previous responses, then the response's own input",
+    )
+    def get(self, request: ApiRequest, response_id: str, page: PageRequest, include: frozenset[str]) -> Response:
+        with scope.team(request.principal.team_id):
+            response = access.get_response(principal=request.principal, response_id=response_id)
             found = selectors.list_input_items(response=response, page=page)
         included = include | response.included
         return Response(found.as_list(present=lambda item: project(item, included)))
 
 
-class ListModelsView(ApiView):
-    """`GET /v1/models`."""
+class CountInputTokensView(ApiView, path="responses/input_tokens"):
+    """Number of input tokens of a request."""
 
-    def get(self, request: Request) -> Response:
-        principal = principal_of(request)
-        principal.require(Scope.MODELS_READ)
-        return Response({"object": "list", "data": directory.list_models(principal)})
+    @Endpoint(
+        Scope.RESPONSES_WRITE,
+        "Count input tokens",
+        body=ApiObject("CountInputTokens", lambda: _parameters(input_tokens.PARAMETERS)),
+        parse=input_tokens.parse_count,
+        returns=_INPUT_TOKENS,
+        note="counted by the upstream if it can, otherwise estimated, see below",
+    )
+    async def post(self, request: ApiRequest, body: CreateResponse) -> Response:
+        tokens = await input_tokens.count_input_tokens(principal=request.principal, body=body)
+        return Response({"object": "response.input_tokens", "input_tokens": tokens})
 
 
-class ModelView(ApiView):
-    """`GET /v1/models/{id}`; ids may contain slashes."""
+class CompactConversationView(ApiView, path="responses/compact"):
+    """Compaction of an input."""
 
-    def get(self, request: Request, model: str) -> Response:
-        principal = principal_of(request)
-        principal.require(Scope.MODELS_READ)
-        for listed in directory.list_models(principal):
+    @Endpoint(
+        Scope.RESPONSES_WRITE,
+        "Compact a conversation",
+        body=ApiObject("CompactConversation", lambda: _parameters(compact.PARAMETERS, required=["model"])),
+        parse=compact.parse_compact,
+        errors=_RUN_ERRORS,
+        returns=_COMPACTED,
+        note="a summary by the model, encrypted for the team; nothing is stored",
+    )
+    async def post(self, request: ApiRequest, body: CreateResponse) -> Response:
+        return Response(await compact.compact(principal=request.principal, body=body, request=info_of(request.asgi)))
+
+
+class CancelConversationView(ApiView, path="conversations/<str:conversation_id>/cancel"):
+    """Cancellation of the run that has locked a conversation."""
+
+    @Endpoint(
+        Scope.CONVERSATIONS_WRITE,
+        "Cancel the active run of a conversation",
+        takes_no_body=True,
+        query=(),
+        returns=CONVERSATION,
+        note="extension: cancels the run that has locked the conversation, if any; returns the conversation",
+    )
+    def post(self, request: ApiRequest, conversation_id: str) -> Response:
+        conversation = conversation_runs.cancel_active_run(
+            principal=request.principal, conversation_id=conversation_id, request=info_of(request.asgi)
+        )
+        return Response(public_conversation(conversation))
+
+
+class ModelsView(ApiView, path="models"):
+    """All models that the key may use."""
+
+    @Endpoint(
+        Scope.MODELS_READ,
+        "List models",
+        returns=_MODELS,
+        note="the models that the key may use; models that are only routed by `*` are not listed",
+    )
+    def get(self, request: ApiRequest) -> Response:
+        return Response({"object": "list", "data": directory.list_models(request.principal)})
+
+
+class ModelView(ApiView, path="models/<path:model>"):
+    """One model."""
+
+    @Endpoint(Scope.MODELS_READ, "Retrieve a model", returns=_MODEL, note="ids may contain slashes")
+    def get(self, request: ApiRequest, model: str) -> Response:
+        for listed in directory.list_models(request.principal):
             if listed["id"] == model:
                 return Response(listed)
         raise NotFound(f"The model '{model}' does not exist.", param="model", code="model_not_found")

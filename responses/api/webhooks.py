@@ -1,19 +1,10 @@
-"""Views of `/v1/webhook_endpoints`."""
+"""Endpoints of `/v1/webhook_endpoints`."""
 
-from typing import Any, TypeVar
-
-from pydantic import BaseModel
-from rest_framework.request import Request
 from rest_framework.response import Response
-from typing_extensions import override
 
 from kernel.db_threads import in_db_thread
-from kernel.pagination import PageRequest
-from kernel.query import reject_unknown
-from kernel.validation import parse_json, validate
-from kernel.views import ApiView
-from responses.api.requests import principal_of, scope_of
-from responses.api.views import AsyncApiView
+from kernel.endpoints import STRING, UNIX_TIME, ApiObject, Endpoint, Schema
+from kernel.pagination import PAGE, PageRequest
 from responses.webhooks import access, services
 from responses.webhooks.events import EVENT_TYPES
 from responses.webhooks.models import WebhookEndpoint
@@ -28,28 +19,53 @@ from responses.webhooks.schema import (
 from responses.webhooks.services import Actor
 from tenants import scope
 from tenants.models import Scope
-from tenants.principal import Principal
+from tenants.views import ApiRequest, ApiView
 
-Schema = TypeVar("Schema", bound=BaseModel)
+_EVENT_TYPE: Schema = {"enum": list(EVENT_TYPES)}
+_PROPERTIES: Schema = {
+    "id": STRING,
+    "object": {"const": "webhook_endpoint"},
+    "created_at": UNIX_TIME,
+    "updated_at": UNIX_TIME,
+    "event_types": {"type": "array", "items": _EVENT_TYPE},
+    "name": STRING,
+    "url": STRING,
+    "signing_secret_hint": STRING,
+}
+_ENDPOINT = ApiObject.of("WebhookEndpoint", _PROPERTIES)
+_ENDPOINT_WITH_SECRET = ApiObject.of(
+    "WebhookEndpointWithSecret",
+    {**_PROPERTIES, "signing_secret": {"type": "string", "description": "Returned only by this request."}},
+)
+_TEST = ApiObject.of(
+    "WebhookEndpointTest",
+    {
+        "object": {"const": "webhook_endpoint.test"},
+        "event_type": _EVENT_TYPE,
+        "status_code": {"type": "integer", "description": "HTTP status of the endpoint's response."},
+        "success": {"const": True},
+        "webhook_endpoint_id": STRING,
+    },
+)
+_EVENT_TYPES = ApiObject.of(
+    "WebhookEventTypeList", {"object": {"const": "list"}, "data": {"type": "array", "items": STRING}}
+)
 
 
-class WebhookEndpointListView(ApiView):
-    """`GET` and `POST /v1/webhook_endpoints`."""
+class WebhookEndpointsView(ApiView, path="webhook_endpoints"):
+    """All webhook endpoints of a team."""
 
-    def get(self, request: Request) -> Response:
-        principal = _principal(request, Scope.WEBHOOKS_READ)
-        reject_unknown(request.query_params)
-        page = PageRequest.from_query(request.query_params)
-        with scope.team(principal.team_id):
-            found = access.list_endpoints(principal=principal, page=page)
-        return Response(found.as_list(present=public_endpoint))
-
-    def post(self, request: Request) -> Response:
-        principal = _principal(request, Scope.WEBHOOKS_WRITE)
-        reject_unknown(request.query_params, page=False)
-        body = _read(CreateWebhookEndpoint, request)
+    @Endpoint(
+        Scope.WEBHOOKS_WRITE,
+        "Create a webhook endpoint",
+        body=CreateWebhookEndpoint,
+        query=(),
+        returns=_ENDPOINT_WITH_SECRET,
+        note="https URLs on port 443 with public addresses, and those allowed by `EGRESS_ALLOW`; up to 20 per team",
+    )
+    def post(self, request: ApiRequest, body: CreateWebhookEndpoint) -> Response:
         created = services.create_endpoint(
-            team_id=principal.team_id,
+            team_id=request.principal.team_id,
             actor=_actor(request),
             name=body.name,
             url=body.url,
@@ -57,21 +73,26 @@ class WebhookEndpointListView(ApiView):
         )
         return Response(with_secret(created))
 
+    @Endpoint(Scope.WEBHOOKS_READ, "List webhook endpoints", query=(PAGE,), returns=_ENDPOINT.page())
+    def get(self, request: ApiRequest, page: PageRequest) -> Response:
+        with scope.team(request.principal.team_id):
+            found = access.list_endpoints(principal=request.principal, page=page)
+        return Response(found.as_list(present=public_endpoint))
 
-class WebhookEndpointView(ApiView):
-    """`GET`, `POST` and `DELETE /v1/webhook_endpoints/{id}`."""
 
-    def get(self, request: Request, endpoint_id: str) -> Response:
-        principal = _principal(request, Scope.WEBHOOKS_READ)
-        reject_unknown(request.query_params, page=False)
-        return Response(public_endpoint(_find(principal, endpoint_id)))
+class WebhookEndpointView(ApiView, path="webhook_endpoints/<str:endpoint_id>"):
+    """One webhook endpoint."""
 
-    def post(self, request: Request, endpoint_id: str) -> Response:
-        principal = _principal(request, Scope.WEBHOOKS_WRITE)
-        reject_unknown(request.query_params, page=False)
-        body = _read(UpdateWebhookEndpoint, request)
+    @Endpoint(Scope.WEBHOOKS_READ, "Retrieve a webhook endpoint", query=(), returns=_ENDPOINT)
+    def get(self, request: ApiRequest, endpoint_id: str) -> Response:
+        return Response(public_endpoint(_find(request, endpoint_id)))
+
+    @Endpoint(
+        Scope.WEBHOOKS_WRITE, "Update a webhook endpoint", body=UpdateWebhookEndpoint, query=(), returns=_ENDPOINT
+    )
+    def post(self, request: ApiRequest, endpoint_id: str, body: UpdateWebhookEndpoint) -> Response:
         changed = services.update_endpoint(
-            endpoint=_find(principal, endpoint_id),
+            endpoint=_find(request, endpoint_id),
             actor=_actor(request),
             name=body.name,
             url=body.url,
@@ -79,47 +100,61 @@ class WebhookEndpointView(ApiView):
         )
         return Response(public_endpoint(changed))
 
-    def delete(self, request: Request, endpoint_id: str) -> Response:
-        principal = _principal(request, Scope.WEBHOOKS_WRITE)
-        reject_unknown(request.query_params, page=False)
-        services.delete_endpoint(endpoint=_find(principal, endpoint_id), actor=_actor(request))
+    @Endpoint(
+        Scope.WEBHOOKS_WRITE,
+        "Delete a webhook endpoint",
+        query=(),
+        returns=ApiObject.deleted("WebhookEndpoint", "webhook_endpoint.deleted"),
+        note="including its deliveries",
+    )
+    def delete(self, request: ApiRequest, endpoint_id: str) -> Response:
+        services.delete_endpoint(endpoint=_find(request, endpoint_id), actor=_actor(request))
         return Response({"id": endpoint_id, "object": "webhook_endpoint.deleted", "deleted": True})
 
 
-class RotateWebhookSecretView(ApiView):
-    """`POST /v1/webhook_endpoints/{id}/rotate_secret`."""
+class RotateWebhookSecretView(ApiView, path="webhook_endpoints/<str:endpoint_id>/rotate_secret"):
+    """Rotation of a signing secret."""
 
-    def post(self, request: Request, endpoint_id: str) -> Response:
-        principal = _principal(request, Scope.WEBHOOKS_WRITE)
-        reject_unknown(request.query_params, page=False)
-        body = _read(RotateSecret, request)
+    @Endpoint(
+        Scope.WEBHOOKS_WRITE,
+        "Rotate the secret of a webhook endpoint",
+        body=RotateSecret,
+        query=(),
+        returns=_ENDPOINT_WITH_SECRET,
+    )
+    def post(self, request: ApiRequest, endpoint_id: str, body: RotateSecret) -> Response:
         created = services.rotate_secret(
-            endpoint=_find(principal, endpoint_id),
+            endpoint=_find(request, endpoint_id),
             actor=_actor(request),
             keep_old=bool(body.keep_old_secret_active_for_24_hours),
         )
         return Response(with_secret(created))
 
 
-class SendWebhookTestView(AsyncApiView):
-    """`POST /v1/webhook_endpoints/{id}/test`."""
+class SendWebhookTestView(ApiView, path="webhook_endpoints/<str:endpoint_id>/test"):
+    """Sample events for a webhook endpoint."""
 
-    @override
-    async def post(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        endpoint_id: str = kwargs["endpoint_id"]
-        principal = _principal(request, Scope.WEBHOOKS_WRITE)
-        reject_unknown(request.query_params, page=False)
-        event_type = _read(SendTest, request).event_type
-        endpoint = await in_db_thread(lambda: _find(principal, endpoint_id))
+    @Endpoint(
+        Scope.WEBHOOKS_WRITE,
+        "Send a test event",
+        body=SendTest,
+        query=(),
+        returns=_TEST,
+        note="sends a sample event immediately",
+    )
+    async def post(self, request: ApiRequest, endpoint_id: str, body: SendTest) -> Response:
+        endpoint = await in_db_thread(lambda: _find(request, endpoint_id))
         # No database thread is occupied while the endpoint responds.
-        outcome = await services.send_test(endpoint=endpoint, event_type=event_type)
+        outcome = await services.send_test(endpoint=endpoint, event_type=body.event_type)
         await in_db_thread(
-            lambda: services.audit_test(endpoint=endpoint, actor=_actor(request), event_type=event_type, result=outcome)
+            lambda: services.audit_test(
+                endpoint=endpoint, actor=_actor(request), event_type=body.event_type, result=outcome
+            )
         )
         return Response(
             {
                 "object": "webhook_endpoint.test",
-                "event_type": event_type,
+                "event_type": body.event_type,
                 "status_code": outcome.status,
                 "success": True,
                 "webhook_endpoint_id": endpoint_id,
@@ -127,31 +162,24 @@ class SendWebhookTestView(AsyncApiView):
         )
 
 
-class WebhookEventTypesView(ApiView):
-    """`GET /v1/webhook_event_types`."""
+class WebhookEventTypesView(ApiView, path="webhook_event_types"):
+    """Types of events."""
 
-    def get(self, request: Request) -> Response:
-        _principal(request, Scope.WEBHOOKS_READ)
-        reject_unknown(request.query_params, page=False)
+    @Endpoint(
+        Scope.WEBHOOKS_READ,
+        "List webhook event types",
+        query=(),
+        returns=_EVENT_TYPES,
+        note="`response.*` of background responses, and `batch.*`",
+    )
+    def get(self, _: ApiRequest) -> Response:
         return Response({"object": "list", "data": list(EVENT_TYPES)})
 
 
-def _principal(request: Request, needed: Scope) -> Principal:
-    principal = principal_of(request)
-    principal.require(needed)
-    return principal
+def _actor(request: ApiRequest) -> Actor:
+    return Actor(name=request.principal.actor, request_id=request.request_id)
 
 
-def _actor(request: Request) -> Actor:
-    return Actor(name=f"key:{principal_of(request).key_id}", request_id=scope_of(request)["request_id"])
-
-
-def _read(schema: type[Schema], request: Request) -> Schema:
-    # Clients may omit the body if all of its fields are optional.
-    body = scope_of(request)["body"]
-    return validate(schema, parse_json(body) if body else {})
-
-
-def _find(principal: Principal, endpoint_id: str) -> WebhookEndpoint:
-    with scope.team(principal.team_id):
-        return access.get_endpoint(principal=principal, endpoint_id=endpoint_id)
+def _find(request: ApiRequest, endpoint_id: str) -> WebhookEndpoint:
+    with scope.team(request.principal.team_id):
+        return access.get_endpoint(principal=request.principal, endpoint_id=endpoint_id)

@@ -19,6 +19,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 
 from kernel.asgi import Message, Receive, Scope, Send, header, send_error
+from kernel.endpoints import Endpoint
 from kernel.errors import (
     ApiError,
     BadRequest,
@@ -42,7 +43,14 @@ from tenants.authentication import authenticate
 from tenants.models import Scope as KeyScope
 from tenants.principal import Principal
 
-_PATH = "/v1/responses"
+ENDPOINT = Endpoint(
+    KeyScope.RESPONSES_WRITE,
+    "Create responses over a WebSocket",
+    method="WEBSOCKET",
+    path="responses",
+    returns="text/event-stream",
+    note="`response.create` events as in OpenAI's WebSocket mode, for an hour",
+)
 _LIFETIME_SECONDS = 60 * 60.0
 _MAX_CLIENT_REQUEST_ID = 512
 _CLOSED_NORMALLY = 1000
@@ -116,7 +124,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
     async def _authenticate(self) -> Principal:
         # Repeated for every response: keys can be revoked while a connection is open.
         principal = await authenticate(header(self.scope, b"authorization"))
-        principal.require(KeyScope.RESPONSES_WRITE)
+        principal.require(KeyScope(ENDPOINT.scope))
         return principal
 
     async def _deny(self, error: ApiError) -> None:
@@ -281,7 +289,7 @@ def _error_event(error: ApiError, stream_id: str | None) -> dict[str, Any]:
 
 
 def _check_request(scope: Scope) -> None:
-    if scope["path"] != _PATH:
+    if not ENDPOINT.matches("WEBSOCKET", scope["path"]):
         raise NotFound(f"Invalid URL (GET {scope['path']})")
     given = header(scope, b"x-client-request-id")
     if len(given) > _MAX_CLIENT_REQUEST_ID or not given.isascii():

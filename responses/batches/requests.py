@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from conversations.items import Wire
-from kernel.nulls import validate_without_nulls
 from kernel.storable_json import is_too_deep
-from kernel.validation import Metadata, first_defect
+from kernel.validation import Metadata
 from tenants.models import Scope
 
 MAX_LINES = 50_000
@@ -61,14 +60,6 @@ class InvalidLine(Exception):
         self.message = message
         self.param = param
         super().__init__(message)
-
-
-def parse_batch(values: dict[str, Any]) -> CreateBatch:
-    """Validate a request body. Raises the ApiError of its first defect."""
-    try:
-        return validate_without_nulls(CreateBatch, values)
-    except ValidationError as error:
-        raise first_defect(error) from error
 
 
 def parse_line(raw: bytes, *, endpoint: str) -> BatchInputLine:

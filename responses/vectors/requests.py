@@ -2,12 +2,11 @@
 
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from conversations.items import Wire, by_type
 from kernel.errors import MissingParameter, MutuallyExclusive, UnsupportedValue
-from kernel.nulls import validate_without_nulls
-from kernel.validation import TAG, Metadata, first_defect, parse_json
+from kernel.validation import TAG, Metadata
 from responses.schema.file_search import MAX_RESULTS, Attributes, Filter, HybridSearch
 
 MAX_BATCH = 2_000
@@ -178,13 +177,3 @@ class SearchStore(Wire):
             message = "Rewriting queries is not supported by this server."
             raise UnsupportedValue(message, param="rewrite_query")
         return self.query if isinstance(self.query, list) else [self.query]
-
-
-def read(schema: type[Schema], body: bytes) -> Schema:
-    """Validate a request body, which may be empty if no field is required."""
-    # All fields of a new store are optional, so its body may be empty.
-    values: dict[str, Any] = parse_json(body) if body else {}
-    try:
-        return validate_without_nulls(schema, values)
-    except ValidationError as error:
-        raise first_defect(error) from error

@@ -71,7 +71,7 @@ def list_stores(*, team_id: str, page: PageRequest) -> Page[VectorStore]:
 
 
 def list_entries(
-    *, store_id: str, batch: VectorStoreBatch | None, status: EntryStatus | None, page: PageRequest
+    *, store_id: str, batch: VectorStoreBatch | None, status: str | None, page: PageRequest
 ) -> Page[VectorStoreFile]:
     """List the files of a store or of one batch by creation time."""
     rows = VectorStoreFile.objects.filter(store_id=store_id)

@@ -8,7 +8,8 @@ from openai import OpenAI
 
 from conversations.models import File
 from kernel.clock import now
-from responses.batches.requests import parse_batch
+from kernel.nulls import read
+from responses.batches.requests import CreateBatch
 from responses.batches.services import create_batch
 from responses.models.batches import Batch, BatchLine
 from responses.runs.identity import RequestInfo
@@ -187,7 +188,7 @@ def test_a_line_fails_after_repeated_429(api: Api, script: Script) -> None:
 def created_by(caller: Caller, file_id: str) -> str:
     """Create a batch with this key in the test's own transaction; return its id."""
     principal = directory.principal(caller.secret)
-    body = parse_batch({"input_file_id": file_id, "endpoint": "/v1/responses", "completion_window": "24h"})
+    body = read(CreateBatch, {"input_file_id": file_id, "endpoint": "/v1/responses", "completion_window": "24h"})
     return create_batch(principal=principal, body=body, request=RequestInfo(request_id="req_test")).pk
 
 

@@ -9,14 +9,12 @@ from typing import Any, get_args
 
 import httpx2
 import pytest
-from django.urls import URLPattern
+from django.urls import resolve
 from openai.types.responses import ResponseItem, ResponseStreamEvent, Tool
 
-from conversations.api import urls as file_urls
 from conversations.items import CompactionTrigger, ItemReference, StoredItem
-from responses.api import urls as response_urls
+from kernel.endpoints import Endpoint
 from responses.api.coverage import (
-    ENDPOINTS,
     EVENTS,
     ITEMS,
     PARAMETERS,
@@ -25,10 +23,10 @@ from responses.api.coverage import (
     SupportedParameter,
     update_tables,
 )
-from responses.containers.api import urls as container_urls
-from responses.requests import conversation_items
+from responses.api.urls import ENDPOINTS, VIEWS
 from responses.schema import CreateResponse
 from responses.schema import create as schema
+from tenants.views import ApiView
 from tests.support.api import Api, error
 from tests.support.chunks import text
 from tests.support.upstream import Script, stream
@@ -136,34 +134,45 @@ def test_the_events_are_events_of_the_sdk() -> None:
     assert set(EVENTS) <= kinds(ResponseStreamEvent)
 
 
-def test_it_has_every_endpoint() -> None:
-    patterns = [
-        *response_urls.urlpatterns,
-        *file_urls.urlpatterns(check_items=conversation_items.check),
-        *container_urls.urlpatterns,
-    ]
-    known = {"/" + _plain(pattern) for pattern in patterns if isinstance(pattern, URLPattern)}
-    assert {re.sub(r"{\w+}", "{}", one.path) for one in ENDPOINTS} == known
+def declared_views() -> set[type[ApiView]]:
+    """Every view with a path, also of modules that the URLs do not list."""
+    return {view for view in ApiView.__subclasses__() if view.path and not view.__module__.startswith("tests.")}
 
 
-def _plain(pattern: URLPattern) -> str:
-    return re.sub(r"<[^>]+>", "{}", str(pattern.pattern))
+def test_every_declared_endpoint_has_a_url_and_a_line_in_the_table() -> None:
+    assert declared_views() == set(VIEWS)
+    assert {(one.method, one.path) for view in VIEWS for one in view.endpoints} == {
+        (one.method, one.path) for one in ENDPOINTS
+    }
+
+
+def test_every_endpoint_is_declared_once() -> None:
+    assert len({(one.method, one.path) for one in ENDPOINTS}) == len(ENDPOINTS)
+    assert len({one.summary for one in ENDPOINTS}) == len(ENDPOINTS), "they name the operations of generated clients"
 
 
 @pytest.mark.parametrize("one", ENDPOINTS, ids=[f"{one.method} {one.path}" for one in ENDPOINTS])
-def test_each_endpoint_wants_a_key_with_its_scope(web: WebProcess, make_api: Any, one: Any) -> None:
-    path = one.path.replace("{id}", "unknown")
+def test_each_endpoint_resolves_to_its_view(one: Endpoint) -> None:
+    view: Any = resolve("/v1" + re.sub(r"{\w+}", "unknown", one.template)).func
+    assert one in view.cls.endpoints
+    assert one.matches(one.method, "/v1" + re.sub(r"{\w+}", "unknown", one.template))
+
+
+@pytest.mark.parametrize("one", ENDPOINTS, ids=[f"{one.method} {one.path}" for one in ENDPOINTS])
+def test_each_endpoint_wants_a_key_with_its_scope(web: WebProcess, make_api: Any, one: Endpoint) -> None:
+    path = re.sub(r"{\w+}", "unknown", one.template)
     assert httpx2.request(one.method, f"{web.url}/v1{path}").status_code == 401
     other = "files.read" if one.scope != "files.read" else "models.read"
-    refused = make_api(scopes=[other]).request(one.method, path, **_valid(one))
+    refused = make_api(scopes=[other]).request(one.method, path)
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_scope")
 
 
-def _valid(one: Any) -> dict[str, Any]:
-    """What a POST needs for the scope to be looked at."""
-    if one.method != "POST":
-        return {}
-    if one.path == "/files":
-        return {"files": {"file": ("a.txt", b"a")}, "data": {"purpose": "user_data"}}
-    messages = [{"role": "user", "content": "Hi"}]
-    return {"json": {"model": "demo", **({"messages": messages} if "chat" in one.path else {"input": "Hi"})}}
+@pytest.mark.parametrize("view", VIEWS, ids=[view.path for view in VIEWS])
+def test_other_methods_are_refused_with_the_allowed_ones(api: Api, view: type[ApiView]) -> None:
+    path = re.sub(r"{\w+}", "unknown", view.endpoints[0].template)
+    methods = {one.method for one in view.endpoints}
+    allowed = methods | ({"HEAD"} if "GET" in methods else set())
+    for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} - methods:
+        refused = api.request(method, path)
+        assert error(refused) == (405, None, "method_not_supported")
+        assert set(refused.headers["allow"].split(", ")) == allowed

@@ -20,7 +20,7 @@ REQUESTS = [
     ("PATCH", "/v1/responses", 405),
     ("POST", "/v1/responses", 400),
     ("POST", "/v1/chat/completions", 400),
-    ("OPTIONS", "/v1/models", 200),
+    ("OPTIONS", "/v1/models", 405),
     ("HEAD", "/v1/models", 200),
     ("GET", "/livez", 200),
     ("GET", "/readyz", 200),

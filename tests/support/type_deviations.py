@@ -31,7 +31,6 @@ EXTRA_KEYS: Mapping[str, str] = {
 """Additional keys with the reason, as `Type.key` of the SDK's types; `*` is any type."""
 
 UNCHECKED: Mapping[str, str] = {
-    "OPTIONS .*": "a description of the view by Django REST framework",
     "GET /files/[^/]+/content": "the bytes of a file",
     "GET /containers/[^/]+/files/[^/]+/content": "the bytes of a file",
     "GET /conversations/[^/]+/export": "JSON lines, each an item",

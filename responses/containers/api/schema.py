@@ -1,19 +1,15 @@
 """Request bodies of `/v1/containers` and their validation."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from io import BytesIO
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
-from django.core.exceptions import SuspiciousOperation
-from django.core.files.uploadhandler import MemoryFileUploadHandler
-from django.http.multipartparser import MultiPartParser, MultiPartParserError
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from conversations.items import Wire
-from kernel.errors import BadRequest, InvalidMultipart, MissingParameter, MutuallyExclusive, UnsupportedParameter
-from kernel.nulls import validate_without_nulls
-from kernel.validation import first_defect, parse_json
+from kernel.errors import BadRequest, MissingParameter, MutuallyExclusive, UnsupportedParameter
+from kernel.http import parse_form_in_memory
+from kernel.nulls import read
+from kernel.validation import parse_json
 from responses.containers.models import IDLE_MINUTES
 
 MAX_FILES = 50
@@ -59,56 +55,31 @@ class NewFile:
     content: bytes = b""
 
 
-def refuse_unsupported(values: Mapping[str, Any], *, prefix: str = "") -> None:
-    """Raise UnsupportedParameter for features that containers of this server lack: skills and network access."""
-    if values.get("skills"):
-        raise UnsupportedParameter("Skills are not supported by this server.", param=f"{prefix}skills")
+def parse_container(values: dict[str, Any]) -> CreateContainer:
+    """Validate the body of a request for a new container; skills and network access are refused by name."""
+    # Before validation, which would only report an unknown field. An empty list of skills is harmless.
+    if values.pop("skills", None):
+        raise UnsupportedParameter("Skills are not supported by this server.", param="skills")
     match values.get("network_policy"):
         case {"type": str() as kind} if kind != "disabled":
             message = "Containers on this server have no network access: 'network_policy' must be 'disabled'."
-            raise UnsupportedParameter(message, param=f"{prefix}network_policy")
-
-
-def read_container(body: bytes) -> CreateContainer:
-    """Validate the body of a request for a new container."""
-    values: dict[str, Any] = parse_json(body)
-    # Before validation, which would only report an unknown field.
-    refuse_unsupported(values)
-    # An empty list of skills is harmless and not part of the schema.
-    values.pop("skills", None)
-    try:
-        return validate_without_nulls(CreateContainer, values)
-    except ValidationError as error:
-        raise first_defect(error) from error
+            raise UnsupportedParameter(message, param="network_policy")
+    return read(CreateContainer, values)
 
 
 def read_file(body: bytes, content_type: str) -> NewFile:
     """Read a new file from a multipart form with the file or its id, or from JSON with its id."""
-    if content_type.startswith("multipart/form-data"):
-        return _parse_form(body, content_type)
-    try:
-        given = validate_without_nulls(CreateContainerFile, parse_json(body) if body else {})
-    except ValidationError as error:
-        raise first_defect(error) from error
-    if given.file_id is None:
-        raise MissingParameter("file")
-    return NewFile(file_id=given.file_id)
-
-
-def _parse_form(body: bytes, content_type: str) -> NewFile:
-    meta = {"CONTENT_TYPE": content_type, "CONTENT_LENGTH": str(len(body))}
-    # The body is in memory already, so temporary files would only cost time.
-    upload_handler = MemoryFileUploadHandler()
-    upload_handler.activated = True
-    try:
-        fields, files = MultiPartParser(meta, cast("Any", BytesIO(body)), [upload_handler], "utf-8").parse()
-    except (MultiPartParserError, SuspiciousOperation) as error:
-        raise InvalidMultipart from error
-    file, file_id = files.get("file"), fields.get("file_id")
-    if file is not None and file_id is not None:
+    if not content_type.startswith("multipart/form-data"):
+        file_id = read(CreateContainerFile, parse_json(body) if body else {}).file_id
+        if file_id is None:
+            raise MissingParameter("file")
+        return NewFile(file_id=file_id)
+    fields, files = parse_form_in_memory(body, content_type)
+    file, given_id = files.get("file"), fields.get("file_id")
+    if file is not None and given_id is not None:
         raise MutuallyExclusive("file", "file_id")
-    if file_id is not None:
-        return NewFile(file_id=str(file_id))
+    if given_id is not None:
+        return NewFile(file_id=str(given_id))
     if file is None:
         raise MissingParameter("file")
     if not file.name:

@@ -1,0 +1,150 @@
+"""Declaration of endpoints: each is declared once, by the decorator of its handler.
+
+URLs, the check of the scope, the OpenAPI document, docs/api-coverage.md and the table of the tests are derived from it.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.http import QueryDict
+from pydantic import BaseModel
+from rest_framework.request import Request
+
+from kernel.errors import UnknownParameter
+from kernel.nulls import read
+from kernel.query import QueryArgument, reject_unknown
+from kernel.validation import parse_json
+
+Schema = dict[str, Any]
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+STRING: Schema = {"type": "string"}
+NULLABLE_STRING: Schema = {"type": ["string", "null"]}
+INTEGER: Schema = {"type": "integer"}
+NULLABLE_INTEGER: Schema = {"type": ["integer", "null"]}
+BOOLEAN: Schema = {"type": "boolean"}
+NULLABLE_OBJECT: Schema = {"type": ["object", "null"]}
+BINARY: Schema = {"type": "string", "format": "binary"}
+UNIX_TIME: Schema = {"type": "integer", "description": "Unix seconds."}
+METADATA: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
+_CONVERTER = re.compile(r"<(?:\w+:)?(\w+)>")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiObject:
+    """JSON object or form of the API, with its name in the OpenAPI document.
+
+    Schemas may contain other API objects, to which the document refers by name. Those that take long to build are
+    functions.
+    """
+
+    name: str
+    schema: Schema | Callable[[], Schema]
+
+    @classmethod
+    def of(cls, name: str, properties: Schema, *, required: Sequence[str] | None = None) -> "ApiObject":
+        """Return an object with these properties, all of which are required by default."""
+        required = list(properties) if required is None else list(required)
+        return cls(name, {"type": "object", "properties": properties, "required": required})
+
+    @classmethod
+    def deleted(cls, name: str, kind: str) -> "ApiObject":
+        """Return the object that confirms a deletion."""
+        return cls.of(f"Deleted{name}", {"id": STRING, "object": {"const": kind}, "deleted": BOOLEAN})
+
+    def page(self) -> "ApiObject":
+        """Return the list object with entries of this kind."""
+        properties = {
+            "object": {"const": "list"},
+            "data": {"type": "array", "items": self},
+            "first_id": NULLABLE_STRING,
+            "last_id": NULLABLE_STRING,
+            "has_more": BOOLEAN,
+        }
+        return ApiObject.of(f"{self.name}List", properties)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A method of a path below /v1/; as a decorator it declares the handler of a view.
+
+    The handler receives the ids of the path, the arguments of `query`, and `body`. Method and path are those of the
+    view (`tenants.views.ApiView`). `returns` is a media type for contents that are not JSON. `parse` converts the
+    values of a JSON body, by default into the type `body`. `query` None accepts any parameters. A `spooled` body is
+    written to disk. `consumer` serves requests that ask for the stream that `stream` describes.
+    """
+
+    scope: str
+    summary: str
+    _: KW_ONLY
+    returns: ApiObject | str
+    body: type[BaseModel] | ApiObject | None = None
+    parse: Callable[[dict[str, Any]], Any] | None = None
+    takes_no_body: bool = False
+    form: ApiObject | None = None
+    spooled: bool = False
+    query: Sequence[QueryArgument] | None = None
+    errors: Sequence[int] | None = None
+    consumer: Any = None
+    stream: str = ""
+    note: str = ""
+    method: str = ""
+    path: str = ""
+
+    def __call__(self, handler: Handler) -> Handler:
+        @wraps(handler)
+        def call(view: Any, request: Request, **ids: str) -> Any:
+            body = request._request.body  # noqa: SLF001 - DRF would choose a parser for it
+            return handler(view, request, **ids, **self.arguments(request.query_params, body))
+
+        call.endpoint = self  # type: ignore[attr-defined]
+        return cast("Handler", markcoroutinefunction(call) if iscoroutinefunction(handler) else call)
+
+    @property
+    def template(self) -> str:
+        """The path as OpenAPI writes it, such as `/responses/{response_id}`."""
+        return "/" + _CONVERTER.sub(r"{\1}", self.path)
+
+    @property
+    def ids(self) -> list[str]:
+        """The names of the parameters in the path."""
+        return _CONVERTER.findall(self.path)
+
+    @property
+    def statuses(self) -> Sequence[int]:
+        """The statuses of its errors."""
+        if self.errors is not None:
+            return self.errors
+        reads_body = self.body is not None or self.form is not None
+        checks = {
+            400: reads_body or self.takes_no_body or self.query is not None,
+            401: True,
+            403: True,
+            404: bool(self.ids) or self.body is not None or self.query is not None,
+            413: reads_body,
+        }
+        return [status for status, possible in checks.items() if possible]
+
+    def matches(self, method: str, path: str) -> bool:
+        """Return true if a request is for this endpoint."""
+        return method == self.method and re.fullmatch("/v1/" + _CONVERTER.sub("[^/]+", self.path), path) is not None
+
+    def arguments(self, query: QueryDict, body: bytes) -> dict[str, Any]:
+        """Read the arguments of the handler; raises `BadRequest`."""
+        if self.query is not None:
+            reject_unknown(query, self.query)
+        arguments = {one.name: one.read(query) for one in self.query or ()}
+        if self.parse is not None:
+            arguments["body"] = self.parse(parse_json(body))
+        elif isinstance(self.body, type):
+            # Clients may omit the body if all of its fields are optional.
+            arguments["body"] = read(self.body, parse_json(body) if body else {})
+        elif self.takes_no_body and body.strip():
+            # SDKs send no body, an empty object or nulls.
+            for name, value in parse_json(body).items():
+                if value is not None:
+                    raise UnknownParameter(name)
+        return arguments

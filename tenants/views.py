@@ -1,0 +1,114 @@
+"""Base class of the API's views."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+from asgiref.sync import iscoroutinefunction
+from django.http.response import HttpResponseBase
+from rest_framework.request import Request
+from rest_framework.views import APIView
+from typing_extensions import override
+
+from kernel.asgi import Scope as AsgiScope
+from kernel.db_threads import in_db_thread
+from kernel.endpoints import Endpoint
+from kernel.errors import MethodNotAllowed
+from tenants.authentication import HasScope, authenticate
+from tenants.principal import Principal
+
+
+class ApiRequest(Request):
+    """Authenticated request."""
+
+    @property
+    def principal(self) -> Principal:
+        """The caller, which DRF stores as the user of the request."""
+        return cast("Principal", self.user)
+
+    @property
+    def asgi(self) -> AsgiScope:
+        """The ASGI scope of the request."""
+        return cast("AsgiScope", cast("Any", self._request).scope)
+
+    @property
+    def request_id(self) -> str:
+        """The id that the ASGI application has assigned."""
+        return cast("str", self.asgi["request_id"])
+
+
+class ApiView(APIView):
+    """View of one path below /v1/, whose handlers are declared with `Endpoint`; each may be asynchronous.
+
+    There is no content negotiation: every client gets JSON, whatever `Accept` or `?format=` says.
+    """
+
+    # Without OPTIONS, which DRF would answer with a description of the view.
+    http_method_names = ["get", "post", "delete", "head"]
+    path = ""
+    endpoints: tuple[Endpoint, ...] = ()
+    view_is_async = False
+
+    @override
+    def __init_subclass__(cls, *, path: str = "", **options: Any) -> None:
+        super().__init_subclass__(**options)
+        handlers = {name: value for name, value in vars(cls).items() if hasattr(value, "endpoint")}
+        cls.path = path
+        cls.endpoints = tuple(
+            replace(handler.endpoint, method=name.upper(), path=path) for name, handler in handlers.items()
+        )
+        cls.view_is_async = any(map(iscoroutinefunction, handlers.values()))
+
+    @override
+    def initialize_request(self, request: Any, *args: Any, **kwargs: Any) -> ApiRequest:
+        return ApiRequest(
+            request,
+            parsers=self.get_parsers(),
+            authenticators=self.get_authenticators(),
+            negotiator=self.get_content_negotiator(),
+            parser_context=self.get_parser_context(request),
+        )
+
+    @override
+    def perform_content_negotiation(self, request: Request, force: bool = False) -> Any:
+        # DRF would answer 406 or 404 to clients that send an unusual `Accept` or `format`; OpenAI's API does not.
+        renderer = self.get_renderers()[0]
+        return renderer, renderer.media_type
+
+    @override
+    def http_method_not_allowed(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        allowed = ", ".join(self.allowed_methods)
+        raise MethodNotAllowed(f"Not allowed to {request.method} on {request.path}. Allowed: {allowed}.")
+
+    @override
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        if iscoroutinefunction(self._handler(request)):
+            return self._dispatch_async(request, *args, **kwargs)
+        if self.view_is_async:
+            synchronous: Any = super().dispatch
+            # Rendered in the thread as well: JSON of a long list would block the event loop.
+            return in_db_thread(lambda: synchronous(request, *args, **kwargs).render())
+        return super().dispatch(request, *args, **kwargs)
+
+    async def _dispatch_async(self, request: Any, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        # DRF's own dispatch, with authentication and handler awaited.
+        self.args, self.kwargs = args, kwargs
+        self.request = wrapped = self.initialize_request(request, *args, **kwargs)
+        self.headers = self.default_response_headers
+        try:
+            request.principal = await authenticate(request.headers.get("Authorization", ""))
+            initial = partial(self.initial, wrapped, *args, **kwargs)
+            # Other permissions and throttles may query a database or a cache, which would block the event loop.
+            if self.throttle_classes or self.permission_classes != [HasScope]:
+                await in_db_thread(initial)
+            else:
+                initial()
+            response = await self._handler(request)(wrapped, *args, **kwargs)
+        except Exception as error:  # converted by `kernel.http.exception_handler`
+            response = self.handle_exception(error)
+        self.response = self.finalize_response(wrapped, response, *args, **kwargs)
+        return self.response
+
+    def _handler(self, request: Any) -> Any:
+        name = (request.method or "").lower()
+        return getattr(self, name, None) if name in self.http_method_names else None
