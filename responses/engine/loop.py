@@ -4,9 +4,11 @@ The loop only yields steps. Its consumer decides whether they become a JSON body
 requests, streams and background workers run the same code.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum, auto
 from typing import assert_never
 
 from conversations.items import plain_text
@@ -38,8 +40,30 @@ from responses.engine.steps import (
     TurnEnded,
     TurnRecord,
 )
-from responses.engine.turn import LanguageModel, TurnRequest, TurnResult, TurnStream, Usage
+from responses.engine.turn import LanguageModel, TurnResult, TurnStream, Usage
 from responses.engine.turn_outcome import CompleteRun, ContinueRun, EndIncomplete, FailRun, RetryTurn, TurnEvaluator
+
+
+class Action(Enum):
+    """An action of the run. Together with `RunEnded`, the values that the loop can choose from."""
+
+    START = auto()
+    PREPARE_TOOLS = auto()
+    RUN_CALLS = auto()
+    COMPACT = auto()
+    CALL_MODEL = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OpenTurn:
+    """A call of the model in progress."""
+
+    stream: TurnStream
+    gate: Gate | None
+    started_at: datetime
+
+    def release(self) -> list[Event]:
+        return self.gate.release() if self.gate is not None else []
 
 
 class Run:
@@ -65,54 +89,79 @@ class Run:
         self._evaluator = TurnEvaluator(context=context, state=state, tools=tools)
         self._moderation = ModerationGate(checks, state, end=self._end, now=now) if checks is not None else None
         self._open_item = OpenItem()
-        self._stream: TurnStream | None = None
-        self._request: TurnRequest | None = None
-        self._gate: Gate | None = None
-        self._turn_started = now()
+        self._turn: _OpenTurn | None = None
         self._service_tier = "default"
 
-    def steps(self) -> AsyncGenerator[Step, None]:
+    async def steps(self) -> AsyncGenerator[Step, None]:
         """Yield the steps of the run up to `RunEnded`.
 
         The iteration may be stopped at any point; call `interrupt` afterwards to close open items.
         """
-        steps = self._unchecked_steps()
-        return steps if self._moderation is None else self._moderation.steps(steps)
-
-    async def _unchecked_steps(self) -> AsyncGenerator[Step, None]:
+        action: Action | RunEnded = Action.START if self._context.generates else self._completed()
         try:
-            if not self._context.generates:
-                at = self._now()
-                yield self._end(self._completed(at), at=at)
-                return
-            for first in self._start():
-                yield first
-            async with aclosing(self._prepare_tools()) as preparing:
-                async for prepared in preparing:
-                    yield prepared
-                    if isinstance(prepared, RunEnded):
+            while True:
+                steps: AsyncGenerator[Step, None]
+                match action:
+                    case Action.START:
+                        steps = self._start()
+                    case Action.PREPARE_TOOLS:
+                        steps = self._prepare_tools()
+                    case Action.RUN_CALLS:
+                        steps = self._hosted.steps()
+                    case Action.COMPACT:
+                        steps = self._compactor.steps()
+                    case Action.CALL_MODEL:
+                        steps = self._call_model()
+                    case RunEnded() as end:
+                        yield end if self._moderation is None else await self._moderation.check_end(end)
                         return
-            while (end := self._end_before_calls()) is None:
-                async with aclosing(self._hosted.steps()) as calls:
-                    async for called in calls:
-                        # Before the yield: if the consumer stops here, `interrupt` has to know the open item.
-                        self._open_item.follow(called.events)
-                        yield called
-                if (end := self._end_before_turn()) is not None:
-                    break
-                async with aclosing(self._next_turn()) as turn:
-                    async for step in turn:
-                        yield step
-                        if isinstance(step, RunEnded):
+                async with aclosing(steps):
+                    async for step in steps:
+                        if action in {Action.PREPARE_TOOLS, Action.RUN_CALLS}:
+                            # Before the yield: if the consumer stops here, `interrupt` has to know the open item.
+                            self._open_item.follow(step.events)
+                        passed = step if self._moderation is None else await self._moderation.check(step)
+                        if passed is not None:
+                            yield passed
+                        if isinstance(passed, RunEnded):
                             return
-            yield end
+                action = self._next(action)
         finally:
             await self._tools.close()
+
+    def _next(self, done: Action) -> Action | RunEnded:
+        """Return what follows an action."""
+        compactor = self._compactor
+        match done:
+            # A run that only compacts its input calls no tools, so they need no preparation.
+            case Action.START if not compactor.is_only_step:
+                return Action.PREPARE_TOOLS
+            case Action.START | Action.PREPARE_TOOLS | Action.CALL_MODEL:
+                # A call that an earlier process started may have taken effect. If its tool is not repeatable, failing
+                # the run is the only safe outcome.
+                if (call := self._hosted.unrepeatable_call()) is None:
+                    return Action.RUN_CALLS
+                message = f"The call of '{call.name}' was interrupted, and its tool is not known to be repeatable."
+                return self._end(failed(Failure(code="server_error", message=message)))
+            case Action.RUN_CALLS:
+                if self._state.awaits_client:
+                    # The response is complete for us: the client sends outputs or approvals in its next request.
+                    return self._completed()
+                left = turn_request.tokens_left(self._context, self._state)
+                if left is not None and left <= 0:
+                    return self._end(self._incomplete("max_output_tokens"))
+                if compactor.is_due():
+                    return Action.COMPACT
+            case Action.COMPACT if compactor.failure is not None and compactor.is_needed():
+                # A failed pass is tolerated while the model can still read everything. It is fatal once the compaction
+                # item was announced in the stream, because an announced item has to follow.
+                return self.end_idle(failed(compactor.failure))
+        return self._completed() if compactor.is_only_step else Action.CALL_MODEL
 
     @property
     def is_idle(self) -> bool:
         """True when another process can continue the run without repeating a model call or a tool call."""
-        busy = self._stream is not None or self._compactor.is_running
+        busy = self._turn is not None or self._compactor.is_running
         return not busy and not any(p.attempt and p.result is None for p in self._state.pending)
 
     def interrupt(self, ending: Ending) -> RunEnded:
@@ -120,14 +169,13 @@ class Run:
 
         Output received so far is kept; open items are closed as incomplete.
         """
-        events, result = self._stream.interrupt() if self._stream else ([], None)
-        self._stream = None
-        if result is None:
+        turn, self._turn = self._turn, None
+        if turn is None:
             end = self.end_idle(ending, turn=self._compactor.interrupt())
         else:
-            items, turn = _output_items(result.items), self._record(result)
-            events = [*self._release_gate(), *events]
-            end = self._end(ending, at=self._now(), events=events, items=items, turn=turn)
+            events, result = turn.stream.interrupt()
+            items, record = _output_items(result.items), self._record(turn, result)
+            end = self._end(ending, events=[*turn.release(), *events], items=items, turn=record)
         return end if self._moderation is None else self._moderation.interrupt(end)
 
     def end_idle(self, ending: Ending, *, turn: TurnRecord | None = None) -> RunEnded:
@@ -136,9 +184,9 @@ class Run:
             if fragment is not None:
                 self._state.fragments.append(fragment)
         events, items = self._close_fragments()
-        return self._end(ending, at=self._now(), events=events, items=items, turn=turn)
+        return self._end(ending, events=events, items=items, turn=turn)
 
-    def _start(self) -> Iterator[Step]:
+    async def _start(self) -> AsyncGenerator[Step, None]:
         if self._state.queued:
             # A background response becomes `in_progress` when a worker starts it, not when it is created.
             self._state.queued = False
@@ -151,21 +199,15 @@ class Run:
             self._state.output += items
             yield FragmentsClosed(events=events, items=items)
 
-    # -- hosted tools --------------------------------------------------------------------------------------------------
-
     async def _prepare_tools(self) -> AsyncGenerator[Step, None]:
-        # A run that only compacts its input calls no tools, so they need no preparation.
-        if self._compactor.is_only_step:
-            return
         async with aclosing(self._tools.prepare(self._context, self._state)) as preparing:
             async for step in preparing:
-                self._open_item.follow(step.events)
                 if isinstance(step, ToolsPrepared):
                     self._state.output += step.items
                     self._register_calls(step.calls)
                 yield step
                 if isinstance(step, ToolsPrepared) and step.failure is not None:
-                    yield self._end(failed(step.failure), at=self._now())
+                    yield self._end(failed(step.failure))
 
     def _register_calls(self, calls: list[CallRecord]) -> None:
         state = self._state
@@ -174,94 +216,42 @@ class Run:
         state.insertions += [insertion for c in calls if (insertion := dispatch.refusal_insertion(c)) is not None]
         state.awaits_client = state.awaits_client or any(c.state in {"waiting", "asked"} for c in calls)
 
-    def _end_before_calls(self) -> RunEnded | None:
-        # A call that an earlier process started may have taken effect. If its tool is not repeatable, failing the run
-        # is the only safe outcome.
-        if (interrupted := self._hosted.unrepeatable_call()) is None:
-            return None
-        message = f"The call of '{interrupted.name}' was interrupted, and its tool is not known to be repeatable."
-        return self._end(failed(Failure(code="server_error", message=message)), at=self._now())
-
-    def _end_before_turn(self) -> RunEnded | None:
-        if self._state.awaits_client:
-            # The response is complete for us: the client sends outputs or approvals in its next request.
-            return self._end(self._completed(self._now()), at=self._now())
-        left = turn_request.tokens_left(self._context, self._state)
-        if left is not None and left <= 0:
-            return self._end(self._incomplete("max_output_tokens"), at=self._now())
-        return None
-
-    async def _next_turn(self) -> AsyncGenerator[Step, None]:
-        async with aclosing(self._compact()) as compacting:
-            async for compacted in compacting:
-                yield compacted
-                if isinstance(compacted, RunEnded):
-                    return
-        async with aclosing(self._sample()) as sampling:
-            async for emitted in sampling:
-                yield emitted
-        yield await self._finish_turn()
-
-    async def _compact(self) -> AsyncGenerator[Step, None]:
-        compactor = self._compactor
-        if compactor.is_due():
-            async with aclosing(compactor.steps()) as steps:
-                async for step in steps:
-                    yield step
-            # A failed pass is tolerated while the model can still read everything. It is fatal once the compaction item
-            # was announced in the stream, because an announced item has to follow.
-            if compactor.failure is not None and compactor.is_needed():
-                yield self.end_idle(failed(compactor.failure))
-                return
-        if compactor.is_only_step:
-            yield self._end(self._completed(self._now()), at=self._now())
-
-    # -- sampling ------------------------------------------------------------------------------------------------------
-
-    async def _sample(self) -> AsyncGenerator[Emitted, None]:
-        context, state = self._context, self._state
-        self._turn_started = self._now()
-        self._request = turn_request.build(context, state, self._tools)
+    async def _call_model(self) -> AsyncGenerator[Step, None]:
+        context, state, started_at = self._context, self._state, self._now()
+        request = turn_request.build(context, state, self._tools)
         # With the trait "native" the upstream enforces the format, so text can be streamed without validation.
-        self._gate = gate_for(
-            self._request.sampling,
+        gate = gate_for(
+            request.sampling,
             text=context.sampling.response_format is not None and context.traits.structured_output != "native",
             choice=turn_request.required_choice(context, state),
         )
-        self._stream = citation_markers.open_turn(self._model, self._request)
-        async with aclosing(self._stream.events()) as turn:
-            async for events in turn:
-                passed = events if self._gate is None else self._gate.let_through(events)
+        stream = citation_markers.open_turn(self._model, request)
+        turn = self._turn = _OpenTurn(stream=stream, gate=gate, started_at=started_at)
+        async with aclosing(stream.events()) as reads:
+            async for events in reads:
+                passed = events if gate is None else gate.let_through(events)
                 if passed:
                     yield Emitted(passed)
-
-    def _release_gate(self) -> list[Event]:
-        return self._gate.release() if self._gate is not None else []
-
-    # -- after a turn --------------------------------------------------------------------------------------------------
-
-    async def _finish_turn(self) -> TurnEnded | TurnDiscarded | RunEnded:
-        if self._stream is None or self._request is None:
-            msg = "no turn is in progress"
-            raise RuntimeError(msg)
-        result = self._stream.result()
-        outcome = await self._evaluator.evaluate(result, request=self._request, gate=self._gate)
+        result = stream.result()
+        outcome = await self._evaluator.evaluate(result, request=request, gate=gate)
         # Cleared only now: an interrupt during the evaluation still has to find the turn.
-        self._stream = None
+        self._turn = None
         match outcome:
             case ContinueRun(calls, accepted_items):
-                return self._accept_turn(result, calls, accepted_items)
+                yield self._accept_turn(turn, result, calls, accepted_items)
             case RetryTurn(discarded):
-                return self._discard_turn(result, discarded)
+                yield self._discard_turn(turn, result, discarded)
             case CompleteRun() | EndIncomplete() | FailRun() as end:
-                return self._end_after_turn(result, end)
+                yield self._end_after_turn(turn, result, end)
             case never:
                 assert_never(never)
 
-    def _accept_turn(self, result: TurnResult, calls: ClassifiedCalls, accepted_items: int) -> TurnEnded:
-        record, items = self._record(result), _output_items(result.items[:accepted_items])
+    def _accept_turn(
+        self, turn: _OpenTurn, result: TurnResult, calls: ClassifiedCalls, accepted_items: int
+    ) -> TurnEnded:
+        record, items = self._record(turn, result), _output_items(result.items[:accepted_items])
         # When items are dropped, the events that the gate still holds belong to them and are dropped as well.
-        events = self._release_gate() if accepted_items == len(result.items) else []
+        events = turn.release() if accepted_items == len(result.items) else []
         state = self._state
         state.output += items
         self._compactor.record_usage(record.usage)
@@ -276,8 +266,8 @@ class Run:
         self._register_calls(records)
         return TurnEnded(events=events, turn=record, items=items, calls=records)
 
-    def _discard_turn(self, result: TurnResult, discarded: DiscardedTurn) -> TurnDiscarded:
-        record = self._record(result, discarded)
+    def _discard_turn(self, turn: _OpenTurn, result: TurnResult, discarded: DiscardedTurn) -> TurnDiscarded:
+        record = self._record(turn, result, discarded)
         # Items that were streamed before the defect showed cannot be taken back, so they stay in the output.
         items = _output_items(result.items[: len(result.items) - len(discarded.items)])
         state = self._state
@@ -289,14 +279,14 @@ class Run:
             state.rejected = discarded
         return TurnDiscarded(turn=record, items=items)
 
-    # -- endings -------------------------------------------------------------------------------------------------------
-
-    def _end_after_turn(self, result: TurnResult, end: CompleteRun | EndIncomplete | FailRun) -> RunEnded:
+    def _end_after_turn(
+        self, turn: _OpenTurn, result: TurnResult, end: CompleteRun | EndIncomplete | FailRun
+    ) -> RunEnded:
         discarded = end.discarded if isinstance(end, FailRun) else None
-        record = self._record(result, discarded)
+        record = self._record(turn, result, discarded)
         match end:
             case CompleteRun():
-                ending = self._completed(record.ended_at)
+                ending = self._completion(record.ended_at)
             case EndIncomplete(reason):
                 ending = self._incomplete(reason)
             case FailRun(failure):
@@ -306,20 +296,24 @@ class Run:
             return self._end(ending, at=record.ended_at, items=items, turn=record)
         calls = dispatch.unexecuted(result.calls, turn=record.number, tools=self._tools)
         items = _output_items(result.items)
-        return self._end(ending, at=record.ended_at, events=self._release_gate(), items=items, turn=record, calls=calls)
+        return self._end(ending, at=record.ended_at, events=turn.release(), items=items, turn=record, calls=calls)
 
     def _incomplete(self, reason: str) -> Ending:
         return Ending(status="incomplete", incomplete_reason=reason, service_tier=self._service_tier)
 
-    def _completed(self, at: datetime) -> Ending:
+    def _completion(self, at: datetime) -> Ending:
         return Ending(status="completed", completed_at=unix(at), service_tier=self._service_tier)
 
-    def _record(self, result: TurnResult, discarded: DiscardedTurn | None = None) -> TurnRecord:
+    def _completed(self) -> RunEnded:
+        at = self._now()
+        return self._end(self._completion(at), at=at)
+
+    def _record(self, turn: _OpenTurn, result: TurnResult, discarded: DiscardedTurn | None = None) -> TurnRecord:
         # Every turn counts, also a discarded or failed one: the upstream has charged for its tokens.
         usage = result.usage or self._estimate(result)
         record = TurnRecord(
             number=self._state.turn,
-            started_at=self._turn_started,
+            started_at=turn.started_at,
             ended_at=self._now(),
             result=result,
             usage=usage,
@@ -347,7 +341,7 @@ class Run:
         self,
         ending: Ending,
         *,
-        at: datetime,
+        at: datetime | None = None,
         events: list[Event] | None = None,
         items: list[OutputItem] | None = None,
         turn: TurnRecord | None = None,
@@ -366,7 +360,7 @@ class Run:
         return RunEnded(
             events=[*(events or []), *closing(ending, body)],
             ending=ending,
-            ended_at=at,
+            ended_at=at or self._now(),
             response=body,
             usage=self._state.usage,
             turn=turn,

@@ -1,7 +1,6 @@
 """Check the output of a run before it ends, and hold it back until then if the check may block it."""
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -54,33 +53,31 @@ class ModerationGate:
         self._now = now
         self._held: list[Event] = []
 
-    async def steps(self, unchecked: AsyncGenerator[Step, None]) -> AsyncGenerator[Step, None]:
-        """Yield the steps of a run. A blocked step is replaced by the end of the run."""
-        async with aclosing(unchecked) as steps:
-            async for step in steps:
-                match step:
-                    case Emitted(events) if self._checks.holds_output_back:
-                        # Released together with the step that ends the turn, after the check.
-                        self._held += events
-                    case TurnEnded() | TurnDiscarded() if self._checks.holds_output_back:
-                        found = await self._checks.check_output([item.body for item in step.items])
-                        if (failure := self._checks.failure_for(found)) is not None:
-                            yield self._withhold(self._failed(failure, found), step.items, step.turn, at=self._now())
-                            return
-                        yield replace(step, events=[*self._release(), *step.events])
-                    case ContextCompacted():
-                        # A compaction item is encrypted notes for the model, not output: there is nothing to check.
-                        yield replace(step, events=[*self._release(), *step.events])
-                    case RunEnded():
-                        yield await self._check_end(step)
-                    case _:
-                        yield step
+    async def check(self, step: Step) -> Step | None:
+        """Return the step, or None if it is held back. A blocked step is replaced by the end of the run."""
+        match step:
+            case Emitted(events) if self._checks.holds_output_back:
+                # Released together with the step that ends the turn, after the check.
+                self._held += events
+                return None
+            case TurnEnded() | TurnDiscarded() if self._checks.holds_output_back:
+                found = await self._checks.check_output([item.body for item in step.items])
+                if (failure := self._checks.failure_for(found)) is not None:
+                    return self._withhold(self._failed(failure, found), step.items, step.turn, at=self._now())
+                return replace(step, events=[*self._release(), *step.events])
+            case ContextCompacted():
+                # A compaction item is encrypted notes for the model, not output: there is nothing to check.
+                return replace(step, events=[*self._release(), *step.events])
+            case RunEnded():
+                return await self.check_end(step)
+        return step
 
     def interrupt(self, end: RunEnded) -> RunEnded:
         """Return the end of an interrupted run without the output that is still unchecked."""
         return self._withhold(end.ending, end.items, end.turn, at=end.ended_at) if self._held else end
 
-    async def _check_end(self, end: RunEnded) -> RunEnded:
+    async def check_end(self, end: RunEnded) -> RunEnded:
+        """Return the end of the run with the result of the check, or a failed end if the output is blocked."""
         if end.ending.status not in {"completed", "incomplete"}:
             # A failed or cancelled run has no answer to check. Events that are still held are dropped.
             return self.interrupt(end)
