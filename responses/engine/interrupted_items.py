@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from responses.engine.converter.segments import part_done
-from responses.engine.events.mcp import McpCallFailed, McpListToolsFailed
+from responses.engine.events.tools import McpCallFailed, McpListToolsFailed
 from responses.engine.events.types import (
     Body,
     CustomToolCallInputDone,

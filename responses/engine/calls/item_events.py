@@ -3,16 +3,6 @@
 Their order is the one in which OpenAI sends them, on which client libraries rely.
 """
 
-from responses.engine.events.mcp import (
-    McpCallArgumentsDelta,
-    McpCallArgumentsDone,
-    McpCallCompleted,
-    McpCallFailed,
-    McpCallInProgress,
-    McpListToolsCompleted,
-    McpListToolsFailed,
-    McpListToolsInProgress,
-)
 from responses.engine.events.tools import (
     CodeInterpreterCallCodeDelta,
     CodeInterpreterCallCodeDone,
@@ -25,6 +15,14 @@ from responses.engine.events.tools import (
     ImageGenerationCallCompleted,
     ImageGenerationCallGenerating,
     ImageGenerationCallInProgress,
+    McpCallArgumentsDelta,
+    McpCallArgumentsDone,
+    McpCallCompleted,
+    McpCallFailed,
+    McpCallInProgress,
+    McpListToolsCompleted,
+    McpListToolsFailed,
+    McpListToolsInProgress,
     ShellCallOutputContentDelta,
     ShellCallOutputContentDone,
     WebSearchCallCompleted,

@@ -1,143 +1,115 @@
-"""Progress events of hosted tool calls and compactions."""
+"""Events of hosted tool calls, MCP servers and compactions."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from responses.engine.events.base import ItemEvent
+
 
 @dataclass(slots=True)
-class WebSearchCallInProgress:
+class WebSearchCallInProgress(ItemEvent):
     """A web search starts."""
 
-    item_id: str
-    output_index: int
     type: Literal["response.web_search_call.in_progress"] = "response.web_search_call.in_progress"
 
 
 @dataclass(slots=True)
-class WebSearchCallSearching:
+class WebSearchCallSearching(ItemEvent):
     """The web is being searched."""
 
-    item_id: str
-    output_index: int
     type: Literal["response.web_search_call.searching"] = "response.web_search_call.searching"
 
 
 @dataclass(slots=True)
-class WebSearchCallCompleted:
+class WebSearchCallCompleted(ItemEvent):
     """The search has its results."""
 
-    item_id: str
-    output_index: int
     type: Literal["response.web_search_call.completed"] = "response.web_search_call.completed"
 
 
 @dataclass(slots=True)
-class FileSearchCallInProgress:
+class FileSearchCallInProgress(ItemEvent):
     """A file search starts."""
 
-    item_id: str
-    output_index: int
     type: Literal["response.file_search_call.in_progress"] = "response.file_search_call.in_progress"
 
 
 @dataclass(slots=True)
-class FileSearchCallSearching:
+class FileSearchCallSearching(ItemEvent):
     """The files are being searched."""
 
-    item_id: str
-    output_index: int
     type: Literal["response.file_search_call.searching"] = "response.file_search_call.searching"
 
 
 @dataclass(slots=True)
-class FileSearchCallCompleted:
+class FileSearchCallCompleted(ItemEvent):
     """The search has its results."""
 
-    item_id: str
-    output_index: int
     type: Literal["response.file_search_call.completed"] = "response.file_search_call.completed"
 
 
 @dataclass(slots=True)
-class CodeInterpreterCallInProgress:
+class CodeInterpreterCallInProgress(ItemEvent):
     """A code interpreter call starts."""
 
-    item_id: str
-    output_index: int
     type: Literal["response.code_interpreter_call.in_progress"] = "response.code_interpreter_call.in_progress"
 
 
 @dataclass(slots=True)
-class CodeInterpreterCallInterpreting:
+class CodeInterpreterCallInterpreting(ItemEvent):
     """The code is running."""
 
-    item_id: str
-    output_index: int
     type: Literal["response.code_interpreter_call.interpreting"] = "response.code_interpreter_call.interpreting"
 
 
 @dataclass(slots=True)
-class CodeInterpreterCallCompleted:
+class CodeInterpreterCallCompleted(ItemEvent):
     """The code has finished."""
 
-    item_id: str
-    output_index: int
     type: Literal["response.code_interpreter_call.completed"] = "response.code_interpreter_call.completed"
 
 
 @dataclass(slots=True)
-class CodeInterpreterCallCodeDelta:
+class CodeInterpreterCallCodeDelta(ItemEvent):
     """Next piece of the code."""
 
-    item_id: str
-    output_index: int
     delta: str
     type: Literal["response.code_interpreter_call_code.delta"] = "response.code_interpreter_call_code.delta"
 
 
 @dataclass(slots=True)
-class CodeInterpreterCallCodeDone:
+class CodeInterpreterCallCodeDone(ItemEvent):
     """Complete code."""
 
-    item_id: str
-    output_index: int
     code: str
     type: Literal["response.code_interpreter_call_code.done"] = "response.code_interpreter_call_code.done"
 
 
 @dataclass(slots=True)
-class ImageGenerationCallInProgress:
+class ImageGenerationCallInProgress(ItemEvent):
     """An image generation call starts."""
 
-    item_id: str
-    output_index: int
     type: Literal["response.image_generation_call.in_progress"] = "response.image_generation_call.in_progress"
 
 
 @dataclass(slots=True)
-class ImageGenerationCallGenerating:
+class ImageGenerationCallGenerating(ItemEvent):
     """The image is being generated."""
 
-    item_id: str
-    output_index: int
     type: Literal["response.image_generation_call.generating"] = "response.image_generation_call.generating"
 
 
 @dataclass(slots=True)
-class ImageGenerationCallCompleted:
+class ImageGenerationCallCompleted(ItemEvent):
     """The image is complete."""
 
-    item_id: str
-    output_index: int
     type: Literal["response.image_generation_call.completed"] = "response.image_generation_call.completed"
 
 
 @dataclass(slots=True)
-class ImageGenerationCallPartialImage:
+class ImageGenerationCallPartialImage(ItemEvent):
     """Partial image."""
 
-    item_id: str
-    output_index: int
     partial_image_index: int
     partial_image_b64: str
     background: str | None = None
@@ -148,34 +120,86 @@ class ImageGenerationCallPartialImage:
 
 
 @dataclass(slots=True)
-class CompactionCompacting:
+class CompactionCompacting(ItemEvent):
     """The conversation is being compacted."""
 
-    item_id: str
-    output_index: int
     type: Literal["response.compaction.compacting"] = "response.compaction.compacting"
 
 
 @dataclass(slots=True)
-class ShellCallOutputContentDelta:
+class ShellCallOutputContentDelta(ItemEvent):
     """Next piece of a shell command's output."""
 
-    item_id: str
-    output_index: int
     command_index: int
     delta: dict[str, str]
     type: Literal["response.shell_call_output_content.delta"] = "response.shell_call_output_content.delta"
 
 
 @dataclass(slots=True)
-class ShellCallOutputContentDone:
+class ShellCallOutputContentDone(ItemEvent):
     """Complete output of a shell command, and its outcome."""
 
-    item_id: str
-    output_index: int
     command_index: int
     output: list[dict[str, Any]]
     type: Literal["response.shell_call_output_content.done"] = "response.shell_call_output_content.done"
+
+
+@dataclass(slots=True)
+class McpListToolsInProgress(ItemEvent):
+    """The server is asked for its tools."""
+
+    type: Literal["response.mcp_list_tools.in_progress"] = "response.mcp_list_tools.in_progress"
+
+
+@dataclass(slots=True)
+class McpListToolsCompleted(ItemEvent):
+    """The server returned its tools."""
+
+    type: Literal["response.mcp_list_tools.completed"] = "response.mcp_list_tools.completed"
+
+
+@dataclass(slots=True)
+class McpListToolsFailed(ItemEvent):
+    """The server did not return its tools; the item contains the reason."""
+
+    type: Literal["response.mcp_list_tools.failed"] = "response.mcp_list_tools.failed"
+
+
+@dataclass(slots=True)
+class McpCallInProgress(ItemEvent):
+    """A tool of the server is called."""
+
+    type: Literal["response.mcp_call.in_progress"] = "response.mcp_call.in_progress"
+
+
+@dataclass(slots=True)
+class McpCallArgumentsDelta(ItemEvent):
+    """Next piece of a call's arguments."""
+
+    delta: str
+    type: Literal["response.mcp_call_arguments.delta"] = "response.mcp_call_arguments.delta"
+
+
+@dataclass(slots=True)
+class McpCallArgumentsDone(ItemEvent):
+    """Complete arguments of a call."""
+
+    arguments: str
+    type: Literal["response.mcp_call_arguments.done"] = "response.mcp_call_arguments.done"
+
+
+@dataclass(slots=True)
+class McpCallCompleted(ItemEvent):
+    """The tool returned."""
+
+    type: Literal["response.mcp_call.completed"] = "response.mcp_call.completed"
+
+
+@dataclass(slots=True)
+class McpCallFailed(ItemEvent):
+    """The tool or its server failed; the item contains the error."""
+
+    type: Literal["response.mcp_call.failed"] = "response.mcp_call.failed"
 
 
 HostedToolEvent = (
@@ -195,4 +219,11 @@ HostedToolEvent = (
     | ImageGenerationCallPartialImage
     | ImageGenerationCallCompleted
     | CompactionCompacting
+    | McpListToolsInProgress
+    | McpListToolsCompleted
+    | McpListToolsFailed
+    | McpCallInProgress
+    | McpCallArgumentsDone
+    | McpCallCompleted
+    | McpCallFailed
 )

@@ -6,62 +6,61 @@ event, which is also its form in the event log.
 
 import secrets
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import orjson
 
-from responses.engine.events.mcp import McpCallArgumentsDelta, McpEvent
-from responses.engine.events.tools import CodeInterpreterCallCodeDelta, CodeInterpreterCallCodeDone, HostedToolEvent
+from responses.engine.events.base import Body, CommandEvent, ItemEvent, PartEvent, ResponseEvent, SummaryEvent
+from responses.engine.events.tools import (
+    CodeInterpreterCallCodeDelta,
+    CodeInterpreterCallCodeDone,
+    HostedToolEvent,
+    McpCallArgumentsDelta,
+)
 
-Body = dict[str, Any]
-"""Item, content part or response as JSON of the API."""
+# Everything about events is imported from here; the base module only exists because the tools' events need it, too.
+__all__ = ["Body"]
 
 
 @dataclass(slots=True)
-class ResponseCreated:
+class ResponseCreated(ResponseEvent):
     """The response exists; always the first event."""
 
-    response: Body
     type: Literal["response.created"] = "response.created"
 
 
 @dataclass(slots=True)
-class ResponseQueued:
+class ResponseQueued(ResponseEvent):
     """The run waits for a worker."""
 
-    response: Body
     type: Literal["response.queued"] = "response.queued"
 
 
 @dataclass(slots=True)
-class ResponseInProgress:
+class ResponseInProgress(ResponseEvent):
     """The run starts."""
 
-    response: Body
     type: Literal["response.in_progress"] = "response.in_progress"
 
 
 @dataclass(slots=True)
-class ResponseCompleted:
+class ResponseCompleted(ResponseEvent):
     """Terminal: the run succeeded."""
 
-    response: Body
     type: Literal["response.completed"] = "response.completed"
 
 
 @dataclass(slots=True)
-class ResponseIncomplete:
+class ResponseIncomplete(ResponseEvent):
     """Terminal: cut by a token limit or a content filter."""
 
-    response: Body
     type: Literal["response.incomplete"] = "response.incomplete"
 
 
 @dataclass(slots=True)
-class ResponseFailed:
+class ResponseFailed(ResponseEvent):
     """Terminal: the run failed; see `response.error`."""
 
-    response: Body
     type: Literal["response.failed"] = "response.failed"
 
 
@@ -92,218 +91,165 @@ class OutputItemDone:
 
 
 @dataclass(slots=True)
-class ContentPartAdded:
+class ContentPartAdded(PartEvent):
     """A content part was added, with empty values."""
 
-    item_id: str
-    output_index: int
-    content_index: int
     part: Body
     type: Literal["response.content_part.added"] = "response.content_part.added"
 
 
 @dataclass(slots=True)
-class ContentPartDone:
+class ContentPartDone(PartEvent):
     """A content part is complete."""
 
-    item_id: str
-    output_index: int
-    content_index: int
     part: Body
     type: Literal["response.content_part.done"] = "response.content_part.done"
 
 
 @dataclass(slots=True)
-class OutputTextDelta:
+class OutputTextDelta(PartEvent):
     """Next piece of a text."""
 
-    item_id: str
-    output_index: int
-    content_index: int
     delta: str
     logprobs: list[Body] = field(default_factory=list)
     type: Literal["response.output_text.delta"] = "response.output_text.delta"
 
 
 @dataclass(slots=True)
-class OutputTextDone:
+class OutputTextDone(PartEvent):
     """Complete text of a content part."""
 
-    item_id: str
-    output_index: int
-    content_index: int
     text: str
     logprobs: list[Body] = field(default_factory=list)
     type: Literal["response.output_text.done"] = "response.output_text.done"
 
 
 @dataclass(slots=True)
-class OutputTextAnnotationAdded:
+class OutputTextAnnotationAdded(PartEvent):
     """A citation was added to a text part, at `annotation_index` of its `annotations`."""
 
-    item_id: str
-    output_index: int
-    content_index: int
     annotation_index: int
     annotation: Body
     type: Literal["response.output_text.annotation.added"] = "response.output_text.annotation.added"
 
 
 @dataclass(slots=True)
-class RefusalDelta:
+class RefusalDelta(PartEvent):
     """Next piece of a refusal."""
 
-    item_id: str
-    output_index: int
-    content_index: int
     delta: str
     type: Literal["response.refusal.delta"] = "response.refusal.delta"
 
 
 @dataclass(slots=True)
-class RefusalDone:
+class RefusalDone(PartEvent):
     """Complete refusal."""
 
-    item_id: str
-    output_index: int
-    content_index: int
     refusal: str
     type: Literal["response.refusal.done"] = "response.refusal.done"
 
 
 @dataclass(slots=True)
-class ReasoningTextDelta:
+class ReasoningTextDelta(PartEvent):
     """Next piece of raw reasoning."""
 
-    item_id: str
-    output_index: int
-    content_index: int
     delta: str
     type: Literal["response.reasoning_text.delta"] = "response.reasoning_text.delta"
 
 
 @dataclass(slots=True)
-class ReasoningTextDone:
+class ReasoningTextDone(PartEvent):
     """Complete raw reasoning of a content part."""
 
-    item_id: str
-    output_index: int
-    content_index: int
     text: str
     type: Literal["response.reasoning_text.done"] = "response.reasoning_text.done"
 
 
 @dataclass(slots=True)
-class ReasoningSummaryPartAdded:
+class ReasoningSummaryPartAdded(SummaryEvent):
     """A part of a reasoning summary was added."""
 
-    item_id: str
-    output_index: int
-    summary_index: int
     part: Body
     type: Literal["response.reasoning_summary_part.added"] = "response.reasoning_summary_part.added"
 
 
 @dataclass(slots=True)
-class ReasoningSummaryPartDone:
+class ReasoningSummaryPartDone(SummaryEvent):
     """A part of a reasoning summary is complete."""
 
-    item_id: str
-    output_index: int
-    summary_index: int
     part: Body
     type: Literal["response.reasoning_summary_part.done"] = "response.reasoning_summary_part.done"
 
 
 @dataclass(slots=True)
-class ReasoningSummaryTextDelta:
+class ReasoningSummaryTextDelta(SummaryEvent):
     """Next piece of a reasoning summary."""
 
-    item_id: str
-    output_index: int
-    summary_index: int
     delta: str
     type: Literal["response.reasoning_summary_text.delta"] = "response.reasoning_summary_text.delta"
 
 
 @dataclass(slots=True)
-class ReasoningSummaryTextDone:
+class ReasoningSummaryTextDone(SummaryEvent):
     """Complete text of a part of a reasoning summary."""
 
-    item_id: str
-    output_index: int
-    summary_index: int
     text: str
     type: Literal["response.reasoning_summary_text.done"] = "response.reasoning_summary_text.done"
 
 
 @dataclass(slots=True)
-class FunctionCallArgumentsDelta:
+class FunctionCallArgumentsDelta(ItemEvent):
     """Next piece of a call's arguments."""
 
-    item_id: str
-    output_index: int
     delta: str
     type: Literal["response.function_call_arguments.delta"] = "response.function_call_arguments.delta"
 
 
 @dataclass(slots=True)
-class FunctionCallArgumentsDone:
+class FunctionCallArgumentsDone(ItemEvent):
     """Complete arguments. `name` is not in OpenAI's current schema, but older SDKs read it."""
 
-    item_id: str
-    output_index: int
     name: str
     arguments: str
     type: Literal["response.function_call_arguments.done"] = "response.function_call_arguments.done"
 
 
 @dataclass(slots=True)
-class CustomToolCallInputDelta:
+class CustomToolCallInputDelta(ItemEvent):
     """Next piece of a custom tool's input."""
 
-    item_id: str
-    output_index: int
     delta: str
     type: Literal["response.custom_tool_call_input.delta"] = "response.custom_tool_call_input.delta"
 
 
 @dataclass(slots=True)
-class CustomToolCallInputDone:
+class CustomToolCallInputDone(ItemEvent):
     """Complete input of a custom tool."""
 
-    item_id: str
-    output_index: int
     input: str
     type: Literal["response.custom_tool_call_input.done"] = "response.custom_tool_call_input.done"
 
 
 @dataclass(slots=True)
-class ShellCallCommandAdded:
+class ShellCallCommandAdded(CommandEvent):
     """A command of a shell call was added."""
 
-    output_index: int
-    command_index: int
     command: str
     type: Literal["response.shell_call_command.added"] = "response.shell_call_command.added"
 
 
 @dataclass(slots=True)
-class ShellCallCommandDelta:
+class ShellCallCommandDelta(CommandEvent):
     """Next piece of a shell command."""
 
-    output_index: int
-    command_index: int
     delta: str
     type: Literal["response.shell_call_command.delta"] = "response.shell_call_command.delta"
 
 
 @dataclass(slots=True)
-class ShellCallCommandDone:
+class ShellCallCommandDone(CommandEvent):
     """Complete shell command."""
 
-    output_index: int
-    command_index: int
     command: str
     type: Literal["response.shell_call_command.done"] = "response.shell_call_command.done"
 
@@ -342,7 +288,6 @@ Event = (
     | CustomToolCallInputDone
     | ShellCallCommandAdded
     | ShellCallCommandDone
-    | McpEvent
     | HostedToolEvent
     | CodeInterpreterCallCodeDone
 )
