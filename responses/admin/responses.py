@@ -55,6 +55,7 @@ class ItemsSection(TemplateSection):
     template_name = "admin/responses/response/row.html"
 
 
+@require_safe
 def summary(request: HttpRequest, response: Response) -> HttpResponse:
     """Serve the content of an expanded row of the list: one line per item and tool call.
 
@@ -124,7 +125,6 @@ class ResponseAdmin(RowPages):
         ("snippet", "snippets/<str:name>/", snippet),
         *((each.name, f"{each.name}/", partial(actions.perform_on_one, each)) for each in actions.RESPONSE_ACTIONS),
     )
-    posted = frozenset(each.name for each in actions.RESPONSE_ACTIONS)
 
     @override
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:

@@ -9,7 +9,6 @@ from django.contrib.admin.utils import unquote
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern, path
-from django.views.decorators.http import require_safe
 from typing_extensions import override
 
 from console.widgets import LogAdmin
@@ -28,21 +27,19 @@ RowView = Callable[..., HttpResponseBase]
 class RowPages(LogAdmin, TeamScoped):
     """List of rows that belong to teams. A page of a row is a function of the request, the row and URL parameters."""
 
-    # Name of the URL, route below the page of the row, view. Views that are not in `posted` only accept GET and HEAD.
+    # Name of the URL, route below the page of the row, view.
     row_views: Sequence[tuple[str, str, RowView]] = ()
-    posted: frozenset[str] = frozenset()
 
     @override
     def get_urls(self) -> list[URLPattern]:
-        serve = {name: partial(self._serve, view) for name, _, view in self.row_views}
         urls: list[URLPattern] = super().get_urls()
         return [
             path(
                 f"<path:object_id>/{route}",
-                self.admin_site.admin_view(serve[name] if name in self.posted else require_safe(serve[name])),
+                self.admin_site.admin_view(partial(self._serve, view)),
                 name=f"{self.opts.app_label}_{self.opts.model_name}_{name}",
             )
-            for name, route, _ in self.row_views
+            for name, route, view in self.row_views
         ] + urls
 
     def _serve(self, view: RowView, request: HttpRequest, object_id: str, **kwargs: str) -> HttpResponseBase:

@@ -1,40 +1,48 @@
 # mypy: allow-subclassing-any
-"""Conversation pages: the list, and one conversation as a chat."""
+"""Conversation pages: the list, one conversation as a chat, and its actions.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+Fork and delete need a POST after a confirmation page and are recorded in the audit log. Users without the role get 403.
+"""
+
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from django.contrib import admin
+from django import forms
+from django.contrib import admin, messages
 from django.contrib.admin import display, register
-from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.contrib.postgres.fields import ArrayField
+from django.core.exceptions import PermissionDenied
 from django.db.models import F, Func, IntegerField, QuerySet, TextField, Value
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
+from django.utils.decorators import method_decorator
 from django.utils.html import format_html
+from django.utils.http import content_disposition_header
 from django.utils.safestring import SafeString
+from django.views.decorators.http import require_safe
 from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, TextFilter
 
-from console.widgets import LogAdmin, TimeFilter, badge, copyable, two_lines, when
-from conversations import selectors
-from conversations.models import Conversation, Placement
+from console.widgets import TimeFilter, badge, copyable, two_lines, when
+from conversations import export, selectors, services
+from conversations.models import Conversation
+from kernel.errors import ApiError, NotFound
 from responses.admin import cells
-from responses.admin.conversations import actions as conversation_actions
 from responses.admin.conversations.summaries import (
     ConversationSummary,
     recently_active,
     responses_of_items,
     summaries_of,
 )
-from responses.admin.transcript.entries import Entry, entries, item_context
+from responses.admin.row_pages import RowPages
+from responses.admin.transcript.entries import entries, item_context
 from responses.models import Response, ToolCall
-from tenants.console.content_access import HIDDEN, audit_read, audit_team_reads, hidden_notice, may_read
-from tenants.console.roles import CONTRIBUTORS, LEADS, OPERATORS, TeamScoped, everywhere, may, teams_of
+from tenants.console.audited_admin import actor, audit_row
+from tenants.console.content_access import HIDDEN, audit_team_reads, hidden_notice, may_read, read_allowed
+from tenants.console.roles import CONTRIBUTORS, LEADS, OPERATORS, everywhere, may, teams_of
 from tenants.console.viewer import viewer
 
 SHOWN_ITEMS = 50
@@ -46,6 +54,9 @@ _MAX_MATCHES = 2000
 _ACTIVE_PERIODS = {"1h": ("in the last hour", timedelta(hours=1)), "24h": ("in the last 24 hours", timedelta(hours=24))}
 FORK_ROLES = CONTRIBUTORS | OPERATORS
 DELETE_ROLES = LEADS | OPERATORS
+# The ids of items to delete are part of the URL of the confirmation page.
+_MAX_DELETED = 20
+_FORMATS = {"jsonl": ("application/jsonl", export.lines), "md": ("text/markdown; charset=utf-8", export.markdown)}
 
 
 class CreatedFilter(TimeFilter):
@@ -99,37 +110,166 @@ class MetadataFilter(TextFilter):
         return queryset.filter(metadata__contains={name.strip(): value.strip()}) if equals else queryset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatRow:
-    """An entry of the chat.
+# -- one conversation --------------------------------------------------------------------------------------------------
 
-    `response` is set for the first entry of a response and shows a header. `starts_without_response` marks the first of
-    the items that were added without a response, after items of one.
-    """
 
-    entry: Entry
-    response: Response | None
-    starts_without_response: bool
-    item_ids: Sequence[str]
+def _chat(request: HttpRequest, conversation: Conversation) -> dict[str, Any]:
+    """Return the context of the items before a position: `?before=`, shortly after `?item=`, or the end."""
+    before, given = None, request.GET.get("before", "")
+    if given.isascii() and given.isdigit() and len(given) < 10:
+        before = int(given)
+    elif item_id := request.GET.get("item"):
+        place = selectors.find_placement(conversation=conversation, item_id=item_id)
+        before = place.position + _ITEMS_AFTER if place is not None else None
+    placed = selectors.placements(conversation)
+    if before is not None:
+        placed = placed.filter(position__lt=before)
+    # Prefetched, not joined: under row-level security a join may read the whole conversation.
+    newest = list(placed.prefetch_related("item").order_by("-position")[: SHOWN_ITEMS + 1])
+    placements = newest[:SHOWN_ITEMS][::-1]
+    is_readable = read_allowed(request, conversation)
+    owners, responses = responses_of_items(conversation, placements)
+    calls = ToolCall.objects.filter(response_id__in=responses, team_id=conversation.team_id).order_by("id")
+    context = item_context(placements, list(calls[:_MAX_CALLS]), team_id=conversation.team_id, owners=owners)
+    by_key = {str(key): owner for key, owner in owners.items()}
+    rows: list[dict[str, Any]] = []
+    shown = entries(placements, context, is_readable=is_readable)
+    last = ""
+    for entry in shown:
+        owner = by_key.get(entry.key, "")
+        # The first entry of a response has a header.
+        response = responses.get(owner) if owner != last else None
+        answer = getattr(entry, "answer", None)
+        rows.append(
+            {
+                "entry": entry,
+                "response": response,
+                "status": cells.status(response) if response else "",
+                "took": cells.latency(response) if response else "",
+                # The first of the items that were added without a response, after items of one.
+                "starts_without_response": bool(last) > bool(owner),
+                # A call and its output are two items. A fork after the entry includes the last one.
+                "item_ids": [entry.id, answer.id] if answer else [entry.id],
+                "last_id": answer.id if answer else entry.id,
+            }
+        )
+        last = owner
+    return {
+        "original": conversation,
+        "rows": rows,
+        "at": placements[0].position if placements else 0,
+        "has_earlier": len(newest) > SHOWN_ITEMS,
+        # A link into the middle of the conversation: newer items exist below those shown.
+        "has_later": before is not None and before < conversation.next_position,
+        "first_response_id": by_key.get(shown[0].key, "") if shown else "",
+        # The page already begins with the header of this response: the new fragment has it, the old one is removed.
+        "duplicate_header_at": before if last and last == request.GET.get("of") else None,
+        "may_fork": may(request, FORK_ROLES, conversation),
+        "may_delete": may(request, DELETE_ROLES, conversation),
+    }
 
-    @property
-    def last_id(self) -> str:
-        """Id of the last item of the entry: a fork here includes it."""
-        return self.item_ids[-1]
 
-    @property
-    def status(self) -> SafeString:
-        """Status badge of the response."""
-        return cells.status(self.response) if self.response else SafeString()
+def earlier_items(request: HttpRequest, conversation: Conversation) -> HttpResponse:
+    """Serve the items before a position, as an HTML fragment that is inserted above those on the page."""
+    return TemplateResponse(request, "admin/conversations/conversation/items.html", _chat(request, conversation))
 
-    @property
-    def took(self) -> SafeString:
-        """Duration of the response."""
-        return cells.latency(self.response) if self.response else SafeString()
+
+class ReasonForm(forms.Form):
+    """The reason for a deletion, recorded in the audit log."""
+
+    reason = forms.CharField(max_length=500, min_length=5)
+
+
+def fork(request: HttpRequest, conversation: Conversation) -> HttpResponse:
+    """Copy the conversation into a new one: the items up to and including `after`, or all of them."""
+    if not may(request, FORK_ROLES, conversation):
+        raise PermissionDenied
+    after = request.POST.get("after") or request.GET.get("after") or None
+    if request.method == "POST":
+        try:
+            # No API key created the fork: a user did.
+            made = services.fork_conversation(
+                team_id=conversation.team_id, key_id=None, conversation_id=conversation.pk, after=after
+            )
+        except NotFound as gone:
+            messages.error(request, gone.message)
+            return HttpResponseRedirect(cells.conversation_url(conversation.pk))
+        audit_row(request, made, "forked", after={"from": conversation.pk, "after": after or "the last item"})
+        messages.success(request, f"Forked from {conversation.pk}.")
+        return HttpResponseRedirect(cells.conversation_url(made.pk))
+    scope = f"the items up to {after}" if after else "all items"
+    lead = f"Creates a new conversation with {scope} and the same metadata. This conversation does not change."
+    context = {"title": "Fork this conversation?", "lead": lead, "button": "Fork", "hidden": {"after": after or ""}}
+    return _confirmation_page(request, conversation, context)
+
+
+def remove(request: HttpRequest, conversation: Conversation) -> HttpResponse:
+    """Delete the items named by `item`, or the whole conversation if none is named."""
+    if not may(request, DELETE_ROLES, conversation):
+        raise PermissionDenied
+    given = request.POST if request.method == "POST" else request.GET
+    items = given.getlist("item")[:_MAX_DELETED]
+    form = ReasonForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        arguments: dict[str, Any] = {
+            "team_id": conversation.team_id,
+            "actor": actor(request),
+            "conversation_id": conversation.pk,
+            # Connects the audit event with the log lines of this request.
+            "request_id": getattr(request, "scope", {}).get("request_id", ""),
+            "reason": form.cleaned_data["reason"],
+        }
+        try:
+            for item_id in items:
+                services.delete_item(item_id=item_id, **arguments)
+            if not items:
+                services.delete_conversation(**arguments)
+        except ApiError as refused:
+            messages.error(request, refused.message)
+            return HttpResponseRedirect(cells.conversation_url(conversation.pk))
+        deleted = f"Deleted: {', '.join(items)}." if items else f"Deleted conversation {conversation.pk}."
+        messages.success(request, deleted)
+        changelist = reverse("admin:conversations_conversation_changelist")
+        return HttpResponseRedirect(cells.conversation_url(conversation.pk) if items else changelist)
+    if items:
+        title = f"Delete {'this item' if len(items) == 1 else f'these {len(items)} items'}?"
+        names = ", ".join(items)
+        lead = f"Removes {names} from this conversation. Responses and forks that contain the same items keep them."
+    else:
+        title = "Delete this conversation?"
+        lead = "Permanently deletes the conversation, and all items that no response or fork contains."
+    context = {"title": title, "lead": lead, "button": "Delete", "items": items, "form": form, "is_dangerous": True}
+    return _confirmation_page(request, conversation, context)
+
+
+def export_items(request: HttpRequest, conversation: Conversation) -> StreamingHttpResponse:
+    """Stream the whole conversation as JSON Lines or Markdown."""
+    if not read_allowed(request, conversation):
+        raise PermissionDenied
+    form = "md" if request.GET.get("format") == "md" else "jsonl"
+    content_type, serialize = _FORMATS[form]
+    name = content_disposition_header(as_attachment=True, filename=f"{conversation.pk}.{form}") or "attachment"
+    headers = {"Content-Disposition": name, "X-Content-Type-Options": "nosniff"}
+    found = selectors.find_conversation(team_id=conversation.team_id, conversation_id=conversation.pk)
+    return StreamingHttpResponse(serialize(found or conversation), content_type=content_type, headers=headers)
+
+
+def _confirmation_page(request: HttpRequest, conversation: Conversation, context: dict[str, Any]) -> HttpResponse:
+    page = {
+        **admin.site.each_context(request),
+        "opts": Conversation._meta,  # noqa: SLF001 - Django's documented API for models
+        "original": conversation,
+        "back": cells.conversation_url(conversation.pk),
+        **context,
+    }
+    return TemplateResponse(request, "admin/conversations/conversation/confirm.html", page)
+
+
+# -- the list ----------------------------------------------------------------------------------------------------------
 
 
 @register(Conversation)
-class ConversationAdmin(LogAdmin, TeamScoped):
+class ConversationAdmin(RowPages):
     """List and detail page of conversations."""
 
     list_display = ["active", "conversation", "owner", "user", "items", "runs", "tools", "tokens", "errors"]
@@ -147,6 +287,12 @@ class ConversationAdmin(LogAdmin, TeamScoped):
     search_help_text = "Exact ID: conv_…"
     ordering = ["-created_at", "-id"]
     sortable_by = ()
+    row_views = (
+        ("items", "items/", earlier_items),
+        ("fork", "fork/", fork),
+        ("remove", "remove/", remove),
+        ("export", "export/", export_items),
+    )
 
     @override
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -195,41 +341,18 @@ class ConversationAdmin(LogAdmin, TeamScoped):
         changelist.result_list = rows
         return changelist
 
-    # -- one conversation ----------------------------------------------------------------------------------------------
-
-    def get_urls(self) -> list[URLPattern]:
-        views = {
-            "items": self.items_view,
-            "fork": conversation_actions.fork,
-            "remove": conversation_actions.remove,
-            "export": conversation_actions.export_items,
-        }
-        served = [
-            path(
-                f"<path:object_id>/{name}/",
-                self.admin_site.admin_view(view if name == "items" else self._for_one(view)),
-                name=f"conversations_conversation_{name}",
-            )
-            for name, view in views.items()
-        ]
-        return [*served, *super().get_urls()]
-
+    @method_decorator(require_safe)
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Serve the chat: the latest items, or those around `?item=`."""
-        if request.method not in {"GET", "HEAD"}:
-            return HttpResponseNotAllowed(["GET", "HEAD"])
-        conversation = self.visible(request, object_id)
-        if conversation is None:
-            raise Http404
+        conversation = self.get_visible(request, object_id)
         is_readable = may_read(request, conversation.team_id)
         summary = summaries_of([conversation], with_previews=is_readable)[conversation.pk]
         latest = Response.objects.filter(conversation_id=conversation.pk, team_id=conversation.team_id)
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
-            "original": conversation,
             "title": conversation.pk,
             "is_fullwidth": "1",
             "id_link": copyable(conversation.pk),
@@ -238,66 +361,14 @@ class ConversationAdmin(LogAdmin, TeamScoped):
             "cost": _cost(summary),
             "created": when(conversation.created_at),
             "last_active": when(summary.last_active),
-            "metadata": _metadata(conversation, is_readable=is_readable),
+            "metadata": {key: value if is_readable else HIDDEN for key, value in conversation.metadata.items()},
             "content_hidden": "" if is_readable else hidden_notice(request, conversation.team_id),
             "responses": list(latest.only("id", "status", "created_at").order_by("-created_at")[:_SHOWN_RESPONSES]),
-            "may_delete": may(request, DELETE_ROLES, conversation),
             "is_readable": is_readable,
-            **self._chat(request, conversation),
+            **_chat(request, conversation),
             **(extra_context or {}),
         }
         return TemplateResponse(request, "admin/conversations/conversation/detail.html", context)
-
-    def items_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Serve the items before a position, as an HTML fragment that is inserted above those on the page."""
-        conversation = self.visible(request, object_id)
-        if conversation is None:
-            raise Http404
-        context = self._chat(request, conversation)
-        return TemplateResponse(request, "admin/conversations/conversation/items.html", context)
-
-    def visible(self, request: HttpRequest, object_id: str) -> Conversation | None:
-        """Return the conversation, or None if the user cannot see it."""
-        rows = TeamScoped.get_queryset(self, request).select_related("team", "api_key")
-        found: Conversation | None = rows.filter(pk=unquote(object_id)).first() if "\x00" not in object_id else None
-        return found if found is not None and self.has_view_permission(request, found) else None
-
-    def _for_one(self, view: Any) -> Any:
-        """Wrap a view of one conversation. Raises 404 for one that the user cannot see."""
-
-        def serve(request: HttpRequest, object_id: str) -> Any:
-            conversation = self.visible(request, object_id)
-            if conversation is None:
-                raise Http404
-            return view(request, conversation)
-
-        return serve
-
-    def _chat(self, request: HttpRequest, conversation: Conversation) -> dict[str, Any]:
-        before = _before(request, conversation)
-        placed = selectors.placements(conversation)
-        if before is not None:
-            placed = placed.filter(position__lt=before)
-        # Prefetched, not joined: under row-level security a join may read the whole conversation.
-        newest = list(placed.prefetch_related("item").order_by("-position")[: SHOWN_ITEMS + 1])
-        placements = newest[:SHOWN_ITEMS][::-1]
-        is_readable = may_read(request, conversation.team_id)
-        if is_readable:
-            audit_read(request, conversation, team_id=conversation.team_id)
-        rows, first_response_id, last_response_id = _rows(conversation, placements, is_readable=is_readable)
-        return {
-            "original": conversation,
-            "rows": rows,
-            "at": placements[0].position if placements else 0,
-            "has_earlier": len(newest) > SHOWN_ITEMS,
-            # A link into the middle of the conversation: newer items exist below those shown.
-            "has_later": before is not None and before < conversation.next_position,
-            "first_response_id": first_response_id,
-            # The page already begins with the header of this response: the new fragment has it, the old one is removed.
-            "duplicate_header_at": before if last_response_id and last_response_id == request.GET.get("of") else None,
-            "may_fork": may(request, FORK_ROLES, conversation),
-            "may_delete": may(request, DELETE_ROLES, conversation),
-        }
 
     # -- columns -------------------------------------------------------------------------------------------------------
 
@@ -308,7 +379,7 @@ class ConversationAdmin(LogAdmin, TeamScoped):
     @display(description="Conversation")
     def conversation(self, row: Any) -> SafeString:
         preview = row.summary.preview if row.is_readable else HIDDEN
-        link = copyable(row.pk, href=reverse("admin:conversations_conversation_change", args=[row.pk]))
+        link = copyable(row.pk, href=cells.conversation_url(row.pk))
         lock_owner = row.summary.locked_by
         lock = badge("locked", "info", f"locked by {lock_owner}") if lock_owner else ""
         markup = '<span class="c-preview">{}<span title="{}">{}</span><small>{}</small></span>'
@@ -343,57 +414,6 @@ class ConversationAdmin(LogAdmin, TeamScoped):
     @display(description="Errors")
     def errors(self, row: Any) -> SafeString | str:
         return badge(f"{row.summary.errors:,}", "danger") if row.summary.errors else "–"
-
-
-# -- the chat ----------------------------------------------------------------------------------------------------------
-
-
-def _before(request: HttpRequest, conversation: Conversation) -> int | None:
-    """Return the position before which items are shown: `?before=`, or shortly after the item that `?item=` names."""
-    given = request.GET.get("before", "")
-    if given.isascii() and given.isdigit() and len(given) < 10:
-        return int(given)
-    if item_id := request.GET.get("item"):
-        place = selectors.find_placement(conversation=conversation, item_id=item_id)
-        if place is not None:
-            return place.position + _ITEMS_AFTER
-    return None
-
-
-def _rows(
-    conversation: Conversation, placements: Sequence[Placement], *, is_readable: bool
-) -> tuple[list[ChatRow], str, str]:
-    """Return the rows, and the response ids of the first and the last one (empty for none)."""
-    owners, responses = responses_of_items(conversation, placements)
-    calls = ToolCall.objects.filter(response_id__in=responses, team_id=conversation.team_id).order_by("id")
-    context = item_context(placements, list(calls[:_MAX_CALLS]), team_id=conversation.team_id, owners=owners)
-    by_key = {str(key): owner for key, owner in owners.items()}
-    rows, last = [], ""
-    for entry in entries(placements, context, is_readable=is_readable):
-        owner = by_key.get(entry.key, "")
-        response = responses.get(owner) if owner != last else None
-        rows.append(
-            ChatRow(
-                entry=entry,
-                response=response,
-                starts_without_response=bool(last) > bool(owner),
-                item_ids=list(_ids(entry)),
-            )
-        )
-        last = owner
-    first = by_key.get(rows[0].entry.key, "") if rows else ""
-    return rows, first, last
-
-
-def _ids(entry: Entry) -> Iterator[str]:
-    """Yield the ids of the items in an entry: a call and its output are two items."""
-    yield entry.id
-    if (answer := getattr(entry, "answer", None)) is not None:
-        yield answer.id
-
-
-def _metadata(conversation: Conversation, *, is_readable: bool) -> dict[str, str]:
-    return {name: value if is_readable else HIDDEN for name, value in conversation.metadata.items()}
 
 
 def _cost(summary: ConversationSummary) -> str:

@@ -4,7 +4,7 @@ One query serves all rows of a page, and its cost is bounded for each of them: i
 responses only the latest 1,000 are counted.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -27,7 +27,7 @@ _FIRST_ITEMS = 6
 # Lateral subqueries read a bounded number of index entries for each conversation. A join with GROUP BY would aggregate
 # all responses first.
 _SUMMARIES_SQL = """
-SELECT one.id, latest.created_at, latest.end_user, beginning.input_preview,
+SELECT one.id, latest.created_at, coalesce(latest.end_user, ''), coalesce(beginning.input_preview, ''),
        coalesce(runs.responses, 0), coalesce(runs.turns, 0), coalesce(runs.tools, 0), coalesce(runs.input, 0),
        coalesce(runs.output, 0), coalesce(runs.errors, 0), runs.cost, items.number
 FROM unnest(%(ids)s::text[]) AS one(id)
@@ -67,27 +67,36 @@ GROUP BY conversation_id ORDER BY max(created_at) DESC LIMIT 2000
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ConversationSummary:
-    """Figures of a conversation.
+    """Figures of a conversation. Those from `responses` on are in the order of the columns of the query.
 
-    `items` and `responses` are counted up to 1,000; `more_items` and `more_responses` say that there are others.
+    Items and responses are counted up to 1,000; `more_items` and `more_responses` say that there are others.
     `locked_by` is the id of the response that holds the conversation lock.
     """
 
     last_active: datetime
-    end_user: str = ""
-    preview: str = ""
-    responses: int = 0
-    turns: int = 0
-    tools: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    errors: int = 0
-    cost: Decimal | None = None
-    items: int = 0
-    more_items: bool = False
-    locked_by: str = ""
+    end_user: str
+    preview: str
+    locked_by: str
+    responses: int
+    turns: int
+    tools: int
+    input_tokens: int
+    output_tokens: int
+    errors: int
+    cost: Decimal | None
+    counted_items: int
+
+    @property
+    def items(self) -> int:
+        """Number of items, at most 1,000."""
+        return min(self.counted_items, MAX_ITEMS)
+
+    @property
+    def more_items(self) -> bool:
+        """True if there are items that were not counted."""
+        return self.counted_items > MAX_ITEMS
 
     @property
     def more_responses(self) -> bool:
@@ -107,31 +116,17 @@ def summaries_of(
         values: dict[str, Any] = {"ids": list(by_id), "responses": MAX_RESPONSES, "items": MAX_ITEMS + 1}
         cursor.execute(_SUMMARIES_SQL, values)
         rows = cursor.fetchall()
-    previews_by_id = {row[0]: row[3] or "" for row in rows}
-    without = [name for name, preview in previews_by_id.items() if not preview]
-    previews = {**previews_by_id, **_first_user_texts(without)} if with_previews else {}
-    return {row[0]: _summary(by_id[row[0]], row, previews.get(row[0], ""), lock_owners) for row in rows}
-
-
-def _summary(
-    conversation: Conversation, row: Sequence[Any], preview: str, lock_owners: Mapping[str, str]
-) -> ConversationSummary:
-    latest, end_user, _, responses, turns, tools, tokens_in, tokens_out, errors, cost, items = row[1:]
-    return ConversationSummary(
-        last_active=latest or conversation.created_at,
-        end_user=end_user or "",
-        preview=preview,
-        responses=responses,
-        turns=turns,
-        tools=tools,
-        input_tokens=tokens_in,
-        output_tokens=tokens_out,
-        errors=errors,
-        cost=cost,
-        items=min(items, MAX_ITEMS),
-        more_items=items > MAX_ITEMS,
-        locked_by=lock_owners.get(conversation.pk, ""),
-    )
+    first_texts = _first_user_texts([row[0] for row in rows if not row[3]]) if with_previews else {}
+    return {
+        pk: ConversationSummary(
+            latest or by_id[pk].created_at,
+            end_user,
+            (preview or first_texts.get(pk, "")) if with_previews else "",
+            lock_owners.get(pk, ""),
+            *figures,
+        )
+        for pk, latest, end_user, preview, *figures in rows
+    }
 
 
 def recently_active(*, length: timedelta, teams: Sequence[str] | None) -> list[str]:
@@ -150,14 +145,12 @@ def _lock_owners(ids: Iterable[str]) -> dict[str, str]:
     if not locks:
         return {}
     statuses = dict(Response.objects.filter(pk__in=[lock.response_id for lock in locks]).values_list("pk", "status"))
-    return {
-        lock.conversation_id: lock.response_id for lock in locks if _is_locked(lock, statuses.get(lock.response_id))
-    }
-
-
-def _is_locked(lock: ConversationLock, status: str | None) -> bool:
     # While the response is not stored yet, the lock is valid until it expires.
-    return lock.until > now() if status is None else status in RUNNING
+    return {
+        lock.conversation_id: lock.response_id
+        for lock in locks
+        if (statuses[lock.response_id] in RUNNING if lock.response_id in statuses else lock.until > now())
+    }
 
 
 def _first_user_texts(ids: Sequence[str]) -> dict[str, str]:

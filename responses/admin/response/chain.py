@@ -8,6 +8,7 @@ from django.contrib import admin
 from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.views.decorators.http import require_safe
 
 from responses.admin import cells
 from responses.models import Response
@@ -39,6 +40,7 @@ SELECT id FROM below LIMIT %(limit)s
 """
 
 
+@require_safe
 def chain_view(request: HttpRequest, response: Response) -> HttpResponse:
     """Serve the tree that a response belongs to."""
     is_readable = read_allowed(request, response)

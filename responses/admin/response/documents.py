@@ -15,6 +15,7 @@ from django.db import connection
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.views.decorators.http import require_safe
 
 from console.widgets import SHOWN_CHARACTERS, Shown, size
 from conversations.models import Section
@@ -123,6 +124,7 @@ def document_tab(document: Document, request: HttpRequest, response: Response) -
     return {**context, "code": Shown(text)}
 
 
+@require_safe
 def document_view(request: HttpRequest, response: Response, name: str) -> HttpResponse:
     """Serve a whole document: as JSON, as a file with `?download=1`, or as an HTML fragment for htmx.
 
@@ -156,6 +158,7 @@ def download(text: str, name: str, kind: str = "text/plain") -> HttpResponse:
 # -- the request as code -----------------------------------------------------------------------------------------------
 
 
+@require_safe
 def snippet(request: HttpRequest, response: Response, name: str) -> HttpResponse:
     """Serve the request of a response as a code snippet, in plain text."""
     make = {"curl": curl, "python": python}.get(name)

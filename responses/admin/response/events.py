@@ -12,6 +12,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import reverse
+from django.views.decorators.http import require_safe
 
 from console.widgets import duration, size
 from responses.admin.response.documents import download
@@ -73,6 +74,7 @@ def events(request: HttpRequest, response: Response) -> dict[str, Any]:
     }
 
 
+@require_safe
 def event_log_json(request: HttpRequest, response: Response) -> HttpResponse:
     """Serve a page of the log as JSON, from `?from=` on. `?whole=1` downloads one event.
 

@@ -12,6 +12,7 @@ from typing import Any
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.views.decorators.http import require_safe
 
 from console.widgets import duration, pretty
 from conversations.models import Placement, Section
@@ -269,6 +270,7 @@ def _overview(chart: Waterfall) -> dict[str, Any]:
 # -- details of a bar --------------------------------------------------------------------------------------------------
 
 
+@require_safe
 def span_details(request: HttpRequest, response: Response, key: str) -> HttpResponse:
     """Serve the details of a turn, a tool call or an approval as an HTML fragment.
 
