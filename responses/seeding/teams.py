@@ -88,23 +88,32 @@ def free_names(count: int, *, label: str = "") -> list[str]:
 
 
 def make_tenant(name: str, *, rng: random.Random, at: datetime, days: int) -> SeededTeam:
-    """Create a team with API keys and a user of each role."""
-    team = services.ensure_team(name=name)
+    """Create a team with a user of each role, and API keys in every state."""
+    team, day, people, keys, secret = services.ensure_team(name=name), timedelta(days=1), [], [], ""
     with scope.team(team.pk):
-        Team.objects.filter(pk=team.pk).update(
-            log_retention_hours=_LOG_HOURS, created_at=at - timedelta(days=days + 90)
-        )
-    people = [_member(team, role) for role in Role]
-    secret, keys = _keys(team, rng=rng, at=at)
-    return SeededTeam(team=team, secret=secret, keys=keys, people=people)
-
-
-def _member(team: Team, role: Role) -> SeededUser:
-    username = f"{slugify(team.name)}-{role.value.removeprefix('team_')}"
-    user, password = _user(username)
-    with scope.team(team.pk):
-        Membership.objects.create(team=team, user=user, role=role)
-    return SeededUser(username=username, password=password, role=str(role.label), team=team.name)
+        Team.objects.filter(pk=team.pk).update(log_retention_hours=_LOG_HOURS, created_at=at - (days + 90) * day)
+        for role in Role:
+            user, person = _user(f"{slugify(name)}-{role.value.removeprefix('team_')}", role, team=name)
+            Membership.objects.create(team=team, user=user, role=role)
+            people.append(person)
+        staging = {"scopes": [Scope.RESPONSES_READ, Scope.RESPONSES_WRITE]}
+        expiring = {"allowed_models": ["atlas-mini"], "expires_at": at + 9 * day}
+        for label, age, used, options in (
+            ("Production", 88, rng.randrange(1, 40) * timedelta(minutes=1), {}),
+            ("Staging", 60, rng.randrange(2, 20) * timedelta(hours=1), staging),
+            ("Build server", 21, rng.randrange(1, 5) * day, expiring),
+            ("Workshop", 33, 4 * day, {"expires_at": at - 3 * day}),
+            ("Old laptop", 80, 11 * day, {}),
+            ("Never used", 120, None, {}),
+        ):
+            made = services.create_key(team=team, name=label, **options)
+            secret = secret or made.secret
+            if label == "Old laptop":
+                services.revoke_key(key=made.key)
+            last_used = None if used is None else at - used
+            ApiKey.objects.filter(pk=made.key.pk).update(created_at=at - age * day, last_used_at=last_used)
+            keys.append(made.key)
+    return SeededTeam(team=team, secret=secret, keys=keys[:2], people=people)
 
 
 def make_staff() -> list[SeededUser]:
@@ -113,41 +122,16 @@ def make_staff() -> list[SeededUser]:
     for role in StaffRole:
         username = f"seeded-{role.value.replace('_', '-')}"
         if not User.objects.filter(username=username).exists():
-            user, password = _user(username)
+            user, person = _user(username, role)
             StaffMember.objects.create(user=user, role=role)
-            made.append(SeededUser(username=username, password=password, role=str(role.label)))
+            made.append(person)
     return made
 
 
-def _user(username: str) -> tuple[User, str]:
+def _user(username: str, role: Role | StaffRole, *, team: str = "") -> tuple[User, SeededUser]:
     password = secrets.token_urlsafe(9)
-    return User.objects.create_user(
-        username, email=f"{username}@example.com", password=password, is_staff=True
-    ), password
-
-
-def _keys(team: Team, *, rng: random.Random, at: datetime) -> tuple[str, list[ApiKey]]:
-    """Create API keys in every state and return the two that are in use."""
-    day = timedelta(days=1)
-    first = services.create_key(team=team, name="Production")
-    second = services.create_key(team=team, name="Staging", scopes=[Scope.RESPONSES_READ, Scope.RESPONSES_WRITE])
-    soon = services.create_key(team=team, name="Build server", allowed_models=["atlas-mini"], expires_at=at + 9 * day)
-    old = services.create_key(team=team, name="Workshop", expires_at=at - 3 * day)
-    leaked = services.create_key(team=team, name="Old laptop")
-    unused = services.create_key(team=team, name="Never used")
-    services.revoke_key(key=leaked.key)
-    times = {
-        first.key.pk: (at - 88 * day, at - timedelta(minutes=rng.randrange(1, 40))),
-        second.key.pk: (at - 60 * day, at - timedelta(hours=rng.randrange(2, 20))),
-        soon.key.pk: (at - 21 * day, at - rng.randrange(1, 5) * day),
-        old.key.pk: (at - 33 * day, at - 4 * day),
-        leaked.key.pk: (at - 80 * day, at - 11 * day),
-        unused.key.pk: (at - 120 * day, None),
-    }
-    with scope.team(team.pk):
-        for key_id, (created, used) in times.items():
-            ApiKey.objects.filter(pk=key_id).update(created_at=created, last_used_at=used)
-    return first.secret, [first.key, second.key]
+    user = User.objects.create_user(username, email=f"{username}@example.com", password=password, is_staff=True)
+    return user, SeededUser(username=username, password=password, role=str(role.label), team=team)
 
 
 def make_models(teams: Sequence[Team]) -> Upstream:

@@ -17,6 +17,7 @@ from tenants import scope
 from tenants.models import Role, Team, UsageRecord
 from tests.admin.rows import member, page_url, text
 from tests.support.api import Api, Caller, ok
+from tests.support.streams import assert_stream_equals_stored
 from tests.support.web import WebProcess
 
 pytestmark = pytest.mark.slow
@@ -65,6 +66,8 @@ def test_every_event_log_can_be_replayed(rows: list[Response], seeded_api: Api) 
         with seeded_api.follow(row.pk) as live:
             events = live.rest()
         assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        if row.status != Status.CANCELLED:
+            assert_stream_equals_stored(events, seeded_api.retrieve(row.pk))
 
 
 def test_conversations_can_be_listed_through_the_api(seeded: Seeded, database: None, seeded_api: Api) -> None:
