@@ -101,18 +101,6 @@ async def check_attachments(
     earlier = list(all_parts(before))
     if not own and not earlier:
         return None
-    _check_model(own, earlier, can)
-    _check_number(own, can)
-    # Only for the request's own files: those of earlier items were permitted when they were sent.
-    if any(part.file_id for _, part in own):
-        principal.require(Scope.FILES_READ)
-    attachments = TeamAttachments(principal.team_id)
-    await attachments.load_required(own, can=can)
-    await attachments.load(before, files=can.files, inline_images=can.inline_images)
-    return attachments
-
-
-def _check_model(own: RequestParts, earlier: Sequence[Part], can: Capabilities) -> None:
     images = [path for path, part in own if not isinstance(part, InputFile)]
     seen = sum(not isinstance(part, InputFile) for part in earlier)
     if not can.vision and (images or seen):
@@ -121,9 +109,6 @@ def _check_model(own: RequestParts, earlier: Sequence[Part], can: Capabilities) 
         room = max(0, can.max_images - seen)
         message = f"The model supports at most {can.max_images} images, but the input has {len(images) + seen}."
         raise UnsupportedValue(message, param=images[room] if room < len(images) else "input")
-
-
-def _check_number(own: RequestParts, can: Capabilities) -> None:
     # A part that occurs twice is loaded only once.
     read: dict[str, str] = {}
     for path, part in own:
@@ -137,6 +122,13 @@ def _check_number(own: RequestParts, can: Capabilities) -> None:
             param=param,
             code="array_above_max_length",
         )
+    # Only for the request's own files: those of earlier items were permitted when they were sent.
+    if any(part.file_id for _, part in own):
+        principal.require(Scope.FILES_READ)
+    attachments = TeamAttachments(principal.team_id)
+    await attachments.load_required(own, can=can)
+    await attachments.load(before, files=can.files, inline_images=can.inline_images)
+    return attachments
 
 
 class TeamAttachments:
@@ -224,22 +216,14 @@ class TeamAttachments:
         if isinstance(part, InputFile):
             return await self._file(part, can)
         if part.file_id is not None:
-            return await self._image_file(part.file_id)
-        return await self._remote_image(part.image_url or "")
-
-    # -- images --------------------------------------------------------------------------------------------------------
-
-    async def _image_file(self, file_id: str) -> AttachmentImage:
-        try:
-            _, content = await self._stored(file_id, MAX_IMAGE)
-        except NotFound as error:
-            raise ImageFileNotFound(error.message) from error
-        except FileTooLarge as error:
-            raise ImageTooLarge(error.message) from error
-        return await self._image(content)
-
-    async def _remote_image(self, url: str) -> AttachmentImage:
-        accept = ("image/*", "application/octet-stream")
+            try:
+                _, content = await self._stored(part.file_id, MAX_IMAGE)
+            except NotFound as error:
+                raise ImageFileNotFound(error.message) from error
+            except FileTooLarge as error:
+                raise ImageTooLarge(error.message) from error
+            return await self._image(content)
+        url, accept = part.image_url or "", ("image/*", "application/octet-stream")
         try:
             fetched = await egress.default().get(url, max_bytes=MAX_IMAGE, timeout=_FETCH_SECONDS, accept=accept)
         except EgressFailed as error:
@@ -256,8 +240,6 @@ class TeamAttachments:
             raise UnsupportedImageType
         self._count(content)
         return AttachmentImage(url=await _data_url(content, kind))
-
-    # -- files ---------------------------------------------------------------------------------------------------------
 
     async def _file(self, part: InputFile, can: Capabilities) -> Attachment:
         content, filename, kind = await self._bytes(part)
@@ -288,7 +270,12 @@ class TeamAttachments:
         return await _decoded(data[head.end() :]), name, head[1].lower() or _type_of(name)
 
     async def _stored(self, file_id: str, limit: int) -> tuple[File, bytes]:
-        file = await in_db_thread(partial(self._row, file_id))
+        def find() -> File | None:
+            with scope.team(self._team_id):
+                return files.find_file(team_id=self._team_id, file_id=file_id)
+
+        if (file := await in_db_thread(find)) is None:
+            raise files.unknown_file(file_id)
         if file.size > limit:
             raise FileTooLarge(f"The file is too large: the limit is {limit // MIB} MiB.")
         try:
@@ -296,13 +283,6 @@ class TeamAttachments:
         except FileNotFoundError as error:
             raise files.unknown_file(file_id) from error
         return file, b"".join([piece async for piece in files.chunks(content)])
-
-    def _row(self, file_id: str) -> File:
-        with scope.team(self._team_id):
-            file = files.find_file(team_id=self._team_id, file_id=file_id)
-        if file is None:
-            raise files.unknown_file(file_id)
-        return file
 
     def _count(self, content: bytes) -> None:
         self._size += len(content)

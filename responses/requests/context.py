@@ -123,7 +123,9 @@ def read_context(
             return _checked(principal, body, _after_unstored(previous, own, body))
         if body.conversation is not None:
             return _checked(principal, body, _after_conversation(principal, body, body.conversation.id, lock_for))
-        history = _chain_items(principal, body.previous_response_id)
+        history: list[StoredItem] = []
+        if body.previous_response_id is not None:
+            history = _without_orphans(access.get_chain(principal=principal, response_id=body.previous_response_id))
         context = _resolve_references(principal, body, history)
         return _checked(principal, body, replace(context, predecessor_id=body.previous_response_id))
 
@@ -141,12 +143,6 @@ def _after_unstored(previous: UnstoredResponse, own: RequestContext, body: Creat
         shared_keys={position + len(unstored): key for position, key in own.shared_keys.items()},
         predecessor_id=previous.predecessor_id,
     )
-
-
-def _chain_items(principal: Principal, previous_id: str | None) -> list[StoredItem]:
-    if previous_id is None:
-        return []
-    return _without_orphans(access.get_chain(principal=principal, response_id=previous_id))
 
 
 def _without_orphans(chain: Chain) -> list[StoredItem]:
@@ -169,15 +165,12 @@ def _after_conversation(
     selectors.reject_oversized_context(sum(len(text) for text in found.texts))
     reject_duplicates(team_id=team_id, conversation_id=conversation_id, items=input_items(body), param="input")
     context = _resolve_references(principal, body, [from_wire(orjson.loads(text)) for text in found.texts])
-    has_outputs = any(pairing.call_output(item) for item in context.input_bodies)
-    answered = _latest_response_id(conversation_id) if has_outputs else None
+    answered: str | None = None
+    if any(pairing.call_output(item) for item in context.input_bodies):
+        # Calls are answered by the very next response: an older one of the conversation has no open call left.
+        made = Response.objects.filter(conversation_id=conversation_id).order_by("-created_at")
+        answered = made.values_list("pk", flat=True).first()
     return replace(context, conversation_id=conversation_id, history_end=found.end, answered_response_id=answered)
-
-
-def _latest_response_id(conversation_id: str) -> str | None:
-    # Calls are answered by the very next response: an older response of the conversation has no open call left.
-    made = Response.objects.filter(conversation_id=conversation_id).order_by("-created_at")
-    return made.values_list("pk", flat=True).first()
 
 
 def load_history(response: Response) -> list[StoredItem]:

@@ -15,7 +15,6 @@ from responses.engine.compaction.items import CompactionPlan
 from responses.engine.turn import Sampling
 from responses.requests import tool_offer
 from responses.schema import CreateResponse, JsonSchemaFormat
-from responses.schema.options import PromptParam, ReasoningParam
 
 # Parameters that have the same name in the request, in the response object and in `Sampling`.
 PLAIN = (
@@ -57,6 +56,40 @@ def public_parameters(
     `preface` holds the messages of the request's prompt.
     """
     plain = {name: _or_default(getattr(body, name), default) for name, default in _DEFAULTS.items()}
+    instructions: str | list[dict[str, Any]] | None = body.instructions
+    if preface:
+        # With a prompt, the instructions are a list of messages; the request's own come first. The SDK types these as
+        # input messages: only messages of the assistant have ids.
+        own = [InputMessage(role="system", content=body.instructions)] if body.instructions else []
+        instructions = [
+            {name: value for name, value in message.wire().items() if name != "id"}
+            if isinstance(message, InputMessage)
+            else message.with_id()
+            for message in (*own, *preface)
+        ]
+    text_format: dict[str, Any] = {"type": "text"}
+    match body.text.format if body.text else None:
+        case JsonSchemaFormat() as schema:
+            text_format = {
+                "type": "json_schema",
+                "name": schema.name,
+                "description": schema.description,
+                "schema": schema.json_schema,
+                "strict": bool(schema.strict),
+            }
+        case None:
+            pass
+        case other:
+            text_format = {"type": other.type}
+    verbosity = (body.text.verbosity if body.text else None) or "medium"
+    # Effective values. `context` and `mode` are included only if they were sent.
+    reasoning: dict[str, Any] = {"effort": None, "summary": None}
+    if sent := body.reasoning:
+        reasoning = {"effort": sent.effort, "summary": sent.style}
+        if sent.context is not None:
+            reasoning["context"] = "current_turn" if sent.context == "auto" else sent.context
+        if sent.mode is not None:
+            reasoning["mode"] = sent.mode
     return {
         "id": response_id,
         "object": "response",
@@ -66,7 +99,7 @@ def public_parameters(
         "completed_at": None,
         "error": None,
         "incomplete_details": None,
-        "instructions": _instructions(body, preface),
+        "instructions": instructions,
         "max_output_tokens": plain["max_output_tokens"],
         "max_tool_calls": body.max_tool_calls,
         "model": body.model,
@@ -76,12 +109,12 @@ def public_parameters(
         "frequency_penalty": plain["frequency_penalty"],
         "previous_response_id": body.previous_response_id,
         "prompt_cache_key": plain["prompt_cache_key"],
-        "reasoning": _reasoning(body.reasoning),
+        "reasoning": reasoning,
         "safety_identifier": plain["safety_identifier"],
         "service_tier": plain["service_tier"],
         "store": _or_default(body.store, default=True),
         "temperature": plain["temperature"],
-        "text": _text(body),
+        "text": {"format": text_format, "verbosity": verbosity},
         "tool_choice": tool_offer.public_tool_choice(body),
         "tools": [tool.shown() for tool in body.tools or []],
         "top_logprobs": plain["top_logprobs"],
@@ -94,39 +127,6 @@ def public_parameters(
     }
 
 
-def _instructions(body: CreateResponse, preface: Sequence[ItemBase]) -> str | list[dict[str, Any]] | None:
-    # With a prompt, the instructions are a list of messages; the request's own come first.
-    if not preface:
-        return body.instructions
-    own = [InputMessage(role="system", content=body.instructions)] if body.instructions else []
-    return [_instruction(message) for message in (*own, *preface)]
-
-
-def _instruction(message: ItemBase) -> dict[str, Any]:
-    # The SDK types these as input messages: only messages of the assistant have ids.
-    if not isinstance(message, InputMessage):
-        return message.with_id()
-    return {name: value for name, value in message.wire().items() if name != "id"}
-
-
-def split_instructions(parameters: dict[str, Any]) -> tuple[str | None, list[StoredItem]]:
-    """Return the stored instructions as text, or as the messages of a prompt. One of both is empty."""
-    written = parameters.get("instructions")
-    return (None, [from_wire(message) for message in written]) if isinstance(written, list) else (written, [])
-
-
-def _reasoning(sent: ReasoningParam | None) -> dict[str, Any]:
-    # Effective values. `context` and `mode` are included only if they were sent.
-    if sent is None:
-        return {"effort": None, "summary": None}
-    shown: dict[str, Any] = {"effort": sent.effort, "summary": sent.style}
-    if sent.context is not None:
-        shown["context"] = "current_turn" if sent.context == "auto" else sent.context
-    if sent.mode is not None:
-        shown["mode"] = sent.mode
-    return shown
-
-
 def _only_if_sent(body: CreateResponse) -> dict[str, Any]:
     """Return the fields of the response object that exist only if the request sent them."""
     shown: dict[str, Any] = {}
@@ -136,26 +136,24 @@ def _only_if_sent(body: CreateResponse) -> dict[str, Any]:
             shown["prompt_cache_options"]["comparison_response_id"] = options.comparison_response_id
             # Only the upstream knows the contents of its cache, and chat completions do not report them.
             shown["prompt_cache_diagnostics"] = {"type": "unavailable"}
-    if body.conversation is not None:
-        shown["conversation"] = {"id": body.conversation.id}
-    if body.prompt is not None:
-        shown["prompt"] = _prompt(body.prompt)
-    if body.request_id is not None:
-        shown["request_id"] = body.request_id
-    if body.prompt_cache_retention is not None:
-        shown["prompt_cache_retention"] = body.prompt_cache_retention
-    # Both show the effective value, which is the only one that this server supports.
-    if body.image is not None:
-        shown["image"] = {"context_compression": "disabled"}
-    if body.access_programs is not None:
-        shown["access_programs"] = {"cyber": "standard"}
-    return shown
-
-
-def _prompt(prompt: PromptParam) -> dict[str, Any]:
-    given = (prompt.variables or {}).items()
+    prompt, given = body.prompt, ((body.prompt and body.prompt.variables) or {}).items()
     variables = {name: value if isinstance(value, str) else input_part(value) for name, value in given}
-    return {"id": prompt.id, "variables": variables, "version": prompt.version}
+    shown |= {
+        "conversation": body.conversation and {"id": body.conversation.id},
+        "prompt": prompt and {"id": prompt.id, "variables": variables, "version": prompt.version},
+        "request_id": body.request_id,
+        "prompt_cache_retention": body.prompt_cache_retention,
+        # Both show the effective value, which is the only one that this server supports.
+        "image": body.image and {"context_compression": "disabled"},
+        "access_programs": body.access_programs and {"cyber": "standard"},
+    }
+    return {name: value for name, value in shown.items() if value is not None}
+
+
+def split_instructions(parameters: dict[str, Any]) -> tuple[str | None, list[StoredItem]]:
+    """Return the stored instructions as text, or as the messages of a prompt. One of both is empty."""
+    written = parameters.get("instructions")
+    return (None, [from_wire(message) for message in written]) if isinstance(written, list) else (written, [])
 
 
 def hidden_options(body: CreateResponse) -> dict[str, Any]:
@@ -164,40 +162,29 @@ def hidden_options(body: CreateResponse) -> dict[str, Any]:
     sent = [name for name in (*PLAIN, "text", "tool_choice") if getattr(body, name) is not None]
     if body.text and body.text.verbosity:
         sent.append("verbosity")
-    return {
+    hidden: dict[str, Any] = {
         "sent": sent,
         "logprobs": LOGPROBS in (body.include or []),
         "include": body.include or [],
         "obfuscate": _or_default(obfuscate, default=True),
-        **_hidden_sampling(body),
-        **_hidden_compaction(body),
     }
-
-
-def _hidden_compaction(body: CreateResponse) -> dict[str, Any]:
+    # Sampling parameters that the response object omits, or that it contains with defaults filled in.
+    if extra := {name: getattr(body, name) for name in EXTRA_SAMPLING if getattr(body, name) is not None}:
+        hidden["extra"] = extra
+    if options := body.prompt_cache_options:
+        cache = {"mode": options.mode, "ttl": options.ttl}
+        hidden["cache"] = {name: value for name, value in cache.items() if value is not None} or None
     if body.compacts:
-        return {"compaction": {"at_once": True}}
-    if not body.context_management:
-        return {}
-    return {"compaction": {"threshold": body.context_management[0].compact_threshold}}
+        hidden["compaction"] = {"at_once": True}
+    elif body.context_management:
+        hidden["compaction"] = {"threshold": body.context_management[0].compact_threshold}
+    return hidden
 
 
 def compaction_plan(options: dict[str, Any]) -> CompactionPlan | None:
     """Return when to compact the context, from stored options, or None for never."""
     plan = options.get("compaction")
     return None if plan is None else CompactionPlan(**plan)
-
-
-def _hidden_sampling(body: CreateResponse) -> dict[str, Any]:
-    """Return sampling parameters that the response object omits, or that it contains with defaults filled in."""
-    hidden: dict[str, Any] = {}
-    extra = {name: getattr(body, name) for name in EXTRA_SAMPLING if getattr(body, name) is not None}
-    if extra:
-        hidden["extra"] = extra
-    if options := body.prompt_cache_options:
-        cache = {"mode": options.mode, "ttl": options.ttl}
-        hidden["cache"] = {name: value for name, value in cache.items() if value is not None} or None
-    return hidden
 
 
 def build_sampling(parameters: dict[str, Any], options: dict[str, Any], items: Iterable[StoredItem] = ()) -> Sampling:
@@ -207,6 +194,17 @@ def build_sampling(parameters: dict[str, Any], options: dict[str, Any], items: I
     choice = parameters["tool_choice"] if "tool_choice" in sent else None
     text = parameters["text"] if "text" in sent else {}
     tools = tool_offer.available_tools(parameters["tools"], choice, items)
+    # The text format in the nested shape of chat completions; None for plain text.
+    response_format: dict[str, Any] | None = None
+    match text.get("format"):
+        case None | {"type": "text"}:
+            pass
+        case {"type": "json_schema"} as shown:
+            # Fields that the client did not set are stored as null.
+            schema = {key: value for key, value in shown.items() if key != "type" and value is not None}
+            response_format = {"type": "json_schema", "json_schema": schema}
+        case _:
+            response_format = {"type": "json_object"}
     return Sampling(
         tools=tool_offer.visible_tools(tools),
         tool_choice=tool_offer.upstream_tool_choice(choice, tools),
@@ -215,7 +213,7 @@ def build_sampling(parameters: dict[str, Any], options: dict[str, Any], items: I
         reasoning_context=parameters["reasoning"].get("context"),
         reasoning_summary=parameters["reasoning"]["summary"],
         verbosity=parameters["text"]["verbosity"] if "verbosity" in sent else None,
-        response_format=_response_format(text.get("format")),
+        response_format=response_format,
         prompt_cache_options=options.get("cache"),
         prompt_cache_retention=parameters.get("prompt_cache_retention"),
         extra=options.get("extra"),
@@ -232,35 +230,3 @@ def input_items(body: CreateResponse) -> list[Any]:
 
 def _or_default(value: Any, default: Any) -> Any:
     return default if value is None else value
-
-
-def _text(body: CreateResponse) -> dict[str, Any]:
-    text = body.text
-    verbosity = text.verbosity if text else None
-    shown: dict[str, Any] = {"type": "text"}
-    match text.format if text else None:
-        case JsonSchemaFormat() as schema:
-            shown = {
-                "type": "json_schema",
-                "name": schema.name,
-                "description": schema.description,
-                "schema": schema.json_schema,
-                "strict": bool(schema.strict),
-            }
-        case None:
-            pass
-        case other:
-            shown = {"type": other.type}
-    return {"format": shown, "verbosity": verbosity or "medium"}
-
-
-def _response_format(shown: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return a text format in the nested shape of chat completions, or None for plain text."""
-    match shown:
-        case None | {"type": "text"}:
-            return None
-        case {"type": "json_schema"}:
-            # Fields that the client did not set are stored as null.
-            schema = {key: value for key, value in shown.items() if key != "type" and value is not None}
-            return {"type": "json_schema", "json_schema": schema}
-    return {"type": "json_object"}

@@ -1,7 +1,7 @@
 """Prepare a request: check it completely, and read everything that its run or a count of its tokens needs."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -82,7 +82,8 @@ async def prepare(
         capabilities.check(body, route)
         # Stored with the run, so that a worker that resumes it uses the same traits and prices even if an operator has
         # changed the model since.
-        options |= {"traits": asdict(capabilities.traits(route.capabilities)), "prices": route.prices.noted()}
+        traits = {one.name: getattr(route.capabilities, one.name) for one in fields(ModelTraits)}
+        options |= {"traits": traits, "prices": route.prices.noted()}
     can = route.capabilities if route is not None else Capabilities()
     attachments = await check_attachments(principal=principal, body=body, context=context, can=can)
     created_at = now()

@@ -71,7 +71,12 @@ async def resolve(*, principal: Principal, body: CreateResponse) -> tuple[Create
     named = body.prompt
     if named is None:
         return body, ()
-    version = await in_db_thread(lambda: _find(principal, named.id, named.version))
+
+    def find() -> PromptVersion:
+        with scope.team(principal.team_id):
+            return access.get_prompt_version(principal=principal, prompt_id=named.id, version=named.version)
+
+    version = await in_db_thread(find)
     preface = render(version.messages, named.variables or {})
     # Parsed like a request, so that defaults become typed values; model and input are placeholders.
     defaults = parse_create({**version.parameters, "model": "any", "input": "any"}) if version.parameters else None
@@ -89,11 +94,6 @@ async def resolve(*, principal: Principal, body: CreateResponse) -> tuple[Create
     return body, preface
 
 
-def _find(principal: Principal, prompt_id: str, version: str | None) -> PromptVersion:
-    with scope.team(principal.team_id):
-        return access.get_prompt_version(principal=principal, prompt_id=prompt_id, version=version)
-
-
 # -- rendering ---------------------------------------------------------------------------------------------------------
 
 
@@ -106,35 +106,30 @@ def render(messages: list[dict[str, Any]], variables: Variables) -> list[Message
     for name in wanted:
         if name not in variables:
             raise MissingParameter(f"prompt.variables.{name}")
-    return [_message(TemplateMessage.model_validate(message), variables) for message in messages]
+    rendered: list[Message] = []
+    for message in map(TemplateMessage.model_validate, messages):
+        if message.role == "assistant":
+            text = _VARIABLE.sub(lambda match: _text_value(match[1], variables), message.content)
+            rendered.append(AssistantMessage(content=text))
+            continue
+        parts: list[InputPart] = []
+        # The pattern has one group, so `split` returns texts and variable names in turn.
+        for index, piece in enumerate(_VARIABLE.split(message.content)):
+            part = variables[piece] if index % 2 else piece
+            if isinstance(part, str):
+                part = InputText(text=part)
+            # Adjacent texts are joined into one part, so that a text variable does not start a new part.
+            if isinstance(part, InputText) and parts and isinstance(parts[-1], InputText):
+                parts[-1] = InputText(text=parts[-1].text + part.text)
+            elif not isinstance(part, InputText) or part.text:
+                parts.append(part)
+        rendered.append(InputMessage(role=message.role, content=parts))
+    return rendered
 
 
 def variable_names(messages: list[dict[str, Any]]) -> list[str]:
     """Return the names of the variables, in order of their first use."""
     return list(dict.fromkeys(name for message in messages for name in _VARIABLE.findall(message["content"])))
-
-
-def _message(message: TemplateMessage, variables: Variables) -> Message:
-    if message.role == "assistant":
-        return AssistantMessage(content=_VARIABLE.sub(lambda match: _text_value(match[1], variables), message.content))
-    parts: list[InputPart] = []
-    # The pattern has one group, so `split` returns texts and variable names in turn.
-    for index, piece in enumerate(_VARIABLE.split(message.content)):
-        _append(parts, variables[piece] if index % 2 else piece)
-    return InputMessage(role=message.role, content=parts)
-
-
-def _append(parts: list[InputPart], piece: str | InputPart) -> None:
-    # Adjacent texts are joined into one part, so that a text variable does not start a new part.
-    if isinstance(piece, str):
-        piece = InputText(text=piece)
-    last = parts[-1] if parts else None
-    if not isinstance(piece, InputText):
-        parts.append(piece)
-    elif isinstance(last, InputText):
-        parts[-1] = InputText(text=last.text + piece.text)
-    elif piece.text:
-        parts.append(piece)
 
 
 def _text_value(name: str, variables: Variables) -> str:
@@ -178,7 +173,7 @@ def add_version(*, prompt: PromptTemplate, content: PromptContent, created_by: s
         team_id=prompt.team_id,
         prompt=prompt,
         number=(last or 0) + 1,
-        messages=_dumped(content.messages),
+        messages=[message.model_dump() for message in content.messages],
         model=content.model,
         parameters=content.parameters,
         created_by=created_by,
@@ -186,7 +181,3 @@ def add_version(*, prompt: PromptTemplate, content: PromptContent, created_by: s
     prompt.current = version.number
     prompt.save(update_fields=["current"])
     return version
-
-
-def _dumped(messages: list[TemplateMessage]) -> list[dict[str, Any]]:
-    return [message.model_dump() for message in messages]

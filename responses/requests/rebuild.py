@@ -32,11 +32,47 @@ def rebuild_request(response: Response, *, with_history: bool = True) -> Body:
         raise BadRequest("The response was not stored, so its request is not available.")
     parameters, options = response.parameters, response.options
     sent = set(options.get("sent", ()))
-    body: Body = {"model": response.model, "input": _input(response, with_history=with_history)}
-    body |= _instructions(response)
+    places = Placement.objects.filter(owner=response.pk, team_id=response.team_id, section=Section.INPUT)
+    items = [place.item.body for place in places.select_related("item").order_by("position")]
+    if with_history and response.previous_response_id is None:
+        items = [*(item.with_id() for item in load_history(response)), *items]
+    compaction: dict[str, Any] = options.get("compaction", {})
+    if compaction.get("at_once"):
+        # The trigger is not an item, so it is not among the placements; the options remember it.
+        items.append({"type": "compaction_trigger"})
+    body: Body = {"model": response.model, "input": items}
+    prompt, instructions = parameters.get("prompt"), parameters.get("instructions")
+    if prompt is not None:
+        versions = PromptVersion.objects.filter(team_id=response.team_id, prompt_id=prompt["id"])
+        version = versions.filter(number=int(prompt["version"])).first()
+        if version is None:
+            raise BadRequest("The prompt of the response was deleted.")
+        body["prompt"] = prompt
+        # The stored instructions are all messages of the prompt; one more in front of them are the request's own.
+        if isinstance(instructions, list) and len(instructions) > len(version.messages):
+            own = instructions[0]["content"]
+            body["instructions"] = own if isinstance(own, str) else "".join(part.get("text", "") for part in own)
+    elif isinstance(instructions, str):
+        body["instructions"] = instructions
     body |= {name: parameters[name] for name in _SENT if name in sent and parameters.get(name) is not None}
     body |= {name: parameters[name] for name in _IF_SET if parameters.get(name)}
-    body |= {name: value for name, value in _converted(parameters, options, sent).items() if value}
+    # The remaining parameters are stored in another shape than they are sent in.
+    text: Body = {}
+    if "text" in sent and (text_format := (parameters.get("text") or {}).get("format")):
+        text["format"] = {name: value for name, value in text_format.items() if value is not None}
+    # Only what was sent: the stored text parameter has its defaults filled in.
+    if "verbosity" in sent:
+        text["verbosity"] = parameters["text"]["verbosity"]
+    threshold = "threshold" in compaction
+    converted = {
+        "include": options.get("include"),
+        "reasoning": {name: value for name, value in (parameters.get("reasoning") or {}).items() if value is not None},
+        "text": text,
+        "moderation": options.get("moderation", {}).get("policy"),
+        "prompt_cache_options": options.get("cache"),
+        "context_management": threshold and [{"type": "compaction", "compact_threshold": compaction["threshold"]}],
+    }
+    body |= {name: value for name, value in converted.items() if value}
     # Sampling parameters of some servers only; they are not part of the public parameters.
     body |= options.get("extra", {})
     if response.previous_response_id is not None:
@@ -51,57 +87,3 @@ def rebuild_request(response: Response, *, with_history: bool = True) -> Body:
 def parse_for_worker(body: Body) -> CreateResponse:
     """Parse a rebuilt body as a background request, which a worker runs."""
     return parse_create({**body, "background": True, "store": True})
-
-
-def _input(response: Response, *, with_history: bool) -> list[Body]:
-    places = Placement.objects.filter(owner=response.pk, team_id=response.team_id, section=Section.INPUT)
-    own = [place.item.body for place in places.select_related("item").order_by("position")]
-    needs_history = with_history and response.previous_response_id is None
-    before = [item.with_id() for item in load_history(response)] if needs_history else []
-    # The trigger is not an item, so it is not among the placements; the options remember it.
-    trigger = [{"type": "compaction_trigger"}] if response.options.get("compaction", {}).get("at_once") else []
-    return [*before, *own, *trigger]
-
-
-def _instructions(response: Response) -> Body:
-    prompt, written = response.parameters.get("prompt"), response.parameters.get("instructions")
-    if prompt is None:
-        return {"instructions": written} if isinstance(written, str) else {}
-    versions = PromptVersion.objects.filter(team_id=response.team_id, prompt_id=prompt["id"])
-    version = versions.filter(number=int(prompt["version"])).first()
-    if version is None:
-        raise BadRequest("The prompt of the response was deleted.")
-    body: Body = {"prompt": prompt}
-    # The stored instructions are all messages of the prompt; one more in front of them are the request's own.
-    if isinstance(written, list) and len(written) > len(version.messages):
-        body["instructions"] = written[0]["content"] if isinstance(written[0]["content"], str) else _text_of(written[0])
-    return body
-
-
-def _text_of(message: Body) -> str:
-    return "".join(part.get("text", "") for part in message["content"])
-
-
-def _converted(parameters: Body, options: Body, sent: set[str]) -> Body:
-    """Return the parameters that are stored in another shape than they are sent in."""
-    compaction: dict[str, Any] = options.get("compaction", {})
-    threshold = "threshold" in compaction
-    plan = [{"type": "compaction", "compact_threshold": compaction["threshold"]}] if threshold else None
-    return {
-        "include": options.get("include"),
-        "reasoning": {name: value for name, value in (parameters.get("reasoning") or {}).items() if value is not None},
-        "text": _text_parameter(parameters.get("text") or {}, sent),
-        "moderation": options.get("moderation", {}).get("policy"),
-        "prompt_cache_options": options.get("cache"),
-        "context_management": plan,
-    }
-
-
-def _text_parameter(text: Body, sent: set[str]) -> Body:
-    shown: Body = {}
-    if "text" in sent and text.get("format"):
-        shown["format"] = {name: value for name, value in text["format"].items() if value is not None}
-    # Only what was sent: the stored text parameter has its defaults filled in.
-    if "verbosity" in sent:
-        shown["verbosity"] = text["verbosity"]
-    return shown
