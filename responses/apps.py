@@ -13,7 +13,9 @@ class ResponsesConfig(AppConfig):
 
     @override
     def ready(self) -> None:
-        """Connect the schema that migrations cannot create."""
+        """Connect the schema that migrations cannot create, and load the hosted tools."""
+        # The registry adds the tools to the schema of requests, which must be complete before the first one.
+        from responses.tools import registry  # noqa: F401
         from responses.vectors import schema
 
         post_migrate.connect(schema.prepare, sender=self)

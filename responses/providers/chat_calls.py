@@ -20,7 +20,6 @@ from conversations.items import (
     CustomToolCallOutput,
     FunctionCall,
     FunctionCallOutput,
-    ImageGenerationCall,
     InputImage,
     LocalShellCall,
     LocalShellCallOutput,
@@ -35,9 +34,9 @@ from conversations.items import (
 )
 from responses.engine.calls.client_tools import upstream_name
 from responses.engine.converter.calls import CUSTOM_INPUT
-from responses.providers import hosted_calls
 from responses.providers.chat_extras import CallExtras
 from responses.providers.chat_parts import PartWriter
+from responses.providers.hosted_calls import past_call
 
 Message = dict[str, Any]
 NO_OUTPUT = "There is no output yet: the call is still in progress."
@@ -84,14 +83,13 @@ class CallWriter:
             case ToolSearchOutput():
                 return _tool(_search_id(item), _json({"loaded": [*map(_named, item.tools)]})), []
             case _:
-                run = hosted_calls.answered(item)
-                return (_tool(*run), self._generated_image(item)) if run is not None else None
+                past = past_call(item)
+                if past is None or past.output is None:
+                    return None
+                if past.image is not None:
+                    media = [self.parts.part(InputImage(type="input_image", image_url=past.image, detail="auto"))]
+                return _tool(past.id, past.output), media
         return _tool(item.call_id, text), media
-
-    def _generated_image(self, item: StoredItem) -> list[Message]:
-        if not isinstance(item, ImageGenerationCall) or item.data_url is None:
-            return []
-        return [self.parts.part(InputImage(type="input_image", image_url=item.data_url, detail="auto"))]
 
 
 def _function(item: StoredItem) -> tuple[str, str, str] | None:
@@ -110,7 +108,8 @@ def _function(item: StoredItem) -> tuple[str, str, str] | None:
             return item.call_id, "apply_patch", _json({"operation": item.operation.model_dump()})
         case ToolSearchCall():
             return _search_id(item), "tool_search", _json(item.arguments or {})
-    return hosted_calls.called(item)
+    past = past_call(item)
+    return (past.id, past.name, past.arguments) if past is not None else None
 
 
 def without_executed_approvals(items: Sequence[StoredItem]) -> Sequence[StoredItem]:

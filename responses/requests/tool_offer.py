@@ -13,8 +13,7 @@ from responses.engine.calls.client_tools import hidden_function, upstream_name
 from responses.engine.constraints.grammar import definition_defect
 from responses.engine.turn import CallForm, FunctionTool, Grammar
 from responses.schema import AllowedTools, CreateResponse
-from responses.schema.choices import label_of
-from responses.schema.tools import grammars, grammars_of_items, loaded_tools
+from responses.schema.tools import grammars, grammars_of_items, label_of, loaded_tools
 
 Shown = dict[str, Any]
 _HIDDEN = {

@@ -1,7 +1,7 @@
 """Body of `POST /v1/responses` as typed values: the parameters, the tools, their choice and the text formats."""
 
 from responses.schema.choices import AllowedTools, FunctionChoice, ToolChoice
-from responses.schema.create import CreateResponse, parse_create
+from responses.schema.create import CreateResponse, add_tools, parse_create
 from responses.schema.formats import Format, JsonSchemaFormat, TextParam
 from responses.schema.tools import FunctionToolParam, ToolParam
 
@@ -15,5 +15,6 @@ __all__ = [
     "TextParam",
     "ToolChoice",
     "ToolParam",
+    "add_tools",
     "parse_create",
 ]

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, GetCoreSchemaHandler, Tag
+from pydantic_core import CoreSchema, core_schema
 
 from conversations.items import Wire, by_type
 from kernel.errors import InvalidValue
 from kernel.validation import TAG
-from responses.schema.mcp import McpChoice, McpToolParam
-from responses.schema.tools import CustomToolParam, FunctionToolParam, NamespaceToolParam
+from responses.schema.tools import TOOLS, ToolParam, label_of
 
 
 class FunctionChoice(Wire):
@@ -26,29 +26,27 @@ class CustomChoice(Wire):
     name: str
 
 
-Kind = Literal[
-    "apply_patch",
-    "shell",
-    "local_shell",
-    "computer",
-    "computer_use",
-    "computer_use_preview",
-    "tool_search",
-    "file_search",
-    "web_search",
-    "web_search_2025_08_26",
-    "web_search_preview",
-    "web_search_preview_2025_03_11",
-    "image_generation",
-    "code_interpreter",
-    "programmatic_tool_calling",
-]
+class _Kind:
+    """Annotation of the type of a tool without a name, read whenever the schema of its model is built."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        kinds = [kind for kind, tool in TOOLS.items() if not tool.has_name]
+        # Models of OpenAI also know these; a request that has no such tool is rejected later.
+        return core_schema.literal_schema([*kinds, "computer_use", "programmatic_tool_calling"])
 
 
 class KindChoice(Wire):
     """Forces the model to call a built-in tool of this type."""
 
-    type: Kind
+    type: Annotated[str, _Kind()]
+
+
+class McpChoice(Wire):
+    """Forces the model to call a tool on a remote MCP server. Without a name, any of its tools."""
+
+    type: Literal["mcp"]
+    server_label: str
+    name: str | None = None
 
 
 def _one_tag(choice: Any) -> str | None:
@@ -90,14 +88,14 @@ ToolChoice = Annotated[
 ]
 
 
-def check_choice(choice: ToolChoice | None, tools: Sequence[Any]) -> None:
+def check_choice(choice: ToolChoice | None, tools: Sequence[ToolParam]) -> None:
     """Raise InvalidValue if the choice names a tool that is not in `tools`, or an ambiguous one."""
     # A model without tools could never satisfy this choice.
     if choice == "required" and not tools:
         raise InvalidValue("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
     if choice is None or isinstance(choice, str):
         return
-    available = [label for tool in tools for label in _labels(tool)]
+    available = [label for tool in tools for label in tool.labels()]
     for one in choice.tools if isinstance(choice, AllowedTools) else [choice]:
         label = label_of(one.type, one.server_label if isinstance(one, McpChoice) else getattr(one, "name", None))
         if label not in available:
@@ -107,19 +105,3 @@ def check_choice(choice: ToolChoice | None, tools: Sequence[Any]) -> None:
         if label[0] != "mcp" and available.count(label) > 1 and one is choice:
             message = f"Tool choice '{label[1]}' is ambiguous: more than one namespace has a tool with this name."
             raise InvalidValue(message, param="tool_choice")
-
-
-def label_of(kind: str, name: str | None = None) -> tuple[str, str]:
-    """Return what a choice identifies a tool by: its type, and its name or the label of its server."""
-    # The computer tool has several types, which clients mix.
-    return ("computer" if kind.startswith("computer") else kind), name or ""
-
-
-def _labels(tool: Any) -> list[tuple[str, str]]:
-    if isinstance(tool, NamespaceToolParam):
-        return [label for inner in tool.tools for label in _labels(inner)]
-    if isinstance(tool, McpToolParam):
-        return [label_of(tool.type, tool.server_label)]
-    # Built-in tools are identified by their type alone.
-    named = isinstance(tool, FunctionToolParam | CustomToolParam)
-    return [label_of(tool.type, tool.name if named else None)]

@@ -5,7 +5,7 @@ has no other meaning, or rejected by name. No parameter is ignored.
 """
 
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag, ValidationError
 
@@ -23,7 +23,7 @@ from kernel.errors import (
 )
 from kernel.nulls import validate_without_nulls
 from kernel.validation import TAG, Metadata, first_defect
-from responses.schema.choices import ToolChoice, check_choice
+from responses.schema.choices import AllowedTools, KindChoice, ToolChoice, check_choice
 from responses.schema.formats import JsonSchemaFormat, TextParam, check_schema
 from responses.schema.messages import PreviousMessage, history
 from responses.schema.options import (
@@ -37,7 +37,16 @@ from responses.schema.options import (
     ReasoningParam,
     StreamOptions,
 )
-from responses.schema.tools import MAX_TOOLS, ToolParam, added_tools, check_tools, tool_defect
+from responses.schema.tools import (
+    MAX_TOOLS,
+    TOOLS,
+    AnyTool,
+    LoadedTools,
+    ToolParam,
+    added_tools,
+    check_tools,
+    tool_defect,
+)
 from responses.schema.updates import check_updates
 
 
@@ -63,7 +72,7 @@ class CreateResponse(Wire):
     prompt: PromptParam | None = None
     moderation: ModerationParam | None = None
     include: list[Includable] | None = None
-    tools: Annotated[list[ToolParam], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[AnyTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     metadata: Metadata | None = None
     text: TextParam | None = None
@@ -156,6 +165,17 @@ def parse_create(values: dict[str, Any]) -> CreateResponse:
     if body.prompt is None:
         check_combinations(body)
     return body
+
+
+def add_tools(*tools: type[ToolParam]) -> None:
+    """Add the schemas of hosted tools, each under all values of its `type`.
+
+    Call it before the first request. The shell replaces that of the client, which it includes.
+    """
+    for tool in tools:
+        TOOLS.update(dict.fromkeys(get_args(tool.model_fields["type"].annotation), tool))
+    for model in (KindChoice, AllowedTools, LoadedTools, CreateResponse):
+        model.model_rebuild(force=True)
 
 
 def _validated(sent: dict[str, Any]) -> CreateResponse:

@@ -1,4 +1,4 @@
-"""The `file_search` tool, and what it shares with searches of the API: filters and ranking options."""
+"""Filters and ranking options of searches in vector stores, by the API and by the `file_search` tool."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -9,8 +9,6 @@ from conversations.items.hosted import Attribute
 from kernel.validation import TAG
 
 MAX_RESULTS = 50
-DEFAULT_RESULTS = 20
-MAX_STORES = 20
 _MAX_FILTERS = 100
 _MAX_VALUES = 1_000
 _ORDERED = frozenset({"gt", "gte", "lt", "lte"})
@@ -104,36 +102,6 @@ class RankingOptions(Wire):
     ranker: Literal["auto", "default-2024-11-15"] | None = None
     score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     hybrid_search: HybridSearch | None = None
-
-
-class FileSearchToolParam(Wire):
-    """A tool that searches for relevant content from uploaded files."""
-
-    type: Literal["file_search"]
-    vector_store_ids: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=64)]], Field(min_length=1, max_length=MAX_STORES)
-    ]
-    max_num_results: Annotated[int, Field(ge=1, le=MAX_RESULTS)] | None = None
-    ranking_options: RankingOptions | None = None
-    filters: Filter | None = None
-
-    def shown(self) -> dict[str, Any]:
-        """Return the tool as the response shows it."""
-        ranking = self.ranking_options or RankingOptions()
-        shown_ranking: dict[str, Any] = {
-            # Defaults are returned explicitly, as OpenAI does.
-            "ranker": ranking.ranker or "auto",
-            "score_threshold": ranking.score_threshold or 0.0,
-        }
-        if ranking.hybrid_search is not None:
-            shown_ranking["hybrid_search"] = ranking.hybrid_search.model_dump()
-        return {
-            "type": "file_search",
-            "vector_store_ids": self.vector_store_ids,
-            "max_num_results": self.max_num_results or DEFAULT_RESULTS,
-            "ranking_options": shown_ranking,
-            "filters": self.filters.model_dump() if self.filters else None,
-        }
 
 
 Attributes = Annotated[dict[Key, Attribute], Field(max_length=16)]

@@ -1,10 +1,16 @@
-"""Union of all tools that `tools` may contain: validation, and the form in which responses show them."""
+"""The tools that `tools` may contain: validation, and the form in which responses show them.
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+Tools that the client runs are defined here. Each hosted tool defines its own schema, which `schema.add_tools` adds.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Union
 
 import orjson
-from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic import ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag, ValidationError
+from pydantic_core import CoreSchema
+from typing_extensions import override
 
 from conversations.items import AdditionalTools, ToolSearchOutput, Wire, by_type
 from kernel.errors import BadRequest, InvalidValue, UnsupportedValue
@@ -12,17 +18,6 @@ from kernel.nulls import validate_without_nulls
 from kernel.validation import TAG, first_defect, path
 from responses.engine.calls.client_tools import MAX_NAME, upstream_name
 from responses.engine.turn import Grammar
-from responses.schema.containers import (
-    AutoEnvironment,
-    CodeInterpreterParam,
-    ReferencedEnvironment,
-    check_code_tools,
-    check_container,
-)
-from responses.schema.file_search import FileSearchToolParam
-from responses.schema.images import ImageGenerationParam, check_image_tool
-from responses.schema.mcp import McpToolParam, check_servers
-from responses.schema.web_search import WEB_SEARCH_FUNCTIONS, WEB_SEARCH_TYPES, WebSearchParam, WebSearchPreviewParam
 
 NAME = Field(min_length=1, max_length=MAX_NAME, pattern=r"^[a-zA-Z0-9_-]+$")
 MAX_TOOLS = 1_000
@@ -34,25 +29,65 @@ UNSUPPORTED_TYPES = {
     "container_reference": "a shell added during a conversation can only use the 'local' environment",
 }
 """Tool types of the API that this server does not support, with the reason for the error message."""
-# These tools cannot be added during a conversation, because they are set up before a run starts.
-_REQUEST_ONLY = frozenset(
-    {"tool_search", "mcp", "file_search", "code_interpreter", "image_generation", *WEB_SEARCH_TYPES}
-)
+Label = tuple[str, str]
+"""What a tool choice identifies a tool by: its type, and its name or the label of its server."""
 
 
-def _loaded_tag(tool: Any) -> str:
-    tag = by_type(tool)
-    return tag if tag == f"{TAG}mcp" else f"{TAG}client"
-
-
-def _present(**fields: Any) -> dict[str, Any]:
-    # Optional fields are returned only to clients that sent them, as OpenAI does.
+def present(**fields: Any) -> dict[str, Any]:
+    """Return the fields that have a value: optional fields are returned only to clients that sent them."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
-class _Named(Wire):
+def label_of(kind: str, name: str | None = None) -> Label:
+    """Return the label of a tool."""
+    # The computer tool has several types, which clients mix.
+    return ("computer" if kind.startswith("computer") else kind), name or ""
+
+
+class ToolParam(Wire):
+    """Base class of tools. Subclasses have a `type`, which is a Literal, and override what differs."""
+
+    has_name: ClassVar[bool] = False
+    """True if a tool choice has to give a name in addition to the type."""
+    is_loadable: ClassVar[bool] = False
+    """True if a tool search may load the tool during a conversation."""
+
+    type: str
+
+    def shown(self) -> dict[str, Any]:
+        """Return the tool as the response shows it: without secrets, every field present."""
+        return self.model_dump()
+
+    def check(self, tools: "Sequence[ToolParam]", *, param: str) -> None:
+        """Raise the API error of values that are invalid together or not supported.
+
+        `param` is the path of the tool, `tools` the list that contains it.
+        """
+
+    def labels(self) -> list[Label]:
+        """Return the labels by which a tool choice may select the tool or its parts."""
+        return [label_of(self.type)]
+
+    def upstream_names(self) -> list[tuple[str, str]]:
+        """Return the names of its functions upstream, each with its path below the tool."""
+        return [(self.type, "")]
+
+    @property
+    def prefix(self) -> str:
+        """Beginning of the upstream names of functions that are not known yet; no other tool may use it."""
+        return ""
+
+    @property
+    def only_one(self) -> str:
+        """Name of a tool that a request may contain only once, under whatever type."""
+        return ""
+
+
+class _Named(ToolParam):
     # `async` is a keyword of Python, so the SDK dumps the field as `async_`. Both names are accepted.
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+
+    has_name = True
 
     name: Annotated[str, NAME]
     description: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
@@ -60,9 +95,17 @@ class _Named(Wire):
     defer_loading: bool | None = None
     allowed_callers: Callers | None = None
 
+    @override
+    def labels(self) -> list[Label]:
+        return [label_of(self.type, self.name)]
+
+    @override
+    def upstream_names(self) -> list[tuple[str, str]]:
+        return [(self.name, ".name")]
+
     def _options(self) -> dict[str, Any]:
         sent = {"async": self.async_, "defer_loading": self.defer_loading, "allowed_callers": self.allowed_callers}
-        return _present(**sent)
+        return present(**sent)
 
 
 class FunctionToolParam(_Named):
@@ -73,8 +116,8 @@ class FunctionToolParam(_Named):
     strict: bool | None = None
     output_schema: dict[str, Any] | None = None
 
+    @override
     def shown(self) -> dict[str, Any]:
-        """Return the tool as the response shows it."""
         return {
             "type": "function",
             "name": self.name,
@@ -82,7 +125,7 @@ class FunctionToolParam(_Named):
             "parameters": self.parameters,
             "strict": self.strict,
             **self._options(),
-            **_present(output_schema=self.output_schema),
+            **present(output_schema=self.output_schema),
         }
 
 
@@ -112,8 +155,8 @@ class CustomToolParam(_Named):
         | None
     ) = None
 
+    @override
     def shown(self) -> dict[str, Any]:
-        """Return the tool as the response shows it."""
         return {
             "type": "custom",
             "name": self.name,
@@ -123,8 +166,10 @@ class CustomToolParam(_Named):
         }
 
 
-class NamespaceToolParam(Wire):
+class NamespaceToolParam(ToolParam):
     """Groups function and custom tools under a shared namespace."""
+
+    has_name = True
 
     type: Literal["namespace"]
     name: Annotated[str, NAME]
@@ -139,41 +184,27 @@ class NamespaceToolParam(Wire):
         Field(min_length=1, max_length=MAX_TOOLS),
     ]
 
+    @override
     def shown(self) -> dict[str, Any]:
-        """Return the tool as the response shows it."""
         tools = [tool.shown() for tool in self.tools]
         return {"type": "namespace", "name": self.name, "description": self.description, "tools": tools}
 
+    @override
+    def labels(self) -> list[Label]:
+        return [label for tool in self.tools for label in tool.labels()]
 
-class ToolSearchParam(Wire):
-    """Tool search configuration: finds tools with deferred loading, on the server or by the client."""
-
-    type: Literal["tool_search"]
-    execution: Literal["server", "client"] | None = None
-    description: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
-    parameters: dict[str, Any] | None = None
-
-    def shown(self) -> dict[str, Any]:
-        """Return the tool as the response shows it."""
-        return {
-            "type": "tool_search",
-            "execution": self.execution or "server",
-            "description": self.description,
-            "parameters": self.parameters,
-        }
+    @override
+    def upstream_names(self) -> list[tuple[str, str]]:
+        return [(upstream_name(self.name, tool.name), f".tools[{n}].name") for n, tool in enumerate(self.tools)]
 
 
-class ComputerToolParam(Wire):
+class ComputerToolParam(ToolParam):
     """A tool that controls a virtual computer."""
 
     type: Literal["computer"]
 
-    def shown(self) -> dict[str, Any]:
-        """Return the tool as the response shows it."""
-        return {"type": "computer"}
 
-
-class ComputerUsePreviewParam(Wire):
+class ComputerUsePreviewParam(ToolParam):
     """A tool that controls a virtual computer, one action per call."""
 
     type: Literal["computer_use_preview"]
@@ -181,9 +212,10 @@ class ComputerUsePreviewParam(Wire):
     display_height: Annotated[int, Field(ge=1)]
     environment: Literal["windows", "mac", "linux", "ubuntu", "browser"]
 
-    def shown(self) -> dict[str, Any]:
-        """Return the tool as the response shows it."""
-        return self.model_dump()
+    @override
+    def upstream_names(self) -> list[tuple[str, str]]:
+        # The upstream name is the same for both types of the computer tool.
+        return [("computer", "")]
 
 
 class LocalSkill(Wire):
@@ -201,114 +233,82 @@ class LocalShellEnvironment(Wire):
     skills: Annotated[list[LocalSkill], Field(max_length=MAX_TOOLS)] | None = None
 
 
-class ShellToolParam(Wire):
+class ShellToolParam(ToolParam):
     """A tool that allows the model to execute shell commands on the client's machine."""
 
     type: Literal["shell"]
     environment: Annotated[Annotated[LocalShellEnvironment, Tag(f"{TAG}local")], Discriminator(by_type)] | None = None
     allowed_callers: Callers | None = None
 
+    @override
     def shown(self) -> dict[str, Any]:
-        """Return the tool as the response shows it."""
         environment = self.environment.model_dump(exclude_none=True) if self.environment else {"type": "local"}
-        return {"type": "shell", "environment": environment, **_present(allowed_callers=self.allowed_callers)}
+        return {"type": "shell", "environment": environment, **present(allowed_callers=self.allowed_callers)}
 
 
-class AnyShellParam(Wire):
-    """A tool that allows the model to execute shell commands, on the client's machine or in a container."""
-
-    type: Literal["shell"]
-    environment: (
-        Annotated[
-            Annotated[LocalShellEnvironment, Tag(f"{TAG}local")]
-            | Annotated[AutoEnvironment, Tag(f"{TAG}container_auto")]
-            | Annotated[ReferencedEnvironment, Tag(f"{TAG}container_reference")],
-            Discriminator(by_type),
-        ]
-        | None
-    ) = None
-    allowed_callers: Callers | None = None
-
-    def shown(self) -> dict[str, Any]:
-        """Return the tool as the response shows it."""
-        match self.environment:
-            case None:
-                environment: dict[str, Any] = {"type": "local"}
-            case LocalShellEnvironment() as local:
-                environment = local.model_dump(exclude_none=True)
-            case hosted:
-                environment = hosted.shown()
-        return {"type": "shell", "environment": environment, **_present(allowed_callers=self.allowed_callers)}
-
-
-class LocalShellParam(Wire):
+class LocalShellParam(ToolParam):
     """A tool that allows the model to execute shell commands in a local environment."""
 
     type: Literal["local_shell"]
 
-    def shown(self) -> dict[str, Any]:
-        """Return the tool as the response shows it."""
-        return {"type": "local_shell"}
 
-
-class ApplyPatchParam(Wire):
+class ApplyPatchParam(ToolParam):
     """Allows the assistant to create, delete, or update files using unified diffs."""
 
     type: Literal["apply_patch"]
     allowed_callers: Callers | None = None
 
+    @override
     def shown(self) -> dict[str, Any]:
-        """Return the tool as the response shows it."""
-        return {"type": "apply_patch", **_present(allowed_callers=self.allowed_callers)}
+        return {"type": "apply_patch", **present(allowed_callers=self.allowed_callers)}
 
 
-ClientToolParam = Annotated[
-    Annotated[FunctionToolParam, Tag(f"{TAG}function")]
-    | Annotated[CustomToolParam, Tag(f"{TAG}custom")]
-    | Annotated[NamespaceToolParam, Tag(f"{TAG}namespace")]
-    | Annotated[ComputerToolParam, Tag(f"{TAG}computer")]
-    | Annotated[ComputerUsePreviewParam, Tag(f"{TAG}computer_use_preview")]
-    | Annotated[ShellToolParam, Tag(f"{TAG}shell")]
-    | Annotated[LocalShellParam, Tag(f"{TAG}local_shell")]
-    | Annotated[ApplyPatchParam, Tag(f"{TAG}apply_patch")],
-    Discriminator(by_type),
-]
-"""Tools that an `additional_tools` item may add during a conversation: tools that the client runs."""
+_CLIENT_TOOLS: dict[str, type[ToolParam]] = {
+    "function": FunctionToolParam,
+    "custom": CustomToolParam,
+    "namespace": NamespaceToolParam,
+    "computer": ComputerToolParam,
+    "computer_use_preview": ComputerUsePreviewParam,
+    "shell": ShellToolParam,
+    "local_shell": LocalShellParam,
+    "apply_patch": ApplyPatchParam,
+}
+TOOLS = {**_CLIENT_TOOLS}
+"""All tools by type. The hosted tools are added when the application starts, before the first request."""
 
-LoadedToolParam = Annotated[
-    Annotated[ClientToolParam, Tag(f"{TAG}client")] | Annotated[McpToolParam, Tag(f"{TAG}mcp")],
-    Discriminator(_loaded_tag),
-]
-"""Tools that a search may load: tools that the client runs, and tools of an MCP server in the request."""
 
-ToolParam = Annotated[
-    Annotated[FunctionToolParam, Tag(f"{TAG}function")]
-    | Annotated[CustomToolParam, Tag(f"{TAG}custom")]
-    | Annotated[NamespaceToolParam, Tag(f"{TAG}namespace")]
-    | Annotated[ToolSearchParam, Tag(f"{TAG}tool_search")]
-    | Annotated[FileSearchToolParam, Tag(f"{TAG}file_search")]
-    | Annotated[McpToolParam, Tag(f"{TAG}mcp")]
-    | Annotated[WebSearchParam, Tag(f"{TAG}web_search")]
-    | Annotated[WebSearchParam, Tag(f"{TAG}web_search_2025_08_26")]
-    | Annotated[WebSearchPreviewParam, Tag(f"{TAG}web_search_preview")]
-    | Annotated[WebSearchPreviewParam, Tag(f"{TAG}web_search_preview_2025_03_11")]
-    | Annotated[ComputerToolParam, Tag(f"{TAG}computer")]
-    | Annotated[ComputerUsePreviewParam, Tag(f"{TAG}computer_use_preview")]
-    | Annotated[AnyShellParam, Tag(f"{TAG}shell")]
-    | Annotated[CodeInterpreterParam, Tag(f"{TAG}code_interpreter")]
-    | Annotated[ImageGenerationParam, Tag(f"{TAG}image_generation")]
-    | Annotated[LocalShellParam, Tag(f"{TAG}local_shell")]
-    | Annotated[ApplyPatchParam, Tag(f"{TAG}apply_patch")],
-    Discriminator(by_type),
-]
+def _addable() -> Mapping[str, type[ToolParam]]:
+    return _CLIENT_TOOLS
+
+
+def _loadable() -> Mapping[str, type[ToolParam]]:
+    return _CLIENT_TOOLS | {kind: tool for kind, tool in TOOLS.items() if tool.is_loadable}
+
+
+@dataclass(frozen=True)
+class _OneOf:
+    """Annotation of a field that contains one of these tools, read whenever the schema of its model is built."""
+
+    tools: Callable[[], Mapping[str, type[ToolParam]]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        branches = tuple(Annotated[tool, Tag(f"{TAG}{kind}")] for kind, tool in self.tools().items())
+        return handler.generate_schema(Annotated[Union[branches], Discriminator(by_type)])  # noqa: UP007 - a tuple
+
+
+AnyTool = Annotated[ToolParam, _OneOf(lambda: TOOLS)]
 
 
 class _AddedTools(Wire):
-    tools: Annotated[list[ClientToolParam], Field(max_length=MAX_TOOLS)]
+    """Tools that an `additional_tools` item may add during a conversation: tools that the client runs."""
+
+    tools: Annotated[list[Annotated[ToolParam, _OneOf(_addable)]], Field(max_length=MAX_TOOLS)]
 
 
-class _LoadedTools(Wire):
-    tools: Annotated[list[LoadedToolParam], Field(max_length=MAX_TOOLS)]
+class LoadedTools(Wire):
+    """Tools that a search may load: tools that the client runs, and tools of an MCP server in the request."""
+
+    tools: Annotated[list[Annotated[ToolParam, _OneOf(_loadable)]], Field(max_length=MAX_TOOLS)]
 
 
 def loaded_tools(item: ToolSearchOutput | AdditionalTools, *, param: str) -> list[Any]:
@@ -317,7 +317,7 @@ def loaded_tools(item: ToolSearchOutput | AdditionalTools, *, param: str) -> lis
     Raises the API error of the first defect, with its path below `param`, which ends in `tools`. Unknown nulls are
     removed from the item, as they are from requests.
     """
-    allowed: type[_AddedTools | _LoadedTools] = _LoadedTools if isinstance(item, ToolSearchOutput) else _AddedTools
+    allowed: type[_AddedTools | LoadedTools] = LoadedTools if isinstance(item, ToolSearchOutput) else _AddedTools
     try:
         typed: list[Any] = list(validate_without_nulls(allowed, {"tools": item.tools}).tools)
     except ValidationError as error:
@@ -345,7 +345,7 @@ def tool_defect(error: ValidationError, *, prefix: str = "") -> BadRequest | Non
     """Return the error for a tool type that the API has but this server does not support; None for other defects."""
     detail = error.errors(include_url=False)[0]
     kind = str(detail.get("ctx", {}).get("tag", "")).removeprefix(TAG)
-    if detail["type"] != "union_tag_invalid" or kind not in {*UNSUPPORTED_TYPES, *_REQUEST_ONLY}:
+    if detail["type"] != "union_tag_invalid" or kind not in UNSUPPORTED_TYPES | TOOLS:
         return None
     reason = UNSUPPORTED_TYPES.get(kind, "it can only be used in the 'tools' of a request")
     param = f"{prefix}{path(detail['loc'])}.type"
@@ -354,16 +354,24 @@ def tool_defect(error: ValidationError, *, prefix: str = "") -> BadRequest | Non
 
 def check_tools(tools: Sequence[Any], *, param: str) -> None:
     """Raise the API error of tools that are invalid together or not supported; `param` is the path of the list."""
-    check_servers(tools)
-    check_code_tools(tools, param=param)
+    for index, tool in enumerate(tools):
+        tool.check(tools, param=f"{param}[{index}]")
+        if tool.only_one and any(tool.only_one == other.only_one for other in tools[:index]):
+            raise InvalidValue(f"Invalid 'tools': only one {tool.only_one} is allowed.", param=f"{param}[{index}]")
     taken: set[str] = set()
-    for name, where in _upstream_names(tools, param):
+    names = [(name, f"{param}[{i}]{where}") for i, tool in enumerate(tools) for name, where in tool.upstream_names()]
+    for name, where in names:
         if name in taken:
             raise InvalidValue(f"Invalid '{param}': the name '{name}' is used more than once.", param=where)
         taken.add(name)
-    _check_prefixes(tools, param)
-    for tool, where in _walk(tools, param):
-        _check_hosted(tool, where)
+    # Upstream, tools of a server are named "<label>__<tool>". No other tool or server may have such a name.
+    prefixes = {tool.prefix: f"{param}[{index}].server_label" for index, tool in enumerate(tools) if tool.prefix}
+    for name, where in (*names, *((prefix.removesuffix("__"), where) for prefix, where in prefixes.items())):
+        if name.startswith(tuple(prefixes)):
+            message = f"Invalid '{param}': the name '{name}' conflicts with the tools of an MCP server."
+            raise InvalidValue(message, param=where)
+    has_search = any(tool.type == "tool_search" for tool in tools)
+    for tool, where in walk(tools, param):
         callers = getattr(tool, "allowed_callers", None)
         # The model cannot call tools from programs here, so any other value would have no effect.
         if callers is not None and callers != ["direct"]:
@@ -372,22 +380,10 @@ def check_tools(tools: Sequence[Any], *, param: str) -> None:
         if isinstance(tool, FunctionToolParam) and (wrong := _parameters_defect(tool.parameters or {})) is not None:
             message = f"Invalid schema for function '{tool.name}': {wrong}."
             raise BadRequest(message, param=f"{where}.parameters", code="invalid_function_parameters")
-    _check_search(tools, param)
-
-
-def _check_hosted(tool: Any, where: str) -> None:
-    if isinstance(tool, CodeInterpreterParam):
-        check_container(tool.container, param=f"{where}.container")
-    if isinstance(tool, ImageGenerationParam):
-        check_image_tool(tool, where=where)
-    if isinstance(tool, AnyShellParam):
-        check_container(tool.environment, param=f"{where}.environment")
-    if isinstance(tool, WebSearchParam) and tool.external_web_access is False:
-        message = "Web search without external web access is not supported by this server."
-        raise UnsupportedValue(message, param=f"{where}.external_web_access")
-    if isinstance(tool, WebSearchPreviewParam) and "image" in (tool.search_content_types or ()):
-        message = "Searching for images is not supported by this server."
-        raise UnsupportedValue(message, param=f"{where}.search_content_types")
+        # Without a search the model could never learn of a deferred tool.
+        if param == "tools" and getattr(tool, "defer_loading", None) and not has_search:
+            message = "Tools with 'defer_loading' require a 'tool_search' tool."
+            raise InvalidValue(message, param=f"{where}.defer_loading")
 
 
 def _parameters_defect(schema: dict[str, Any]) -> str | None:
@@ -403,59 +399,7 @@ def _parameters_defect(schema: dict[str, Any]) -> str | None:
     return None
 
 
-def _check_prefixes(tools: Sequence[Any], param: str) -> None:
-    servers = [
-        (tool.server_label, f"{param}[{index}].server_label")
-        for index, tool in enumerate(tools)
-        if isinstance(tool, McpToolParam)
-    ]
-    # Upstream, tools of a server are named "<label>__<tool>". No other tool may have such a name.
-    prefixes = tuple(f"{label}__" for label, _ in servers)
-    for name, where in (*_upstream_names(tools, param), *servers):
-        if prefixes and name.startswith(prefixes):
-            message = f"Invalid '{param}': the name '{name}' conflicts with the tools of an MCP server."
-            raise InvalidValue(message, param=where)
-
-
-def _check_search(tools: Sequence[Any], param: str) -> None:
-    deferred = [where for tool, where in _walk(tools, param) if getattr(tool, "defer_loading", None)]
-    searches = [(tool, f"{param}[{i}]") for i, tool in enumerate(tools) if isinstance(tool, ToolSearchParam)]
-    # Without a search the model could never learn of a deferred tool.
-    if deferred and not searches and param == "tools":
-        message = "Tools with 'defer_loading' require a 'tool_search' tool."
-        raise InvalidValue(message, param=f"{deferred[0]}.defer_loading")
-    for search, where in searches:
-        if search.execution == "client":
-            continue
-        if not deferred:
-            raise InvalidValue("A 'tool_search' tool requires at least one tool with 'defer_loading'.", param=where)
-        if search.parameters is not None:
-            message = "'parameters' can only be set if 'execution' is 'client'."
-            raise InvalidValue(message, param=f"{where}.parameters")
-
-
-def _upstream_names(tools: Sequence[Any], param: str) -> Iterator[tuple[str, str]]:
-    """Yield the upstream name of each tool and its path. Tools of MCP servers are not known yet."""
-    for index, tool in enumerate(tools):
-        where = f"{param}[{index}]"
-        match tool:
-            case NamespaceToolParam():
-                for inner, child in enumerate(tool.tools):
-                    yield upstream_name(tool.name, child.name), f"{where}.tools[{inner}].name"
-            case FunctionToolParam() | CustomToolParam():
-                yield tool.name, f"{where}.name"
-            case McpToolParam():
-                continue
-            case ComputerUsePreviewParam():
-                # The upstream name is the same for both types of the computer tool.
-                yield "computer", where
-            case WebSearchParam() | WebSearchPreviewParam():
-                yield from ((name, where) for name in WEB_SEARCH_FUNCTIONS)
-            case _:
-                yield tool.type, where
-
-
-def _walk(tools: Sequence[Any], param: str) -> Iterator[tuple[Any, str]]:
+def walk(tools: Sequence[Any], param: str) -> Iterator[tuple[Any, str]]:
     """Yield each tool with its path, including tools in namespaces."""
     for index, tool in enumerate(tools):
         where = f"{param}[{index}]"
@@ -467,7 +411,7 @@ def _walk(tools: Sequence[Any], param: str) -> Iterator[tuple[Any, str]]:
 
 def grammars(tools: Sequence[Any], *, param: str) -> Iterator[tuple[Grammar, str]]:
     """Yield the grammars of custom tools, each with its path."""
-    for tool, where in _walk(tools, param):
+    for tool, where in walk(tools, param):
         if isinstance(tool, CustomToolParam) and isinstance(tool.format, GrammarInput):
             grammar = Grammar(syntax=tool.format.syntax, definition=tool.format.definition)
             yield grammar, f"{where}.format.definition"

@@ -3,15 +3,17 @@
 Every package of `responses.tools` has a module `plugin` with one subclass of `ToolPlugin`; `registry` lists them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from conversations.items import StoredItem
 from responses.engine.calls.toolbox import HostedTool
+from responses.providers.hosted_calls import PastCall
 from responses.requests import tool_offer
 from responses.schema.tools import ToolParam
 from responses.tools.approvals import ApprovalAnswer, GrantedApproval
+from responses.tools.card import Card
 from responses.vectors.embedding import UsageAccount
 from tenants.models import ToolKind
 from tenants.principal import Principal
@@ -58,6 +60,12 @@ class ToolPlugin:
 
     types: ClassVar[Sequence[str]]
     """The values of `type` in a request that enable the tool."""
+    params: ClassVar[Sequence[type[ToolParam]]]
+    """Schemas of the tool in a request."""
+    history: ClassVar[Mapping[type[StoredItem], Callable[[Any], PastCall | None]]] = {}
+    """How later turns read its items, by class. Without it, they are skipped unless they are MCP calls."""
+    cards: ClassVar[Mapping[str, Callable[[dict[str, Any]], Card]]] = {}
+    """How the console shows its items, by type. Other types are shown as JSON."""
     kind: ClassVar[ToolKind | None] = None
     """The permission that teams and keys need; None if everyone may use the tool."""
 

@@ -10,13 +10,15 @@ from kernel.db_threads import in_db_thread
 from kernel.errors import InvalidValue
 from responses.engine.calls.toolbox import HostedTool, Toolbox
 from responses.models import Response
+from responses.providers.hosted_calls import HISTORY
 from responses.requests import tool_offer
 from responses.requests.parameters import input_items
 from responses.runs.store import CallUpdate
-from responses.schema import CreateResponse
+from responses.schema import CreateResponse, add_tools
 from responses.schema.tools import ToolParam
 from responses.tools import approvals
 from responses.tools.approvals import ApprovalAnswer
+from responses.tools.card import Card
 from responses.tools.code_interpreter.plugin import ContainerPlugin
 from responses.tools.file_search.plugin import FileSearchPlugin
 from responses.tools.image_generation.plugin import ImageGenerationPlugin
@@ -27,7 +29,18 @@ from responses.tools.web_search.plugin import WebSearchPlugin
 from responses.vectors.embedding import UsageAccount
 from tenants.principal import Principal
 
-PLUGINS: Sequence[ToolPlugin] = (
+PLUGINS: list[ToolPlugin] = []
+
+
+def register(*plugins: ToolPlugin) -> None:
+    """Add plug-ins, with the schemas and the history of their tools."""
+    PLUGINS.extend(plugins)
+    add_tools(*(param for plugin in plugins for param in plugin.params))
+    for plugin in plugins:
+        HISTORY.update(plugin.history)
+
+
+register(
     McpPlugin(),
     FileSearchPlugin(),
     WebSearchPlugin(),
@@ -97,6 +110,14 @@ def restore_tools(response: Response, items: Sequence[StoredItem]) -> Toolbox:
     )
     resolved = [(plugin, plugin.restore(request, response.secrets)) for plugin in _enabled(request)]
     return _toolbox(request, resolved)
+
+
+def card_of(body: dict[str, Any]) -> Card | None:
+    """Return the card of an item in the console; None if no plug-in has one for its type."""
+    for plugin in PLUGINS:
+        if (make := plugin.cards.get(body["type"])) is not None:
+            return make(body)
+    return None
 
 
 def _require_permissions(principal: Principal, params: Sequence[ToolParam]) -> None:

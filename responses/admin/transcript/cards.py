@@ -1,10 +1,11 @@
 """Cards for items other than messages and reasoning: calls, their outputs, and settings.
 
-`_READERS` maps item types to functions. A type that is not listed is shown as JSON.
+`_READERS` maps item types to functions; the plug-ins of hosted tools have the cards of theirs. Any other type is shown
+as JSON.
 """
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,8 +14,8 @@ from django.urls import reverse
 from console.widgets import badge, duration, size
 from responses.admin.transcript.parts import ItemPart, json_part, media_part, read_part, text_part
 from responses.models import Approval, ApprovalState, ToolCall
-
-Body = dict[str, Any]
+from responses.tools.card import Body, Card, Part, answer_card, call_card, json, lines, setting_card, text, tools
+from responses.tools.registry import card_of
 
 OPEN_MAX_BYTES = 2000
 """A card of at most this many bytes is open initially."""
@@ -101,15 +102,26 @@ class ToolCard:
 def read_card(body: Body, *, in_context: bool) -> ToolCard:
     """Return the card of an item, from the body of the item only."""
     reader = _READERS.get(body["type"])
-    card = reader(body) if reader else _setting(body["type"], json_part("", body))
-    return replace(
-        card,
+    card = reader(body) if reader else card_of(body) or setting_card(body["type"], Part("json", "", body))
+    return ToolCard(
+        kind=card.kind,
+        icon=card.icon,
+        title=card.title,
+        parts=[_display_part(part) if isinstance(part, Part) else part for part in card.parts],
+        note=card.note,
+        server=card.server,
         id=body["id"],
         type=body["type"].replace("_", " "),
         call_id=_call_id(body),
         status=body.get("status") or "",
         in_context=in_context,
     )
+
+
+def _display_part(part: Part) -> ItemPart:
+    if part.kind == "image":
+        return media_part({"type": "input_image", "image_url": part.value}, part.label)
+    return json_part(part.label, part.value) if part.kind == "json" else text_part(part.label, part.value, part.detail)
 
 
 def with_row(card: ToolCard, row: ToolCall) -> ToolCard:
@@ -155,18 +167,6 @@ def _row_url(row: ToolCall, field: str) -> str:
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
-def _text(label: str, text: str | None, detail: str = "") -> list[ItemPart]:
-    return [text_part(label, text, detail)] if text else []
-
-
-def _lines(label: str, lines: Iterable[str | None]) -> list[ItemPart]:
-    return _text(label, "\n".join(line for line in lines if line))
-
-
-def _json(label: str, value: Any) -> list[ItemPart]:
-    return [json_part(label, value)] if value not in (None, {}, []) else []
-
-
 def _content_parts(value: Any) -> list[ItemPart]:
     """Return the parts of an output, which is text (possibly JSON) or a list of content parts."""
     if isinstance(value, str):
@@ -176,39 +176,8 @@ def _content_parts(value: Any) -> list[ItemPart]:
     return [replace(part, kind="text") if part.kind == "markdown" else part for part in parts]
 
 
-def _tools(label: str, tools: Sequence[Body]) -> list[ItemPart]:
-    return _lines(label, [_tool(tool) for tool in tools])
-
-
-def _tool(tool: Body) -> str:
-    """Describe a tool in one line. A namespace or an MCP server includes the names of its tools."""
-    name = tool.get("name") or tool.get("server_label") or tool["type"]
-    # `allowed_tools` of an MCP server is a list of names or a filter object; only a list can be shown.
-    inner = [entry["name"] for entry in tool.get("tools") or ()]
-    if isinstance(tool.get("allowed_tools"), list):
-        inner = tool["allowed_tools"]
-    whole = f"{name} ({', '.join(inner)})" if inner else str(name)
-    about = tool.get("description") or tool.get("server_description")
-    return f"{whole}: {about}" if about else whole
-
-
-def _checks(label: str, checks: Sequence[Body] | None) -> list[ItemPart]:
-    return _lines(label, [check.get("message") or check.get("code") or check["id"] for check in checks or ()])
-
-
-# -- constructors of cards ---------------------------------------------------------------------------------------------
-
-
-def _call(icon: str, title: str, *parts: ItemPart, note: str = "") -> ToolCard:
-    return ToolCard(kind="call", icon=icon, title=title, parts=parts, note=note)
-
-
-def _answer(title: str, *parts: ItemPart, icon: str = "output", note: str = "returned") -> ToolCard:
-    return ToolCard(kind="answer", icon=icon, title=title, parts=parts, note=note)
-
-
-def _setting(title: str, *parts: ItemPart, icon: str = "tune", note: str = "") -> ToolCard:
-    return ToolCard(kind="setting", icon=icon, title=title, parts=parts, note=note)
+def _checks(label: str, checks: Sequence[Body] | None) -> list[Part]:
+    return lines(label, [check.get("message") or check.get("code") or check["id"] for check in checks or ()])
 
 
 def _qualified(body: Body) -> str:
@@ -218,25 +187,25 @@ def _qualified(body: Body) -> str:
 # -- client tools ------------------------------------------------------------------------------------------------------
 
 
-def _function_call(body: Body) -> ToolCard:
-    return _call("function", _qualified(body), json_part("Arguments", body["arguments"]))
+def _function_call(body: Body) -> Card:
+    return call_card("function", _qualified(body), Part("json", "Arguments", body["arguments"]))
 
 
-def _custom_call(body: Body) -> ToolCard:
-    return _call("function", _qualified(body), *_text("Input", body["input"]))
+def _custom_call(body: Body) -> Card:
+    return call_card("function", _qualified(body), *text("Input", body["input"]))
 
 
-def _tool_output(body: Body) -> ToolCard:
+def _tool_output(body: Body) -> Card:
     # Outputs usually have no name: `_with_name` adds it from the row of the call.
     title = _qualified(body) if body.get("name") else "tool"
-    return _answer(title, *_content_parts(body["output"]))
+    return answer_card(title, *_content_parts(body["output"]))
 
 
-def _computer_call(body: Body) -> ToolCard:
+def _computer_call(body: Body) -> Card:
     # Newer models send several actions in one call, older ones a single one.
     actions = body.get("actions") or [body.get("action") or {}]
     checks = _checks("Safety checks", body.get("pending_safety_checks"))
-    return _call("computer", "computer", *_lines("Actions", map(_action, actions)), *checks)
+    return call_card("computer", "computer", *lines("Actions", map(_action, actions)), *checks)
 
 
 def _action(action: Body) -> str:
@@ -253,159 +222,78 @@ def _short(value: Any) -> str:
     return str(value)
 
 
-def _computer_output(body: Body) -> ToolCard:
+def _computer_output(body: Body) -> Card:
     checks = _checks("Acknowledged safety checks", body.get("acknowledged_safety_checks"))
-    return _answer("computer", media_part(body["output"], "Screenshot"), *checks)
+    return answer_card("computer", media_part(body["output"], "Screenshot"), *checks)
 
 
-def _shell_call(body: Body) -> ToolCard:
+def _shell_call(body: Body) -> Card:
     action = body["action"]
     limits = {name: action.get(name) for name in ("timeout_ms", "max_output_length") if action.get(name)}
-    return _call("terminal", "shell", *_lines("Commands", action["commands"]), *_json("Limits", limits))
+    return call_card("terminal", "shell", *lines("Commands", action["commands"]), *json("Limits", limits))
 
 
-def _shell_output(body: Body) -> ToolCard:
+def _shell_output(body: Body) -> Card:
     parts = [part for number, output in enumerate(body["output"], 1) for part in _shell_result(number, output)]
-    return _answer("shell", *parts)
+    return answer_card("shell", *parts)
 
 
-def _shell_result(number: int, output: Body) -> list[ItemPart]:
+def _shell_result(number: int, output: Body) -> list[Part]:
     outcome = output["outcome"]
     ended = f"exit {outcome['exit_code']}" if outcome["type"] == "exit" else "timed out"
     payload = "\n".join(filter(None, (output["stdout"], output["stderr"])))
-    return _text(f"Command {number}, {ended}", payload or "(no output)")
+    return text(f"Command {number}, {ended}", payload or "(no output)")
 
 
-def _local_shell_call(body: Body) -> ToolCard:
+def _local_shell_call(body: Body) -> Card:
     action = body["action"]
     rest = {name: value for name, value in action.items() if name not in {"type", "command"} and value}
-    return _call("terminal", "local shell", *_text("Command", shlex.join(action["command"])), *_json("Settings", rest))
+    return call_card(
+        "terminal", "local shell", *text("Command", shlex.join(action["command"])), *json("Settings", rest)
+    )
 
 
-def _local_shell_output(body: Body) -> ToolCard:
-    return _answer("local shell", json_part("Output", body["output"]))
+def _local_shell_output(body: Body) -> Card:
+    return answer_card("local shell", Part("json", "Output", body["output"]))
 
 
-def _patch_call(body: Body) -> ToolCard:
+def _patch_call(body: Body) -> Card:
     operation = body["operation"]
     label = operation["type"].replace("_", " ").capitalize()
-    change = _text(label, operation.get("diff") or "(no contents)", operation["path"])
-    return _call("difference", "apply patch", *change)
+    change = text(label, operation.get("diff") or "(no contents)", operation["path"])
+    return call_card("difference", "apply patch", *change)
 
 
-def _patch_output(body: Body) -> ToolCard:
-    return _answer("apply patch", *_text("Output", body.get("output") or "(no output)"))
+def _patch_output(body: Body) -> Card:
+    return answer_card("apply patch", *text("Output", body.get("output") or "(no output)"))
 
 
-# -- hosted tools ------------------------------------------------------------------------------------------------------
+def _program(body: Body) -> Card:
+    return call_card("code", "program", *text("Code", body["code"]))
 
 
-def _tool_search(body: Body) -> ToolCard:
-    return _call("search", "tool search", *_json("Arguments", body["arguments"]), note=_executed(body))
-
-
-def _tools_found(body: Body) -> ToolCard:
-    found = _tools("Tools", body["tools"]) or _text("Tools", "(none)")
-    return _answer("tool search", *found, note=f"returned, {_executed(body)}")
-
-
-def _executed(body: Body) -> str:
-    return "by the client" if body.get("execution") == "client" else "on the server"
-
-
-def _mcp_list(body: Body) -> ToolCard:
-    parts = [*_tools("Tools", body["tools"]), *_text("Error", body.get("error"))]
-    return _setting(body["server_label"], *parts, icon="lan", note="tool list")
-
-
-def _mcp_call(body: Body) -> ToolCard:
-    parts = [json_part("Arguments", body["arguments"]), *_json("Output", body.get("output"))]
-    card = _call("lan", body["name"], *parts, *_json("Error", body.get("error")))
-    return replace(card, server=body["server_label"])
-
-
-def _approval_request(body: Body) -> ToolCard:
-    card = _call("front_hand", body["name"], json_part("Arguments", body["arguments"]), note="needs approval")
-    return replace(card, server=body["server_label"])
-
-
-def _approval(body: Body) -> ToolCard:
-    icon, title = ("check", "Approved") if body["approve"] else ("block", "Denied")
-    return _answer(title, *_text("Reason", body.get("reason")), icon=icon, note="")
-
-
-def _file_search(body: Body) -> ToolCard:
-    found = [part for result in body.get("results") or () for part in _passage(result)]
-    return _call("search", "file search", *_lines("Queries", body["queries"]), *found)
-
-
-def _passage(result: Body) -> list[ItemPart]:
-    name = result.get("filename") or result.get("file_id") or "file"
-    score = "" if result.get("score") is None else f", score {result['score']:.2f}"
-    return _text("Passage", result.get("text") or "(no text)", f"{name}{score}")
-
-
-def _web_search(body: Body) -> ToolCard:
-    action = body["action"]
-    # `query` is the older form of `queries`.
-    queries = action.get("queries") or [action.get("query")]
-    parts = [*_lines("Queries", queries), *_text("Page", action.get("url")), *_text("Pattern", action.get("pattern"))]
-    pages = _lines("Sources", [page.get("url") for page in action.get("sources") or ()])
-    return _call("travel_explore", "web search", *parts, *pages, note=action["type"].replace("_", " "))
-
-
-def _code_interpreter(body: Body) -> ToolCard:
-    outputs = [part for output in body.get("outputs") or () for part in _code_output(output)]
-    return _call("code", "code interpreter", *_text("Code", body.get("code")), *outputs)
-
-
-def _code_output(output: Body) -> list[ItemPart]:
-    if output["type"] == "logs":
-        return _text("Logs", output["logs"])
-    return [media_part({"type": "input_image", "image_url": output["url"]}, "Image")]
-
-
-def _image_generation(body: Body) -> ToolCard:
-    names = ("action", "background", "output_format", "quality", "size")
-    settings = {name: body[name] for name in names if body.get(name)}
-    image_url = f"data:{_image_type(body)};base64,{body['result']}" if body.get("result") else ""
-    image = [media_part({"type": "input_image", "image_url": image_url}, "Image")] if image_url else []
-    error = (body.get("error") or {}).get("message")
-    parts = [*_text("Prompt", body.get("revised_prompt")), *image, *_text("Error", error)]
-    return _call("image", "image generation", *parts, *_json("Settings", settings))
-
-
-def _image_type(body: Body) -> str:
-    form = body.get("output_format") or ""
-    return "image/svg+xml" if form == "svg" else f"image/{form}" if form else ""
-
-
-def _program(body: Body) -> ToolCard:
-    return _call("code", "program", *_text("Code", body["code"]))
-
-
-def _program_output(body: Body) -> ToolCard:
-    return _answer("program", json_part("Output", body["result"]))
+def _program_output(body: Body) -> Card:
+    return answer_card("program", Part("json", "Output", body["result"]))
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
 
 
-def _compaction(body: Body) -> ToolCard:
+def _compaction(body: Body) -> Card:
     summary = f"Encrypted, {size(len(body.get('encrypted_content') or ''))}. The content is not shown."
-    return _setting("Compacted earlier items", *_text("", summary), icon="compress")
+    return setting_card("Compacted earlier items", *text("", summary), icon="compress")
 
 
-def _configuration(body: Body) -> ToolCard:
+def _configuration(body: Body) -> Card:
     changed = {name: body[name] for name in ("reasoning", "text") if body.get(name)}
-    return _setting("Settings changed", *_json("New settings", changed))
+    return setting_card("Settings changed", *json("New settings", changed))
 
 
-def _additional_tools(body: Body) -> ToolCard:
-    return _setting("Tools added", *_tools("Tools", body["tools"]), icon="build", note=f"by the {body['role']}")
+def _additional_tools(body: Body) -> Card:
+    return setting_card("Tools added", *tools(body["tools"]), icon="build", note=f"by the {body['role']}")
 
 
-_READERS: dict[str, Callable[[Body], ToolCard]] = {
+_READERS: dict[str, Callable[[Body], Card]] = {
     "function_call": _function_call,
     "function_call_output": _tool_output,
     "custom_tool_call": _custom_call,
@@ -418,16 +306,6 @@ _READERS: dict[str, Callable[[Body], ToolCard]] = {
     "local_shell_call_output": _local_shell_output,
     "apply_patch_call": _patch_call,
     "apply_patch_call_output": _patch_output,
-    "tool_search_call": _tool_search,
-    "tool_search_output": _tools_found,
-    "mcp_list_tools": _mcp_list,
-    "mcp_call": _mcp_call,
-    "mcp_approval_request": _approval_request,
-    "mcp_approval_response": _approval,
-    "file_search_call": _file_search,
-    "web_search_call": _web_search,
-    "code_interpreter_call": _code_interpreter,
-    "image_generation_call": _image_generation,
     "program": _program,
     "program_output": _program_output,
     "compaction": _compaction,

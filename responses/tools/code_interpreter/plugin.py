@@ -4,13 +4,17 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
+from conversations.items import CodeInterpreterCall
 from responses.engine.calls.toolbox import HostedTool
 from responses.requests import tool_offer
-from responses.schema.containers import is_built_in
 from responses.schema.tools import ToolParam
+from responses.tools.code_interpreter import card
 from responses.tools.code_interpreter.execution import CodeInterpreter
+from responses.tools.code_interpreter.history import past_call
 from responses.tools.code_interpreter.run_container import check_containers, container_requests, run_containers
+from responses.tools.code_interpreter.schema import AnyShellParam, CodeInterpreterParam
 from responses.tools.code_interpreter.shell import HostedShell
+from responses.tools.mcp.schema import is_built_in
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
 from tenants.models import ToolKind
 
@@ -19,6 +23,9 @@ class ContainerPlugin(ToolPlugin):
     """One plug-in for all of them, because the tools of a run may share a container."""
 
     types = ("code_interpreter", "shell", "mcp")
+    params = (AnyShellParam, CodeInterpreterParam)
+    history = {CodeInterpreterCall: past_call}
+    cards = {"code_interpreter_call": card.call}
 
     @override
     def permission(self, tool: ToolParam) -> ToolKind | None:

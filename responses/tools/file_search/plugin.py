@@ -4,11 +4,15 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
+from conversations.items import FileSearchCall
 from kernel.db_threads import in_db_thread
 from responses.engine.calls.toolbox import HostedTool
+from responses.tools.file_search import card
 from responses.tools.file_search.execution import FileSearchTool
+from responses.tools.file_search.history import past_call
+from responses.tools.file_search.schema import FileSearchToolParam
+from responses.tools.file_search.searcher import StoreSearcher, refuse_unusable, searchers
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
-from responses.vectors.tool import StoreSearcher, refuse_unusable, searchers
 from tenants.models import ToolKind
 
 
@@ -16,6 +20,9 @@ class FileSearchPlugin(ToolPlugin):
     """Search in the vector stores that a request names."""
 
     types = ("file_search",)
+    params = (FileSearchToolParam,)
+    history = {FileSearchCall: past_call}
+    cards = {"file_search_call": card.call}
     kind = ToolKind.FILE_SEARCH
 
     @override

@@ -19,7 +19,8 @@ from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.turn import Call, FunctionTool
 from responses.passthrough.images import GeneratedImage, ImageRequest
-from responses.schema.images import FORWARDED, MAX_EDIT_IMAGES
+from responses.schema.images import MAX_EDIT_IMAGES
+from responses.tools.image_generation.schema import FORWARDED
 
 NAME = "image_generation"
 # Image models may take several minutes for one high-quality image.

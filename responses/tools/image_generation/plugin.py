@@ -4,12 +4,14 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
-from conversations.items import InputImage
+from conversations.items import ImageGenerationCall, InputImage
 from responses.engine.calls.toolbox import HostedTool
 from responses.passthrough.images import TeamImageGenerator, check_image_model
 from responses.requests.attachments import TeamAttachments
-from responses.schema.images import ImageGenerationParam
+from responses.tools.image_generation import card
 from responses.tools.image_generation.execution import NAME, ImageGenerationTool
+from responses.tools.image_generation.history import past_call
+from responses.tools.image_generation.schema import ImageGenerationParam
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
 from tenants.capabilities import Capabilities
 from tenants.models import Scope, ToolKind
@@ -19,6 +21,9 @@ class ImageGenerationPlugin(ToolPlugin):
     """Generation and editing of images."""
 
     types = (NAME,)
+    params = (ImageGenerationParam,)
+    history = {ImageGenerationCall: past_call}
+    cards = {"image_generation_call": card.call}
     kind = ToolKind.IMAGE_GENERATION
 
     @override

@@ -4,13 +4,16 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
+from conversations.items import McpApprovalRequest, McpCall
 from kernel import egress
 from responses.engine.calls.toolbox import HostedTool
-from responses.schema.containers import is_built_in
 from responses.schema.tools import ToolParam
 from responses.tools import approvals
+from responses.tools.mcp import card
 from responses.tools.mcp import request as servers
 from responses.tools.mcp.execution import ApprovedCall, McpTools
+from responses.tools.mcp.history import past_call
+from responses.tools.mcp.schema import McpToolParam, is_built_in
 from responses.tools.mcp.servers import RemoteServer
 from responses.tools.mcp.sessions import McpSessions
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
@@ -21,6 +24,14 @@ class McpPlugin(ToolPlugin):
     """Servers named by URL or by connector."""
 
     types = ("mcp",)
+    params = (McpToolParam,)
+    history = {McpCall: past_call, McpApprovalRequest: past_call}
+    cards = {
+        "mcp_call": card.call,
+        "mcp_list_tools": card.tool_list,
+        "mcp_approval_request": card.approval_request,
+        "mcp_approval_response": card.approval,
+    }
 
     @override
     def permission(self, tool: ToolParam) -> ToolKind | None:

@@ -8,7 +8,7 @@ import orjson
 from kernel import egress
 from kernel.crypto import decrypt, encrypt
 from kernel.errors import EgressRefused, InvalidValue
-from responses.schema.mcp import McpToolParam
+from responses.tools.mcp.schema import McpToolParam
 from responses.tools.mcp.servers import ApprovalPolicy, RemoteServer, ToolFilter
 from tenants import directory
 from tenants.principal import Principal

@@ -6,13 +6,17 @@ from typing_extensions import override
 
 from responses.engine.calls.toolbox import HostedTool
 from responses.tools.plugin import ToolPlugin, ToolRequest
+from responses.tools.tool_search import card
 from responses.tools.tool_search.execution import NAME, DeferredTools, searches
+from responses.tools.tool_search.schema import ToolSearchParam
 
 
 class ToolSearchPlugin(ToolPlugin):
     """Search among the tools that the model does not see at first. Needs no permission: it runs nothing."""
 
     types = (NAME,)
+    params = (ToolSearchParam,)
+    cards = {"tool_search_call": card.call, "tool_search_output": card.found}
 
     @override
     def tools(self, request: ToolRequest, resolved: None, earlier: Sequence[HostedTool]) -> list[HostedTool]:

@@ -4,14 +4,17 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
+from conversations.items import WebSearchCall
 from kernel import egress
 from kernel.errors import UnsupportedValue
 from responses.engine.calls.toolbox import HostedTool
-from responses.schema.web_search import WEB_SEARCH_TYPES
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
+from responses.tools.web_search import card
 from responses.tools.web_search.engines import ENGINES
 from responses.tools.web_search.execution import WebSearchTool
+from responses.tools.web_search.history import past_call
 from responses.tools.web_search.pages import PageReader
+from responses.tools.web_search.schema import WEB_SEARCH_TYPES, WebSearchParam, WebSearchPreviewParam
 from tenants import directory
 from tenants.directory import SearchEngineSettings
 from tenants.models import ToolKind
@@ -21,6 +24,9 @@ class WebSearchPlugin(ToolPlugin):
     """Web search under all of its names."""
 
     types = WEB_SEARCH_TYPES
+    params = (WebSearchParam, WebSearchPreviewParam)
+    history = {WebSearchCall: past_call}
+    cards = {"web_search_call": card.call}
     kind = ToolKind.WEB_SEARCH
 
     @override

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
+from typing_extensions import override
 
 from conversations.items import Wire, by_type
-from kernel.errors import InvalidValue, UnsupportedParameter
+from kernel.errors import UnsupportedParameter
 from kernel.validation import TAG
-from responses.schema.mcp import McpToolParam
+from responses.schema.tools import Callers, LocalShellEnvironment, ToolParam, present
 
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
 MAX_FILES = 50
@@ -75,7 +76,7 @@ def _shape(value: Any) -> str:
     return f"{TAG}auto" if isinstance(value, dict | AutoContainer) else f"{TAG}id"
 
 
-class CodeInterpreterParam(Wire):
+class CodeInterpreterParam(ToolParam):
     """A tool that runs Python code to help generate a response to a prompt."""
 
     type: Literal["code_interpreter"]
@@ -83,31 +84,57 @@ class CodeInterpreterParam(Wire):
         Annotated[_ContainerId, Tag(f"{TAG}id")] | Annotated[AutoContainer, Tag(f"{TAG}auto")],
         Discriminator(_shape),
     ]
-    allowed_callers: list[Literal["direct", "programmatic"]] | None = None
+    allowed_callers: Callers | None = None
 
+    @property
+    @override
+    def only_one(self) -> str:
+        return "code interpreter"
+
+    @override
+    def check(self, tools: Sequence[ToolParam], *, param: str) -> None:
+        _check_container(self.container, param=f"{param}.container")
+
+    @override
     def shown(self) -> dict[str, Any]:
-        """Return the tool as the response shows it."""
         container = self.container if isinstance(self.container, str) else self.container.shown()
         # Returned only to clients that sent it.
         sent = {} if self.allowed_callers is None else {"allowed_callers": self.allowed_callers}
         return {"type": self.type, "container": container, **sent}
 
 
-HostedEnvironment = Annotated[
-    Annotated[AutoEnvironment, Tag(f"{TAG}container_auto")]
-    | Annotated[ReferencedEnvironment, Tag(f"{TAG}container_reference")],
-    Discriminator(by_type),
-]
-"""Environment of a shell that runs on the server."""
+class AnyShellParam(ToolParam):
+    """A tool that allows the model to execute shell commands, on the client's machine or in a container."""
+
+    type: Literal["shell"]
+    environment: (
+        Annotated[
+            Annotated[LocalShellEnvironment, Tag(f"{TAG}local")]
+            | Annotated[AutoEnvironment, Tag(f"{TAG}container_auto")]
+            | Annotated[ReferencedEnvironment, Tag(f"{TAG}container_reference")],
+            Discriminator(by_type),
+        ]
+        | None
+    ) = None
+    allowed_callers: Callers | None = None
+
+    @override
+    def shown(self) -> dict[str, Any]:
+        match self.environment:
+            case None:
+                environment: dict[str, Any] = {"type": "local"}
+            case LocalShellEnvironment() as local:
+                environment = local.model_dump(exclude_none=True)
+            case hosted:
+                environment = hosted.shown()
+        return {"type": "shell", "environment": environment, **present(allowed_callers=self.allowed_callers)}
+
+    @override
+    def check(self, tools: Sequence[ToolParam], *, param: str) -> None:
+        _check_container(self.environment, param=f"{param}.environment")
 
 
-def is_built_in(tool: Any) -> bool:
-    """Return True if an `mcp` tool means the built-in code interpreter instead of a remote server."""
-    return isinstance(tool, McpToolParam) and tool.built_in
-
-
-def check_container(container: Any, *, param: str) -> None:
-    """Raise UnsupportedParameter for features of OpenAI's containers that this server lacks."""
+def _check_container(container: object, *, param: str) -> None:
     if not isinstance(container, AutoContainer | AutoEnvironment):
         return
     if container.network_policy is not None and container.network_policy.type != "disabled":
@@ -116,10 +143,3 @@ def check_container(container: Any, *, param: str) -> None:
     # Skills would be ignored silently, and the model would lack the files they describe.
     if isinstance(container, AutoEnvironment) and container.skills:
         raise UnsupportedParameter("Skills are not supported by this server.", param=f"{param}.skills")
-
-
-def check_code_tools(tools: Sequence[Any], *, param: str) -> None:
-    """Raise InvalidValue if the request has more than one code interpreter, under either type."""
-    places = [index for index, tool in enumerate(tools) if isinstance(tool, CodeInterpreterParam) or is_built_in(tool)]
-    if len(places) > 1:
-        raise InvalidValue("Invalid 'tools': only one code interpreter is allowed.", param=f"{param}[{places[1]}]")

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag, field_validator
 from pydantic_core import PydanticCustomError
+from typing_extensions import override
 
 from conversations.items import Wire, origin
 from kernel.egress_policy import parse_url
@@ -21,6 +22,7 @@ from kernel.errors import (
     UnsupportedValue,
 )
 from kernel.validation import TAG
+from responses.schema.tools import Label, ToolParam, label_of
 
 MAX_TOOL_NAMES = 1000
 BUILT_IN = frozenset({"code_interpreter"})
@@ -85,8 +87,11 @@ RequireApproval = Annotated[
 ]
 
 
-class McpToolParam(Wire):
+class McpToolParam(ToolParam):
     """Give the model access to additional tools via remote Model Context Protocol (MCP) servers."""
+
+    has_name = True
+    is_loadable = True
 
     type: Literal["mcp"]
     server_label: Annotated[str, _LABEL]
@@ -129,8 +134,8 @@ class McpToolParam(Wire):
         """The label, which distinguishes the tool from others of the request."""
         return self.server_label
 
+    @override
     def shown(self) -> dict[str, Any]:
-        """Return the tool as the response shows it, without secrets and with only the origin of the URL."""
         shown = {
             "type": "mcp",
             "server_label": self.server_label,
@@ -144,32 +149,54 @@ class McpToolParam(Wire):
         }
         return shown if self.defer_loading is None else {**shown, "defer_loading": self.defer_loading}
 
+    @override
+    def check(self, tools: Sequence[ToolParam], *, param: str) -> None:
+        if self.server_url is not None:
+            try:
+                parse_url(self.server_url)
+            except EgressRefused as refused:
+                raise EgressRefused(refused.message, param=f"{param}.server_url") from refused
+        if self.tunnel_id is not None:
+            raise UnsupportedParameter("Tunnels are not supported by this server.", param=f"{param}.tunnel_id")
+        if self.built_in:
+            _check_built_in(self, param=param)
+        elif self.server_url is None and self.connector_id is None:
+            raise MissingParameter(f"{param}.server_url")
+        elif self.server_url is not None and self.connector_id is not None:
+            raise BadRequest(
+                "Mutually exclusive parameters. Ensure you are only providing one of: 'server_url' or 'connector_id'.",
+                code="mutually_exclusive_parameters",
+                param=param,
+            )
+        # Items refer to a server by its label only.
+        first = next(tool for tool in tools if tool.labels() == self.labels())
+        if first is not self:
+            message = f"Invalid 'tools': the server label '{self.server_label}' is used more than once."
+            raise InvalidValue(message, param=f"{param}.server_label")
 
-class McpChoice(Wire):
-    """Forces the model to call a tool on a remote MCP server. Without a name, any of its tools."""
+    @override
+    def labels(self) -> list[Label]:
+        return [label_of(self.type, self.server_label)]
 
-    type: Literal["mcp"]
-    server_label: str
-    name: str | None = None
+    @override
+    def upstream_names(self) -> list[tuple[str, str]]:
+        # Known only when the server has listed its tools.
+        return []
+
+    @property
+    @override
+    def prefix(self) -> str:
+        return f"{self.server_label}__"
+
+    @property
+    @override
+    def only_one(self) -> str:
+        return "code interpreter" if self.built_in else ""
 
 
-def check_mcp(tool: McpToolParam, *, param: str) -> None:
-    """Raise the API error of fields that are invalid together; `param` is the path of the tool."""
-    if tool.server_url is not None:
-        _check_spelling(tool.server_url, param=f"{param}.server_url")
-    if tool.tunnel_id is not None:
-        raise UnsupportedParameter("Tunnels are not supported by this server.", param=f"{param}.tunnel_id")
-    if tool.built_in:
-        _check_built_in(tool, param=param)
-        return
-    if tool.server_url is None and tool.connector_id is None:
-        raise MissingParameter(f"{param}.server_url")
-    if tool.server_url is not None and tool.connector_id is not None:
-        raise BadRequest(
-            "Mutually exclusive parameters. Ensure you are only providing one of: 'server_url' or 'connector_id'.",
-            code="mutually_exclusive_parameters",
-            param=param,
-        )
+def is_built_in(tool: object) -> bool:
+    """Return True if an `mcp` tool means the built-in code interpreter instead of a remote server."""
+    return isinstance(tool, McpToolParam) and tool.built_in
 
 
 def _check_built_in(tool: McpToolParam, *, param: str) -> None:
@@ -181,26 +208,6 @@ def _check_built_in(tool: McpToolParam, *, param: str) -> None:
     if tool.require_approval not in (None, "never"):
         message = f"'{tool.server_label}' without 'server_url' is a built-in tool, which does not support approvals."
         raise UnsupportedValue(message, param=f"{param}.require_approval")
-
-
-def check_servers(tools: Sequence[Any]) -> None:
-    """Raise an API error for invalid servers, or if two have the same label."""
-    # Items refer to a server by its label only.
-    seen: set[str] = set()
-    for index, tool in enumerate(tools):
-        if isinstance(tool, McpToolParam):
-            check_mcp(tool, param=f"tools[{index}]")
-            if tool.server_label in seen:
-                message = f"Invalid 'tools': the server label '{tool.server_label}' is used more than once."
-                raise InvalidValue(message, param=f"tools[{index}].server_label")
-            seen.add(tool.server_label)
-
-
-def _check_spelling(url: str, *, param: str) -> None:
-    try:
-        parse_url(url)
-    except EgressRefused as refused:
-        raise EgressRefused(refused.message, param=param) from refused
 
 
 def _dumped(value: Any) -> Any:

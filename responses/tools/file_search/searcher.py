@@ -5,7 +5,8 @@ from typing import Any
 
 from responses.models.vector_stores import VectorStore
 from responses.requests import tool_offer
-from responses.schema.file_search import DEFAULT_RESULTS, FileSearchToolParam, RankingOptions
+from responses.schema.file_search import RankingOptions
+from responses.tools.file_search.schema import DEFAULT_RESULTS, FileSearchToolParam
 from responses.vectors import search
 from responses.vectors.embedding import UsageAccount
 from responses.vectors.search import SearchHit, SearchRequest

@@ -1,10 +1,14 @@
 """The `web_search` and `web_search_preview` tools."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
+from typing_extensions import override
 
 from conversations.items import Wire
+from kernel.errors import UnsupportedValue
+from responses.schema.tools import ToolParam
 
 WEB_SEARCH_TYPES = ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11")
 """Types of the tool. The dated ones are OpenAI's snapshots and behave the same here."""
@@ -37,9 +41,13 @@ class UserLocation(Wire):
         return {**self.model_dump(), "type": "approximate"}
 
 
-class _Search(Wire):
+class _Search(ToolParam):
     search_context_size: Literal["low", "medium", "high"] | None = None
     user_location: UserLocation | None = None
+
+    @override
+    def upstream_names(self) -> list[tuple[str, str]]:
+        return [(name, "") for name in WEB_SEARCH_FUNCTIONS]
 
     def _settings(self) -> dict[str, Any]:
         location = self.user_location.shown() if self.user_location else None
@@ -54,11 +62,17 @@ class WebSearchParam(_Search):
     filters: WebSearchFilters | None = None
     external_web_access: bool | None = None
 
+    @override
     def shown(self) -> dict[str, Any]:
-        """Return the tool as the response shows it."""
         filters = self.filters.model_dump() if self.filters else None
         sent = {} if self.external_web_access is None else {"external_web_access": self.external_web_access}
         return {"type": self.type, "filters": filters, **self._settings(), **sent}
+
+    @override
+    def check(self, tools: Sequence[ToolParam], *, param: str) -> None:
+        if self.external_web_access is False:
+            message = "Web search without external web access is not supported by this server."
+            raise UnsupportedValue(message, param=f"{param}.external_web_access")
 
 
 class WebSearchPreviewParam(_Search):
@@ -67,7 +81,13 @@ class WebSearchPreviewParam(_Search):
     type: Literal["web_search_preview", "web_search_preview_2025_03_11"]
     search_content_types: list[Literal["text", "image"]] | None = None
 
+    @override
     def shown(self) -> dict[str, Any]:
-        """Return the tool as the response shows it."""
         sent = {} if self.search_content_types is None else {"search_content_types": self.search_content_types}
         return {"type": self.type, **self._settings(), **sent}
+
+    @override
+    def check(self, tools: Sequence[ToolParam], *, param: str) -> None:
+        if "image" in (self.search_content_types or ()):
+            message = "Searching for images is not supported by this server."
+            raise UnsupportedValue(message, param=f"{param}.search_content_types")

@@ -1,0 +1,24 @@
+"""File searches as the model reads them in later turns."""
+
+import orjson
+
+from conversations.items import FileSearchCall
+from responses.engine.citation_markers import mark
+from responses.providers.hosted_calls import PastCall
+
+
+def past_call(item: FileSearchCall) -> PastCall | None:
+    """Return the search of an item; None without results."""
+    if item.results is None:
+        return None
+    if item.status == "failed":
+        output = "\n".join(["error: the search failed", *(one.text or "" for one in item.results)])
+    else:
+        output = "\n\n".join(
+            f"{mark(item.id or '', number)} {one.filename or one.file_id}\n{one.text or ''}"
+            for number, one in enumerate(item.results, start=1)
+        )
+    arguments = orjson.dumps({"queries": item.queries}).decode()
+    return PastCall(
+        id=item.id or "file_search", name="file_search", arguments=arguments, output=output or "Nothing was found."
+    )

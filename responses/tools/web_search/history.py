@@ -1,0 +1,36 @@
+"""Web searches as the model reads them in later turns."""
+
+from typing import Any
+
+import orjson
+
+from conversations.items import OpenPage, WebSearch, WebSearchCall
+from responses.engine.citation_markers import mark
+from responses.providers.hosted_calls import PastCall
+
+
+def past_call(item: WebSearchCall) -> PastCall | None:
+    """Return the step of an item; None without results."""
+    if item.results is None:
+        return None
+    arguments: dict[str, Any]
+    match item.action:
+        case WebSearch(query=query, queries=queries):
+            name, arguments = "web_search", {"queries": queries or [query or ""]}
+        case OpenPage(url=url):
+            name, arguments = "open_page", {"url": url}
+        case step:
+            name, arguments = "find_in_page", {"url": step.url, "pattern": step.pattern}
+    if item.status == "failed":
+        output = "\n".join(["error: the request failed", *(one.text or "" for one in item.results)])
+    else:
+        output = "\n\n".join(
+            f"{mark(item.id or '', number)} {one.title or ''}\n{one.url}\n{one.text or ''}"
+            for number, one in enumerate(item.results, start=1)
+        )
+    return PastCall(
+        id=item.id or "web_search",
+        name=name,
+        arguments=orjson.dumps(arguments).decode(),
+        output=output or "Nothing was found.",
+    )
