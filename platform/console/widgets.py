@@ -219,6 +219,13 @@ def id_column() -> Callable[[Any, Any], Any]:
     return column("ID", lambda row: copyable(row.pk))
 
 
+def created_near(wire_id: str) -> tuple[datetime, datetime] | None:
+    """Return the range of time in which objects with this id, or created by this request, were stored."""
+    # A request id is created when the headers arrive, the objects after the body was read; uploads may be slow.
+    moment = created_at_of(wire_id)
+    return None if moment is None else (moment - timedelta(minutes=1), moment + timedelta(hours=1))
+
+
 # -- lists bounded by time ---------------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@
 from responses.admin import live, playground, prompts, responses, storage, system, team_tabs, tool_calls
 from responses.admin.conversations import pages as conversations
 from responses.admin.routing import health, test_calls
-from responses.admin.search import full_text, go, palette
+from responses.admin.search import full_text, palette
 from responses.admin.transcript import payloads
 from responses.admin.usage import pages as usage
 from responses.admin.webhooks import deliveries
@@ -13,7 +13,6 @@ __all__ = [
     "conversations",
     "deliveries",
     "full_text",
-    "go",
     "health",
     "live",
     "palette",

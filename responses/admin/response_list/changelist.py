@@ -31,7 +31,7 @@ from unfold.contrib.filters.admin import (
 from unfold.paginator import InfinitePaginator
 from unfold.views import ChangeList
 
-from console.widgets import TimeFilter, created_at_of
+from console.widgets import TimeFilter, created_near
 from responses.models import RUNNING, UNSUCCESSFUL, Mode, ToolCall
 from tenants.console.content_access import may_read
 from tenants.console.roles import everywhere, teams_of
@@ -170,12 +170,9 @@ class MetadataFilter(TextConditionFilter):
 
 def of_request(request_id: str) -> Q:
     """Return the condition for the responses that a request created."""
-    # Request ids have no index, but they contain a time stamp, and the creation time has one. The id is created when
-    # the request's headers arrive, the response after its body was read; uploads may be slow.
-    moment = created_at_of(request_id) if request_id.startswith("req_") else None
-    if moment is None:
-        return Q(pk__in=[])
-    return Q(created_at__range=(moment - timedelta(minutes=1), moment + timedelta(hours=1)), request_id=request_id)
+    # Request ids have no index, but they contain a time stamp, and the creation time has one.
+    near = created_near(request_id) if request_id.startswith("req_") else None
+    return Q(pk__in=[]) if near is None else Q(created_at__range=near, request_id=request_id)
 
 
 def _called(span: TimeFilter, **tool: str) -> Q:

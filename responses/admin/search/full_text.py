@@ -4,7 +4,6 @@ A user may search the teams whose content they may read. Every search is recorde
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -40,7 +39,7 @@ PERIODS = (
     ("1y", "1 year", 365),
     ("10y", "10 years", 3650),
 )
-_DEFAULT = "30d"
+_DEFAULT = PERIODS[2]
 # Markers of a match in the headline. The index strips control characters, so no text contains them.
 _MARKS = {"\x02": "<mark>", "\x03": "</mark>"}
 # An item may be listed in several places: its own output first, then inputs, then conversations.
@@ -64,61 +63,29 @@ ORDER BY created_at DESC, item_id DESC
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchQuery:
-    """Words and range of a search. `teams` is None for all teams; `before` is the cursor of the previous page."""
-
-    words: str
-    teams: Sequence[str] | None
-    since: datetime
-    until: datetime
-    before: tuple[datetime, UUID] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextSearchHit:
-    """Matching item with a link to the page that shows it."""
-
-    key: UUID
-    team_id: str
-    speaker: str
-    created_at: datetime
-    snippet: SafeString
-    item_id: str = ""
-    owner: str = ""
-    url: str = ""
-    team: str = ""
-
-    @property
-    def time(self) -> SafeString | str:
-        return when(self.created_at)
-
-    @property
-    def badge(self) -> SafeString:
-        """Return the role of the author as a badge."""
-        tone = {"user": "primary", "assistant": "success"}.get(self.speaker, "")
-        return badge(self.speaker.replace("_", " "), tone)
-
-
 @page("search-text/", name="search", viewers=EVERY_ROLE)
 def search(request: HttpRequest) -> HttpResponse:
     """Render the search form and the results, newest first."""
     words = request.GET.get("q", "").strip().replace("\0", "")[:MAX_QUERY]
     chosen = request.GET.get("team", "").strip()
-    period = next((each for each in PERIODS if each[0] == request.GET.get("period")), None)
+    period, _, days = next((each for each in PERIODS if each[0] == request.GET.get("period")), _DEFAULT)
     # A team beyond the limit of the drop-down list can still be chosen by URL.
     teams = list(teams_for(request)[: MAX_TEAMS + 1])
     team = next((each for each in teams if each.pk == chosen), None)
     if chosen and team is None:
         team = teams_for(request).filter(pk=chosen).first()
-    in_teams = [team.pk] if team is not None else _readable_teams(request)
+    user = viewer(request)
+    reads_all = EVERY_TEAM in user.reading
+    # None is every team.
+    in_teams = [team.pk] if team is not None else None if reads_all else sorted(user.reading)
+    has_hidden_teams = not reads_all and (user.sees_every_team or not user.roles.keys() <= user.reading)
     context: dict[str, Any] = {
         "words": words,
         "teams": teams[:MAX_TEAMS],
         "team": team,
         "periods": PERIODS,
-        "period": (period or _period(_DEFAULT))[0],
-        "has_other_teams": team is None and _has_hidden_teams(request),
+        "period": period,
+        "has_other_teams": team is None and has_hidden_teams,
     }
     if team is not None and not may_read(request, team.pk):
         context["hidden"] = hidden_notice(request, team.pk)
@@ -126,83 +93,73 @@ def search(request: HttpRequest) -> HttpResponse:
         context["has_no_readable_team"] = True
     elif words:
         at = now()
-        query = SearchQuery(
-            words=words,
-            teams=in_teams,
-            since=at - timedelta(days=(period or _period(_DEFAULT))[2]),
-            until=at,
-            before=_cursor(request.GET.get("before", "")),
-        )
-        context.update(_results(request, query))
+        context |= _results(request, words, in_teams, at - timedelta(days=days), at)
     return render(request, "console/search.html", title="Search", **context)
 
 
-def _period(name: str) -> tuple[str, str, int]:
-    return next(each for each in PERIODS if each[0] == name)
-
-
-def _readable_teams(request: HttpRequest) -> list[str] | None:
-    """Return the teams whose content the user may read, or None for all teams."""
-    reading = viewer(request).reading
-    return None if EVERY_TEAM in reading else sorted(reading)
-
-
-def _has_hidden_teams(request: HttpRequest) -> bool:
-    user = viewer(request)
-    if EVERY_TEAM in user.reading:
-        return False
-    return user.sees_every_team or any(team_id not in user.reading for team_id in user.roles)
-
-
-def _results(request: HttpRequest, query: SearchQuery) -> dict[str, Any]:
-    _audit_search(request, query)
-    try:
-        hits = _find(query)
-    except OperationalError:
-        return {"is_too_slow": True}
-    shown = _with_places(hits[:PAGE_SIZE])
-    older_query = ""
-    if len(hits) > PAGE_SIZE:
-        last = hits[PAGE_SIZE - 1]
-        parameters = {name: value for name in ("q", "team", "period") if (value := request.GET.get(name))}
-        older_query = urlencode({**parameters, "before": f"{last.created_at.isoformat()}_{last.key}"})
-    return {"hits": shown, "older_query": older_query, "is_searched": True, "is_later_page": query.before is not None}
-
-
-def _audit_search(request: HttpRequest, query: SearchQuery) -> None:
+def _results(
+    request: HttpRequest, words: str, teams: Sequence[str] | None, since: datetime, until: datetime
+) -> dict[str, Any]:
     # One event per searched team, so that its members find the search in their own audit log.
-    for team_id in query.teams if query.teams is not None else [None]:
+    for team_id in teams if teams is not None else [None]:
         audit(
             team_id=team_id,
             actor=actor(request),
             action="content.searched",
             target=team_id or "every team",
-            after={"query": query.words, "since": query.since.isoformat(timespec="seconds")},
+            after={"query": words, "since": since.isoformat(timespec="seconds")},
             request_id=getattr(request, "scope", {}).get("request_id", ""),
         )
+    conditions = ""
+    # One hit more than a page shows: its presence says that there is a next page.
+    values: dict[str, Any] = {"words": words, "since": since, "until": until, "limit": PAGE_SIZE + 1}
+    if teams is not None:
+        conditions += " AND team_id = ANY(%(teams)s)"
+        values["teams"] = list(teams)
+    before = _cursor(request.GET.get("before", ""))
+    if before is not None:
+        conditions += " AND (created_at, item_id) < (%(before)s, %(key)s)"
+        values["before"], values["key"] = before
+    try:
+        # A cancelled statement aborts its transaction. The savepoint keeps the rest of the request usable.
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT current_setting('statement_timeout')")
+            (previous_timeout,) = cursor.fetchone()
+            cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(TIMEOUT_MS)])
+            cursor.execute(_SEARCH.format(conditions=conditions), values)
+            rows = cursor.fetchall()
+            cursor.execute("SELECT set_config('statement_timeout', %s, true)", [previous_timeout])
+    except OperationalError:
+        return {"is_too_slow": True}
+    older_query = ""
+    if len(rows) > PAGE_SIZE:
+        key, _, _, created_at, _ = rows[PAGE_SIZE - 1]
+        parameters = {name: value for name in ("q", "team", "period") if (value := request.GET.get(name))}
+        older_query = urlencode({**parameters, "before": f"{created_at.isoformat()}_{key}"})
+    hits = _hits(rows[:PAGE_SIZE])
+    return {"hits": hits, "older_query": older_query, "is_searched": True, "is_later_page": before is not None}
 
 
-def _find(query: SearchQuery) -> list[TextSearchHit]:
-    """Return one hit more than a page shows. Raises OperationalError after `TIMEOUT_MS`."""
-    conditions: list[str] = []
-    values: dict[str, Any] = {"words": query.words, "since": query.since, "until": query.until, "limit": PAGE_SIZE + 1}
-    if query.teams is not None:
-        conditions.append("AND team_id = ANY(%(teams)s)")
-        values["teams"] = list(query.teams)
-    if query.before is not None:
-        conditions.append("AND (created_at, item_id) < (%(before)s, %(key)s)")
-        values["before"], values["key"] = query.before
-    # A cancelled statement aborts its transaction. The savepoint keeps the rest of the request usable.
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SELECT current_setting('statement_timeout')")
-        (previous_timeout,) = cursor.fetchone()
-        cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(TIMEOUT_MS)])
-        cursor.execute(_SEARCH.format(conditions=" ".join(conditions)), values)
-        rows = cursor.fetchall()
-        cursor.execute("SELECT set_config('statement_timeout', %s, true)", [previous_timeout])
+def _hits(rows: Sequence[tuple[UUID, str, str, datetime, str]]) -> list[dict[str, Any]]:
+    """Return the matches with links to the pages that show them; items without a page are left out."""
+    keys = [key for key, *_ in rows]
+    wire_ids = dict(Item.objects.filter(pk__in=keys).values_list("pk", "id"))
+    names = dict(Team.objects.filter(pk__in={team_id for _, team_id, *_ in rows}).values_list("pk", "name"))
+    # Of several places, the last one in this order is kept.
+    placed = Placement.objects.filter(item_id__in=keys).order_by("-id")
+    places = {place.item_id: place for place in sorted(placed, key=lambda place: -_PLACES[place.section])}
+    tones = {"user": "primary", "assistant": "success"}
     return [
-        TextSearchHit(key=key, team_id=team_id, speaker=speaker, created_at=at, snippet=_snippet(text))
-        for key, team_id, speaker, at, text in rows
+        {
+            "badge": badge(speaker.replace("_", " "), tones.get(speaker, "")),
+            "url": url_of_place(places[key], wire_ids[key]),
+            "owner": places[key].owner,
+            "team": names.get(team_id, ""),
+            "time": when(created_at),
+            "snippet": _snippet(text),
+        }
+        for key, team_id, speaker, created_at, text in rows
+        if key in places and key in wire_ids
     ]
 
 
@@ -212,31 +169,6 @@ def _snippet(text: str) -> SafeString:
     for sign, tag in _MARKS.items():
         escaped = escaped.replace(sign, tag)
     return mark_safe(escaped)  # noqa: S308 - escaped above
-
-
-def _with_places(hits: Sequence[TextSearchHit]) -> list[TextSearchHit]:
-    """Return the hits with links to the pages that show them; items without a page are left out."""
-    keys = [hit.key for hit in hits]
-    wire_ids = dict(Item.objects.filter(pk__in=keys).values_list("pk", "id"))
-    names = dict(Team.objects.filter(pk__in={hit.team_id for hit in hits}).values_list("pk", "name"))
-    placements: dict[UUID, Placement] = {}
-    for placement in sorted(Placement.objects.filter(item_id__in=keys).order_by("id"), key=_section_rank):
-        placements.setdefault(placement.item_id, placement)
-    return [
-        replace(
-            hit,
-            item_id=wire_ids[hit.key],
-            owner=placements[hit.key].owner,
-            url=url_of_place(placements[hit.key], wire_ids[hit.key]),
-            team=names.get(hit.team_id, ""),
-        )
-        for hit in hits
-        if hit.key in placements and hit.key in wire_ids
-    ]
-
-
-def _section_rank(placement: Placement) -> int:
-    return _PLACES[placement.section]
 
 
 def _cursor(text: str) -> tuple[datetime, UUID] | None:

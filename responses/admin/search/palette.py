@@ -6,6 +6,8 @@ minutes, so a user could still see objects after losing access, and it lower-cas
 
 import time
 from collections.abc import Iterator
+from functools import reduce
+from operator import or_
 
 from django.contrib import admin
 from django.contrib.auth.models import User
@@ -65,49 +67,28 @@ def palette(request: HttpRequest) -> HttpResponse:
 
 
 def _results(request: HttpRequest, term: str) -> Iterator[SearchResult]:
-    yield from _by_id(request, term)
-    yield from _sidebar_pages(request, term)
-    if len(term) >= _MIN_TERM:
-        yield from _by_name(request, term)
-    if may_open(request, "search"):
-        link = f"{reverse('console:search')}?{urlencode({'q': term})}"
-        yield _result(f"“{term}”", "Search message content", link, "manage_search")
-
-
-def _by_id(request: HttpRequest, term: str) -> Iterator[SearchResult]:
     kind = id_kind_of(term)
     if (kind or len(term) >= 4) and " " not in term and (link := page_of(request, term)):
         name = kind.name.partition(" ")[2] if kind else "item"
         yield _result(term if not term.startswith("sk-") else term[:12], f"Open {name}", link, "arrow_outward")
-
-
-def _sidebar_pages(request: HttpRequest, term: str) -> Iterator[SearchResult]:
-    """Yield the pages of the sidebar that match the term and that the user may open."""
-    term = term.casefold()
+    # The pages of the sidebar that match the term and that the user may open.
+    folded = term.casefold()
     for group in admin.site.get_sidebar_list(request):  # type: ignore[attr-defined]  # Unfold's site has it
         area = str(group.get("title") or "Console")
         for entry in group["items"]:
             title = str(entry["title"])
-            if entry.get("has_permission", True) and (term in title.casefold() or term == area.casefold()):
+            if entry.get("has_permission", True) and (folded in title.casefold() or folded == area.casefold()):
                 yield _result(title, area, str(entry["link"]), entry.get("icon") or "web")
-
-
-def _by_name(request: HttpRequest, term: str) -> Iterator[SearchResult]:
-    for model, columns, label, icon in _SEARCHED_MODELS:
-        if not _has_page(request, model):
-            continue
-        conditions = Q()
-        for column in columns:
-            conditions |= Q(**{f"{column}__icontains": term})
+    for model, columns, label, icon in _SEARCHED_MODELS if len(term) >= _MIN_TERM else ():
+        conditions = reduce(or_, (Q(**{f"{column}__icontains": term}) for column in columns))
         rows = rows_of(request, model).filter(conditions).order_by(columns[0], "pk")
         for row_pk, name, hint in rows.values_list("pk", columns[0], columns[-1])[:MAX_RESULTS]:
             # The last column of a key is its last four characters, which say little without the prefix.
             description = f"{label}, {hint}" if hint and hint != name and model is not ApiKey else label
             yield _result(name, description, url_of(model, row_pk), icon)
-
-
-def _has_page(request: HttpRequest, model: type[Row]) -> bool:
-    return admin.site.is_registered(model) and admin.site.get_model_admin(model).has_view_permission(request)
+    if may_open(request, "search"):
+        link = f"{reverse('console:search')}?{urlencode({'q': term})}"
+        yield _result(f"“{term}”", "Search message content", link, "manage_search")
 
 
 def _result(title: str, description: str, link: str, icon: str) -> SearchResult:
