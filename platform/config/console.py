@@ -132,7 +132,7 @@ UNFOLD: dict[str, Any] = {
     "STYLES": _files("css"),
     "SCRIPTS": _files("js"),
     "LOGIN": {"image": _static("login.svg")},
-    "DASHBOARD_CALLBACK": "responses.admin.home.page.dashboard",
+    "DASHBOARD_CALLBACK": "responses.admin.home.dashboard",
     "SHOW_VIEW_ON_SITE": False,
     "SHOW_HISTORY": False,  # the audit log replaces Django's history
     "COLORS": _COLORS,

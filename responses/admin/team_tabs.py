@@ -10,7 +10,8 @@ from django.urls import reverse
 
 from console.widgets import badge, changelist_url, compact, duration, link, when
 from kernel.clock import now
-from responses.admin.home.page import Tile
+from responses.admin.home import Tile
+from responses.admin.usage.query import end_of_hour
 from responses.models import RUNNING, Response
 from responses.rollups import histograms
 from responses.rollups.queries import RollupQuery, RollupRow, fetch_rows
@@ -27,8 +28,7 @@ _TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "cost")
 
 
 def _week(team: Team, **query: Any) -> list[RollupRow]:
-    # The sums are hourly; the current hour is included.
-    end = now().replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+    end = end_of_hour(now())
     return fetch_rows(RollupQuery(since=end - timedelta(days=_DAYS), until=end, teams=[team.pk], **query))
 
 

@@ -5,11 +5,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.admin import display, register
-from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import F, Func, IntegerField, QuerySet
 from django.db.models.functions import Length, Substr
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
@@ -25,17 +24,20 @@ from console.widgets import (
     Shown,
     TimeFilter,
     badge,
+    changelist_url,
+    column,
     copyable,
     duration,
     exact,
     size,
+    time_column,
     tone,
     two_lines,
-    when,
 )
 from kernel.clock import now
 from responses.admin import cells
 from responses.admin.usage import links
+from responses.admin.usage.query import end_of_hour
 from responses.models import ToolCall
 from responses.rollups import queries
 from responses.rollups.histograms import quantile
@@ -104,15 +106,17 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
     ordering = ["-started_at", "-id"]
     sortable_by = ()
     list_before_template = "admin/responses/toolcall/above.html"
-
-    @override
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        # Arguments and outputs may have megabytes, and the list shows their sizes only.
-        rows = super().get_queryset(request).defer("arguments", "output", "error", "result")
-        sized: QuerySet[Any] = rows.annotate(
-            bytes_in=_bytes("arguments"), bytes_out=_bytes("output"), error_preview=Substr("error", 1, _MAX_ERROR)
-        )
-        return sized
+    # Arguments and outputs may have megabytes, and the list shows their sizes only.
+    list_defer = ("arguments", "output", "error", "result")
+    list_annotations = {
+        "bytes_in": _bytes("arguments"),
+        "bytes_out": _bytes("output"),
+        "error_preview": Substr("error", 1, _MAX_ERROR),
+    }
+    time = time_column("Time", "started_at")
+    tool = column("Tool", lambda call: two_lines(call.name, call.kind.replace("_", " ")))
+    team_name = column("Team", lambda call: call.team.name)
+    response_link = column("Response", lambda call: copyable(call.response_id, href=cells.url(call.response_id)))
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -156,18 +160,53 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
         )
         # The sums are hourly, so the range is extended to whole hours.
         current_time = now()
-        since, until = (
-            _floor_to_hour(span.since or current_time - timedelta(days=1)),
-            _floor_to_hour(span.until or current_time) + _HOUR,
-        )
+        since = end_of_hour(span.since or current_time - timedelta(days=1)) - _HOUR
+        until = end_of_hour(span.until or current_time)
         filters = {
-            dimension: [value.replace("\0", "")]
+            dimension: value.replace("\0", "")
             for name, dimension in _CHART_FILTERS.items()
             if (value := request.GET.get(name, "").strip())
         }
         teams = None if everywhere(request) else teams_of(request)
-        sums = _fetch_sums(since, until, teams, filters)
-        context = {**_build_charts(since, until, teams, filters, sums), "tools": _tool_rows(since, until, sums)}
+
+        def fetch(by: list[str], bucket: str = "") -> list[RollupRow]:
+            return queries.fetch_rows(
+                RollupQuery(
+                    source=TOOLS,
+                    since=since,
+                    until=until,
+                    measures=["calls", "failed", "duration"],
+                    by=by,
+                    bucket=bucket,
+                    teams=teams,
+                    only={name: [value] for name, value in filters.items()},
+                )
+            )
+
+        sums = fetch(["kind", "name"])
+        is_hourly = until - since <= _MAX_HOURLY
+        rows = {row.bucket: row.values for row in fetch([], "hour" if is_hourly else "day")}
+        # Days of the sums begin at midnight UTC.
+        start, step = (since, _HOUR) if is_hourly else (since.replace(hour=0), timedelta(days=1))
+        points, p95_points = [], []
+        while start < until:
+            values = rows.get(start)
+            label = f"{start:%H:%M}" if until - since <= 25 * _HOUR else f"{start:%d %b}"
+            url = links.rows_of("tools", since=max(start, since), until=min(start + step, until), **filters)
+            point = {"name": f"{start:%d %b %H:%M}" if is_hourly else f"{start:%d %b}", "label": label, "url": url}
+            counts = (values["calls"] - values["failed"], values["failed"]) if values else (0, 0)
+            points.append(ChartPoint(values=counts, **point))
+            p95_points.append(ChartPoint(values=(quantile(values["duration"], 0.95) if values else None,), **point))
+            start += step
+        outcomes = [Series(name="not failed", tone="good"), Series(name="failed", tone="bad")]
+        p95 = [Series(name="p95", tone="s0")]
+        context = {
+            "calls": charts.stacked(points, outcomes, title="Tool calls"),
+            "durations": charts.lines(
+                p95_points, p95, title="Tool call duration p95", format_value=charts.milliseconds
+            ),
+            "tools": _tool_rows(since, until, sums),
+        }
         return TemplateResponse(request, "admin/responses/toolcall/charts.html", context)
 
     # -- one call ------------------------------------------------------------------------------------------------------
@@ -178,46 +217,30 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
         """Render a call; arguments and output are shown to users who may read the team's content."""
         if request.method not in {"GET", "HEAD"}:
             return HttpResponseNotAllowed(["GET", "HEAD"])
-        primary_key = unquote(object_id)
-        call = self.get_queryset(request).filter(pk=int(primary_key)).first() if _is_primary_key(primary_key) else None
+        # At most 18 digits fit a bigint; a longer number would be a database error instead of "not found".
+        is_id = object_id.isascii() and object_id.isdigit() and len(object_id) <= 18
+        call: Any = self.get_queryset(request).filter(pk=object_id).first() if is_id else None
         if call is None or not self.has_view_permission(request, call):
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+            raise Http404
         readable = may_read(request, call.team_id)
         if readable:
             audit_read(request, call, team_id=call.team_id)
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "original": call,
-            "title": call.name,
-            "state": self.state(call),
-            "response_link": self.response_link(call),
-            "call_id": copyable(call.call_id),
-            "took": self.took(call),
-            "sizes": (size(call.bytes_in), "–" if call.bytes_out is None else size(call.bytes_out)),
-            "bodies": _bodies(call) if readable else [],
-            "hidden": "" if readable else hidden_notice(request, call.team_id),
-            "response_calls_url": links.changelist("responses_toolcall", q=call.response_id),
-        }
-        return TemplateResponse(request, "admin/responses/toolcall/detail.html", context)
+        return self.render(
+            request,
+            "admin/responses/toolcall/detail.html",
+            call.name,
+            original=call,
+            state=self.state(call),
+            response_link=self.response_link(call),
+            call_id=copyable(call.call_id),
+            took=self.took(call),
+            sizes=(size(call.bytes_in), "–" if call.bytes_out is None else size(call.bytes_out)),
+            bodies=_bodies(call) if readable else [],
+            hidden="" if readable else hidden_notice(request, call.team_id),
+            response_calls_url=changelist_url("responses_toolcall", q=call.response_id),
+        )
 
     # -- columns -------------------------------------------------------------------------------------------------------
-
-    @display(description="Time")
-    def time(self, call: ToolCall) -> Any:
-        return when(call.started_at)
-
-    @display(description="Tool")
-    def tool(self, call: ToolCall) -> SafeString:
-        return two_lines(call.name, call.kind.replace("_", " "))
-
-    @display(description="Team")
-    def team_name(self, call: ToolCall) -> str:
-        return call.team.name
-
-    @display(description="Response")
-    def response_link(self, call: ToolCall) -> SafeString:
-        return copyable(call.response_id, href=cells.url(call.response_id))
 
     @display(description="Status")
     def state(self, call: ToolCall) -> SafeString:
@@ -243,11 +266,6 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
         return format_html('<span class="c-error" title="{}">{}</span>', error_preview, error_preview)
 
 
-def _is_primary_key(text: str) -> bool:
-    # At most 18 digits fit a bigint; a longer number would be a database error instead of "not found".
-    return text.isascii() and text.isdigit() and len(text) <= 18
-
-
 def _bodies(call: ToolCall) -> list[dict[str, Any]]:
     """Return the beginnings of the texts of a call, with the URL that loads the rest."""
     beginnings: dict[str, Any] = {f"{name}_text": Substr(name, 1, SHOWN_CHARACTERS) for name in _BODIES}
@@ -262,66 +280,6 @@ def _bodies(call: ToolCall) -> list[dict[str, Any]]:
         for name in _BODIES
         if row[f"{name}_text"]
     ]
-
-
-# -- charts ------------------------------------------------------------------------------------------------------------
-
-
-def _floor_to_hour(moment: datetime) -> datetime:
-    return moment.replace(minute=0, second=0, microsecond=0)
-
-
-def _fetch_sums(
-    since: datetime, until: datetime, teams: list[str] | None, filters: dict[str, list[str]], bucket: str = ""
-) -> list[RollupRow]:
-    """Return sums by tool without a bucket, or by time with one."""
-    return queries.fetch_rows(
-        RollupQuery(
-            source=TOOLS,
-            since=since,
-            until=until,
-            measures=["calls", "failed", "duration"],
-            by=[] if bucket else ["kind", "name"],
-            bucket=bucket,
-            teams=teams,
-            only=filters,
-        )
-    )
-
-
-def _build_charts(
-    since: datetime, until: datetime, teams: list[str] | None, filters: dict[str, list[str]], sums: list[RollupRow]
-) -> dict[str, Any]:
-    bucket = "hour" if until - since <= _MAX_HOURLY else "day"
-    rows = {row.bucket: row.values for row in _fetch_sums(since, until, teams, filters, bucket)}
-    step = _HOUR if bucket == "hour" else timedelta(days=1)
-    # Days of the sums begin at midnight UTC.
-    start = since if bucket == "hour" else since.replace(hour=0)
-    points, p95_points = [], []
-    while start < until:
-        values = rows.get(start)
-        name = f"{start:%d %b %H:%M}" if bucket == "hour" else f"{start:%d %b}"
-        url = links.rows_of("tools", since=max(start, since), until=min(start + step, until), **_first_values(filters))
-        label = f"{start:%H:%M}" if until - since <= 25 * _HOUR else f"{start:%d %b}"
-        counts = (values["calls"] - values["failed"], values["failed"]) if values else (0, 0)
-        points.append(ChartPoint(name=name, label=label, values=counts, url=url))
-        p95 = quantile(values["duration"], 0.95) if values else None
-        p95_points.append(ChartPoint(name=name, label=label, values=(p95,), url=url))
-        start += step
-    succeeded, failed_series = Series(name="not failed", tone="good"), Series(name="failed", tone="bad")
-    return {
-        "calls": charts.stacked(points, [succeeded, failed_series], title="Tool calls"),
-        "durations": charts.lines(
-            p95_points,
-            [Series(name="p95", tone="s0")],
-            title="Tool call duration p95",
-            format_value=charts.milliseconds,
-        ),
-    }
-
-
-def _first_values(filters: dict[str, list[str]]) -> dict[str, str]:
-    return {name: values[0] for name, values in filters.items()}
 
 
 def _tool_rows(since: datetime, until: datetime, sums: list[RollupRow]) -> list[dict[str, Any]]:

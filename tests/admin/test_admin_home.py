@@ -54,6 +54,16 @@ def test_tiles_show_latency_percentiles(lead: Client, caller: Caller) -> None:
     assert 1.7 <= float(tile(home, "Latency p95")[0].removesuffix(" s")) <= 2.4
 
 
+def test_percentiles_combine_days_with_empty_ones_between(lead: Client, caller: Caller) -> None:
+    for days, milliseconds in ((0, 1000), (3, 9000)):
+        for _ in range(5):
+            add_response(caller, duration_ms=milliseconds, created_at=now() - timedelta(days=days))
+    home = text(lead.get(f"{HOME}?span=7d"))
+    medium, high = (float(tile(home, f"Latency {name}")[0].removesuffix(" s")) for name in ("p50", "p95"))
+    assert 0.8 <= medium <= 1.4
+    assert 7.4 <= high <= 10
+
+
 def test_the_trend_compares_with_the_previous_period(lead: Client, caller: Caller) -> None:
     for days in (0, 1, 6, 8, 9):
         add_response(caller, created_at=now() - timedelta(days=days))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from kernel.clock import now
+from responses.admin.usage.query import end_of_hour
 from responses.rollups import histograms
 from responses.rollups.queries import RollupQuery, RollupRow, fetch_rows
 from responses.rollups.sources import CALLS
@@ -16,8 +17,8 @@ _MEASURES = ("calls", "failed", "duration")
 @register_health_source
 def health_by_route() -> Mapping[tuple[str, str], CallHealth]:
     """Return the call health by (upstream id, model), and by (upstream id, "") for the whole upstream."""
-    # Until the end of the current hour. "Last hour" reads two hours of sums, as the current one may have just begun.
-    end = now().replace(minute=0, second=0, microsecond=0) + _HOUR
+    # "Last hour" reads two hours of sums, as the current one may have just begun.
+    end = end_of_hour(now())
     hour, day = _health_between(end - 2 * _HOUR, end), _health_between(end - 24 * _HOUR, end)
     return {key: CallHealth(hour=hour.get(key), day=health) for key, health in day.items()}
 

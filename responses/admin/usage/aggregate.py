@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from typing import Any
 
-from responses.admin.usage.metrics import MetricKind
-from responses.admin.usage.query import UsageQuery
+from responses.admin.usage.query import MetricKind, UsageQuery, start_of_day
 from responses.rollups import queries
 from responses.rollups.queries import RollupQuery, RollupRow
 from tenants.models import ApiKey, Team, Upstream
@@ -45,96 +45,61 @@ class UsageReport:
 
 def build_report(query: UsageQuery, *, teams: Sequence[str] | None, top: int = TOP) -> UsageReport:
     """Return the `top` largest groups over time; the remaining groups are combined as "Other"."""
+    measures = query.metric.columns[query.source.name]
+    is_histogram = query.metric.kind is MetricKind.PERCENTILE
+
+    def fetch(bucket: str) -> list[RollupRow]:
+        return queries.fetch_rows(
+            RollupQuery(
+                source=query.source,
+                since=query.since,
+                until=query.until,
+                measures=[*dict.fromkeys(measures)],
+                by=query.dimensions,
+                bucket=bucket,
+                zone=query.zone.key,
+                teams=teams,
+                only=query.only,
+            )
+        )
+
+    def weight(row: RollupRow) -> float:
+        # Ratios and percentiles rank groups by volume: the slowest group may have a single call.
+        value = row.values[measures[-1]]
+        return float(sum(value) if is_histogram else value)
+
+    def value_of(sums: Mapping[str, Any] | None) -> float | None:
+        # An empty bucket is zero for a sum, but a gap in the line of a ratio or percentile.
+        if sums is None:
+            return 0 if query.metric.kind is MetricKind.SUM else None
+        return query.metric.value(query.source.name, sums)
+
     # Two reads: the totals decide which groups are shown, then the same sums are read per bucket.
-    totals = _ask(query, teams, bucket="")
-    ranked = sorted(totals, key=lambda row: -_weight(query, row))
-    top_keys = [row.key for row in ranked[:top]]
-    edges = buckets(query)
-    by_group: dict[Key, dict[datetime, dict[str, Any]]] = defaultdict(dict)
-    for row in _ask(query, teams, bucket=query.bucket):
-        if row.bucket is not None:
-            cells = by_group[row.key if row.key in top_keys else _OTHER_KEY]
-            cells[row.bucket] = _added(cells.get(row.bucket), row.values)
+    totals = fetch("")
+    shown = [row.key for row in sorted(totals, key=weight, reverse=True)[:top]]
+    # By group and bucket; the total of a group is in the bucket None.
+    sums: dict[Key, dict[datetime | None, dict[str, Any]]] = defaultdict(dict)
+    for row in [*totals, *fetch(query.bucket)]:
+        group = sums[row.key if row.key in shown else _OTHER_KEY]
+        group[row.bucket] = add_sums(group.get(row.bucket), row.values)
+    edges, names = buckets(query), _names(query, shown)
     # The first bucket may start before the range, at the start of its day or week.
     starts = [_start(edge, query) for edge in edges[:-1]]
-    sums: dict[Key, dict[str, Any]] = {}
-    for row in totals:
-        key = row.key if row.key in top_keys else _OTHER_KEY
-        sums[key] = _added(sums.get(key), row.values)
-    names = _names(query, top_keys)
     groups = [
         UsageGroup(
             key=None if key == _OTHER_KEY else key,
             name=OTHER if key == _OTHER_KEY else names[key],
-            values=[_value(query, by_group[key].get(start)) for start in starts],
-            total=_value(query, sums[key]),
+            values=[value_of(sums[key].get(start)) for start in starts],
+            total=value_of(sums[key][None]),
         )
-        for key in [*top_keys, *([_OTHER_KEY] if _OTHER_KEY in sums else [])]
+        for key in [*shown, *([_OTHER_KEY] if len(totals) > top else [])]
     ]
-    whole: dict[str, Any] | None = None
-    for row in totals:
-        whole = _added(whole, row.values)
-    return UsageReport(edges=edges, groups=groups, total=_value(query, whole), other_count=max(0, len(totals) - top))
+    whole = reduce(add_sums, (row.values for row in totals), None)
+    return UsageReport(edges=edges, groups=groups, total=value_of(whole), other_count=max(0, len(totals) - top))
 
 
-def buckets(query: UsageQuery) -> list[datetime]:
-    """Return the starts of the buckets of a query, and the end of the last one."""
-    edges = [query.since]
-    while edges[-1] < query.until:
-        edges.append(min(_next(edges[-1], query), query.until))
-    return edges
-
-
-def _next(moment: datetime, query: UsageQuery) -> datetime:
-    if query.bucket == "hour":
-        return moment + _HOUR
-    # A day of the zone may have 23 or 25 hours when clocks change. Twelve hours past the nominal end is always within
-    # the next bucket, whose midnight is then taken.
-    length = timedelta(days=1 if query.bucket == "day" else 7)
-    later = (_start(moment, query) + length + timedelta(hours=12)).astimezone(query.zone)
-    midnight = later.replace(hour=0, minute=0, second=0, microsecond=0).astimezone(UTC)
-    floor = midnight.replace(minute=0)
-    return floor if floor == midnight else floor + _HOUR
-
-
-def _start(moment: datetime, query: UsageQuery) -> datetime:
-    # Must equal PostgreSQL's date_trunc in the zone of the query: the sums carry its results as bucket keys.
-    if query.bucket == "hour":
-        return moment.astimezone(UTC)
-    local = moment.astimezone(query.zone)
-    day = local.replace(hour=0, minute=0, second=0, microsecond=0)
-    if query.bucket == "week":
-        day = day.replace(tzinfo=None) - timedelta(days=day.weekday())
-        day = day.replace(tzinfo=query.zone)
-    return day.astimezone(UTC)
-
-
-def _ask(query: UsageQuery, teams: Sequence[str] | None, *, bucket: str) -> list[RollupRow]:
-    columns = query.metric.columns[query.source.name]
-    measures = [*dict.fromkeys(columns)]
-    return queries.fetch_rows(
-        RollupQuery(
-            source=query.source,
-            since=query.since,
-            until=query.until,
-            measures=measures,
-            by=query.dimensions,
-            bucket=bucket,
-            zone=query.zone.key,
-            teams=teams,
-            only=query.only,
-        )
-    )
-
-
-def _weight(query: UsageQuery, row: RollupRow) -> float:
-    # Ratios and percentiles rank groups by volume: the slowest group may have a single call.
-    *_, last = query.metric.columns[query.source.name]
-    value = row.values[last]
-    return float(sum(value)) if query.metric.kind is MetricKind.PERCENTILE else float(value)
-
-
-def _added(sums: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[str, Any]:
+def add_sums(sums: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sums with others added; histograms are added bucket by bucket."""
     if sums is None:
         return dict(more)
     return {
@@ -145,11 +110,31 @@ def _added(sums: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[str,
     }
 
 
-def _value(query: UsageQuery, sums: Mapping[str, Any] | None) -> float | None:
-    # An empty bucket is zero for a sum, but a gap in the line of a ratio or percentile.
-    if sums is None:
-        return 0 if query.metric.kind is MetricKind.SUM else None
-    return query.metric.value(query.source.name, sums)
+def buckets(query: UsageQuery) -> list[datetime]:
+    """Return the starts of the buckets of a query, and the end of the last one."""
+    edges = [query.since]
+    while edges[-1] < query.until:
+        if query.bucket == "hour":
+            following = edges[-1] + _HOUR
+        else:
+            # A day of the zone may have 23 or 25 hours when clocks change. Twelve hours past the nominal end is always
+            # within the next bucket, whose midnight is then taken.
+            length = timedelta(days=1 if query.bucket == "day" else 7)
+            later = (_start(edges[-1], query) + length + timedelta(hours=12)).astimezone(query.zone)
+            following = start_of_day(later.date(), query.zone)
+        edges.append(min(following, query.until))
+    return edges
+
+
+def _start(moment: datetime, query: UsageQuery) -> datetime:
+    # Must equal PostgreSQL's date_trunc in the zone of the query: the sums carry its results as bucket keys.
+    if query.bucket == "hour":
+        return moment.astimezone(UTC)
+    local = moment.astimezone(query.zone)
+    day = local.replace(hour=0, minute=0, second=0, microsecond=0)
+    if query.bucket == "week":
+        day = (day.replace(tzinfo=None) - timedelta(days=day.weekday())).replace(tzinfo=query.zone)
+    return day.astimezone(UTC)
 
 
 def _names(query: UsageQuery, keys: Sequence[Key]) -> dict[Key, str]:

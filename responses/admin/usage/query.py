@@ -1,19 +1,149 @@
-"""Query of the usage page, parsed from the URL.
+"""Query of the usage page, parsed from the URL, with the metrics and groupings that it can choose.
 
 Every URL results in a valid query: unsupported combinations are adjusted, and `notes` tell the user what was changed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
 from functools import lru_cache
+from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 from django.http import QueryDict
 from django.utils.http import urlencode
 
-from responses.admin.usage.metrics import GROUPS, METRICS, SOURCES, Grouping, Metric, source_for
-from responses.rollups.sources import RollupSource
+from console import charts
+from responses.rollups import histograms
+from responses.rollups.sources import CALLS, RESPONSES, TOOLS, RollupSource
+from tenants.prices import amount
+
+SOURCES: Mapping[str, RollupSource] = {source.name: source for source in (RESPONSES, CALLS, TOOLS)}
+
+
+# Tones are class names of charts.css.
+STATUS_TONES: Mapping[str, str] = {
+    "completed": "good",
+    "failed": "bad",
+    "incomplete": "warn",
+    "cancelled": "other",
+    "in_progress": "s5",
+    "queued": "s7",
+}
+
+
+class MetricKind(Enum):
+    """Computation of a metric: a sum, the ratio of two sums in percent, or a percentile of a histogram."""
+
+    SUM = "sum"
+    SHARE = "share"
+    PERCENTILE = "percentile"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """Metric of the usage page.
+
+    `columns` are the columns it is computed from, by source, in order of preference: the first source that has the
+    grouping and the filters is used. `share` is the percentile between 0 and 1.
+    """
+
+    name: str
+    title: str
+    columns: Mapping[str, tuple[str, ...]]
+    kind: MetricKind = MetricKind.SUM
+    share: float = 0
+    format_value: Callable[[float], str] = charts.number
+
+    def value(self, source: str, sums: Mapping[str, Any]) -> float | None:
+        """Return the value computed from sums, or None without data."""
+        first, *others = self.columns[source]
+        match self.kind:
+            case MetricKind.PERCENTILE:
+                return histograms.quantile(sums[first], self.share)
+            case MetricKind.SHARE:
+                whole = sums[others[0]]
+                return 100 * sums[first] / whole if whole else None
+            case MetricKind.SUM:
+                return float(sums[first])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouping:
+    """Grouping of a metric: its dimensions in each source that has them."""
+
+    name: str
+    title: str
+    dimensions: Mapping[str, tuple[str, ...]]
+
+
+def dollars(value: float) -> str:
+    """Format a cost in US dollars: two decimals, four below one dollar."""
+    return amount(Decimal(f"{value:.{2 if value >= 1 else 4}f}"))
+
+
+def _tokens(name: str, title: str, column: str) -> Metric:
+    return Metric(name=name, title=title, columns={"responses": (column,), "calls": (column,)})
+
+
+def _percentile(name: str, title: str, share: float, **columns: tuple[str, ...]) -> Metric:
+    return Metric(
+        name=name,
+        title=title,
+        columns=columns,
+        kind=MetricKind.PERCENTILE,
+        share=share,
+        format_value=charts.milliseconds,
+    )
+
+
+_DURATION: dict[str, tuple[str, ...]] = {"responses": ("duration",), "tools": ("duration",), "calls": ("duration",)}
+_FIRST: dict[str, tuple[str, ...]] = {"responses": ("first_token",)}
+_ERRORS = {"responses": ("failed", "responses"), "tools": ("failed", "calls"), "calls": ("failed", "calls")}
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric(name="requests", title="Responses", columns={"responses": ("responses",)}),
+        Metric(name="errors", title="Error rate", columns=_ERRORS, kind=MetricKind.SHARE, format_value=charts.percent),
+        _tokens("tokens_in", "Input tokens", "input_tokens"),
+        _tokens("tokens_cached", "Cached tokens", "cached_tokens"),
+        _tokens("tokens_out", "Output tokens", "output_tokens"),
+        Metric(name="tools", title="Tool calls", columns={"responses": ("tool_calls",), "tools": ("calls",)}),
+        _percentile("p50", "Latency p50", 0.5, **_DURATION),
+        _percentile("p95", "Latency p95", 0.95, **_DURATION),
+        _percentile("ttft50", "Time to first token p50", 0.5, **_FIRST),
+        _percentile("ttft95", "Time to first token p95", 0.95, **_FIRST),
+        Metric(name="calls", title="Model calls (all endpoints)", columns={"calls": ("calls",)}),
+        Metric(name="cost", title="Cost", columns={"calls": ("cost",)}, format_value=dollars),
+    )
+}
+GROUPS = {
+    group.name: group
+    for group in (
+        Grouping(name="none", title="None", dimensions={"responses": (), "calls": (), "tools": ()}),
+        Grouping(name="team", title="Team", dimensions=dict.fromkeys(SOURCES, ("team_id",))),
+        Grouping(name="key", title="API key", dimensions=dict.fromkeys(("responses", "calls"), ("api_key_id",))),
+        Grouping(name="model", title="Model", dimensions=dict.fromkeys(("responses", "calls"), ("model",))),
+        Grouping(name="upstream", title="Upstream", dimensions=dict.fromkeys(("responses", "calls"), ("upstream_id",))),
+        Grouping(name="status", title="Status", dimensions={"responses": ("status",), "tools": ("status",)}),
+        Grouping(name="mode", title="Mode", dimensions={"responses": ("mode",)}),
+        Grouping(name="endpoint", title="Endpoint", dimensions={"calls": ("endpoint",)}),
+        Grouping(name="tool", title="Tool", dimensions={"tools": ("kind", "name")}),
+    )
+}
+
+
+def source_for(metric: Metric, group: Grouping, filters: Mapping[str, str]) -> RollupSource | None:
+    """Return the first source that has the metric, the grouping and the filtered dimensions, or None."""
+    wanted = {FILTERS[name] for name in filters}
+    found = (SOURCES[name] for name in metric.columns if name in group.dimensions)
+    return next((source for source in found if wanted <= set(source.names)), None)
+
+
+# -- queries -----------------------------------------------------------------------------------------------------------
 
 MAX_RANGE = timedelta(days=366)
 RANGES = {"24h": "24 hours", "today": "Today", "7d": "7 days", "30d": "30 days", "custom": "Custom"}
@@ -74,21 +204,23 @@ def parse_query(query: QueryDict, *, current_time: datetime, zone: str = "") -> 
     given = {name: query.get(name, "").replace("\0", "").strip()[:200] for name in FILTERS}
     filters = {name: value for name, value in given.items() if value}
     metric, group, filters = _answerable(metric, group, filters, notes)
-    source = source_for(metric, group, _dimensions(filters)) or SOURCES[next(iter(metric.columns))]
-    local = _zone(query.get("tz") or zone, notes)
+    source = source_for(metric, group, filters) or SOURCES[next(iter(metric.columns))]
+    name = query.get("tz") or zone or "UTC"
+    if name not in available_timezones():
+        name = "UTC"
+        notes.append("Unknown time zone. Showing times in UTC.")
+    local = ZoneInfo(name)
     span = query.get("range", "") if query.get("range") in RANGES else "7d"
     since, until = _span(span, query, current_time, local, notes)
-    bucket = _bucket(query.get("bucket", ""), until - since, notes)
+    bucket, length = query.get("bucket", ""), until - since
+    if bucket not in BUCKETS:
+        bucket = "hour" if length <= timedelta(days=2) else "day" if length <= timedelta(days=120) else "week"
+    elif bucket == "hour" and length > _MAX_HOURLY:
+        bucket = "day"
+        notes.append("Hourly intervals are limited to two weeks. Showing days instead.")
     view = query.get("view", "")
     view = view if view in VIEWS else "bars"
-    parameters: dict[str, str] = {
-        "metric": metric.name,
-        "group": group.name,
-        "range": span,
-        "bucket": bucket,
-        "view": view,
-        **filters,
-    }
+    parameters = {"metric": metric.name, "group": group.name, "range": span, "bucket": bucket, "view": view, **filters}
     if span == "custom":
         parameters |= {"since": query.get("since", ""), "until": query.get("until", "")}
     return UsageQuery(
@@ -107,6 +239,11 @@ def parse_query(query: QueryDict, *, current_time: datetime, zone: str = "") -> 
     )
 
 
+def end_of_hour(moment: datetime) -> datetime:
+    """Return the end of the current hour, up to which sums are read: they are hourly, and include this hour."""
+    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0) + _HOUR
+
+
 @lru_cache(maxsize=1)
 def zones() -> list[str]:
     """Return the names of all time zones, sorted."""
@@ -120,51 +257,31 @@ def _answerable(
 
     Sums of tool calls have no model or key, and sums of responses have no endpoint.
     """
-    if source_for(metric, group, _dimensions(filters)):
+    if source_for(metric, group, filters):
         return metric, group, filters
-    substitute = next((each for each in METRICS.values() if source_for(each, group, _dimensions(filters))), None)
-    if group.name == "tool" and metric.name not in ("tools", "errors", "p50", "p95"):
-        substitute, tool_filters = METRICS["tools"], {name: filters[name] for name in ("team",) if name in filters}
-        notes.append(f"{metric.title} cannot be grouped by tool. Showing tool calls instead.")
-        return _drop_filters(substitute, group, filters, tool_filters, notes)
     if group.name == "tool":
-        return _drop_filters(
-            metric, group, filters, {name: filters[name] for name in ("team",) if name in filters}, notes
-        )
-    if substitute is not None:
+        if metric.name not in ("tools", "errors", "p50", "p95"):
+            notes.append(f"{metric.title} cannot be grouped by tool. Showing tool calls instead.")
+            metric = METRICS["tools"]
+        remaining = {name: value for name, value in filters.items() if name == "team"}
+        if remaining != filters:
+            notes.append("Tool calls cannot be filtered by model or API key. These filters were removed.")
+        return metric, group, remaining
+    if any(source_for(each, group, filters) for each in METRICS.values()):
         notes.append(f"{metric.title} cannot be grouped by {group.title.lower()}. Showing the total instead.")
     return metric, GROUPS["none"], filters
-
-
-def _drop_filters(
-    metric: Metric, group: Grouping, filters: dict[str, str], remaining: dict[str, str], notes: list[str]
-) -> tuple[Metric, Grouping, dict[str, str]]:
-    if remaining != filters:
-        notes.append("Tool calls cannot be filtered by model or API key. These filters were removed.")
-    return metric, group, remaining
-
-
-def _dimensions(filters: Mapping[str, str]) -> dict[str, str]:
-    return {FILTERS[name]: value for name, value in filters.items()}
-
-
-def _zone(name: str, notes: list[str]) -> ZoneInfo:
-    if not name or name in available_timezones():
-        return ZoneInfo(name or "UTC")
-    notes.append("Unknown time zone. Showing times in UTC.")
-    return ZoneInfo("UTC")
 
 
 def _span(
     span: str, query: QueryDict, current_time: datetime, zone: ZoneInfo, notes: list[str]
 ) -> tuple[datetime, datetime]:
     # Whole hours, because the sums are hourly. Ranges of days are whole days of the time zone and end today.
-    end = current_time.astimezone(UTC).replace(minute=0, second=0, microsecond=0) + _HOUR
+    end = end_of_hour(current_time)
     if span == "24h":
         return end - _LENGTHS[span], end
     today = current_time.astimezone(zone).date()
     if span != "custom":
-        return _hour(_midnight(today - _LENGTHS[span] + timedelta(days=1), zone)), end
+        return start_of_day(today - _LENGTHS[span] + timedelta(days=1), zone), end
     # Missing or reversed dates are corrected instead of rejected, since the fields are edited one at a time.
     first, last = (_date(query.get(name, "")) for name in ("since", "until"))
     last = min(last or today, today)
@@ -172,7 +289,7 @@ def _span(
     if last - first >= MAX_RANGE:
         first = last - MAX_RANGE + timedelta(days=1)
         notes.append("The maximum range is one year. The start date was adjusted.")
-    return _hour(_midnight(first, zone)), min(_hour(_midnight(last + timedelta(days=1), zone)), end)
+    return start_of_day(first, zone), min(start_of_day(last + timedelta(days=1), zone), end)
 
 
 def _date(text: str) -> date | None:
@@ -183,20 +300,8 @@ def _date(text: str) -> date | None:
     return day if 2000 <= day.year < 2200 else None
 
 
-def _midnight(day: date, zone: ZoneInfo) -> datetime:
-    return datetime.combine(day, time.min, tzinfo=zone).astimezone(UTC)
-
-
-def _hour(moment: datetime) -> datetime:
-    # Round up: in zones with an offset of half an hour, an hour of the sums belongs to the day in which it begins.
-    hour = moment.replace(minute=0, second=0, microsecond=0)
-    return hour if hour == moment else hour + _HOUR
-
-
-def _bucket(name: str, length: timedelta, notes: list[str]) -> str:
-    if name not in BUCKETS:
-        return "hour" if length <= timedelta(days=2) else "day" if length <= timedelta(days=120) else "week"
-    if name == "hour" and length > _MAX_HOURLY:
-        notes.append("Hourly intervals are limited to two weeks. Showing days instead.")
-        return "day"
-    return name
+def start_of_day(day: date, zone: ZoneInfo) -> datetime:
+    """Return the first whole hour of a day of a time zone."""
+    # In zones with an offset of half an hour, an hour of the sums belongs to the day in which it begins.
+    midnight = datetime.combine(day, time.min, tzinfo=zone).astimezone(UTC)
+    return midnight if midnight.minute == 0 else end_of_hour(midnight)

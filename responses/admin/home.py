@@ -1,0 +1,427 @@
+"""Home page: tiles, charts and panels for a period, compared with the period before. Every number links to its list.
+
+Past activity is read from the hourly sums and current activity from partial indexes, so the cost of the page does not
+depend on the number of responses. The page shows no content.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import reduce
+from typing import Any
+
+from django.contrib import admin
+from django.db import connection
+from django.db.models import Count, Q
+from django.http import HttpRequest, QueryDict
+from django.urls import reverse
+from django.utils.safestring import SafeString
+
+from console import charts
+from console.charts import Chart, Series
+from console.widgets import ago, changelist_url, compact, copyable, duration
+from kernel.clock import now
+from responses.admin import cells
+from responses.admin.usage import links
+from responses.admin.usage.aggregate import add_sums, buckets, build_report
+from responses.admin.usage.pages import chart, chart_points
+from responses.admin.usage.query import UsageQuery, end_of_hour, parse_query
+from responses.models import Response, Status
+from responses.rollups import queries
+from responses.rollups.histograms import BUCKETS, quantile
+from responses.rollups.queries import RollupQuery, RollupRow
+from responses.rollups.sources import CALLS, RESPONSES, TOOLS
+from responses.webhooks.models import DeliveryState, WebhookDelivery, WebhookEndpoint
+from tenants.console.roles import everywhere, teams_of
+from tenants.models import ApiKey, Team, Upstream
+
+MAX_ROWS = 1000
+"""Rows read at most for a count of current activity; a count that reaches it is shown with a plus sign."""
+
+_LATEST = 10
+_SHOWN = 5
+# Smallest relative change of a latency that is coloured.
+_MIN_CHANGE = 0.05
+_DAY = timedelta(days=1)
+_EXPIRES_SOON, _UNUSED_FOR = timedelta(days=14), timedelta(days=90)
+# Title of each period, its length in days, and the name of the period before.
+_PERIODS = {
+    "today": ("Today", 1, "yesterday"),
+    "7d": ("7 days", 7, "previous 7 days"),
+    "30d": ("30 days", 30, "previous 30 days"),
+}
+_MEASURES = (
+    "responses", "failed", "input_tokens", "cached_tokens", "output_tokens", "duration", "first_token",
+)  # fmt: skip
+_NO_SUMS: dict[str, Any] = {name: [0] * BUCKETS if name in RESPONSES.histograms else 0 for name in _MEASURES}
+_RUNNING = """
+SELECT count(*) FILTER (WHERE status = 'in_progress'), count(*) FILTER (WHERE status = 'queued'),
+    min(created_at) FILTER (WHERE status = 'queued'),
+    count(*) FILTER (WHERE status = 'in_progress' AND lease_until < now()), count(*)
+FROM (
+    SELECT status, created_at, lease_until FROM responses_response
+    WHERE status IN ('queued', 'in_progress') ORDER BY lease_until LIMIT %s
+) AS running
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """Number with a title, a detail line, a sparkline and a link to the list that it counts.
+
+    `tone` and `change_tone` are "good", "bad" or empty.
+    """
+
+    title: str
+    value: str
+    icon: str
+    url: str
+    detail: str = ""
+    change: str = ""
+    change_tone: str = ""
+    tone: str = ""
+    spark: SafeString | str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """Short list of items that need attention; rows are name, note and URL."""
+
+    title: str
+    icon: str
+    url: str
+    rows: Sequence[tuple[str, str, str]]
+    empty_text: str
+
+
+def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
+    """Return the template context of the home page. Called by Unfold (`DASHBOARD_CALLBACK`)."""
+    current_time = now()
+    name = request.GET.get("span", "")
+    period = name if name in _PERIODS else "today"
+    teams = None if everywhere(request) else teams_of(request)
+    rows = admin.site.get_model_admin(Response).get_queryset(request)
+    latest = list(rows.order_by("-created_at", "-id")[:_LATEST])
+    page = {
+        **context,
+        "title": "Home",
+        "is_fullwidth": "1",
+        "periods": [(f"?span={key}", title, key == period) for key, (title, *_) in _PERIODS.items()],
+    }
+    # The list is read before everything else: without responses the first steps replace the page.
+    if not latest:
+        return {**page, "first_steps": _first_steps(request)}
+    query = _usage_query(period, current_time, metric="requests", group="none")
+    sums = {row.bucket: row.values for row in _sums(query, teams, bucket=query.bucket)}
+    # Hours without responses have no sums; zeros keep the sparklines evenly spaced.
+    parts = [sums.get(start, _NO_SUMS) for start in buckets(query)[:-1]]
+    # Shifted by whole days: today until this hour is compared with yesterday until the same hour.
+    before = _sums(query, teams, earlier=timedelta(days=_PERIODS[period][1]))
+    return {
+        **page,
+        "tiles": _tiles(query, parts, before[0].values if before else _NO_SUMS),
+        "now_tiles": _now_tiles(current_time),
+        "charts": _charts(query, parts, teams),
+        "panels": _panels(request, current_time, teams),
+        "latest": {
+            "headers": ["Time", "Status", "Response", "Team and key", "Model", "Tokens (in / out)", "Duration"],
+            "rows": [
+                [
+                    cells.created(row),
+                    cells.status_and_mode(row),
+                    copyable(row.pk, href=cells.url(row.pk)),
+                    cells.caller(row),
+                    cells.model(row),
+                    cells.tokens(row),
+                    cells.latency(row),
+                ]
+                for row in latest
+            ],
+        },
+    }
+
+
+def _first_steps(request: HttpRequest) -> dict[str, Any]:
+    url = request.build_absolute_uri("/v1/responses")
+    curl = (
+        f'curl {url} \\\n  -H "Authorization: Bearer $API_KEY" \\\n  -H "Content-Type: application/json" \\\n'
+        '  -d \'{"model": "demo", "input": "What is 12*7?"}\''
+    )
+    can_add = {model: admin.site.get_model_admin(model).has_add_permission(request) for model in (Team, ApiKey)}
+    return {
+        "team_url": reverse("admin:tenants_team_add") if can_add[Team] else "",
+        "key_url": reverse("admin:tenants_apikey_add") if can_add[ApiKey] else "",
+        "curl": curl,
+    }
+
+
+def _usage_query(period: str, current_time: datetime, **query: str) -> UsageQuery:
+    # Built as a query string of the usage page, so that a chart here can link to the same chart there.
+    parameters = QueryDict(mutable=True)
+    parameters.update({"range": period, **query})
+    return parse_query(parameters, current_time=current_time)
+
+
+def _sums(
+    query: UsageQuery, teams: Sequence[str] | None, *, bucket: str = "", earlier: timedelta = timedelta()
+) -> list[RollupRow]:
+    since, until = query.since - earlier, query.until - earlier
+    return queries.fetch_rows(
+        RollupQuery(source=RESPONSES, since=since, until=until, measures=_MEASURES, bucket=bucket, teams=teams)
+    )
+
+
+# -- tiles -------------------------------------------------------------------------------------------------------------
+
+
+def _tiles(query: UsageQuery, parts: Sequence[dict[str, Any]], before: dict[str, Any]) -> list[Tile]:
+    total = reduce(add_sums, parts, _NO_SUMS)
+
+    def change(value: float, previous: float) -> str:
+        # No relative change from zero.
+        return f"{100 * (value - previous) / previous:+.0f} % vs. {_PERIODS[query.range][2]}" if previous else ""
+
+    def usage(metric: str) -> str:
+        return f"{reverse('console:usage')}{query.url(metric=metric, group='none')}"
+
+    def count(title: str, name: str, icon: str, url: str, detail: str = "") -> Tile:
+        return Tile(
+            title=title,
+            value=compact(total[name]),
+            icon=icon,
+            url=url,
+            detail=detail,
+            change=change(total[name], before[name]),
+            spark=charts.sparkline([part[name] for part in parts]),
+        )
+
+    def percentile(title: str, name: str, share: float, metric: str) -> Tile:
+        value, previous = quantile(total[name], share), quantile(before[name], share)
+        tone = ""
+        # Small changes of a percentile are noise and are not coloured.
+        if value and previous and abs(value - previous) >= previous * _MIN_CHANGE:
+            tone = "bad" if value > previous else "good"
+        return Tile(
+            title=title,
+            value=duration(value),
+            icon="speed" if name == "duration" else "bolt",
+            url=usage(metric),
+            change=change(value, previous or 0) if value is not None else "",
+            change_tone=tone,
+            spark=charts.sparkline([quantile(part[name], share) for part in parts]),
+        )
+
+    def errors() -> Tile:
+        share, previous = (
+            100 * sums["failed"] / sums["responses"] if sums["responses"] else None for sums in (total, before)
+        )
+        # The difference of two percentages, in percentage points.
+        points = None if share is None or previous is None else share - previous
+        return Tile(
+            title="Errors",
+            value="–" if share is None else f"{share:.1f} %",
+            icon="error",
+            url=links.rows_of("responses", since=query.since, until=query.until, status=Status.FAILED.value),
+            detail=f"{total['failed']:,} failed",
+            change="" if points is None else f"{points:+.1f} points",
+            change_tone="" if not points else "bad" if points > 0 else "good",
+            tone="bad" if total["failed"] else "",
+            spark=charts.sparkline([part["failed"] for part in parts]),
+        )
+
+    cached = f"{compact(total['cached_tokens'])} cached"
+    listed = links.rows_of("responses", since=query.since, until=query.until)
+    return [
+        count("Requests", "responses", "forum", listed),
+        errors(),
+        percentile("Time to first token p50", "first_token", 0.5, "ttft50"),
+        percentile("Time to first token p95", "first_token", 0.95, "ttft95"),
+        percentile("Latency p50", "duration", 0.5, "p50"),
+        percentile("Latency p95", "duration", 0.95, "p95"),
+        count("Input tokens", "input_tokens", "login", usage("tokens_in"), cached),
+        count("Output tokens", "output_tokens", "logout", usage("tokens_out")),
+    ]
+
+
+def _now_tiles(current_time: datetime) -> list[Tile]:
+    """Return the active runs of the teams that the user sees (by row-level security), and the pending deliveries."""
+    with connection.cursor() as cursor:
+        cursor.execute(_RUNNING, [MAX_ROWS])
+        running, queued, oldest, stuck, read = cursor.fetchone()
+    pending = WebhookDelivery.objects.filter(state=DeliveryState.PENDING)[:MAX_ROWS].count()
+
+    def format_count(count: int, limited: int) -> str:
+        return f"{count:,}" + ("+" if limited >= MAX_ROWS else "")
+
+    # The lists show 24 hours by default, but a run may have begun earlier.
+    in_progress, waiting = (
+        changelist_url("responses_response", period="30d", status__exact=status)
+        for status in (Status.IN_PROGRESS.value, Status.QUEUED.value)
+    )
+    deliveries = changelist_url("responses_webhookdelivery", period="30d", state__exact="pending")
+    live = reverse("console:live")
+    age = "–" if oldest is None else duration(round((current_time - oldest).total_seconds() * 1000))
+    return [
+        Tile(title="Running", value=format_count(running, read), icon="play_circle", url=in_progress),
+        Tile(title="Queued", value=format_count(queued, read), icon="hourglass", url=waiting),
+        Tile(title="Oldest in queue", value=age, icon="schedule", url=live),
+        Tile(
+            title="Stuck", value=format_count(stuck, read), icon="warning", url=live,
+            tone="bad" if stuck else "", detail="no heartbeat from worker",
+        ),
+        Tile(title="Pending webhooks", value=format_count(pending, pending), icon="webhook", url=deliveries),
+    ]  # fmt: skip
+
+
+# -- charts ------------------------------------------------------------------------------------------------------------
+
+
+def _charts(
+    query: UsageQuery, parts: Sequence[dict[str, Any]], teams: Sequence[str] | None
+) -> list[tuple[str, str, Chart]]:
+    """Return title, link to the usage page and chart."""
+    # For a user with one team, a chart by team has a single series; models say more.
+    by = "team" if teams is None or len(teams) > 1 else "model"
+    built = []
+    for title, metric, group in (
+        ("Requests by status", "requests", "status"),
+        (f"Requests by {by}", "requests", by),
+        ("Time to first token p95 by model", "ttft95", "model"),
+    ):
+        shown = _usage_query(query.range, now(), metric=metric, group=group)
+        drawn = chart(shown, build_report(shown, teams=teams), title=title, suffix=" UTC")
+        built.append((title, f"{reverse('console:usage')}{shown.url()}", drawn))
+    # Cached tokens are part of the input tokens, so the stack shows the uncached remainder.
+    values = [
+        (part["input_tokens"] - part["cached_tokens"], part["cached_tokens"], part["output_tokens"]) for part in parts
+    ]
+    series = [Series(name="input", tone="s0"), Series(name="cached", tone="s1"), Series(name="output", tone="s2")]
+    tokens = charts.stacked(chart_points(query, buckets(query), values, suffix=" UTC"), series, title="Tokens")
+    url = f"{reverse('console:usage')}{query.url(metric='tokens_in', group='model')}"
+    return [*built[:2], ("Tokens", url, tokens), built[2]]
+
+
+# -- panels ------------------------------------------------------------------------------------------------------------
+
+
+def _panels(request: HttpRequest, current_time: datetime, teams: Sequence[str] | None) -> list[Panel]:
+    """Return the panels of the home page; staff also see upstreams."""
+    # Only keys that people created: the playground makes short-lived ones, which would fill the panels.
+    keys: Any = admin.site.get_model_admin(ApiKey).get_queryset(request).filter(revoked_at=None, source="person")
+    soon = keys.filter(expires_at__gt=current_time, expires_at__lte=current_time + _EXPIRES_SOON).order_by("expires_at")
+    since = current_time - _UNUSED_FOR
+    # A key that was never used counts from its creation.
+    idle = Q(last_used_at__lt=since) | Q(last_used_at=None, created_at__lt=since)
+    old = keys.filter(idle).exclude(expires_at__lte=current_time).order_by("last_used_at", "created_at")
+    found = [
+        Panel(
+            title="API keys expiring within 14 days",
+            icon="key",
+            url=changelist_url("tenants_apikey", status="active"),
+            rows=[(key.name, ago(key.expires_at), _page_of("tenants_apikey", key.pk)) for key in soon[:_SHOWN]],
+            empty_text="No API keys expire soon.",
+        ),
+        Panel(
+            title="API keys unused for 90 days",
+            icon="key_off",
+            url=changelist_url("tenants_apikey", status="active"),
+            rows=[
+                (
+                    key.name,
+                    f"used {ago(key.last_used_at)}" if key.last_used_at else "never used",
+                    _page_of("tenants_apikey", key.pk),
+                )
+                for key in old[:_SHOWN]
+            ],
+            empty_text="All API keys are in use.",
+        ),
+        _tools(current_time, teams),
+        _webhooks(request, current_time),
+    ]
+    return [_upstreams(current_time), *found] if everywhere(request) else found
+
+
+def _page_of(model: str, row_id: str) -> str:
+    return reverse(f"admin:{model}_change", args=[row_id])
+
+
+def _upstreams(current_time: datetime) -> Panel:
+    # The sums include all teams, so this panel is for staff only.
+    until = end_of_hour(current_time)
+    measures = ["calls", "failed", "duration"]
+    rows = queries.fetch_rows(
+        RollupQuery(source=CALLS, since=until - _DAY, until=until, measures=measures, by=["upstream_id"])
+    )
+    names = dict(Upstream.objects.filter(pk__in=[row.key[0] for row in rows]).values_list("pk", "name"))
+
+    def describe(values: dict[str, Any]) -> str:
+        share = f"{100 * values['failed'] / values['calls']:.1f} % of {values['calls']:,} calls failed"
+        return f"{share}, p95 {duration(quantile(values['duration'], 0.95))}"
+
+    return Panel(
+        title="Upstreams, last 24 hours",
+        icon="dns",
+        url=changelist_url("tenants_upstream"),
+        rows=[
+            (names[row.key[0]], describe(row.values), _page_of("tenants_upstream", row.key[0]))
+            # Every upstream is listed, the highest error rate first.
+            for row in sorted(rows, key=lambda row: -row.values["failed"] / row.values["calls"])
+            # The sums also count upstreams that were deleted since.
+            if row.key[0] in names
+        ][:_SHOWN],
+        empty_text="No upstream calls.",
+    )
+
+
+def _tools(current_time: datetime, teams: Sequence[str] | None) -> Panel:
+    until = end_of_hour(current_time)
+    measures, by, since = ["calls", "failed"], ["kind", "name"], until - _DAY
+    rows = queries.fetch_rows(
+        RollupQuery(source=TOOLS, since=since, until=until, measures=measures, by=by, teams=teams)
+    )
+    failing = sorted((row for row in rows if row.values["failed"]), key=lambda row: -row.values["failed"])
+    return Panel(
+        title="Failing tools, last 24 hours",
+        icon="construction",
+        url=changelist_url("responses_toolcall", period="24h", status="failed"),
+        rows=[
+            (
+                row.key[1],
+                f"{row.values['failed']:,} of {row.values['calls']:,} calls failed",
+                links.rows_of("tools", since=since, until=until, kind=row.key[0], name=row.key[1], status="failed"),
+            )
+            for row in failing[:_SHOWN]
+        ],
+        empty_text="No failed tool calls.",
+    )
+
+
+def _webhooks(request: HttpRequest, current_time: datetime) -> Panel:
+    # `order_by()` removes the default order, whose columns would join the grouping.
+    recent_failures = (
+        WebhookDelivery.objects.filter(created_at__gte=current_time - _DAY, state=DeliveryState.FAILED)
+        .order_by()
+        .values_list("endpoint_id")
+        .annotate(failed=Count("id"))
+        .order_by("-failed")[:_SHOWN]
+    )
+    failed = dict(recent_failures)
+    endpoints = admin.site.get_model_admin(WebhookEndpoint).get_queryset(request)
+    # An endpoint may fail now without a failed delivery: deliveries are retried for up to three days.
+    failing = endpoints.filter(Q(pk__in=failed) | Q(failing_since__isnull=False)).order_by("failing_since")
+    return Panel(
+        title="Failing webhooks",
+        icon="webhook",
+        url=changelist_url("responses_webhookendpoint"),
+        rows=[
+            (
+                endpoint.name,
+                f"{failed[endpoint.pk]:,} failed deliveries in 24 hours"
+                if endpoint.pk in failed
+                else f"failing since {ago(endpoint.failing_since or current_time)}",
+                _page_of("responses_webhookendpoint", endpoint.pk),
+            )
+            for endpoint in failing[:_SHOWN]
+        ],
+        empty_text="No failing webhooks.",
+    )
