@@ -1,17 +1,14 @@
 """Admin pages of responses, conversations, usage, webhooks, prompts and the system."""
 
-from responses.admin import live, playground, prompts, responses, storage, system, team_tabs, tool_calls
+from responses.admin import live, playground, prompts, responses, storage, system, team_tabs, tool_calls, webhooks
 from responses.admin.conversations import pages as conversations
 from responses.admin.routing import health, test_calls
 from responses.admin.search import full_text, palette
 from responses.admin.transcript import payloads
 from responses.admin.usage import pages as usage
-from responses.admin.webhooks import deliveries
-from responses.admin.webhooks import endpoints as webhooks
 
 __all__ = [
     "conversations",
-    "deliveries",
     "full_text",
     "health",
     "live",

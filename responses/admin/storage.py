@@ -5,18 +5,15 @@ They are read-only: objects are changed through the API. Except for chat complet
 lists are bounded by an index and a page size instead of a time range.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from django.contrib.admin import display, register
 from django.contrib.admin.utils import unquote
-from django.db.models import Model, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
-from django.template.response import TemplateResponse
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.urls import reverse
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from typing_extensions import override
 from unfold.contrib.filters.admin import (
@@ -25,7 +22,22 @@ from unfold.contrib.filters.admin import (
     MultipleChoicesDropdownFilter,
 )
 
-from console.widgets import LogAdmin, Shown, TimeFilter, badge, copyable, exact, pretty, size, tone, two_lines, when
+from console.widgets import (
+    LogAdmin,
+    TimeFilter,
+    badge,
+    column,
+    copyable,
+    exact,
+    key_cell,
+    link,
+    pretty,
+    size,
+    time_column,
+    tone,
+    two_lines,
+    when,
+)
 from conversations.models import File
 from kernel.clock import now
 from responses.admin.search.id_lookup import url_of
@@ -46,31 +58,13 @@ _TONES = {
 }  # fmt: skip
 
 Cell = str | SafeString
-_Row = TypeVar("_Row", bound=Model)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Rows that belong to an object. `has_more` if there are rows beyond those listed."""
-
-    title: str
-    headers: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    has_more: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Payload:
-    """Content with a heading."""
-
-    title: str
-    body: Shown
 
 
 class StoredObjectAdmin(LogAdmin, TeamScoped):
     """Base class: a list with a search by exact id, and a page with details, tables and content."""
 
-    list_prefetch: tuple[str, ...] = ("team",)
+    list_prefetch = ("team", "api_key")
+    list_display_links = ["time"]
     # No links to time ranges above the list.
     list_before_template = ""
     ordering = ["-created_at", "-id"]
@@ -78,6 +72,8 @@ class StoredObjectAdmin(LogAdmin, TeamScoped):
     sortable_by = ()
     search_fields = ["id"]
     search_help_text = "Exact ID"
+    time = time_column("Time", "created_at")
+    team_name = column("Team", lambda row: str(row.team.name))
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -90,13 +86,13 @@ class StoredObjectAdmin(LogAdmin, TeamScoped):
         """Return labels and values for the top of the page."""
         raise NotImplementedError
 
-    def tables(self, row: Any) -> list[Table]:
-        """Return tables of related rows."""
-        return []
+    def related(self, row: Any) -> dict[str, Any] | None:
+        """Return the table of related rows, see `_table`."""
+        return None
 
-    def payloads(self, row: Any) -> list[Payload]:
-        """Return the content. Only called for viewers who may read it."""
-        return []
+    def payloads(self, row: Any) -> dict[str, Any]:
+        """Return the content by title. Only called for viewers who may read it."""
+        return {}
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
@@ -104,72 +100,51 @@ class StoredObjectAdmin(LogAdmin, TeamScoped):
         """Serve the page of one object."""
         if request.method not in {"GET", "HEAD"}:
             return HttpResponseNotAllowed(["GET", "HEAD"])
-        rows = self.get_queryset(request)
-        row = rows.filter(pk=unquote(object_id)).first()
+        row = self.get_queryset(request).filter(pk=unquote(object_id)).first()
         if row is None or not self.has_view_permission(request, row):
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+            raise Http404
         can_read = may_read(request, row.team_id)
-        shown = self.payloads(row) if can_read else []
+        shown = self.payloads(row) if can_read else {}
         # Only pages that display content are recorded, not those that hide it or have none.
         if shown:
             audit_read(request, row, team_id=row.team_id)
         # The notice about hidden content appears only on pages that could display content.
         has_content = type(self).payloads is not StoredObjectAdmin.payloads
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "original": row,
-            "title": str(row),
-            "is_fullwidth": "1",
-            "details": [("ID", copyable(row.pk)), ("Team", _team(row.team)), *self.details(row)],
-            "tables": self.tables(row),
-            "payloads": shown,
-            "hidden": hidden_notice(request, row.team_id) if has_content and not can_read else "",
-        }
-        return TemplateResponse(request, "admin/responses/storage/detail.html", context)
-
-    @display(description="Time")
-    def time(self, row: Any) -> Cell:
-        return when(row.created_at)
+        return self.render(
+            request,
+            "admin/responses/storage/detail.html",
+            str(row),
+            original=row,
+            is_fullwidth="1",
+            details=[
+                ("ID", copyable(row.pk)),
+                ("Team", link(url_of(Team, row.team.pk), row.team.name)),
+                *self.details(row),
+            ],
+            table=self.related(row),
+            payloads=[(title, pretty(value)) for title, value in shown.items()],
+            hidden=hidden_notice(request, row.team_id) if has_content and not can_read else "",
+        )
 
     @display(description="ID")
     def public_id(self, row: Any) -> SafeString:
         return copyable(row.pk, href=url_of(self.model, row.pk))
 
-    @display(description="Team")
-    def team_name(self, row: Any) -> str:
-        return str(row.team.name)
 
-
-def _team(team: Team) -> SafeString:
-    return _link(team.name, url_of(Team, team.pk))
+def _table(title: str, rows: QuerySet[Any], cells: dict[str, Callable[[Any], Cell]]) -> dict[str, Any]:
+    """Return the first rows that belong to an object, with a cell for each header."""
+    # One row more than shown, to learn without counting whether there are others.
+    read = list(rows[: SHOWN_ROWS + 1])
+    shown = [[cell(row) for cell in cells.values()] for row in read[:SHOWN_ROWS]]
+    return {"title": title, "headers": [*cells], "rows": shown, "has_more": len(read) > SHOWN_ROWS}
 
 
 def _key(key: ApiKey | None) -> Cell:
-    return _link(str(key), url_of(ApiKey, key.pk)) if key else "–"
+    return link(url_of(ApiKey, key.pk), str(key)) if key else "–"
 
 
-def _link(text: str, url: str) -> SafeString:
-    return format_html('<a class="c-link" href="{}">{}</a>', url, text)
-
-
-def _file(file_id: str | None) -> Cell:
-    return copyable(file_id, href=reverse("console:go", args=[file_id])) if file_id else "–"
-
-
-def _request(request_id: str) -> Cell:
-    return copyable(request_id, href=reverse("console:go", args=[request_id])) if request_id else "–"
-
-
-def _metadata(values: dict[str, Any] | None) -> list[Payload]:
-    return [Payload(title="Metadata", body=pretty(values))] if values else []
-
-
-def _first_rows(rows: "QuerySet[_Row]") -> tuple[list[_Row], bool]:
-    """Return the first rows, and whether there are more."""
-    # One row more than shown, to learn without counting whether there are others.
-    read = list(rows[: SHOWN_ROWS + 1])
-    return read[:SHOWN_ROWS], len(read) > SHOWN_ROWS
+def _go(public_id: str | None) -> Cell:
+    return copyable(public_id, href=reverse("console:go", args=[public_id])) if public_id else "–"
 
 
 @register(Batch)
@@ -177,17 +152,9 @@ class BatchAdmin(StoredObjectAdmin):
     """Batches and their progress."""
 
     list_display = ["time", "public_id", "team_name", "state", "endpoint", "model_name", "progress"]
-    list_display_links = ["time"]
-    list_prefetch = ("team", "api_key")
     list_filter = [("status", MultipleChoicesDropdownFilter), ("team", AutocompleteSelectFilter)]
-
-    @display(description="Status")
-    def state(self, batch: Batch) -> SafeString:
-        return tone(_TONES, batch.status)
-
-    @display(description="Model")
-    def model_name(self, batch: Batch) -> str:
-        return batch.model or "multiple"
+    state = column("Status", lambda batch: tone(_TONES, batch.status))
+    model_name = column("Model", lambda batch: batch.model or "multiple")
 
     @display(description="Requests")
     def progress(self, batch: Batch) -> SafeString:
@@ -202,10 +169,10 @@ class BatchAdmin(StoredObjectAdmin):
             ("Endpoint", row.endpoint),
             ("Model", self.model_name(row)),
             ("API key", _key(row.api_key)),
-            ("Request ID", _request(row.request_id)),
-            ("Input file", _file(row.input_file_id)),
-            ("Output file", _file(row.output_file_id)),
-            ("Error file", _file(row.error_file_id)),
+            ("Request ID", _go(row.request_id)),
+            ("Input file", _go(row.input_file_id)),
+            ("Output file", _go(row.output_file_id)),
+            ("Error file", _go(row.error_file_id)),
             ("Created", when(row.created_at)),
             ("Started", when(row.in_progress_at)),
             ("Ended", when(row.ended_at)),
@@ -214,30 +181,29 @@ class BatchAdmin(StoredObjectAdmin):
         ]
 
     @override
-    def tables(self, row: Batch) -> list[Table]:
+    def related(self, row: Batch) -> dict[str, Any] | None:
         """Return the requests of a running batch. They are deleted when it ends."""
         # Without bodies and answers: the page shows up to 200 lines, and each may have megabytes.
         lines = BatchLine.objects.filter(batch=row, team_id=row.team_id).defer("body", "answer").order_by("position")
-        shown, has_more = _first_rows(lines)
-        rows = [
-            [
-                str(line.position + 1),
-                line.custom_id,
-                tone(_TONES, line.state),
-                str(line.status_code or "–"),
-                line.error_code or "–",
-                f"{line.input_tokens:,} / {line.output_tokens:,}",
-                _request(line.request_id),
-            ]
-            for line in shown
-        ]
-        headers = ["Line", "Custom ID", "Status", "HTTP status", "Error", "Tokens in / out", "Request ID"]
-        return [Table(title="Requests", headers=headers, rows=rows, has_more=has_more)] if rows else []
+        table = _table(
+            "Requests",
+            lines,
+            {
+                "Line": lambda line: str(line.position + 1),
+                "Custom ID": lambda line: line.custom_id,
+                "Status": lambda line: tone(_TONES, line.state),
+                "HTTP status": lambda line: str(line.status_code or "–"),
+                "Error": lambda line: line.error_code or "–",
+                "Tokens in / out": lambda line: f"{line.input_tokens:,} / {line.output_tokens:,}",
+                "Request ID": lambda line: _go(line.request_id),
+            },
+        )
+        return table if table["rows"] else None
 
     @override
-    def payloads(self, row: Batch) -> list[Payload]:
-        wrong = [Payload(title="Input errors", body=pretty(row.errors))] if row.errors else []
-        return [*wrong, *_metadata(row.metadata)]
+    def payloads(self, row: Batch) -> dict[str, Any]:
+        content = {"Input errors": row.errors, "Metadata": row.metadata}
+        return {title: value for title, value in content.items() if value}
 
 
 @register(VectorStore)
@@ -245,17 +211,14 @@ class VectorStoreAdmin(StoredObjectAdmin):
     """Vector stores and their files."""
 
     list_display = ["time", "public_id", "name", "team_name", "embeddings", "active", "expiry"]
-    list_display_links = ["time"]
-    list_prefetch = ("team", "api_key")
     list_filter = [("team", AutocompleteSelectFilter), exact("name", "name")]
-
-    @display(description="Embedding model")
-    def embeddings(self, store: VectorStore) -> Cell:
-        return two_lines(store.embedding_model or "–", f"{store.dimensions} dimensions" if store.dimensions else "")
-
-    @display(description="Last used")
-    def active(self, store: VectorStore) -> Cell:
-        return when(store.last_active_at)
+    embeddings = column(
+        "Embedding model",
+        lambda store: two_lines(
+            store.embedding_model or "–", f"{store.dimensions} dimensions" if store.dimensions else ""
+        ),
+    )
+    active = time_column("Last used", "last_active_at")
 
     @display(description="Expires")
     def expiry(self, store: VectorStore) -> Cell:
@@ -278,26 +241,24 @@ class VectorStoreAdmin(StoredObjectAdmin):
         ]
 
     @override
-    def tables(self, row: VectorStore) -> list[Table]:
+    def related(self, row: VectorStore) -> dict[str, Any]:
         entries = VectorStoreFile.objects.filter(store=row, team_id=row.team_id).prefetch_related("file")
-        shown, has_more = _first_rows(entries.order_by("-created_at", "-file_id"))
-        rows = [
-            [
-                _link(entry.file.filename, url_of(File, entry.file_id)),
-                _file(entry.file_id),
-                two_lines(tone(_TONES, entry.status), entry.error_message),
-                f"{entry.chunks:,}",
-                size(entry.usage_bytes),
-                when(entry.created_at),
-            ]
-            for entry in shown
-        ]
-        headers = ["File", "ID", "Status", "Chunks", "Size", "Added"]
-        return [Table(title="Files", headers=headers, rows=rows, has_more=has_more)]
+        return _table(
+            "Files",
+            entries.order_by("-created_at", "-file_id"),
+            {
+                "File": lambda entry: link(url_of(File, entry.file_id), entry.file.filename),
+                "ID": lambda entry: _go(entry.file_id),
+                "Status": lambda entry: two_lines(tone(_TONES, entry.status), entry.error_message),
+                "Chunks": lambda entry: f"{entry.chunks:,}",
+                "Size": lambda entry: size(entry.usage_bytes),
+                "Added": lambda entry: when(entry.created_at),
+            },
+        )
 
     @override
-    def payloads(self, row: VectorStore) -> list[Payload]:
-        return _metadata(row.metadata)
+    def payloads(self, row: VectorStore) -> dict[str, Any]:
+        return {"Metadata": row.metadata} if row.metadata else {}
 
 
 @register(File)
@@ -305,13 +266,9 @@ class FileAdmin(StoredObjectAdmin):
     """Uploaded and generated files, without their content."""
 
     list_display = ["time", "public_id", "filename", "team_name", "purpose", "shown_size", "state_badge", "expiry"]
-    list_display_links = ["time"]
-    list_prefetch = ("team", "api_key")
     list_filter = [("purpose", ChoicesDropdownFilter), ("team", AutocompleteSelectFilter)]
-
-    @display(description="Size")
-    def shown_size(self, file: File) -> str:
-        return size(file.size)
+    shown_size = column("Size", lambda file: size(file.size))
+    expiry = time_column("Expires", "expires_at", missing="never")
 
     @display(description="Status")
     def state_badge(self, file: File) -> SafeString:
@@ -319,10 +276,6 @@ class FileAdmin(StoredObjectAdmin):
         if file.expires_at is not None and file.expires_at <= now():
             return badge("expired", "warning")
         return tone(_TONES, file.state)
-
-    @display(description="Expires")
-    def expiry(self, file: File) -> Cell:
-        return when(file.expires_at) if file.expires_at else "never"
 
     @override
     def details(self, row: File) -> list[tuple[str, Cell]]:
@@ -339,15 +292,17 @@ class FileAdmin(StoredObjectAdmin):
         ]
 
     @override
-    def tables(self, row: File) -> list[Table]:
+    def related(self, row: File) -> dict[str, Any] | None:
         entries = VectorStoreFile.objects.filter(file=row, team_id=row.team_id).prefetch_related("store")
-        shown, has_more = _first_rows(entries.order_by("-created_at"))
-        rows = [
-            [_link(str(entry.store), url_of(VectorStore, entry.store_id)), tone(_TONES, entry.status)]
-            for entry in shown
-        ]
-        table = Table(title="Vector stores", headers=["Vector store", "Status"], rows=rows, has_more=has_more)
-        return [table] if rows else []
+        table = _table(
+            "Vector stores",
+            entries.order_by("-created_at"),
+            {
+                "Vector store": lambda entry: link(url_of(VectorStore, entry.store_id), str(entry.store)),
+                "Status": lambda entry: tone(_TONES, entry.status),
+            },
+        )
+        return table if table["rows"] else None
 
 
 @register(Container)
@@ -355,9 +310,8 @@ class ContainerAdmin(StoredObjectAdmin):
     """Containers in which code interpreter and shell commands run."""
 
     list_display = ["time", "public_id", "name", "team_name", "state", "memory_limit", "active"]
-    list_display_links = ["time"]
-    list_prefetch = ("team", "api_key")
     list_filter = [("team", AutocompleteSelectFilter), exact("name", "name")]
+    active = time_column("Last used", "last_active_at")
 
     @display(description="Status")
     def state(self, container: Container) -> SafeString:
@@ -365,10 +319,6 @@ class ContainerAdmin(StoredObjectAdmin):
         if container.lost:
             return badge("lost", "danger", "Its processes ended before it expired")
         return badge("running", "success") if container.runs_at(now()) else badge("expired")
-
-    @display(description="Last used")
-    def active(self, container: Container) -> Cell:
-        return when(container.last_active_at)
 
     @override
     def details(self, row: Container) -> list[tuple[str, Cell]]:
@@ -383,15 +333,19 @@ class ContainerAdmin(StoredObjectAdmin):
         ]
 
     @override
-    def tables(self, row: Container) -> list[Table]:
-        files = ContainerFile.objects.filter(container=row, team_id=row.team_id).order_by("-created_at", "-id")
-        shown, has_more = _first_rows(files)
-        rows = [
-            [file.path, copyable(file.pk), size(file.size), file.get_source_display(), when(file.created_at)]
-            for file in shown
-        ]
-        headers = ["Path", "ID", "Size", "Source", "First seen"]
-        return [Table(title="Files", headers=headers, rows=rows, has_more=has_more)]
+    def related(self, row: Container) -> dict[str, Any]:
+        files = ContainerFile.objects.filter(container=row, team_id=row.team_id)
+        return _table(
+            "Files",
+            files.order_by("-created_at", "-id"),
+            {
+                "Path": lambda file: file.path,
+                "ID": lambda file: copyable(file.pk),
+                "Size": lambda file: size(file.size),
+                "Source": lambda file: file.get_source_display(),
+                "First seen": lambda file: when(file.created_at),
+            },
+        )
 
 
 @register(ChatCompletion)
@@ -399,35 +353,23 @@ class ChatCompletionAdmin(StoredObjectAdmin):
     """Stored chat completions: those requested with `store` set to true."""
 
     list_display = ["time", "public_id", "team_name", "key", "model"]
-    list_display_links = ["time"]
-    list_prefetch = ("team", "api_key")
     list_before_template = LogAdmin.list_before_template
     list_filter = [("created_at", TimeFilter), ("team", AutocompleteSelectFilter), exact("model", "model")]
 
-    @override
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        # Content may be large and is only needed on the page of one completion.
-        return super().get_queryset(request).defer("messages", "body", "parameters", "metadata")
-
-    @display(description="API key")
-    def key(self, completion: ChatCompletion) -> Cell:
-        key = completion.api_key
-        return format_html('<code class="c-code">{}…{}</code>', key.prefix, key.last_four) if key else "–"
+    # Content may be large and is only needed on the page of one completion.
+    list_defer = ("messages", "body", "parameters", "metadata")
+    key = column("API key", lambda completion: key_cell(completion.api_key))
 
     @override
     def details(self, row: ChatCompletion) -> list[tuple[str, Cell]]:
         return [
             ("Model", row.model),
             ("API key", _key(row.api_key)),
-            ("Request ID", _request(row.request_id)),
+            ("Request ID", _go(row.request_id)),
             ("Created", when(row.created_at)),
         ]
 
     @override
-    def payloads(self, row: ChatCompletion) -> list[Payload]:
-        return [
-            Payload(title="Messages", body=pretty(row.messages)),
-            Payload(title="Completion", body=pretty(row.body)),
-            Payload(title="Parameters", body=pretty(row.parameters)),
-            *_metadata(row.metadata),
-        ]
+    def payloads(self, row: ChatCompletion) -> dict[str, Any]:
+        content = {"Messages": row.messages, "Completion": row.body, "Parameters": row.parameters}
+        return {**content, "Metadata": row.metadata} if row.metadata else content

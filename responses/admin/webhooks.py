@@ -1,8 +1,7 @@
 # mypy: allow-subclassing-any
-"""Webhook endpoints: create, change, test, rotate the secret, enable, disable and delete."""
+"""Webhook endpoints and their deliveries: create, change, test, rotate the secret, enable, delete; resend."""
 
-from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -14,12 +13,11 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Count, IntegerField, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
+from django.template.loader import render_to_string
 from django.urls import reverse
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from typing_extensions import override
-from unfold.contrib.filters.admin import AutocompleteSelectFilter
+from unfold.contrib.filters.admin import AutocompleteSelectFilter, MultipleChoicesDropdownFilter
 from unfold.decorators import action
 from unfold.enums import ActionVariant
 from unfold.widgets import (
@@ -29,9 +27,24 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
-from console.widgets import badge, copyable, two_lines, when
+from console.widgets import (
+    LogAdmin,
+    TimeFilter,
+    badge,
+    changelist_url,
+    column,
+    copyable,
+    duration,
+    exact,
+    id_column,
+    link,
+    time_column,
+    tone,
+    two_lines,
+)
 from kernel.clock import now
 from kernel.errors import ApiError, EgressRefused
+from responses.admin import cells
 from responses.webhooks import services
 from responses.webhooks.events import EVENT_TYPES
 from responses.webhooks.models import MAX_NAME, MAX_URL, DeliveryState, WebhookDelivery, WebhookEndpoint
@@ -46,6 +59,15 @@ FORM_PAGE = "admin/responses/webhookendpoint/form.html"
 _SECRET_PAGE = "admin/responses/webhookendpoint/secret.html"  # noqa: S105 - a template path
 _EVENTS = [(name, name) for name in EVENT_TYPES]
 _HOURS = 24
+# Fields of the forms that are stored as they are.
+_STORED = ("name", "url", "event_types")
+_TONES = {
+    DeliveryState.PENDING.value: "info",
+    DeliveryState.DELIVERED.value: "success",
+    DeliveryState.FAILED.value: "danger",
+}
+# Characters of the last response that the list of deliveries shows.
+_SNIPPET = 80
 
 
 def audit_actor(request: HttpRequest) -> Actor:
@@ -117,15 +139,6 @@ class TestEventForm(forms.Form):
     event_type = forms.ChoiceField(choices=_EVENTS, label="Event", widget=UnfoldAdminSelectWidget)
 
 
-def _recent_deliveries(at: datetime, condition: Q) -> Coalesce:
-    """Return a subquery that counts an endpoint's deliveries of the last 24 hours."""
-    # Event ids begin with a time stamp, and the unique index of endpoint and event id serves this range.
-    since = f"evt_{int((at - timedelta(hours=_HOURS)).timestamp() * 1000):012x}"
-    rows = WebhookDelivery.objects.filter(endpoint=OuterRef("pk"), event_id__gte=since).filter(condition).order_by()
-    counted = rows.values("endpoint").annotate(number=Count("pk")).values("number")
-    return Coalesce(Subquery(counted, output_field=IntegerField()), 0)
-
-
 @register(WebhookEndpoint)
 class EndpointAdmin(TeamScoped):
     """Webhook endpoints. Leads manage those of their teams, operators all; only leads see secrets.
@@ -147,14 +160,46 @@ class EndpointAdmin(TeamScoped):
     readonly_fields = [
         "public_id", "state", "team", "secret_hint", "address", "events", "created", "updated", "deliveries",
     ]  # fmt: skip
+    public_id = id_column()
+    address = column("URL", lambda endpoint: copyable(endpoint.url))
+    # No rate without deliveries: zero percent would look like a failure.
+    success = column(
+        "Success rate (24 h)",
+        lambda row: f"{100 * row.delivered // row.attempted} % of {row.attempted}" if row.attempted else "–",
+    )
+    events = column("Events", lambda endpoint: ", ".join(endpoint.event_types))
+    secret_hint = column("Secret", lambda endpoint: hint(endpoint.secret))
+    deliveries = column(
+        "Deliveries",
+        lambda endpoint: link(
+            changelist_url("responses_webhookdelivery", endpoint=endpoint.pk, period="30d"), "View deliveries"
+        ),
+    )
+    created = time_column("Created", "created_at", ordering="created_at")
+    updated = time_column("Updated", "updated_at")
 
     @override
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request)
-        at = now()
-        delivered, attempted = Q(state=DeliveryState.DELIVERED), Q(attempts__gt=0)
-        rows = rows.annotate(delivered=_recent_deliveries(at, delivered), attempted=_recent_deliveries(at, attempted))
-        return rows  # noqa: RET504 - the stubs call an annotated query set Any
+        # Event ids begin with a time stamp, and the unique index of endpoint and event id serves this range.
+        since = f"evt_{int((now() - timedelta(hours=_HOURS)).timestamp() * 1000):012x}"
+        recent = WebhookDelivery.objects.filter(endpoint=OuterRef("pk"), event_id__gte=since)
+        conditions = {"delivered": Q(state=DeliveryState.DELIVERED), "attempted": Q(attempts__gt=0)}
+        counts = {
+            name: Coalesce(
+                Subquery(
+                    recent.filter(condition)
+                    .order_by()
+                    .values("endpoint")
+                    .annotate(number=Count("pk"))
+                    .values("number"),
+                    output_field=IntegerField(),
+                ),
+                0,
+            )
+            for name, condition in conditions.items()
+        }
+        rows: QuerySet[Any] = super().get_queryset(request).annotate(**counts)
+        return rows
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[Any, Any]]:
         is_writable = self.has_change_permission(request, obj)
@@ -191,35 +236,32 @@ class EndpointAdmin(TeamScoped):
             raise PermissionDenied
         form = CreateEndpointForm(request.POST or None, teams=teams_for(request, LEADS))
         if request.method == "POST" and form.is_valid():
-            data = form.cleaned_data
+            values = {name: form.cleaned_data[name] for name in _STORED}
             try:
                 new_secret = services.create_endpoint(
-                    team_id=data["team"].pk,
-                    actor=audit_actor(request),
-                    name=data["name"],
-                    url=data["url"],
-                    event_types=data["event_types"],
+                    team_id=form.cleaned_data["team"].pk, actor=audit_actor(request), **values
                 )
             except ApiError as refused:
                 form.add_error(None, refused.message)
             else:
                 return self._show_secret(request, new_secret, "Copy the signing secret")
-        back = reverse("admin:responses_webhookendpoint_changelist")
-        texts = {"button": "Create endpoint", "icon": "webhook", "variant": "primary", "back": back}
-        context = {**self._context(request, "Create webhook endpoint"), **texts, "form": form}
-        return TemplateResponse(request, FORM_PAGE, context)
+        return self.render(
+            request,
+            FORM_PAGE,
+            "Create webhook endpoint",
+            form=form,
+            button="Create endpoint",
+            icon="webhook",
+            variant="primary",
+            back=changelist_url("responses_webhookendpoint"),
+        )
 
     @override
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:
-        data = form.cleaned_data
-        services.update_endpoint(
-            # `obj` has the new values already; the service compares with the stored ones for the audit event.
-            endpoint=WebhookEndpoint.objects.get(pk=obj.pk),
-            actor=audit_actor(request),
-            name=data["name"],
-            url=data["url"],
-            event_types=data["event_types"],
-        )
+        # `obj` has the new values already; the service compares with the stored ones for the audit event.
+        stored = WebhookEndpoint.objects.get(pk=obj.pk)
+        values = {name: form.cleaned_data[name] for name in _STORED}
+        services.update_endpoint(endpoint=stored, actor=audit_actor(request), **values)
 
     @override
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
@@ -241,14 +283,21 @@ class EndpointAdmin(TeamScoped):
         """Render the form, or send a test event on POST."""
         endpoint = self._get_managed(request, object_id)
         form = TestEventForm(request.POST or None)
-        if request.method == "POST" and form.is_valid():
-            self._send(request, endpoint, form.cleaned_data["event_type"])
-            return HttpResponseRedirect(self._url(endpoint))
-        texts = {"button": "Send", "icon": "send", "variant": "primary"}
-        description = f"Sends a signed sample event to {endpoint.url}. The object in the event does not exist."
-        return self._render_form(
-            request, endpoint, "Send a test event", {**texts, "description": description, "form": form}
-        )
+        if request.method != "POST" or not form.is_valid():
+            description = f"Sends a signed sample event to {endpoint.url}. The object in the event does not exist."
+            texts = {"button": "Send", "icon": "send", "description": description, "form": form}
+            return self._confirm(request, endpoint, "Send a test event", **texts)
+        event_type = form.cleaned_data["event_type"]
+        try:
+            outcome = async_to_sync(services.send_test)(endpoint=endpoint, event_type=event_type)
+        except ApiError as failed:
+            messages.error(request, f"Test failed. {failed.message}")
+        else:
+            # Only a test that reached the endpoint is audited.
+            services.audit_test(endpoint=endpoint, actor=audit_actor(request), event_type=event_type, result=outcome)
+            result = f"The endpoint responded with status {outcome.status} in {outcome.milliseconds} ms."
+            (messages.success if outcome.succeeded else messages.warning)(request, result)
+        return HttpResponseRedirect(self.page_of(endpoint))
 
     @action(  # type: ignore[untyped-decorator]  # as above
         description="Rotate secret", url_path="rotate", icon="autorenew", permissions=["rotate"]
@@ -264,8 +313,8 @@ class EndpointAdmin(TeamScoped):
             keep_old = form.is_valid() and form.cleaned_data["keep_old"]
             new_secret = services.rotate_secret(endpoint=endpoint, actor=audit_actor(request), keep_old=keep_old)
             return self._show_secret(request, new_secret, "Copy the new signing secret")
-        texts = {"button": "Rotate secret", "icon": "autorenew", "variant": "primary"}
-        return self._render_form(request, endpoint, "Rotate the signing secret?", {**texts, "form": RotateSecretForm()})
+        texts = {"button": "Rotate secret", "icon": "autorenew", "form": RotateSecretForm()}
+        return self._confirm(request, endpoint, "Rotate the signing secret?", **texts)
 
     @action(  # type: ignore[untyped-decorator]  # as above
         description="Enable or disable",
@@ -281,30 +330,14 @@ class EndpointAdmin(TeamScoped):
         if request.method == "POST":
             services.set_enabled(endpoint=endpoint, actor=audit_actor(request), enabled=not endpoint.enabled)
             messages.success(request, f"Endpoint {endpoint} {verb}d.")
-            return HttpResponseRedirect(self._url(endpoint))
+            return HttpResponseRedirect(self.page_of(endpoint))
         description = (
             "No more events are sent. Pending deliveries are kept until 72 hours after their event."
             if endpoint.enabled
             else "New events and pending deliveries are sent again."
         )
-        texts = {
-            "button": verb.capitalize(),
-            "icon": "power_settings_new",
-            "variant": "primary",
-            "description": description,
-        }
-        return self._render_form(request, endpoint, f"{verb.capitalize()} this endpoint?", texts)
-
-    def _send(self, request: HttpRequest, endpoint: WebhookEndpoint, event_type: str) -> None:
-        try:
-            outcome = async_to_sync(services.send_test)(endpoint=endpoint, event_type=event_type)
-        except ApiError as failed:
-            messages.error(request, f"Test failed. {failed.message}")
-            return
-        # Only a test that reached the endpoint is audited.
-        services.audit_test(endpoint=endpoint, actor=audit_actor(request), event_type=event_type, result=outcome)
-        result = f"The endpoint responded with status {outcome.status} in {outcome.milliseconds} ms."
-        (messages.success if outcome.succeeded else messages.warning)(request, result)
+        texts = {"button": verb.capitalize(), "icon": "power_settings_new", "description": description}
+        return self._confirm(request, endpoint, f"{verb.capitalize()} this endpoint?", **texts)
 
     def _get_managed(self, request: HttpRequest, object_id: str) -> WebhookEndpoint:
         endpoint: WebhookEndpoint | None = self.get_object(request, unquote(object_id))
@@ -312,31 +345,14 @@ class EndpointAdmin(TeamScoped):
             raise PermissionDenied
         return endpoint
 
-    def _render_form(
-        self, request: HttpRequest, endpoint: WebhookEndpoint, title: str, texts: Mapping[str, Any]
-    ) -> HttpResponse:
-        context = {**self._context(request, title), **texts, "original": endpoint, "back": self._url(endpoint)}
-        return TemplateResponse(request, FORM_PAGE, context)
+    def _confirm(self, request: HttpRequest, endpoint: WebhookEndpoint, title: str, **texts: Any) -> HttpResponse:
+        back = self.page_of(endpoint)
+        return self.render(request, FORM_PAGE, title, original=endpoint, variant="primary", back=back, **texts)
 
     def _show_secret(self, request: HttpRequest, new_secret: NewSecret, title: str) -> HttpResponse:
-        context = {**self._context(request, title), "new_secret": new_secret, "url": self._url(new_secret.endpoint)}
-        return TemplateResponse(request, _SECRET_PAGE, context)
-
-    def _context(self, request: HttpRequest, title: str) -> dict[str, Any]:
-        return {**self.admin_site.each_context(request), "opts": self.opts, "title": title, "media": self.media}
-
-    def _url(self, endpoint: WebhookEndpoint) -> str:
-        return reverse("admin:responses_webhookendpoint_change", args=[endpoint.pk])
+        return self.render(request, _SECRET_PAGE, title, new_secret=new_secret, url=self.page_of(new_secret.endpoint))
 
     # -- columns -------------------------------------------------------------------------------------------------------
-
-    @display(description="ID")
-    def public_id(self, endpoint: WebhookEndpoint) -> SafeString:
-        return copyable(endpoint.pk)
-
-    @display(description="URL")
-    def address(self, endpoint: WebhookEndpoint) -> SafeString:
-        return copyable(endpoint.url)
 
     @display(description="Status")
     def state(self, endpoint: WebhookEndpoint) -> SafeString:
@@ -347,30 +363,120 @@ class EndpointAdmin(TeamScoped):
             return badge("failing", "warning", f"since {endpoint.failing_since:%Y-%m-%d %H:%M} UTC")
         return badge("enabled", "success")
 
-    @display(description="Success rate (24 h)")
-    def success(self, endpoint: Any) -> str:
-        # No rate without deliveries: zero percent would look like a failure.
-        if not endpoint.attempted:
+
+# -- deliveries --------------------------------------------------------------------------------------------------------
+
+
+@register(WebhookDelivery)
+class DeliveryAdmin(LogAdmin, TeamScoped):
+    """Read-only list of deliveries; a delivery is one event for one endpoint."""
+
+    list_display = ["time", "event", "receiver", "about", "state_badge", "attempts", "answer", "next_attempt"]
+    list_display_links = ["time"]
+    list_prefetch = ("team", "endpoint")
+    list_filter = [
+        ("created_at", TimeFilter),
+        ("state", MultipleChoicesDropdownFilter),
+        ("team", AutocompleteSelectFilter),
+        exact("endpoint", "endpoint ID"),
+        exact("event_type", "event"),
+    ]
+    search_fields = ["event_id"]
+    search_help_text = "Exact ID of the event (evt_…) or of the object it is about"
+    ordering = ["-created_at", "-id"]
+    sortable_by = ()
+    actions_detail = ["resend"]
+    readonly_fields = [
+        "time", "event", "receiver", "about", "state_badge", "next_attempt", "answer", "attempt_table",
+    ]  # fmt: skip
+    fieldsets = [
+        (None, {"fields": [("time", "state_badge"), ("event", "about"), ("receiver", "next_attempt"), "answer"]}),
+        ("Attempts", {"fields": ["attempt_table"]}),
+    ]
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        term = search_term.strip()
+        found = queryset.filter(Q(event_id=term) | Q(object_id=term)) if term else queryset
+        return found, False
+
+    # Unfold calls this without an id for the list, and with the id of the page for a detail action.
+    def has_resend_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        """Return whether the user may manage the endpoint of the delivery, or any endpoint without an id."""
+        if object_id is None:
+            return may(request, MANAGERS)
+        delivery = self.get_object(request, unquote(str(object_id)))
+        return delivery is not None and may(request, MANAGERS, delivery)
+
+    @action(  # type: ignore[untyped-decorator]  # Unfold has no types
+        description="Resend", url_path="resend", icon="replay", permissions=["resend"]
+    )
+    def resend(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Render the confirmation page, or schedule an immediate attempt on POST."""
+        delivery: WebhookDelivery | None = self.get_object(request, unquote(object_id))
+        if delivery is None or not may(request, MANAGERS, delivery):
+            raise PermissionDenied
+        back = self.page_of(delivery)
+        if request.method == "POST":
+            if not delivery.endpoint.enabled:
+                messages.error(request, "The endpoint is disabled. Enable it first.")
+            elif services.resend(delivery=delivery, actor=audit_actor(request)):
+                messages.success(request, "The event is being resent.")
+            else:
+                messages.info(request, "An attempt is already in progress.")
+            return HttpResponseRedirect(back)
+        description = (
+            f"{delivery.endpoint.name} receives the event again with the same ID, so it can detect the duplicate."
+        )
+        return self.render(
+            request,
+            FORM_PAGE,
+            "Resend this event?",
+            original=delivery,
+            button="Resend",
+            icon="replay",
+            variant="primary",
+            description=description,
+            back=back,
+        )
+
+    # -- columns -------------------------------------------------------------------------------------------------------
+
+    time = time_column("Time", "created_at")
+    event = column("Event", lambda delivery: two_lines(delivery.event_type, copyable(delivery.event_id)))
+
+    @display(description="Endpoint")
+    def receiver(self, delivery: WebhookDelivery) -> SafeString:
+        url = reverse("admin:responses_webhookendpoint_change", args=[delivery.endpoint_id])
+        return two_lines(copyable(delivery.endpoint.name, href=url), delivery.team.name)
+
+    @display(description="Object")
+    def about(self, delivery: WebhookDelivery) -> SafeString:
+        is_response = delivery.object_id.startswith("resp_")
+        return copyable(delivery.object_id, href=cells.url(delivery.object_id) if is_response else None)
+
+    @display(description="Status")
+    def state_badge(self, delivery: WebhookDelivery) -> SafeString:
+        if delivery.state == DeliveryState.PENDING and not delivery.endpoint.enabled:
+            # The delivery worker skips disabled endpoints; the delivery stays pending until it is enabled or expires.
+            return badge("on hold", "warning", "endpoint is disabled")
+        return tone(_TONES, delivery.state)
+
+    @display(description="Last response")
+    def answer(self, delivery: WebhookDelivery) -> SafeString | str:
+        if not delivery.attempts:
             return "–"
-        return f"{100 * endpoint.delivered // endpoint.attempted} % of {endpoint.attempted}"
+        texts = delivery.last_error or delivery.last_body
+        status = f"{delivery.last_status or 'no response'} after {duration(delivery.last_ms)}"
+        return two_lines(status, texts[:_SNIPPET])
 
-    @display(description="Events")
-    def events(self, endpoint: WebhookEndpoint) -> str:
-        return ", ".join(endpoint.event_types)
+    @display(description="Next attempt")
+    def next_attempt(self, delivery: WebhookDelivery) -> str:
+        return f"{delivery.next_attempt_at:%Y-%m-%d %H:%M:%S} UTC" if delivery.next_attempt_at else "–"
 
-    @display(description="Secret")
-    def secret_hint(self, endpoint: WebhookEndpoint) -> str:
-        return hint(endpoint.secret)
-
-    @display(description="Deliveries")
-    def deliveries(self, endpoint: WebhookEndpoint) -> SafeString:
-        url = reverse("admin:responses_webhookdelivery_changelist")
-        return format_html('<a class="c-link" href="{}?endpoint={}&period=30d">View deliveries</a>', url, endpoint.pk)
-
-    @display(description="Created", ordering="created_at")
-    def created(self, endpoint: WebhookEndpoint) -> Any:
-        return when(endpoint.created_at)
-
-    @display(description="Updated")
-    def updated(self, endpoint: WebhookEndpoint) -> Any:
-        return when(endpoint.updated_at)
+    @display(description="Attempts")
+    def attempt_table(self, delivery: WebhookDelivery) -> SafeString:
+        # The history is stored oldest first.
+        attempts = list(reversed(delivery.history))
+        return render_to_string("admin/responses/webhookendpoint/attempts.html", {"attempts": attempts})
