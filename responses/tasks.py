@@ -2,12 +2,14 @@
 
 from celery import shared_task
 
+from kernel import work_queue
 from responses import search_index
 from responses.containers import services as containers
-from responses.lifecycle import sweeper, worker
+from responses.lifecycle import sweeper
+from responses.lifecycle.worker import Dispatcher
 from responses.rollups import aggregate
-from responses.vectors import ingestion
 from responses.vectors import services as vector_stores
+from responses.vectors.ingestion import Ingestion
 from responses.webhooks import retention
 
 
@@ -33,13 +35,13 @@ def sweep_webhooks() -> int:
 @shared_task(name="responses.tasks.run_background", expires=10)
 def run_background() -> None:
     """Notify this process's dispatcher that a response is queued."""
-    worker.wake()
+    work_queue.wake(Dispatcher.kind)
 
 
 @shared_task(name="responses.tasks.ingest_files", expires=60)
 def ingest_files() -> None:
     """Notify this process that files of vector stores are waiting to be ingested."""
-    ingestion.start_ingestion()
+    work_queue.wake(Ingestion.kind)
 
 
 @shared_task(name="responses.tasks.empty_expired_stores", expires=300)

@@ -7,11 +7,17 @@ lost its lease without noticing, because it was paused for example, writes nothi
 import os
 import secrets
 import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any, TypeVar
 
 from django.conf import settings
+from django.db.models import F, Model, Q, QuerySet
 
 from kernel.clock import now
+
+Row = TypeVar("Row", bound=Model)
 
 
 def process_name() -> str:
@@ -26,3 +32,38 @@ PROCESS = process_name()
 def lease_until() -> datetime:
     """Return when a lease that is taken or renewed now expires (UTC)."""
     return now() + timedelta(seconds=settings.LEASE_SECONDS)
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Claim:
+    """A row that this process has claimed by its primary key `id`, and the token that its writes must name.
+
+    `labels` identify the work to operators, for example the ids of a line and its batch.
+    """
+
+    id: Any
+    team_id: str
+    token: int = 0
+    attempt: int = 1
+    until: datetime = field(default_factory=lease_until)
+    since: datetime = field(default_factory=now)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def row(self, rows: "QuerySet[Row]") -> "QuerySet[Row]":
+        """Return a query of the row, empty if the lease was lost."""
+        return rows.filter(pk=self.id, lease_token=self.token)
+
+
+def is_free(at: datetime) -> Q:
+    """Return the condition of rows without a valid lease."""
+    return Q(lease_until__isnull=True) | Q(lease_until__lt=at)
+
+
+def lock(rows: "QuerySet[Row]", *, of: Sequence[str] = ()) -> "QuerySet[Row]":
+    """Lock rows until the end of the transaction, without those that another process has locked."""
+    return rows.select_for_update(skip_locked=True, no_key=True, of=of)
+
+
+def take(rows: "QuerySet[Any]", **changes: Any) -> None:
+    """Lease rows that the transaction has locked."""
+    rows.update(lease_token=F("lease_token") + 1, lease_owner=PROCESS, lease_until=lease_until(), **changes)

@@ -198,8 +198,8 @@ def _client(url: str, *, retries: int) -> Any:
     )
 
 
-async def wait_within(wake: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event and return whether it was set within the time."""
+async def wait_within(wake: asyncio.Event, seconds: float | None) -> bool:
+    """Wait for an event and return whether it was set within the time; None is no limit."""
     try:
         async with asyncio.timeout(seconds):
             await wake.wait()

@@ -46,7 +46,7 @@ async def execute(claimed: ClaimedLine, body: bytes) -> LineResult:
         return _error_result(error, request)
     except Exception:
         # A bug that one line triggers must not end the worker or the other lines of the batch.
-        logger.exception("a batch line failed unexpectedly", extra={"line": claimed.line_id})
+        logger.exception("a batch line failed unexpectedly", extra={"line": claimed.id})
         return _error_result(ServerError(), request)
     return LineResult(
         status_code=200,

@@ -84,7 +84,7 @@ async def read_input(job: Job) -> None:
 
 def _find(job: Job) -> tuple[Batch, File | None]:
     with scope.team(job.team_id):
-        batch = Batch.objects.get(pk=job.batch_id)
+        batch = Batch.objects.get(pk=job.id)
         return batch, storage.find_file(team_id=job.team_id, file_id=batch.input_file_id)
 
 
@@ -181,7 +181,7 @@ def _fail(job: Job, errors: list[dict[str, Any]]) -> None:
             status=BatchStatus.FAILED, ending=BatchStatus.FAILED, errors=errors, ended_at=now(), lease_until=None
         )
         if failed:
-            announce(team_id=job.team_id, event_type="batch.failed", object_id=job.batch_id)
+            announce(team_id=job.team_id, event_type="batch.failed", object_id=job.id)
 
 
 def _error(error: InvalidLine) -> dict[str, Any]:

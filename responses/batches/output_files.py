@@ -57,7 +57,7 @@ async def write_output(job: Job) -> None:
 
 def _find(job: Job) -> Batch:
     with scope.team(job.team_id):
-        return Batch.objects.get(pk=job.batch_id)
+        return Batch.objects.get(pk=job.id)
 
 
 def _write(batch: Batch, files: _Files, stop: StopSignal) -> None:
@@ -118,4 +118,4 @@ def _end(job: Job, batch: Batch, output: File | None, errors: File | None) -> No
             if file is not None:
                 storage.publish_file(file)
         lines.delete()
-        announce(team_id=job.team_id, event_type=f"batch.{batch.ending}", object_id=job.batch_id)
+        announce(team_id=job.team_id, event_type=f"batch.{batch.ending}", object_id=job.id)

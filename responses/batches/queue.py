@@ -16,7 +16,7 @@ from django.db.models.functions import Coalesce, RowNumber
 
 from kernel.clock import now
 from kernel.errors import ServerError
-from kernel.leases import PROCESS, lease_until
+from kernel.leases import PROCESS, Claim, is_free, lease_until, lock, take
 from responses.engine.turn import Usage
 from responses.models.batches import OPEN_BATCHES, OPEN_LINES, Batch, BatchLine, BatchStatus, LineState
 from tenants import scope
@@ -27,27 +27,20 @@ _REASONS = {BatchStatus.EXPIRED: "batch_expired", BatchStatus.CANCELLED: "batch_
 _MAX_BATCHES = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+@dataclass(eq=False, slots=True, kw_only=True)
+class Job(Claim):
     """A claimed batch, whose input file is to be read (`is_new`) or whose output files are to be written."""
 
-    batch_id: str
-    team_id: str
-    lease_token: int
     is_new: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimedLine:
+@dataclass(eq=False, slots=True, kw_only=True)
+class ClaimedLine(Claim):
     """A line claimed by this process. `attempt` starts at 1."""
 
-    line_id: str
     batch_id: str
-    team_id: str
     key_id: str
     endpoint: str
-    attempt: int
-    lease_token: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,17 +92,17 @@ def claim_batches(*, limit: int, own: Collection[Job]) -> list[Job]:
     with scope.every_team():
         is_new = Q(status=BatchStatus.VALIDATING, ending=BatchStatus.COMPLETED)
         has_ended = ~Q(is_new) & ~Exists(BatchLine.objects.filter(batch=OuterRef("pk"), state__in=OPEN_LINES))
-        free = Q(lease_until__isnull=True) | Q(lease_until__lt=at)
-        candidates = Batch.objects.filter(free, is_new | has_ended, status__in=OPEN_BATCHES)
-        due = _lock_first(candidates.exclude(pk__in=[job.batch_id for job in own]), limit=limit, at=at)
+        candidates = Batch.objects.filter(is_free(at), is_new | has_ended, status__in=OPEN_BATCHES)
+        due = _lock_first(candidates.exclude(pk__in=[job.id for job in own]), limit=limit, at=at)
         claimed = Batch.objects.filter(pk__in=[batch.pk for batch in due])
-        claimed.update(lease_token=F("lease_token") + 1, lease_owner=PROCESS, lease_until=lease_until())
+        take(claimed)
         claimed.filter(status=BatchStatus.IN_PROGRESS).update(status=BatchStatus.FINALIZING, finalizing_at=at)
     return [
         Job(
-            batch_id=batch.pk,
+            id=batch.pk,
             team_id=batch.team_id,
-            lease_token=batch.lease_token + 1,
+            token=batch.lease_token + 1,
+            labels={"batch": batch.pk},
             is_new=batch.status == BatchStatus.VALIDATING and batch.ending == BatchStatus.COMPLETED,
         )
         for batch in due
@@ -118,7 +111,7 @@ def claim_batches(*, limit: int, own: Collection[Job]) -> list[Job]:
 
 def claimed_batch(job: Job) -> "QuerySet[Batch]":
     """Return a query of the job's batch, empty if the lease was lost or the batch has ended."""
-    return Batch.objects.filter(pk=job.batch_id, lease_token=job.lease_token, status__in=OPEN_BATCHES)
+    return job.row(Batch.objects.filter(status__in=OPEN_BATCHES))
 
 
 def release(job: Job) -> None:
@@ -136,14 +129,10 @@ def expire() -> None:
         left = Q(state=LineState.QUEUED) | Q(state=LineState.RUNNING, lease_until__lt=at)
         lines = BatchLine.objects.filter(left)
         # The lock on the batch keeps workers from claiming its lines at the same time.
-        ending = _unlocked().filter(Exists(lines.filter(batch=OuterRef("pk"))), status__in=OPEN_BATCHES)
-        for batch in ending.filter(ending__in=_REASONS):
+        open_batches = Batch.objects.filter(Exists(lines.filter(batch=OuterRef("pk"))), status__in=OPEN_BATCHES)
+        for batch in lock(open_batches.filter(ending__in=_REASONS)):
             reason = _REASONS[BatchStatus(batch.ending)]
             lines.filter(batch=batch).update(state=LineState.FAILED, error_code=reason, body="")
-
-
-def _unlocked() -> "QuerySet[Batch]":
-    return Batch.objects.select_for_update(skip_locked=True, no_key=True)
 
 
 def _lock_first(candidates: "QuerySet[Batch]", *, limit: int, at: datetime) -> list[Batch]:
@@ -156,9 +145,7 @@ def _lock_first(candidates: "QuerySet[Batch]", *, limit: int, at: datetime) -> l
     ranked = candidates.annotate(turn=turn + Coalesce(Subquery(counted), 0)).order_by("turn", "created_at")
     # PostgreSQL does not allow FOR UPDATE in a query with window functions, so the rows are selected first.
     chosen = list(ranked.values_list("pk", flat=True)[:limit])
-    return list(
-        candidates.filter(pk__in=chosen).select_for_update(skip_locked=True, no_key=True).order_by("created_at")
-    )
+    return list(lock(candidates.filter(pk__in=chosen)).order_by("created_at"))
 
 
 # -- lines -------------------------------------------------------------------------------------------------------------
@@ -171,14 +158,15 @@ def claim_lines(*, slots: int, own: Collection[ClaimedLine]) -> list[ClaimedLine
     is executing.
     """
     at = now()
-    abandoned = Q(state=LineState.RUNNING, lease_until__lt=at) & ~Q(pk__in=[line.line_id for line in own])
+    abandoned = Q(state=LineState.RUNNING, lease_until__lt=at) & ~Q(pk__in=[line.id for line in own])
     with scope.every_team():
         lines = BatchLine.objects.filter(batch=OuterRef("pk"))
         has_lines = Exists(lines.filter(_due(at))) | Exists(lines.filter(abandoned))
         active = Batch.objects.filter(has_lines, status=BatchStatus.IN_PROGRESS, ending=BatchStatus.COMPLETED)
         # The locks on the batches keep two workers from exceeding BATCH_CONCURRENCY together.
         batches = {batch.pk: batch for batch in _lock_first(active, limit=_MAX_BATCHES, at=at)}
-        running = _running(batches, at)
+        alive = BatchLine.objects.filter(batch__in=batches, state=LineState.RUNNING, lease_until__gte=at)
+        running = Counter(dict(alive.values_list("batch").annotate(n=Count("id"))))
         loads = [BatchLoad(batch_id=pk, team_id=one.team_id, running=running[pk]) for pk, one in batches.items()]
         counts = allot(loads, slots=slots, batch_limit=settings.BATCH_CONCURRENCY)
         return [
@@ -208,47 +196,33 @@ def _due(at: datetime) -> Q:
     return Q(state=LineState.QUEUED) & (Q(not_before__isnull=True) | Q(not_before__lte=at))
 
 
-def _running(batch_ids: Collection[str], at: datetime) -> Mapping[str, int]:
-    alive = BatchLine.objects.filter(batch__in=batch_ids, state=LineState.RUNNING, lease_until__gte=at)
-    return Counter(dict(alive.values_list("batch").annotate(n=Count("id"))))
-
-
 def _claim_lines_of(batch: Batch, abandoned: Q, *, limit: int, at: datetime) -> list[ClaimedLine]:
     lines = BatchLine.objects.filter(batch=batch).select_for_update(skip_locked=True).order_by("position")
     lines = lines.only("id", "attempt", "lease_token")
     orphans = list(lines.filter(abandoned)[:limit])
     # A line that kills its worker each time must not go on doing so.
     exhausted = [line.pk for line in orphans if line.attempt >= MAX_ATTEMPTS]
-    _fail_exhausted(exhausted)
+    failure = ServerError("The workers that executed this request stopped unexpectedly.")
+    BatchLine.objects.filter(pk__in=exhausted).update(
+        state=LineState.FAILED, status_code=failure.status, answer=orjson.dumps(failure.envelope()).decode(), body=""
+    )
     claimed = [line for line in orphans if line.pk not in exhausted]
     claimed += lines.filter(_due(at))[: limit - len(claimed)]
-    BatchLine.objects.filter(pk__in=[line.pk for line in claimed]).update(
-        state=LineState.RUNNING,
-        attempt=F("attempt") + 1,
-        lease_token=F("lease_token") + 1,
-        lease_owner=PROCESS,
-        lease_until=lease_until(),
-    )
+    taken = BatchLine.objects.filter(pk__in=[line.pk for line in claimed])
+    take(taken, state=LineState.RUNNING, attempt=F("attempt") + 1)
     return [
         ClaimedLine(
-            line_id=line.pk,
-            batch_id=batch.pk,
+            id=line.pk,
             team_id=batch.team_id,
+            token=line.lease_token + 1,
+            attempt=line.attempt + 1,
+            labels={"line": line.pk, "batch": batch.pk},
+            batch_id=batch.pk,
             key_id=batch.api_key_id,
             endpoint=batch.endpoint,
-            attempt=line.attempt + 1,
-            lease_token=line.lease_token + 1,
         )
         for line in claimed
     ]
-
-
-def _fail_exhausted(line_ids: Sequence[str]) -> None:
-    message = "The workers that executed this request stopped unexpectedly."
-    answer = orjson.dumps(ServerError(message).envelope()).decode()
-    BatchLine.objects.filter(pk__in=line_ids).update(
-        state=LineState.FAILED, status_code=ServerError.status, answer=answer, body=""
-    )
 
 
 def body_of(claimed: ClaimedLine) -> bytes | None:
@@ -301,24 +275,28 @@ def end_stopped(claimed: ClaimedLine) -> None:
 
 
 def _claimed_line(claimed: ClaimedLine) -> "QuerySet[BatchLine]":
-    return BatchLine.objects.filter(pk=claimed.line_id, lease_token=claimed.lease_token, state=LineState.RUNNING)
+    return claimed.row(BatchLine.objects.filter(state=LineState.RUNNING))
 
 
 # -- leases ------------------------------------------------------------------------------------------------------------
 
 
-def renew(*, lines: Collection[ClaimedLine], jobs: Collection[Job]) -> None:
-    """Renew the leases of the lines and batches that this process is working on."""
+def renew(claims: Collection[Job | ClaimedLine]) -> datetime:
+    """Renew the leases of lines and batches that this process is working on, and return their expiry."""
+    until = lease_until()
+    lines = [claim.id for claim in claims if isinstance(claim, ClaimedLine)]
     with scope.every_team():
-        own = BatchLine.objects.filter(pk__in=[line.line_id for line in lines], state=LineState.RUNNING)
-        own.filter(lease_owner=PROCESS).update(lease_until=lease_until())
-        for job in jobs:
-            claimed_batch(job).update(lease_until=lease_until())
+        own = BatchLine.objects.filter(pk__in=lines, state=LineState.RUNNING)
+        own.filter(lease_owner=PROCESS).update(lease_until=until)
+        for job in claims:
+            if isinstance(job, Job):
+                claimed_batch(job).update(lease_until=until)
+    return until
 
 
 def lines_to_stop(lines: Collection[ClaimedLine]) -> list[ClaimedLine]:
     """Return the lines whose lease was lost, or whose batch was cancelled or has expired."""
     with scope.every_team():
-        running = BatchLine.objects.filter(pk__in=[line.line_id for line in lines], state=LineState.RUNNING)
+        running = BatchLine.objects.filter(pk__in=[line.id for line in lines], state=LineState.RUNNING)
         valid = dict(running.filter(batch__ending=BatchStatus.COMPLETED).values_list("pk", "lease_token"))
-    return [line for line in lines if valid.get(line.line_id) != line.lease_token]
+    return [line for line in lines if valid.get(line.id) != line.token]

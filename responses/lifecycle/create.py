@@ -19,7 +19,7 @@ from responses.engine.events.types import Body
 from responses.engine.loop import Run
 from responses.engine.state import RunState
 from responses.lifecycle import conversation_runs
-from responses.lifecycle.notifier import notify_workers
+from responses.lifecycle.queue import notify_workers
 from responses.models import Mode, Response, Status
 from responses.providers.routing import model_for
 from responses.requests import capabilities, pairing, prompts, tool_offer

@@ -4,17 +4,23 @@ A response can be claimed if it runs in the background, has not ended, and has n
 lease token (a fencing token), so that a previous worker that is still alive can no longer write.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from django.conf import settings
 from django.db import connection
 from django.db.models import F
 
-from kernel.leases import PROCESS, lease_until
+from kernel.leases import PROCESS, Claim, lease_until
+from kernel.worker_messages import WorkerMessage
 from responses.models import RUNNING, Response
 from tenants import scope
+
+# Expires soon: by then the workers have found the response by polling.
+MESSAGE = WorkerMessage("responses.tasks.run_background", expires=10)
+notify_workers = MESSAGE.notify
+"""Notify workers that a response is queued."""
 
 MAX_CLAIMS = 20
 """Most responses that one call claims; the worker calls again while there are more."""
@@ -61,60 +67,38 @@ SET lease_owner = %(owner)s, lease_token = lease_token + 1, lease_until = %(unti
     claims = claims || jsonb_build_object('at', now(), 'by', %(owner)s::text)
 FROM chosen
 WHERE response.id = chosen.id
-RETURNING response.id, response.team_id, response.lease_token
+RETURNING response.id, response.team_id, response.lease_token, response.attempt
 """  # noqa: S608 - constants only
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimedRun:
-    """A response that this process runs as long as its lease has this token."""
-
-    response_id: str
-    team_id: str
-    lease_token: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerCapacity:
-    """The number of runs that a worker may claim, and the most that a single team may then have in it."""
-
-    runs: int
-    per_team: int
-
-
-def capacity(*, slots: int, held: Mapping[str, int]) -> WorkerCapacity:
-    """Return how many runs a worker may claim, given its slots and its current runs by team."""
-    free = slots - sum(held.values())
-    if free > 0:
-        return WorkerCapacity(runs=free, per_team=slots)
-    # All slots are taken. Runs beyond half of the slots are not counted against other teams, so that a team that comes
-    # late need not wait until a run of a busy team has ended. The worker thus exceeds its slots by at most half.
-    half = max(1, slots // 2)
-    return WorkerCapacity(runs=slots - sum(min(runs, half) for runs in held.values()), per_team=half)
-
-
-def claim(*, capacity: WorkerCapacity, held: Mapping[str, int], mine: Collection[str]) -> list[ClaimedRun]:
-    """Claim up to `MAX_CLAIMS` responses, except those that this process runs already (`mine`).
-
-    `held` is the number of runs of this process by team.
-    """
-    if capacity.runs <= 0:
+def claim(*, slots: int, running: Collection[Claim]) -> list[Claim]:
+    """Claim up to `MAX_CLAIMS` responses for a worker with that many slots, except those that it runs already."""
+    held = Counter(run.team_id for run in running)
+    free, most_per_team = slots - len(running), slots
+    if free <= 0:
+        # All slots are taken. Runs beyond half of the slots are not counted against other teams, so that a team that
+        # comes late need not wait until a run of a busy team has ended. The worker thus exceeds its slots by at most
+        # half.
+        most_per_team = max(1, slots // 2)
+        free = slots - sum(min(runs, most_per_team) for runs in held.values())
+    if free <= 0:
         return []
+    until = lease_until()
     parameters: dict[str, Any] = {
         "attempts": settings.BACKGROUND_ATTEMPTS,
-        "mine": list(mine),
+        "mine": [run.id for run in running],
         "teams": list(held),
         "runs": list(held.values()),
-        "most": min(capacity.runs, MAX_CLAIMS),
-        "most_per_team": capacity.per_team,
+        "most": min(free, MAX_CLAIMS),
+        "most_per_team": most_per_team,
         "owner": PROCESS,
-        "until": lease_until(),
+        "until": until,
     }
     with scope.every_team(), connection.cursor() as cursor:
         cursor.execute(_CLAIM, parameters)
         return [
-            ClaimedRun(response_id=response_id, team_id=team_id, lease_token=lease_token)
-            for response_id, team_id, lease_token in cursor.fetchall()
+            Claim(id=pk, team_id=team_id, token=token, attempt=attempt, until=until, labels={"response": pk})
+            for pk, team_id, token, attempt in cursor.fetchall()
         ]
 
 

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import connection
-from django.db.models import F, Q
+from django.db.models import Q
 
 from kernel.clock import now
 from kernel.errors import Failure
-from kernel.leases import PROCESS, lease_until
+from kernel.leases import is_free, lock, take
 from responses.engine.events.terminal import failed
 from responses.lifecycle import resume
 from responses.models import RUNNING, CommitMark, Response
@@ -68,22 +68,18 @@ def _claim(*, at: datetime, response_id: str | None = None) -> list[tuple[str, s
     """Claim dead runs and return their ids and teams. The new lease token keeps a previous process from writing."""
     # A released background run has no lease. It is dead as well if its attempts are used up: the setting may have been
     # lowered since.
-    unclaimed = Q(background=True) & (Q(lease_until__lt=at) | Q(lease_until=None))
+    unclaimed = Q(background=True) & is_free(at)
     with scope.every_team():
-        dead = (
-            Response.objects.select_for_update(skip_locked=True, no_key=True)
-            .filter(
-                Q(background=False, lease_until__lt=at) | (Q(attempt__gte=settings.BACKGROUND_ATTEMPTS) & unclaimed)
+        dead = lock(
+            Response.objects.filter(
+                Q(background=False, lease_until__lt=at) | (Q(attempt__gte=settings.BACKGROUND_ATTEMPTS) & unclaimed),
+                status__in=RUNNING,
             )
-            .filter(status__in=RUNNING)
-            .order_by("lease_until")
-        )
+        ).order_by("lease_until")
         if response_id is not None:
             dead = dead.filter(pk=response_id)
         claimed = [(response.pk, response.team_id) for response in dead[:_BATCH_SIZE]]
-        Response.objects.filter(pk__in=[response_id for response_id, _ in claimed]).update(
-            lease_token=F("lease_token") + 1, lease_owner=PROCESS, lease_until=lease_until()
-        )
+        take(Response.objects.filter(pk__in=[response_id for response_id, _ in claimed]))
         return claimed
 
 

@@ -19,7 +19,7 @@ from django.db import InterfaceError, OperationalError
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.errors import Failure
-from kernel.leases import PROCESS, lease_until
+from kernel.leases import PROCESS, Claim, lease_until
 from kernel.notifications import loop_notifications, wait_within
 from responses.engine.events.response_body import Ending
 from responses.engine.events.terminal import failed
@@ -46,13 +46,22 @@ class LiveRun:
     """A run in this process.
 
     `opening` holds the bytes of the events that were committed with the response. `grace_seconds` is how long a stored
-    run continues without its client; None: until it ends. An unstored run stops immediately.
+    run continues without its client; None: until it ends. An unstored run stops immediately. `claim` is that of a
+    worker's background run.
     """
 
     def __init__(
-        self, run: Run, recorder: Recorder, identity: RunIdentity, *, opening: bytes, grace_seconds: float | None
+        self,
+        run: Run,
+        recorder: Recorder,
+        identity: RunIdentity,
+        *,
+        opening: bytes,
+        grace_seconds: float | None,
+        claim: Claim | None = None,
     ) -> None:
         self.identity = identity
+        self.claim = claim
         self.end: RunEnded | None = None
         self._run = run
         self._recorder = recorder
@@ -259,11 +268,15 @@ class _Registry:
             # Three times per lease, so that the lease survives a renewal that fails or skips a locked row.
             await asyncio.sleep(settings.LEASE_SECONDS / 3)
             runs = {run.identity.response_id: run for run in self._runs}
+            until = lease_until()
             try:
                 lost = await in_db_thread(partial(_renew, list(runs)))
             except Exception:
                 logger.exception("leases could not be renewed")
                 continue
+            for run in runs.values():
+                if run.claim is not None:
+                    run.claim.until = until
             for response_id in lost:
                 runs[response_id].cancel()
 

@@ -6,22 +6,22 @@ the lease, so a worker that died, lost its lease or was cancelled leaves nothing
 
 import asyncio
 import logging
-import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
-from django.db.models import Q
+from django.db.models import F
+from typing_extensions import override
 
 from conversations.files import storage
 from conversations.files.extraction import extract_text
 from conversations.models import File
-from kernel import worker_loop
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, BadRequest, FileTooLarge, InvalidFile, UnsupportedFile
+from kernel.leases import Claim, is_free, lock
+from kernel.work_queue import WorkLoop
 from responses.models.vector_stores import EntryStatus, VectorChunk, VectorEmbedding, VectorStore, VectorStoreFile
 from responses.providers.clients import UpstreamFailed
 from responses.vectors import embedding
@@ -30,12 +30,10 @@ from responses.vectors.embedding import UsageAccount, Vector
 from tenants import scope
 
 logger = logging.getLogger(__name__)
-# Renewed four times before it expires, so that one slow renewal does not lose it.
 _LEASE = timedelta(seconds=60)
-_RENEW_SECONDS = 15.0
 _MAX_ATTEMPTS = 5
 # A small number, because the worker executes runs at the same time.
-_MAX_LOOPS = 2
+_MAX_FILES = 2
 # Seconds to wait before the next attempt, by number of attempts.
 _RETRY_PAUSES = (2, 10, 30, 60)
 # Vectors are stored as halfvec.
@@ -43,13 +41,12 @@ _BYTES_PER_COMPONENT = 2
 _BATCH_SIZE = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Claim:
-    """A file that this process has claimed."""
+@dataclass(eq=False, slots=True, kw_only=True)
+class ClaimedFile(Claim):
+    """A file of a store that this process ingests."""
 
     entry: VectorStoreFile
     file: File
-    token: int
     model: str
 
 
@@ -62,54 +59,42 @@ class _IngestionError(Exception):
         super().__init__(message)
 
 
-class _IngestionLoops:
-    """Loops of this process that ingest files; their number is limited, however many tasks ask for them."""
+class Ingestion(WorkLoop[ClaimedFile]):
+    """Ingests the waiting files of vector stores in a worker process."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._count = 0
+    kind = "ingestions"
+    # Not polling: a task of the schedule wakes one process every ten seconds.
+    poll_seconds = None
+    # Four times before a lease expires, so that one slow renewal does not lose it.
+    renew_seconds = _LEASE.total_seconds() / 4
 
-    def start_ingestion(self) -> None:
-        with self._lock:
-            # The running loops take all waiting files before they end, so this one is not needed.
-            if self._count == _MAX_LOOPS:
-                return
-            self._count += 1
-        worker_loop.submit(self._process())
+    @override
+    async def claim(self) -> bool:
+        claimed = await in_db_thread(claim_file) if len(self.work) < _MAX_FILES else None
+        if claimed is not None:
+            self.begin(claimed)
+        return claimed is not None
 
-    async def _process(self) -> None:
-        try:
-            while await ingest_next():
-                pass
-        except Exception:
-            logger.exception("ingesting files of vector stores failed; the schedule will retry")
-        finally:
-            with self._lock:
-                self._count -= 1
+    @override
+    def renew(self, claims: Collection[ClaimedFile]) -> datetime:
+        until = now() + _LEASE
+        for claim in claims:
+            _update_claimed(claim, lease_until=until)
+        return until
 
-
-start_ingestion = _IngestionLoops().start_ingestion
-"""Start ingesting the waiting files in the worker's event loop."""
-
-
-async def ingest_next() -> bool:
-    """Ingest one waiting file. Return False if there is none."""
-    claim = await in_db_thread(_claim)
-    if claim is None:
-        return False
-    if (record_failure := await _process(claim)) is not None:
-        await in_db_thread(record_failure)
-    return True
+    @override
+    async def execute(self, claim: ClaimedFile) -> None:
+        if (record_failure := await _ingest(claim)) is not None:
+            await in_db_thread(record_failure)
 
 
-async def _process(claim: _Claim) -> Callable[[], None] | None:
-    if claim.entry.attempt > _MAX_ATTEMPTS:
+async def _ingest(claim: ClaimedFile) -> Callable[[], None] | None:
+    if claim.attempt > _MAX_ATTEMPTS:
         # The workers before recorded nothing, so they have died, perhaps because of this file.
         return partial(_fail, claim, _IngestionError("server_error", "The file could not be processed."))
     try:
-        async with _lease_renewed(claim):
-            texts = await _passages(claim)
-            vectors = await _embed(claim, texts)
+        texts = await _passages(claim)
+        vectors = await _embed(claim, texts)
         await in_db_thread(lambda: _finish(claim, texts, vectors))
     except _IngestionError as error:
         return partial(_fail, claim, error)
@@ -121,21 +106,18 @@ async def _process(claim: _Claim) -> Callable[[], None] | None:
     return None
 
 
-def _claim() -> _Claim | None:
+def claim_file() -> ClaimedFile | None:
+    """Claim the file that has waited longest, or return None if none is waiting."""
     at = now()
     with scope.every_team():
-        # The file that has waited longest comes first. SKIP LOCKED lets several workers claim at the same time.
-        waiting = (
-            VectorStoreFile.objects.select_for_update(skip_locked=True, no_key=True, of=("self",))
-            .select_related("file", "store")
-            .filter(Q(lease_until=None) | Q(lease_until__lt=at), status=EntryStatus.IN_PROGRESS)
-            .order_by("created_at")
+        waiting = lock(
+            VectorStoreFile.objects.select_related("file", "store").filter(is_free(at), status=EntryStatus.IN_PROGRESS),
+            of=("self",),
         )
-        entry = waiting.first()
+        entry = waiting.order_by("created_at").first()
         if entry is None:
             return None
         entry.attempt += 1
-        # A fencing token: a predecessor with an older token cannot write any more.
         entry.lease_token += 1
         entry.lease_until = at + _LEASE
         entry.save(update_fields=["attempt", "lease_token", "lease_until"])
@@ -144,29 +126,20 @@ def _claim() -> _Claim | None:
         except BadRequest as error:
             model = ""
             logger.warning("no embedding model for a file", extra={"file": entry.file_id, "reason": str(error)})
-        return _Claim(entry=entry, file=entry.file, token=entry.lease_token, model=model)
+        return ClaimedFile(
+            id=entry.pk,
+            team_id=entry.team_id,
+            token=entry.lease_token,
+            attempt=entry.attempt,
+            until=entry.lease_until,
+            labels={"file": entry.file_id, "store": entry.store_id},
+            entry=entry,
+            file=entry.file,
+            model=model,
+        )
 
 
-@asynccontextmanager
-async def _lease_renewed(claim: _Claim) -> AsyncIterator[None]:
-    """Renew the lease in the background."""
-
-    async def renew() -> None:
-        while True:
-            await asyncio.sleep(_RENEW_SECONDS)
-            await in_db_thread(lambda: _update_claimed(claim, lease_until=now() + _LEASE))
-
-    task = asyncio.create_task(renew())
-    try:
-        yield
-    finally:
-        # Cancelled before the result is written; the write checks the lease itself.
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-
-async def _passages(claim: _Claim) -> list[str]:
+async def _passages(claim: ClaimedFile) -> list[str]:
     entry = claim.entry
     try:
         content = await storage.open_content(claim.file)
@@ -185,7 +158,7 @@ async def _passages(claim: _Claim) -> list[str]:
     )
 
 
-async def _embed(claim: _Claim, texts: Sequence[str]) -> list[Vector]:
+async def _embed(claim: ClaimedFile, texts: Sequence[str]) -> list[Vector]:
     entry = claim.entry
     if not claim.model:
         raise _IngestionError("server_error", "No embedding model is configured for vector stores.")
@@ -195,7 +168,7 @@ async def _embed(claim: _Claim, texts: Sequence[str]) -> list[Vector]:
     return await embedding.embed(texts, model=claim.model, account=account)
 
 
-def _finish(claim: _Claim, texts: Sequence[str], vectors: Sequence[Vector]) -> None:
+def _finish(claim: ClaimedFile, texts: Sequence[str], vectors: Sequence[Vector]) -> None:
     entry = claim.entry
     with scope.team(entry.team_id):
         # The store is locked before its files, as everywhere, to avoid deadlocks.
@@ -231,27 +204,25 @@ def _write(entry: VectorStoreFile, texts: Sequence[str], vectors: Sequence[Vecto
     )
 
 
-def _retry_or_fail(claim: _Claim, error: ApiError | UpstreamFailed) -> None:
+def _retry_or_fail(claim: ClaimedFile, error: ApiError | UpstreamFailed) -> None:
     failure = error.failure if isinstance(error, UpstreamFailed) else None
     # A request that the upstream has rejected will be rejected again; other failures may be temporary.
     final = failure is None or failure.status == BadRequest.status
-    if final or claim.entry.attempt >= _MAX_ATTEMPTS:
+    if final or claim.attempt >= _MAX_ATTEMPTS:
         _fail(claim, _IngestionError("server_error", f"Creating embeddings failed: {error}"))
         return
-    pause = _RETRY_PAUSES[min(claim.entry.attempt, len(_RETRY_PAUSES)) - 1]
-    _update_claimed(claim, lease_until=now() + timedelta(seconds=pause))
+    pause = _RETRY_PAUSES[min(claim.attempt, len(_RETRY_PAUSES)) - 1]
+    # With a new token, so that a renewal of the lease that is in progress does not prolong the pause.
+    _update_claimed(claim, lease_until=now() + timedelta(seconds=pause), lease_token=F("lease_token") + 1)
 
 
-def _fail(claim: _Claim, why: _IngestionError) -> None:
+def _fail(claim: ClaimedFile, why: _IngestionError) -> None:
     _update_claimed(
         claim, status=EntryStatus.FAILED, error_code=why.code, error_message=why.message[:500], lease_until=None
     )
 
 
-def _update_claimed(claim: _Claim, **values: object) -> bool:
+def _update_claimed(claim: ClaimedFile, **values: object) -> bool:
     """Update the row of the file. Return False if another worker has claimed it since."""
-    with scope.team(claim.entry.team_id):
-        mine = VectorStoreFile.objects.filter(
-            pk=claim.entry.pk, lease_token=claim.token, status=EntryStatus.IN_PROGRESS
-        )
-        return mine.update(**values) == 1
+    with scope.team(claim.team_id):
+        return claim.row(VectorStoreFile.objects.filter(status=EntryStatus.IN_PROGRESS)).update(**values) == 1

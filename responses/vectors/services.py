@@ -1,17 +1,15 @@
 """Writes to vector stores. Each is one transaction, and notifies the workers that ingest files on commit."""
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
-from celery import current_app
 from django.db import transaction
 from django.db.models import F
-from kombu.exceptions import KombuError
 
 from conversations.files import storage
 from kernel.clock import now
 from kernel.errors import InvalidValue
+from kernel.worker_messages import WorkerMessage
 from responses.models.vector_stores import EntryStatus, VectorStore, VectorStoreBatch, VectorStoreFile
 from responses.vectors import embedding, schema, selectors
 from responses.vectors.requests import AttachFile, CreateStore, UpdateStore
@@ -19,8 +17,8 @@ from tenants import scope
 from tenants.audit import audit
 from tenants.principal import Principal
 
-logger = logging.getLogger(__name__)
-INGEST_TASK = "responses.tasks.ingest_files"
+# Expires soon, because the schedule sends the same task.
+_FILES_WAITING = WorkerMessage("responses.tasks.ingest_files", expires=60)
 
 
 def create_store(*, principal: Principal, body: CreateStore, request_id: str) -> VectorStore:
@@ -132,15 +130,6 @@ def clear_expired_stores() -> int:
     return emptied
 
 
-def notify_workers() -> None:
-    """Notify the workers that files are waiting. Without a broker the schedule starts them later."""
-    try:
-        # By name, because tasks import services. A message expires soon, since the schedule does the same work.
-        current_app.send_task(INGEST_TASK, expires=60, retry=False)
-    except (KombuError, OSError):
-        logger.warning("notifying the workers of waiting files failed", exc_info=True)
-
-
 def _get_usable_store(principal: Principal, store_id: str) -> VectorStore:
     store = selectors.get_store(principal=principal, store_id=store_id)
     if selectors.has_expired(store):
@@ -182,7 +171,7 @@ def _attach(
     # Invalidates claims on these files: their workers have read the old settings.
     existing = VectorStoreFile.objects.filter(store=store, file_id__in=rows)
     existing.update(lease_token=F("lease_token") + 1)
-    transaction.on_commit(notify_workers)
+    transaction.on_commit(_FILES_WAITING.notify)
 
 
 def _row(

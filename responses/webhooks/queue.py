@@ -4,13 +4,14 @@ A claim lasts a little longer than an attempt can take. If a worker dies, its cl
 the deliveries again. Every event is therefore delivered at least once, always under the same id.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
 from django.db import connection
 
+from kernel.leases import Claim
 from responses.webhooks.attempt import GONE, AttemptResult
 from responses.webhooks.models import DeliveryState, DisabledReason, WebhookDelivery, WebhookEndpoint
 from responses.webhooks.schedule import GIVE_UP_ON_ENDPOINT, jitter, next_attempt
@@ -60,7 +61,14 @@ RETURNING delivery.id
 """
 
 
-def claim(*, at: datetime, slots: int) -> Sequence[WebhookDelivery]:
+@dataclass(eq=False, slots=True, kw_only=True)
+class ClaimedDelivery(Claim):
+    """A delivery that this process attempts. Its fencing token is `claimed_until`, which each claim changes."""
+
+    delivery: WebhookDelivery
+
+
+def claim(*, at: datetime, slots: int) -> list[ClaimedDelivery]:
     """Claim up to `slots` due deliveries with their endpoints, at most `PER_ENDPOINT` of each endpoint."""
     until = at + timedelta(seconds=settings.WEBHOOK_TIMEOUT_SECONDS) + _CLAIM_MARGIN
     limits = {"slots": slots, "places": PER_ENDPOINT, "endpoints": _ENDPOINTS_AT_ONCE}
@@ -68,27 +76,23 @@ def claim(*, at: datetime, slots: int) -> Sequence[WebhookDelivery]:
         with connection.cursor() as cursor:
             cursor.execute(_CLAIM, {"at": at, "until": until, **limits})
             claimed = [row[0] for row in cursor.fetchall()]
-        return list(WebhookDelivery.objects.filter(pk__in=claimed).select_related("endpoint")) if claimed else []
+        if not claimed:
+            return []
+        return [
+            ClaimedDelivery(
+                id=delivery.pk,
+                team_id=delivery.team_id,
+                attempt=delivery.attempts + 1,
+                until=until,
+                labels={"event": delivery.event_id, "endpoint": delivery.endpoint_id},
+                delivery=delivery,
+            )
+            for delivery in WebhookDelivery.objects.filter(pk__in=claimed).select_related("endpoint")
+        ]
 
 
 def record_attempt(*, delivery: WebhookDelivery, result: AttemptResult) -> bool:
     """Store the result of an attempt. Return False if the claim has expired or the delivery no longer exists."""
-    with scope.team(delivery.team_id):
-        # `claimed_until` is the fencing token: it differs as soon as another worker has claimed the delivery.
-        own = WebhookDelivery.objects.filter(pk=delivery.pk, claimed_until=delivery.claimed_until)
-        if own.update(**_columns(delivery, result)) != 1:
-            return False
-        endpoints = WebhookEndpoint.objects.filter(pk=delivery.endpoint_id)
-        if result.succeeded:
-            endpoints.filter(failing_since__isnull=False).update(failing_since=None)
-        else:
-            # Only the first failure sets the time, so that it marks the start of the outage.
-            endpoints.filter(failing_since=None).update(failing_since=result.at)
-            _disable_if_dead(delivery, result)
-    return True
-
-
-def _columns(delivery: WebhookDelivery, result: AttemptResult) -> dict[str, Any]:
     attempts = delivery.attempts + 1
     retry_at = None
     if not result.succeeded:
@@ -100,7 +104,7 @@ def _columns(delivery: WebhookDelivery, result: AttemptResult) -> dict[str, Any]
             jitter=jitter(),
         )
     final_state = DeliveryState.DELIVERED if result.succeeded else DeliveryState.FAILED
-    return {
+    columns: dict[str, Any] = {
         "state": final_state if retry_at is None else DeliveryState.PENDING,
         "next_attempt_at": retry_at,
         "claimed_until": None,
@@ -112,6 +116,19 @@ def _columns(delivery: WebhookDelivery, result: AttemptResult) -> dict[str, Any]
         "last_body": result.body,
         "history": [*delivery.history, result.entry()][-_KEPT_ATTEMPTS:],
     }
+    with scope.team(delivery.team_id):
+        # `claimed_until` is the fencing token: it differs as soon as another worker has claimed the delivery.
+        own = WebhookDelivery.objects.filter(pk=delivery.pk, claimed_until=delivery.claimed_until)
+        if own.update(**columns) != 1:
+            return False
+        endpoints = WebhookEndpoint.objects.filter(pk=delivery.endpoint_id)
+        if result.succeeded:
+            endpoints.filter(failing_since__isnull=False).update(failing_since=None)
+        else:
+            # Only the first failure sets the time, so that it marks the start of the outage.
+            endpoints.filter(failing_since=None).update(failing_since=result.at)
+            _disable_if_dead(delivery, result)
+    return True
 
 
 def _disable_if_dead(delivery: WebhookDelivery, result: AttemptResult) -> None:

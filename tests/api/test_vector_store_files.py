@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from kernel import worker_loop
 from responses.models.vector_stores import VectorStoreFile
 from responses.vectors import ingestion
 from tenants import scope
@@ -191,7 +190,7 @@ def test_file_ids_and_files_are_mutually_exclusive(
 def test_another_worker_takes_over_after_the_lease_expires(store_client: StoreClient) -> None:
     file_id = store_client.upload("a.txt", WORDS)
     ok(store_client.api.post(f"{store_client.path}/files", {"file_id": file_id}))
-    claimed = ingestion._claim()  # the state that a worker leaves if it dies here
+    claimed = ingestion.claim_file()  # the state that a worker leaves if it dies here
     assert claimed is not None
     read_waiting_files()
     assert store_client.entry(file_id)["status"] == "in_progress"
@@ -216,7 +215,7 @@ def test_a_file_fails_if_no_upstream_serves_the_embedding_model(store_client: St
         Team.objects.filter(pk=api.caller.team.pk).update(embedding_model="nobody-answers-for-this")
     file_id = store_client.upload("a.txt", WORDS)
     ok(store_client.api.post(f"{store_client.path}/files", {"file_id": file_id}))
-    worker_loop.submit(ingestion.ingest_next()).result(60)
+    read_waiting_files()
     entry = store_client.entry(file_id)
     assert (entry["status"], entry["last_error"]["code"]) == ("failed", "server_error")
 

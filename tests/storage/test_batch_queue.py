@@ -55,7 +55,7 @@ def create_started(caller: Caller, number: int) -> list[str]:
 
 def claim_all(most: int) -> set[str]:
     """Return the batches that a worker claims now."""
-    return {job.batch_id for job in queue.claim_batches(limit=most, own=[])}
+    return {job.id for job in queue.claim_batches(limit=most, own=[])}
 
 
 def test_teams_take_turns_with_their_oldest_batch_first(rolled_back: None, make_caller: MakeCaller) -> None:

@@ -12,7 +12,7 @@ import pytest
 from django.db import transaction
 
 from kernel.clock import now
-from kernel.leases import PROCESS
+from kernel.leases import PROCESS, Claim
 from responses.lifecycle import queue
 from responses.models import Mode, Response, Status
 from tenants import scope
@@ -50,8 +50,8 @@ def add_queued(caller: Caller, number: int = 1, **columns: Any) -> list[str]:
 
 def claimed_ids(slots: int, **held: int) -> list[str]:
     """Return the ids that a worker claims with these runs by team."""
-    capacity = queue.capacity(slots=slots, held=held)
-    return [claimed.response_id for claimed in queue.claim(capacity=capacity, held=held, mine=[])]
+    running = [Claim(id=f"held by {team}", team_id=team) for team, number in held.items() for _ in range(number)]
+    return [claimed.id for claimed in queue.claim(slots=slots, running=running)]
 
 
 def test_a_claim_takes_the_lease_and_increments_its_token(rolled_back: None, caller: Caller) -> None:
@@ -131,8 +131,8 @@ def test_a_released_response_is_claimable_and_cost_no_attempt(rolled_back: None,
 
 def test_a_process_does_not_claim_its_own_runs(rolled_back: None, caller: Caller) -> None:
     (response_id,) = add_queued(caller)
-    capacity = queue.capacity(slots=4, held={})
-    assert queue.claim(capacity=capacity, held={}, mine=[response_id]) == []
+    mine = Claim(id=response_id, team_id=caller.team.pk)
+    assert queue.claim(slots=4, running=[mine]) == []
 
 
 def test_a_long_queue_of_one_team_does_not_slow_down_a_claim(rolled_back: None, make_caller: MakeCaller) -> None:
@@ -140,7 +140,5 @@ def test_a_long_queue_of_one_team_does_not_slow_down_a_claim(rolled_back: None, 
     many, few = make_caller(), make_caller()
     add_queued(many, 300)
     add_queued(few, 1)
-    teams = Counter(
-        claimed.team_id for claimed in queue.claim(capacity=queue.capacity(slots=6, held={}), held={}, mine=[])
-    )
+    teams = Counter(claimed.team_id for claimed in queue.claim(slots=6, running=[]))
     assert teams == {many.team.pk: 5, few.team.pk: 1}

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kernel.clock import now
+from kernel.leases import Claim
 from responses.engine.events.response_body import Ending
 from responses.lifecycle import resume, worker
-from responses.lifecycle.queue import ClaimedRun
 from responses.models import Response, Status
 from responses.runs import store
 from tenants import scope, services
@@ -19,7 +19,7 @@ from tests.support.stored_runs import Begun, begin, body_of, log_of
 from tests.support.streams import types
 
 
-def claimed(caller: Caller, upstream: Upstream) -> tuple[Begun, ClaimedRun]:
+def claimed(caller: Caller, upstream: Upstream) -> tuple[Begun, Claim]:
     """Store a background response for this upstream, claimed by this test."""
     begun = begin(caller, input="Hi", background=True)
     with scope.team(begun.who.team_id):
@@ -30,7 +30,7 @@ def claimed(caller: Caller, upstream: Upstream) -> tuple[Begun, ClaimedRun]:
             lease_until=now() + timedelta(hours=1),
         )
     who = begun.who
-    return begun, ClaimedRun(response_id=who.response_id, team_id=who.team_id, lease_token=who.lease_token)
+    return begun, Claim(id=who.response_id, team_id=who.team_id, token=who.lease_token)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_a_run_claimed_or_ended_by_another_process_is_left_alone(
     begun, one = claimed(caller, upstream)
     with scope.every_team():
         upstream.delete()
-        Response.objects.filter(pk=one.response_id).update(**columns)
+        Response.objects.filter(pk=one.id).update(**columns)
     assert worker._load(one) is None
     assert body_of(begun)["status"] == columns.get("status", Status.QUEUED)
 

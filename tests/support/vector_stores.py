@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernel import worker_loop
+from kernel.db_threads import in_db_thread
 from responses.providers.clients import close_clients
 from responses.vectors import ingestion
 from tenants import scope, services
@@ -29,8 +30,9 @@ def read_waiting_files() -> None:
 
 async def _read() -> None:
     try:
-        while await ingestion.ingest_next():
-            pass
+        ingesting = ingestion.Ingestion()
+        while (claimed := await in_db_thread(ingestion.claim_file)) is not None:
+            await ingesting.execute(claimed)
     finally:
         await close_clients()
 

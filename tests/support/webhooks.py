@@ -139,7 +139,7 @@ def delivering(*, allow: str = "127.0.0.1", slots: int = 50) -> Iterator[None]:
     try:
         yield
     finally:
-        loop.call_soon_threadsafe(worker.stop)
+        worker.stop()
         thread.join(_SECONDS)
         loop.close()
 

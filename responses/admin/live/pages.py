@@ -16,7 +16,7 @@ from responses.admin.live import rows
 from responses.admin.live.poller import poll
 from responses.admin.live.queries import RunRow
 from responses.lifecycle import cancel
-from responses.lifecycle.notifier import notify_workers
+from responses.lifecycle.queue import notify_workers
 from responses.models import Response
 from responses.runs.identity import RequestInfo
 from tenants.console.audited_admin import actor

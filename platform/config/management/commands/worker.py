@@ -1,11 +1,10 @@
 """`manage.py worker`: the worker process, which runs background responses and Celery tasks."""
 
+import logging
 import signal
 import sys
 import threading
 from argparse import ArgumentParser
-from concurrent.futures import wait
-from functools import partial
 from typing import Any, NoReturn
 
 from celery.signals import worker_shutting_down
@@ -16,13 +15,17 @@ from typing_extensions import override
 from config.celery import app
 from config.safety import refuse_powerful_role
 from config.server import allow_many_sockets, freeze_startup_objects
-from kernel import heartbeats
+from kernel import egress, heartbeats, work_queue, worker_loop
 from kernel.leases import PROCESS
 from responses.batches.runner import BatchRunner
-from responses.lifecycle import worker
-from responses.lifecycle.notifier import send_notification
-from responses.webhooks import delivery_worker
+from responses.lifecycle.queue import MESSAGE
+from responses.lifecycle.worker import Dispatcher
+from responses.providers.clients import close_clients
+from responses.runs import store
+from responses.vectors.ingestion import Ingestion
+from responses.webhooks.delivery_worker import DeliveryWorker
 
+logger = logging.getLogger(__name__)
 # Few threads suffice, as tasks are short: work that waits for networks runs on the worker's event loop.
 _THREADS = 4
 # Deliveries in progress may finish within this time. Those that do not are repeated by another worker.
@@ -45,43 +48,45 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         refuse_powerful_role()
         allow_many_sockets()
-        slots = options["concurrency"]
+        # Without a database a worker has nothing else to do, so its writes wait for it instead of failing.
+        store.writer.wait_forever()
         # Runs start to drain with Celery's shutdown signal: `worker_main` returns only after Celery's own tasks have
         # ended. Until Celery has installed its handlers, SIGTERM ends the process through `_exit`.
         worker_shutting_down.connect(_stop, weak=False)
         signal.signal(signal.SIGTERM, _exit)
         try:
-            worker.start(slots=slots, components=[partial(BatchRunner, max_lines=max(1, slots // 2))])
-            delivery_worker.start(slots=settings.WEBHOOK_CONCURRENCY)
-            heartbeats.start("worker", name=PROCESS, facts=worker.load)
+            runs = Dispatcher(slots=options["concurrency"])
+            work_queue.start(runs)
+            work_queue.start(BatchRunner(runs.free_slots, max_lines=max(1, options["concurrency"] // 2)))
+            work_queue.start(Ingestion())
+            # With 0, other processes deliver.
+            if settings.WEBHOOK_CONCURRENCY:
+                work_queue.start(DeliveryWorker(slots=settings.WEBHOOK_CONCURRENCY, egress=egress.default()))
+            logger.info("the worker claims background responses", extra={"slots": options["concurrency"]})
+            heartbeats.start("worker", name=PROCESS, facts=runs.load)
             freeze_startup_objects()
             threads = ["--pool=threads", f"--concurrency={_THREADS}"]
             app.worker_main(["worker", *threads, "--loglevel=INFO", "--without-gossip", "--without-mingle"])
         finally:
             _ignore_signals()
-            if (stopped := worker.stop()) is not None:
-                stopped.result()
-            if (delivering := delivery_worker.stop()) is not None:
-                wait([delivering], timeout=_FINAL_DELIVERIES_SECONDS)
-            _notify_other_workers()
+            work_queue.stop()
+            work_queue.wait(Dispatcher.kind, BatchRunner.kind)
+            worker_loop.submit(close_clients()).result()
+            work_queue.wait(DeliveryWorker.kind, seconds=_FINAL_DELIVERIES_SECONDS)
+            # Lets another worker claim the released runs immediately. In a thread with a limit: without Redis, Celery
+            # would retry for much longer, and the other workers poll the queue anyway.
+            sending = threading.Thread(target=MESSAGE.send, name="notify-worker", daemon=True)
+            sending.start()
+            sending.join(_FINAL_NOTIFICATION_SECONDS)
 
 
 def _stop(**_: Any) -> None:
-    worker.stop()
-    delivery_worker.stop()
+    work_queue.stop()
 
 
 def _exit(*_: Any) -> NoReturn:
     _ignore_signals()
     sys.exit(0)
-
-
-def _notify_other_workers() -> None:
-    # Lets another worker claim the released runs immediately. In a thread with a limit: without Redis, Celery would
-    # retry for much longer, and the other workers poll the queue anyway.
-    sending = threading.Thread(target=send_notification, name="notify-worker", daemon=True)
-    sending.start()
-    sending.join(_FINAL_NOTIFICATION_SECONDS)
 
 
 def _ignore_signals() -> None:
