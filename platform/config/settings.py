@@ -169,11 +169,6 @@ DATABASES: dict[str, dict[str, Any]] = {
 }
 REDIS_URL = env.required("REDIS_URL", hint=_HINT)
 
-CHANNEL_LAYERS = {
-    # The pubsub layer has ten times the throughput of the core layer. Both may lose messages, so nothing relies on it.
-    "default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [REDIS_URL]}},
-}
-
 # Files of teams: in a directory that all processes share, or in any storage class with Django's interface.
 _LOCAL_FILES = {"location": STATE_DIR / "files", "file_permissions_mode": 0o600, "directory_permissions_mode": 0o700}
 _FILES_STORAGE = env.text("FILES_STORAGE")

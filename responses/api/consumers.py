@@ -42,9 +42,6 @@ class EventStream(AsyncHttpConsumer):
     notice a disconnect before it returns. Errors before the first byte become ordinary HTTP errors.
     """
 
-    # No channel layer: these consumers only receive messages from their own connection.
-    channel_layer_alias = "none"
-
     def __init__(self, *, endpoint: Endpoint) -> None:
         super().__init__()
         self._endpoint = endpoint

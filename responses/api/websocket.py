@@ -69,9 +69,6 @@ class ConnectionExpired(BadRequest):
 class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no types
     """Consumer of one connection; shares no state with other connections."""
 
-    # No channel layer: these consumers only receive messages from their own connection.
-    channel_layer_alias = "none"
-
     def __init__(self, *, lifetime_seconds: float = _LIFETIME_SECONDS) -> None:
         super().__init__()
         self._streams = SocketStreams(self._serve, max_waiting_bytes=settings.MAX_BODY_BYTES)

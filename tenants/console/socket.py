@@ -36,8 +36,6 @@ CHANGED = 4409
 class AdminSocket(AsyncWebsocketConsumer):
     """Connection of one open page. Subclasses implement `watch`."""
 
-    # No channel layer: nothing sends messages to these consumers, they read what they send themselves.
-    channel_layer_alias = "none"
     viewer: Viewer
 
     def __init__(self, *, check_seconds: float = CHECK_SECONDS) -> None:
