@@ -1,7 +1,18 @@
 """Celery application shared by workers, the scheduler and every call of `.delay`."""
 
+from typing import Any
+
 from celery import Celery
+from celery.worker.control import inspect_command
+
+from kernel import work_queue
 
 app = Celery("platform")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(["tenants", "conversations", "responses"])
+
+
+@inspect_command()
+def runs(state: Any) -> dict[str, list[dict[str, Any]]]:
+    """Show the responses, batches, deliveries and ingestions that each worker process is running."""
+    return work_queue.active()

@@ -65,7 +65,8 @@ class Command(BaseCommand):
             logger.info("the worker claims background responses", extra={"slots": options["concurrency"]})
             heartbeats.start("worker", name=PROCESS, facts=runs.load)
             freeze_startup_objects()
-            threads = ["--pool=threads", f"--concurrency={_THREADS}"]
+            # The node has the name of the process: of two nodes with the same name, only one gets remote control.
+            threads = ["--pool=threads", f"--concurrency={_THREADS}", f"--hostname=celery@{PROCESS}"]
             app.worker_main(["worker", *threads, "--loglevel=INFO", "--without-gossip", "--without-mingle"])
         finally:
             _ignore_signals()
