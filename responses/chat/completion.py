@@ -23,8 +23,8 @@ from responses.engine.events.types import DONE_FRAME
 from responses.engine.turn import Usage
 from responses.models import ChatCompletion
 from responses.moderation import reject_if_guarded
-from responses.providers.chat_completions import EventStreamDecoder, decode
 from responses.providers.clients import UpstreamFailed, post, read_bytes
+from responses.providers.event_stream import EventStreamDecoder, is_streamed, read_document
 from responses.runs.identity import RequestInfo
 from responses.runs.usage_records import RoutedCall
 from tenants import directory
@@ -38,7 +38,7 @@ async def complete(*, principal: Principal, body: ChatRequest, request: RequestI
     values = {**capabilities.upstream_values(body, call.route), "stream": False}
     try:
         async with post(call.route.upstream, "/chat/completions", values) as response:
-            completion = await _whole(response)
+            completion = await read_document(response)
     except UpstreamFailed as failed:
         await call.end(outcome="failed")
         raise failed.failure.as_api_error() from failed
@@ -99,8 +99,8 @@ async def _events(
 async def _chunks(response: httpx2.Response) -> AsyncGenerator[list[Chunk], None]:
     """Yield the chunks of each read from the network; raises `UpstreamFailed`."""
     # Some servers ignore `stream` and send a complete completion, which is treated as a single chunk.
-    if not response.headers.get("content-type", "").startswith("text/event-stream"):
-        yield [as_chunk(await _whole(response))]
+    if not is_streamed(response):
+        yield [as_chunk(await read_document(response))]
         return
     lines = EventStreamDecoder()
     async for piece in read_bytes(response):
@@ -111,10 +111,6 @@ async def _chunks(response: httpx2.Response) -> AsyncGenerator[list[Chunk], None
         yield lines.end()
     if lines.failure is not None:
         raise UpstreamFailed(lines.failure)
-
-
-async def _whole(response: httpx2.Response) -> Chunk:
-    return decode(b"".join([piece async for piece in read_bytes(response)]))
 
 
 class _ChatCall:

@@ -21,7 +21,7 @@ from responses.engine.state import RunState
 from responses.lifecycle import conversation_runs
 from responses.lifecycle.queue import notify_workers
 from responses.models import Mode, Response, Status
-from responses.providers.routing import model_for
+from responses.providers.upstream import UpstreamModel
 from responses.requests import capabilities, pairing, prompts, tool_offer
 from responses.requests.context import RequestContext, UnstoredResponse
 from responses.requests.prepare import PreparedRequest, prepare
@@ -96,7 +96,7 @@ async def start_response(
         run = Run(
             new.prepared.run_context,
             state,
-            model=model_for(new.route),
+            model=UpstreamModel(new.route),
             tools=new.tools.toolbox,
             now=now,
             checks=new.checks if new.prepared.body.generates else None,

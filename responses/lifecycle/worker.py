@@ -16,7 +16,7 @@ from responses.engine.events.terminal import failed
 from responses.lifecycle import queue, resume
 from responses.lifecycle.resume import ResumedRun
 from responses.models import Response
-from responses.providers.routing import model_for
+from responses.providers.upstream import UpstreamModel
 from responses.runs import store
 from responses.runs.runner import LiveRun
 from tenants import directory, scope
@@ -102,4 +102,6 @@ def _load(claimed: Claim) -> ResumedRun | None:
         return None
     checks = moderation.restore_checks(response, principal)
     with scope.team(claimed.team_id):
-        return resume.load(response_id=response.pk, lease_token=claimed.token, model=model_for(route), checks=checks)
+        return resume.load(
+            response_id=response.pk, lease_token=claimed.token, model=UpstreamModel(route), checks=checks
+        )

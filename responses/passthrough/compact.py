@@ -19,7 +19,7 @@ from responses.engine.compaction.run import Compactor
 from responses.engine.events.response_body import usage_body
 from responses.engine.events.types import Body
 from responses.engine.state import RunState
-from responses.providers.routing import model_for
+from responses.providers.upstream import UpstreamModel
 from responses.requests import capabilities
 from responses.requests.prepare import prepare
 from responses.runs.identity import RequestInfo
@@ -64,7 +64,7 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
     prepared = await prepare(principal=principal, body=body, route=route, response_id=response_id)
     run_context = replace(prepared.run_context, compaction=CompactionPlan(at_once=True))
     capabilities.check_length(run_context)
-    state, model = RunState(), model_for(route)
+    state, model = RunState(), UpstreamModel(route)
     compacting = Compactor(run_context, state, model=model, tools=Toolbox(), now=now)
     # The messages of the user are returned as they are; the compaction item replaces the rest.
     messages = [item.with_id() for item in compacting.kept() if isinstance(item, InputMessage) and item.role == "user"]

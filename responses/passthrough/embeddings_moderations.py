@@ -19,8 +19,8 @@ from responses.engine.compaction.token_estimate import tokens
 from responses.engine.converter.chat import Chunk
 from responses.engine.converter.fields import read_usage
 from responses.engine.turn import Usage
-from responses.providers.chat_completions import decode
-from responses.providers.clients import UpstreamFailed, post, read_bytes
+from responses.providers.clients import UpstreamFailed, post
+from responses.providers.event_stream import read_document
 from responses.runs.identity import RequestInfo
 from responses.runs.usage_records import RoutedCall
 from tenants import directory
@@ -193,7 +193,7 @@ async def forward(*, principal: Principal, passed: PassthroughRequest, request: 
         try:
             values = {**passed.values, "model": route.upstream_model}
             async with post(route.upstream, f"/{passed.endpoint}", values) as response:
-                answer = decode(b"".join([piece async for piece in read_bytes(response)]))
+                answer = await read_document(response)
         except UpstreamFailed as failed:
             raise endpoint_error(failed, route, supports=passed.endpoint) from failed
     return answer

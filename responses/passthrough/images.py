@@ -17,8 +17,8 @@ from responses.engine.converter.chat import Chunk
 from responses.engine.converter.fields import read_usage
 from responses.engine.turn import Usage
 from responses.passthrough.embeddings_moderations import endpoint_error
-from responses.providers.chat_completions import EventStreamDecoder, decode
 from responses.providers.clients import Form, UpstreamFailed, post, read_bytes
+from responses.providers.event_stream import EventStreamDecoder, is_streamed, read_document
 from responses.runs.identity import RequestInfo
 from responses.runs.usage_records import RoutedCall
 from responses.vectors.embedding import UsageAccount
@@ -178,8 +178,8 @@ async def _sent(
         )
     async with post(route.upstream, path, body) as response:
         # Plain JSON, unless partial images were requested and the server streams them.
-        if not response.headers.get("content-type", "").startswith("text/event-stream"):
-            yield decode(b"".join([piece async for piece in read_bytes(response)]))
+        if not is_streamed(response):
+            yield await read_document(response)
             return
         lines = EventStreamDecoder()
         async with aclosing(read_bytes(response)) as pieces:

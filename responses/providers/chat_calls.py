@@ -5,7 +5,7 @@ Outputs directly follow their calls, because upstreams reject any other order.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ from conversations.items import (
     McpApprovalRequest,
     McpApprovalResponse,
     McpCall,
+    Reasoning,
     ShellCall,
     ShellCallOutput,
     StoredItem,
@@ -34,13 +35,36 @@ from conversations.items import (
 )
 from responses.engine.calls.client_tools import upstream_name
 from responses.engine.converter.calls import CUSTOM_INPUT
-from responses.providers.chat_extras import CallExtras
+from responses.engine.converter.reasoning import ReasoningCipher
 from responses.providers.chat_parts import PartWriter
 from responses.providers.hosted_calls import past_call
 
 Message = dict[str, Any]
 NO_OUTPUT = "There is no output yet: the call is still in progress."
 """Placeholder for the output of a call that has none yet."""
+
+
+class CallExtras:
+    """Call extras of one conversation: data that an upstream wants back with its calls, stored in reasoning items."""
+
+    def __init__(self, cipher: ReasoningCipher | None = None, items: Iterable[StoredItem] = ()) -> None:
+        self._kept: list[Message] = []
+        for item in items:
+            # Extras are only stored in items without text; decrypting all others would be too expensive.
+            if isinstance(item, Reasoning) and item.encrypted_content and not item.content and not item.summary:
+                content = cipher.decrypt(item.encrypted_content) if cipher is not None else None
+                self._kept += content.calls if content is not None else ()
+
+    def add_to(self, call: Message) -> Message:
+        """Return the call with its extras, if it has any. Each extra is used once."""
+        # By id, or else by name: a hosted call is sent with the id of its item instead of the upstream's call id.
+        name = (call.get("function") or call.get("custom") or {}).get("name")
+        found = next((kept for kept in self._kept if kept["call_id"] == call["id"]), None)
+        found = found or next((kept for kept in self._kept if kept["name"] == name), None)
+        if found is None:
+            return call
+        self._kept.remove(found)
+        return {**call, **found["extras"]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

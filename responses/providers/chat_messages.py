@@ -12,8 +12,7 @@ from conversations.items import (
     OutputText,
     StoredItem,
 )
-from responses.providers.chat_calls import CallWriter, pair_outputs, without_executed_approvals
-from responses.providers.chat_extras import CallExtras
+from responses.providers.chat_calls import CallExtras, CallWriter, pair_outputs, without_executed_approvals
 from responses.providers.chat_parts import PartWriter, user_message
 from responses.providers.chat_reasoning import ReasoningWriter
 

@@ -13,8 +13,8 @@ from responses.engine.compaction.token_estimate import tokens
 from responses.engine.converter.fields import read_usage
 from responses.engine.turn import Usage
 from responses.models.vector_stores import VectorStore
-from responses.providers.chat_completions import decode
-from responses.providers.clients import UpstreamFailed, post, read_bytes
+from responses.providers.clients import UpstreamFailed, post
+from responses.providers.event_stream import read_document
 from responses.runs.usage_records import RoutedCall
 from tenants import directory
 from tenants.models import Team
@@ -92,7 +92,7 @@ async def _call(call: RoutedCall, texts: Sequence[str], object_id: str) -> list[
     outcome, usage = "failed", Usage(estimated=True)
     try:
         async with post(call.route.upstream, "/embeddings", values) as response:
-            answer = decode(b"".join([piece async for piece in read_bytes(response)]))
+            answer = await read_document(response)
         vectors = _vectors(answer, len(texts))
         outcome, usage = "stop", _usage(answer, texts)
     except asyncio.CancelledError:

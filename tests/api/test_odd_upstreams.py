@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from responses.providers import responses_api
+from responses.providers import event_stream
 from responses.providers.clients import UpstreamFailed
 from tests.support.api import Api
 from tests.support.chunks import Chunk, chunk, text
@@ -47,5 +47,5 @@ def test_reasoning_details_of_mixed_types_do_not_fail_the_turn(
 
 def test_a_responses_event_nested_too_deeply_is_refused() -> None:
     with pytest.raises(UpstreamFailed, match="too deeply") as caught:
-        responses_api.checked({"item": orjson.loads(DEEP)}, DEEP)
+        event_stream.check_object({"item": orjson.loads(DEEP)}, DEEP)
     assert caught.value.failure.code == "server_error"

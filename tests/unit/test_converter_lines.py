@@ -5,7 +5,7 @@ import pytest
 
 from responses.engine.converter.chat import ChatConverter
 from responses.engine.turn import Finish
-from responses.providers.chat_completions import EventStreamDecoder
+from responses.providers.event_stream import EventStreamDecoder
 from tests.support.chunks import Chunk, chunk
 
 FIRST, SECOND = chunk(content="a"), chunk(content="b")

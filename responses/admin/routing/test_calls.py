@@ -16,7 +16,7 @@ from conversations.items import plain_text
 from conversations.items.messages import InputMessage
 from responses.engine.turn import Sampling, TurnRequest, TurnResult
 from responses.providers.clients import client_for, close_clients, to_failure
-from responses.providers.routing import model_for
+from responses.providers.upstream import UpstreamModel
 from tenants import directory
 from tenants.console.audited_admin import audit_row
 from tenants.console.roles import OPERATORS
@@ -115,7 +115,7 @@ async def _call_model(route: directory.Route) -> TestCallResult:
         sampling=Sampling(max_output_tokens=MAX_TOKENS),
         first_output_index=0,
     )
-    stream, first = model_for(route).open(turn_request), None
+    stream, first = UpstreamModel(route).open(turn_request), None
     try:
         # The stream is consumed as in a run, which also measures the time to the first token.
         async for events in stream.events():

@@ -1,0 +1,108 @@
+"""Decoding of upstreams' answers: JSON documents, and server-sent events with JSON data."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import orjson
+
+from kernel.errors import Failure
+from kernel.storable_json import is_too_deep, without_nul
+from responses.providers.clients import UpstreamFailed, failure_from_status, read_bytes
+
+Chunk = dict[str, Any]
+Check = Callable[[object, bytes], Chunk]
+"""Takes a parsed document and its bytes, and raises `UpstreamFailed` if it is not what was expected."""
+DONE = b"[DONE]"
+_NO_JSON = Failure(code="server_error", message="The model's server sent something that is not JSON.")
+
+
+def check_object(parsed: object, data: bytes) -> Chunk:
+    """Return a JSON object that PostgreSQL can store. Raises `UpstreamFailed` for anything else."""
+    if not isinstance(parsed, dict):
+        message = "The model's server sent something that is not a JSON object."
+        raise UpstreamFailed(Failure(code="server_error", message=message))
+    if is_too_deep(parsed, data):
+        message = "The model's server sent something that is nested too deeply."
+        raise UpstreamFailed(Failure(code="server_error", message=message))
+    return without_nul(parsed) if b"\\u0000" in data else parsed
+
+
+def check_chunk(parsed: object, data: bytes) -> Chunk:
+    """Return a chunk or a completion. Raises `UpstreamFailed` also for an error object."""
+    chunk = check_object(parsed, data)
+    # Some upstreams send an error with status 200.
+    if error := chunk.get("error"):
+        status = error.get("code") if isinstance(error, dict) else None
+        raise UpstreamFailed(failure_from_status(status if isinstance(status, int) else 500, error))
+    return chunk
+
+
+def decode(data: bytes, *, check: Check = check_chunk) -> Chunk:
+    """Return the document of an answer that was not streamed. Raises `UpstreamFailed` for invalid data."""
+    try:
+        return check(orjson.loads(data), data)
+    except orjson.JSONDecodeError as broken:
+        raise UpstreamFailed(_NO_JSON) from broken
+
+
+async def read_document(response: httpx2.Response) -> Chunk:
+    """Return the document of a response that was not streamed. Raises `UpstreamFailed`."""
+    return decode(b"".join([piece async for piece in read_bytes(response)]))
+
+
+def is_streamed(response: httpx2.Response) -> bool:
+    """Return True for a stream of events. Some upstreams ignore `stream: true`."""
+    return response.headers.get("content-type", "").startswith("text/event-stream")
+
+
+class EventStreamDecoder:
+    """Incremental decoder of server-sent events with JSON data. `done` is set after `[DONE]`.
+
+    An event that is not a chunk ends the stream: `failure` is set, and earlier chunks still count.
+
+    Normally each event has one `data:` line with a whole JSON document, which is decoded immediately. A line that is
+    not valid JSON is joined with further `data:` lines of the same event. Comments and other fields are ignored; lines
+    may end with CRLF.
+    """
+
+    def __init__(self, *, check: Check = check_chunk) -> None:
+        self._check = check
+        self._rest = b""
+        self._begun = b""
+        self.done = False
+        self.failure: Failure | None = None
+
+    def feed(self, piece: bytes) -> list[Chunk]:
+        """Return the chunks that this piece completes."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        chunks: list[Chunk] = []
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._line(line[5:].strip(), chunks)
+            elif self._begun and not line.strip():
+                self.failure = _NO_JSON
+            if self.done or self.failure is not None:
+                break
+        return chunks
+
+    def end(self) -> list[Chunk]:
+        """Return the chunk of a last event without a blank line after it."""
+        return self.feed(b"\n\n")
+
+    def _line(self, data: bytes, chunks: list[Chunk]) -> None:
+        if data == DONE:
+            self.done = True
+            self.failure = _NO_JSON if self._begun else None
+            return
+        data = self._begun + data
+        try:
+            parsed = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            self._begun = data
+            return
+        self._begun = b""
+        try:
+            chunks.append(self._check(parsed, data))
+        except UpstreamFailed as failed:
+            self.failure = failed.failure

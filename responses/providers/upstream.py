@@ -1,0 +1,89 @@
+"""Adapter for upstreams: a turn is one streamed request, in the upstream's API, whose answer becomes events."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from responses.engine.attachments import AttachmentMap
+from responses.engine.converter.base import TurnConverter
+from responses.engine.converter.chat import ChatConverter
+from responses.engine.converter.responses_api import ResponsesConverter
+from responses.engine.events.types import Event
+from responses.engine.turn import TurnRequest, TurnResult
+from responses.providers import chat_completions, responses_api
+from responses.providers.clients import UpstreamFailed, post, read_bytes
+from responses.providers.event_stream import EventStreamDecoder, check_chunk, check_object, decode, is_streamed
+from responses.providers.responses_failures import failure_from_error
+from tenants.directory import Route
+from tenants.models import WireApi
+
+
+class UpstreamModel:
+    """Implementation of `LanguageModel` for the upstream of a route."""
+
+    def __init__(self, route: Route) -> None:
+        self._route = route
+
+    def open(self, request: TurnRequest) -> "UpstreamTurn":
+        """Start a turn. The request is sent when its events are iterated."""
+        return UpstreamTurn(self._route, request)
+
+
+class UpstreamTurn:
+    """One upstream call."""
+
+    def __init__(self, route: Route, request: TurnRequest) -> None:
+        self._route = route
+        self._request = request
+        self._upstream_request_id: str | None = None
+        shared: dict[str, Any] = {
+            "first_output_index": request.first_output_index,
+            "sampling": request.sampling,
+            "cipher": request.cipher,
+            "show_raw": route.capabilities.raw_reasoning,
+        }
+        self._converter: TurnConverter
+        if route.upstream.wire_api == WireApi.RESPONSES:
+            self._path, self._check, self._body = "/responses", check_object, responses_api.request_body
+            self._converter = ResponsesConverter(**shared, upstream_id=route.upstream.id, to_failure=failure_from_error)
+        else:
+            self._path, self._check, self._body = "/chat/completions", check_chunk, chat_completions.request_body
+            self._converter = ChatConverter(**shared, think_tags=route.capabilities.think_tags)
+
+    async def events(self) -> AsyncGenerator[list[Event], None]:
+        """Send the request and yield the events of each network read."""
+        converter, lines = self._converter, EventStreamDecoder(check=self._check)
+        try:
+            body = self._body(self._route, self._request, await load_attachments(self._route, self._request))
+            async with post(self._route.upstream, self._path, body) as response:
+                self._upstream_request_id = response.headers.get("x-request-id")
+                if not is_streamed(response):
+                    yield converter.whole(decode(await response.aread(), check=self._check))
+                else:
+                    async for piece in read_bytes(response):
+                        yield converter.feed(lines.feed(piece))
+                        if lines.done or lines.failure is not None or converter.over:
+                            break
+                    else:
+                        yield converter.feed(lines.end())
+                    if lines.failure is not None and not converter.over:
+                        converter.fail(lines.failure)
+        except UpstreamFailed as failed:
+            converter.fail(failed.failure)
+        yield converter.end(done=lines.done)
+
+    def result(self) -> TurnResult:
+        """Return the result of the turn."""
+        return self._converter.result(upstream_request_id=self._upstream_request_id)
+
+    def interrupt(self) -> tuple[list[Event], TurnResult]:
+        """Return the events that close open items, and the partial result."""
+        events = self._converter.interrupt()
+        return events, self._converter.result(interrupted=True, upstream_request_id=self._upstream_request_id)
+
+
+async def load_attachments(route: Route, request: TurnRequest) -> AttachmentMap:
+    """Return the images and files of a request as the upstream reads them."""
+    if request.attachments is None:
+        return {}
+    can = route.capabilities
+    return await request.attachments.load(request.items, files=can.files, inline_images=can.inline_images)
