@@ -7,7 +7,7 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from typing_extensions import override
 
-from kernel.errors import Unauthorized
+from kernel.errors import MissingKey
 from tenants import directory
 from tenants.models import Scope
 from tenants.principal import Principal
@@ -26,10 +26,7 @@ def bearer(header: str) -> str:
     """Return the key from an Authorization header. Raises `Unauthorized` without one."""
     scheme, _, key = header.partition(" ")
     if scheme.lower() != "bearer" or not key.strip():
-        error = Unauthorized(_MISSING)
-        # As OpenAI answers: only wrong keys have a code.
-        error.code = None
-        raise error
+        raise MissingKey(_MISSING)
     return key.strip()
 
 

@@ -1,14 +1,18 @@
-"""All API errors with their statuses and default codes. `kernel.http` renders them.
+"""All API errors with their statuses and codes. `kernel.http` renders them.
 
     ApiError
-    ├── BadRequest 400                    invalid_request_error
+    ├── BadRequest 400                    invalid_type, invalid_value, missing_required_parameter,
+    │                                     mutually_exclusive_parameters, invalid_function_parameters,
+    │                                     invalid_json_schema
     │   ├── MissingParameter              missing_required_parameter
     │   ├── UnknownParameter              unknown_parameter
     │   ├── UnsupportedParameter          unsupported_parameter
     │   ├── UnsupportedValue              unsupported_value
     │   ├── InvalidType                   invalid_type
     │   ├── InvalidValue                  invalid_value
-    │   ├── LimitExceeded                 integer_below_min_value, string_above_max_length, …
+    │   ├── LimitExceeded                 integer_below_min_value, integer_above_max_value, decimal_below_min_value,
+    │   │                                 decimal_above_max_value, empty_string, string_above_max_length, empty_array,
+    │   │                                 array_above_max_length, object_above_max_properties
     │   ├── InvalidJson                   invalid_json
     │   ├── InvalidMultipart              invalid_multipart
     │   ├── ModelNotFound                 model_not_found
@@ -32,18 +36,31 @@
     │   ├── FileTooLarge                  file_too_large
     │   ├── TooManyWebhookEndpoints       webhook_endpoint_limit_exceeded
     │   ├── EgressRefused                 url_not_allowed
-    │   └── EgressFailed                  url_not_fetched
-    ├── McpServerUnauthorized 401         http_error: an MCP server of the request rejected its credentials
+    │   ├── EgressFailed                  url_not_fetched
+    │   ├── InvalidStreamId               invalid_stream_id
+    │   ├── TooManyStreams                websocket_stream_limit_reached
+    │   ├── ConnectionExpired             websocket_connection_limit_reached
+    │   ├── SteeringNotSupported          steering_not_supported
+    │   └── RequestRejected               invalid_prompt, context_length_exceeded, data_residency_mismatch,
+    │                                     bio_policy, misalignment_policy_violation, invalid_image,
+    │                                     invalid_image_format, invalid_base64_image, invalid_image_url,
+    │                                     image_too_large, image_too_small, image_parse_error,
+    │                                     image_content_policy_violation, invalid_image_mode, image_file_too_large,
+    │                                     unsupported_image_media_type, empty_image_file, failed_to_download_image,
+    │                                     image_file_not_found, model_not_found, content_policy_violation
     ├── Unauthorized 401                  invalid_api_key, api_key_revoked, api_key_expired, api_key_disabled
-    ├── Forbidden 403                     insufficient_scope, team_suspended, ip_not_allowed, …
-    ├── NotFound 404                      unknown ids, those of other teams, unknown URLs
-    ├── MethodNotAllowed 405
-    ├── Conflict 409                      the object's state does not allow the operation
+    │   └── MissingKey                    (code null)
+    ├── McpServerUnauthorized 401         http_error
+    ├── Forbidden 403                     insufficient_scope, team_suspended, ip_not_allowed, tool_not_allowed,
+    │                                     guardrail_required, access_program_not_granted
+    ├── NotFound 404                      model_not_found
+    ├── MethodNotAllowed 405              method_not_supported
+    ├── Conflict 409                      (code null)
     ├── RequestTooLarge 413               request_too_large
-    ├── RateLimited 429                   rate_limit_exceeded
+    ├── RateLimited 429                   rate_limit_exceeded, slow_down
     ├── ServerError 500                   server_error
-    │   └── UpstreamError                 the upstream failed
-    └── Overloaded 503                    server_is_overloaded
+    │   └── UpstreamError                 server_error
+    └── Overloaded 503                    server_is_overloaded, server_error
 
 The first line of a class's docstring is its default message. Statuses, codes and messages are OpenAI's where it has one
 for the case.
@@ -75,6 +92,8 @@ class ApiError(Exception):
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     default_code: ClassVar[str | None] = None
+    codes: ClassVar[Mapping[str, str]] = {}
+    """Further codes of this class alone, with their meanings."""
 
     def __init__(
         self,
@@ -104,6 +123,14 @@ class BadRequest(ApiError):
 
     status = 400
     type = "invalid_request_error"
+    codes = {
+        "invalid_type": "A value has the wrong type.",
+        "invalid_value": "A value is invalid.",
+        "missing_required_parameter": "A required parameter is missing.",
+        "mutually_exclusive_parameters": "Only one of several parameters may be given.",
+        "invalid_function_parameters": "The parameters of a function are not a valid JSON schema.",
+        "invalid_json_schema": "The schema of a text format is not a valid JSON schema.",
+    }
 
 
 class MissingParameter(BadRequest):
@@ -163,6 +190,18 @@ class InvalidValue(BadRequest):
 class LimitExceeded(BadRequest):
     """A number, string, array or object is outside its limits."""
 
+    codes = {
+        "integer_below_min_value": "An integer is too small.",
+        "integer_above_max_value": "An integer is too large.",
+        "decimal_below_min_value": "A number is too small.",
+        "decimal_above_max_value": "A number is too large.",
+        "empty_string": "A string is empty.",
+        "string_above_max_length": "A string is too long.",
+        "empty_array": "An array is empty.",
+        "array_above_max_length": "An array has too many entries.",
+        "object_above_max_properties": "An object has too many properties.",
+    }
+
 
 class InvalidJson(BadRequest):
     """We could not parse the JSON body of your request."""
@@ -188,10 +227,12 @@ class ModelNotFound(BadRequest):
 class MutuallyExclusive(BadRequest):
     """Mutually exclusive parameters."""
 
+    default_code = "mutually_exclusive_parameters"
+
     def __init__(self, *names: str) -> None:
         named = " or ".join(f"'{name}'" for name in names)
         message = f"Mutually exclusive parameters. Ensure you are only providing one of: {named}."
-        super().__init__(message, code="mutually_exclusive_parameters")
+        super().__init__(message)
 
 
 class PreviousResponseNotFound(BadRequest):
@@ -327,12 +368,82 @@ class EgressFailed(BadRequest):
     default_code = "url_not_fetched"
 
 
+class InvalidStreamId(BadRequest):
+    """Invalid 'stream_id': expected 1 to 256 ASCII letters, digits, underscores, periods or hyphens."""
+
+    default_code = "invalid_stream_id"
+
+
+class TooManyStreams(BadRequest):
+    """Too many different values of 'stream_id' on this connection. Reuse one of them or open another connection."""
+
+    default_code = "websocket_stream_limit_reached"
+
+
+class ConnectionExpired(BadRequest):
+    """Responses websocket connection limit reached (60 minutes). Create a new websocket connection to continue."""
+
+    default_code = "websocket_connection_limit_reached"
+
+
+class SteeringNotSupported(BadRequest):
+    """This server does not support steering. Send the input with a new 'response.create'."""
+
+    default_code = "steering_not_supported"
+
+
+UPSTREAM_REJECTIONS = (
+    "invalid_prompt",
+    "context_length_exceeded",
+    "data_residency_mismatch",
+    "bio_policy",
+    "misalignment_policy_violation",
+    "invalid_image",
+    "invalid_image_format",
+    "invalid_base64_image",
+    "invalid_image_url",
+    "image_too_large",
+    "image_too_small",
+    "image_parse_error",
+    "image_content_policy_violation",
+    "invalid_image_mode",
+    "image_file_too_large",
+    "unsupported_image_media_type",
+    "empty_image_file",
+    "failed_to_download_image",
+    "image_file_not_found",
+)
+"""Codes of upstreams for errors that the client can fix."""
+
+
+class RequestRejected(BadRequest):
+    """The model's server or a guardrail rejected the request."""
+
+    codes = {
+        **dict.fromkeys(UPSTREAM_REJECTIONS, "The model's server rejected the request."),
+        "model_not_found": "The model's server does not know the model.",
+        "content_policy_violation": "A guardrail flagged the content.",
+    }
+
+
 class Unauthorized(ApiError):
     """Missing or invalid API key."""
 
     status = 401
     type = "invalid_request_error"
-    default_code = "invalid_api_key"
+    default_code: ClassVar[str | None] = "invalid_api_key"
+    codes = {
+        "api_key_revoked": "The API key was revoked.",
+        "api_key_expired": "The API key has expired.",
+        "api_key_disabled": "The API key is disabled.",
+    }
+
+
+class MissingKey(Unauthorized):
+    """The request has no API key."""
+
+    # As OpenAI answers: only wrong keys have a code.
+    default_code = None
 
 
 class McpServerUnauthorized(ApiError):
@@ -349,6 +460,13 @@ class Forbidden(ApiError):
     status = 403
     type = "permission_error"
     default_code = "insufficient_scope"
+    codes = {
+        "team_suspended": "The team of the API key is suspended.",
+        "ip_not_allowed": "The API key may not be used from this IP address.",
+        "tool_not_allowed": "The team or the API key may not use this tool.",
+        "guardrail_required": "The endpoint does not support the team's blocking guardrail.",
+        "access_program_not_granted": "The team is not part of the access program.",
+    }
 
 
 class NotFound(ApiError):
@@ -356,6 +474,7 @@ class NotFound(ApiError):
 
     status = 404
     type = "invalid_request_error"
+    codes = {"model_not_found": "The model does not exist."}
 
 
 class MethodNotAllowed(ApiError):
@@ -387,6 +506,7 @@ class RateLimited(ApiError):
     status = 429
     type = "rate_limit_error"
     default_code = "rate_limit_exceeded"
+    codes = {"slow_down": "Too many requests are waiting on a WebSocket connection."}
 
 
 class ServerError(ApiError):
@@ -405,6 +525,7 @@ class Overloaded(ApiError):
     status = 503
     type = "service_unavailable_error"
     default_code = "server_is_overloaded"
+    codes = {"server_error": "The model's server cannot be reached or does not answer in time."}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -425,5 +546,22 @@ class Failure:
         if self.status == McpServerUnauthorized.status:
             # Its type and code exist for HTTP errors only; `response.error` cannot contain them.
             return McpServerUnauthorized(self.message, param=self.param)
-        kind = {400: BadRequest, 429: RateLimited, 503: Overloaded}.get(self.status, UpstreamError)
+        kind = {400: RequestRejected, 429: RateLimited, 503: Overloaded}.get(self.status, UpstreamError)
         return kind(self.message, param=self.param, code=self.code, headers=self.headers)
+
+
+def error_table() -> list[tuple[int, str, str | None, str]]:
+    """Return status, type, code and meaning of all errors, by status."""
+    rows: dict[tuple[int, str | None], tuple[int, str, str | None, str]] = {}
+    kinds = list(ApiError.__subclasses__())
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        own = [(kind.default_code, (kind.__doc__ or "").split("\n")[0]), *kind.codes.items()]
+        for code, meaning in own:
+            rows.setdefault((kind.status, code), (kind.status, kind.type, code, meaning))
+    return sorted(rows.values(), key=lambda row: row[0])
+
+
+def all_codes() -> set[str]:
+    """Return the codes of all errors."""
+    return {code for _, _, code, _ in error_table() if code is not None}

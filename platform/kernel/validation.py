@@ -5,6 +5,7 @@ part of pydantic's error locations, from the names of fields. Messages and codes
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import orjson
@@ -109,16 +110,11 @@ def _defect(detail: ErrorDetails, param: str) -> BadRequest:
     kind = detail["type"]
     if kind in _EXPECTED:
         return InvalidType(param, expected=_EXPECTED[kind], got=json_type(detail["input"]))
-    explain = _EXPLAINED.get(kind)
-    if explain is not None:
+    if (explain := _EXPLAINED.get(kind)) is not None:
         return explain(detail, param)
-    return InvalidValue(f"Invalid '{param}': {_sentence(detail)}", param=param)
-
-
-def _sentence(detail: ErrorDetails) -> str:
     # Errors raised by our validators are complete sentences; pydantic's other messages lack the full stop.
-    message = detail["msg"].removeprefix("Value error, ")
-    return message if message.endswith(".") else f"{message}."
+    message = detail["msg"].removeprefix("Value error, ").removesuffix(".")
+    return InvalidValue(f"Invalid '{param}': {message}.", param=param)
 
 
 def _literal(detail: ErrorDetails, param: str) -> BadRequest:
@@ -145,18 +141,29 @@ def _untagged(detail: ErrorDetails, param: str) -> BadRequest:
     return InvalidType(param, expected=expected, got=json_type(detail["input"]))
 
 
-def _bound(code: str, problem: str, sign: str) -> Callable[[ErrorDetails, str], BadRequest]:
-    def explain(detail: ErrorDetails, param: str) -> BadRequest:
-        limit = next(iter(detail.get("ctx", {}).values()), None)
-        number = "integer" if isinstance(detail["input"], int) and isinstance(limit, int) else "decimal"
-        return LimitExceeded(
-            f"Invalid '{param}': {number} {problem}. "
-            f"Expected a value {sign} {limit}, but got {detail['input']} instead.",
-            param=param,
-            code=f"{number}_{code}",
-        )
+def _too_small(sign: str, detail: ErrorDetails, param: str) -> BadRequest:
+    limit, number = _bound(detail)
+    return LimitExceeded(
+        f"Invalid '{param}': {number} below minimum value. "
+        f"Expected a value {sign} {limit}, but got {detail['input']} instead.",
+        param=param,
+        code="integer_below_min_value" if number == "integer" else "decimal_below_min_value",
+    )
 
-    return explain
+
+def _too_large(sign: str, detail: ErrorDetails, param: str) -> BadRequest:
+    limit, number = _bound(detail)
+    return LimitExceeded(
+        f"Invalid '{param}': {number} above maximum value. "
+        f"Expected a value {sign} {limit}, but got {detail['input']} instead.",
+        param=param,
+        code="integer_above_max_value" if number == "integer" else "decimal_above_max_value",
+    )
+
+
+def _bound(detail: ErrorDetails) -> tuple[Any, str]:
+    limit = next(iter(detail.get("ctx", {}).values()), None)
+    return limit, "integer" if isinstance(detail["input"], int) and isinstance(limit, int) else "decimal"
 
 
 def _too_long_string(detail: ErrorDetails, param: str) -> BadRequest:
@@ -214,10 +221,10 @@ _EXPLAINED: dict[str, Callable[[ErrorDetails, str], BadRequest]] = {
     "literal_error": _literal,
     "union_tag_invalid": _tag,
     "union_tag_not_found": _untagged,
-    "greater_than_equal": _bound("below_min_value", "below minimum value", ">="),
-    "greater_than": _bound("below_min_value", "below minimum value", ">"),
-    "less_than_equal": _bound("above_max_value", "above maximum value", "<="),
-    "less_than": _bound("above_max_value", "above maximum value", "<"),
+    "greater_than_equal": partial(_too_small, ">="),
+    "greater_than": partial(_too_small, ">"),
+    "less_than_equal": partial(_too_large, "<="),
+    "less_than": partial(_too_large, "<"),
     "string_too_long": _too_long_string,
     "string_too_short": _too_short_string,
     "string_pattern_mismatch": _mismatch,

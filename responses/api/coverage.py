@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, get_args
 
+from kernel.errors import error_table
 from responses.api import websocket
 from responses.api.urls import ENDPOINTS
 from responses.engine.events.types import Event
@@ -285,6 +286,11 @@ def _endpoints() -> str:
     return _table(("endpoint", "scope", "notes"), rows)
 
 
+def _errors() -> str:
+    rows = ((str(status), f"`{code}`" if code else "null", meaning) for status, _, code, meaning in error_table())
+    return _table(("status", "code", "meaning"), rows)
+
+
 def _parameters() -> str:
     return _table(("parameter", "", "example", "notes"), map(_parameter, PARAMETERS))
 
@@ -316,6 +322,7 @@ def _event_types() -> str:
 
 _TABLES: dict[str, Callable[[], str]] = {
     "endpoints": _endpoints,
+    "errors": _errors,
     "parameters": _parameters,
     "tools": _tool_types,
     "items": _item_types,

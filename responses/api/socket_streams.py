@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kernel.errors import BadRequest, InvalidType, Overloaded, RateLimited
+from kernel.errors import InvalidStreamId, InvalidType, Overloaded, RateLimited, TooManyStreams
 from kernel.validation import json_type
 from responses.requests.context import UnstoredResponse
 
@@ -20,24 +20,6 @@ MAX_NAMED_STREAMS = 32
 MAX_RUNNING = 16
 MAX_WAITING = 256
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
-
-
-class InvalidStreamId(BadRequest):
-    """Invalid 'stream_id': expected 1 to 256 ASCII letters, digits, underscores, periods or hyphens."""
-
-    default_code = "invalid_stream_id"
-
-    def __init__(self) -> None:
-        super().__init__(param="stream_id")
-
-
-class TooManyStreams(BadRequest):
-    """Too many different values of 'stream_id' on this connection. Reuse one of them or open another connection."""
-
-    default_code = "websocket_stream_limit_reached"
-
-    def __init__(self) -> None:
-        super().__init__(param="stream_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +103,7 @@ class SocketStreams:
         if stream_id not in self._streams:
             # The default stream does not count: clients that name no streams must always be able to use it.
             if stream_id is not None and len(self._streams.keys() - {None}) >= MAX_NAMED_STREAMS:
-                raise TooManyStreams
+                raise TooManyStreams(param="stream_id")
             self._streams[stream_id] = SocketStream(stream_id)
         return self._streams[stream_id]
 
@@ -149,5 +131,5 @@ def pop_stream_id(values: dict[str, Any]) -> str | None:
     if not isinstance(given, str):
         raise InvalidType("stream_id", expected="a string", got=json_type(given))
     if not _STREAM_ID.fullmatch(given):
-        raise InvalidStreamId
+        raise InvalidStreamId(param="stream_id")
     return given

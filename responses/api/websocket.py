@@ -23,11 +23,13 @@ from kernel.endpoints import Endpoint
 from kernel.errors import (
     ApiError,
     BadRequest,
+    ConnectionExpired,
     InvalidType,
     InvalidValue,
     MissingParameter,
     NotFound,
     Overloaded,
+    SteeringNotSupported,
     UnknownParameter,
     UnsupportedParameter,
 )
@@ -58,12 +60,6 @@ _CLOSED_NORMALLY = 1000
 _REFUSED = 4000
 _EVENTS = ("response.create", "response.steer")
 _TERMINAL = tuple(b"event: response.%b\n" % end for end in (b"completed", b"incomplete", b"failed"))
-
-
-class ConnectionExpired(BadRequest):
-    """Responses websocket connection limit reached (60 minutes). Create a new websocket connection to continue."""
-
-    default_code = "websocket_connection_limit_reached"
 
 
 class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no types
@@ -164,17 +160,13 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
     def _refused_steer(self, event: dict[str, Any]) -> dict[str, Any]:
         # Active runs cannot be steered here. The event returns the input, so the client can send it as a new request.
         _check_steer(event)
-        target = event["previous_response_id"]
+        target, error = event["previous_response_id"], SteeringNotSupported()
         stream_id = self._streams.stream_of(target)
         return {
             "type": "response.steer.failed",
             "sequence_number": next(self._steers),
             **({"stream_id": stream_id} if stream_id else {}),
-            "error": {
-                "type": "invalid_request_error",
-                "code": "steering_not_supported",
-                "message": "This server does not support steering. Send the input with a new 'response.create'.",
-            },
+            "error": {"type": error.type, "code": error.code, "message": error.message},
             "steer": {"previous_response_id": target, "input": event["input"]},
         }
 

@@ -2,32 +2,9 @@
 
 import regex
 
-from kernel.errors import Failure
+from kernel.errors import UPSTREAM_REJECTIONS, Failure
 from responses.providers.clients import failure_from_status
 
-# Errors that the client can fix, so it gets the upstream's own code and message. All others get general messages,
-# which reveal nothing about the upstream.
-_REQUEST = {
-    "invalid_prompt",
-    "context_length_exceeded",
-    "data_residency_mismatch",
-    "bio_policy",
-    "misalignment_policy_violation",
-    "invalid_image",
-    "invalid_image_format",
-    "invalid_base64_image",
-    "invalid_image_url",
-    "image_too_large",
-    "image_too_small",
-    "image_parse_error",
-    "image_content_policy_violation",
-    "invalid_image_mode",
-    "image_file_too_large",
-    "unsupported_image_media_type",
-    "empty_image_file",
-    "failed_to_download_image",
-    "image_file_not_found",
-}
 # HTTP status of errors that are reported inside a stream, where there is no status. Some servers put the name in
 # `code`, others in `type`.
 _STATUS = {
@@ -50,7 +27,9 @@ def failure_from_error(error: object) -> Failure:
     code, kind = details.get("code"), details.get("type")
     if isinstance(code, int):
         return failure_from_status(code, details)
-    if code in _REQUEST:
+    # Errors that the client can fix, so it gets the upstream's own code and message. All others get general messages,
+    # which reveal nothing about the upstream.
+    if code in UPSTREAM_REJECTIONS:
         message = str(details.get("message") or "")[:_MAX_MESSAGE]
         return Failure(code=code, message=f"The model's server rejected the request: {message}", status=400)
     for name in (code, kind):
