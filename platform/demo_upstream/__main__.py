@@ -5,7 +5,7 @@ import asyncio
 import signal
 import sys
 
-from demo_upstream.server import running
+from demo_upstream.app import running
 
 
 async def serve(*, host: str, port: int) -> None:

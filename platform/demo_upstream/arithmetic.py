@@ -40,63 +40,44 @@ class NoResultError(Exception):
 
 def solve(text: str) -> str | None:
     """Return the solved expression, such as `12*7 = 84` for "What is 12*7?", or None if the text contains none."""
-    expression = _find(text)
-    tree = _parse(expression) if expression else None
-    if tree is None:
-        return None
-    try:
-        return f"{expression} = {_plain(_value(tree))}"
-    except NoResultError as reason:
-        return f"{expression} has no answer here: {reason}"
-
-
-def _find(text: str) -> str | None:
     for words, sign in IN_WORDS:
         text = words.sub(sign, text)
     found = ASKED.search(text) or ALONE.fullmatch(text.strip())
-    return found["expression"].strip(" .") if found else None
-
-
-def _parse(expression: str) -> ast.expr | None:
-    """Return the syntax tree, or None if the text is not arithmetic. A number alone is not."""
-    if len(expression) > LONGEST:
-        return None
+    expression = found["expression"].strip(" .") if found else ""
     try:
-        tree = ast.parse(expression, mode="eval").body
+        tree = ast.parse(expression[: LONGEST + 1], mode="eval").body
     except SyntaxError:
         return None
-    return tree if any(isinstance(node, ast.BinOp) for node in ast.walk(tree)) else None
+    # A number alone is not arithmetic.
+    if len(expression) > LONGEST or not any(isinstance(node, ast.BinOp) for node in ast.walk(tree)):
+        return None
+    try:
+        value = _value(tree)
+    except NoResultError as reason:
+        return f"{expression} has no answer here: {reason}"
+    return f"{expression} = {value if isinstance(value, int) else format(value, '.12g')}"
 
 
 def _value(node: ast.expr) -> Number:
     match node:
-        case ast.Constant(value=int() | float() as number):
-            return _within_bounds(number)
+        case ast.Constant(value=int() | float() as value):
+            number: Number = value
         case ast.UnaryOp(op=sign, operand=operand) if type(sign) in UNARY:
-            return UNARY[type(sign)](_value(operand))
+            number = UNARY[type(sign)](_value(operand))
         case ast.BinOp(left=left, op=sign, right=right) if type(sign) in BINARY:
-            return _within_bounds(_apply(sign, _value(left), _value(right)))
-    raise NoResultError("the demo knows + - * / and powers")
-
-
-def _apply(sign: ast.operator, left: Number, right: Number) -> Number:
-    if isinstance(sign, ast.Pow) and abs(right) > LARGEST_EXPONENT:
-        raise NoResultError("the exponent is too large for a demo")
-    try:
-        return BINARY[type(sign)](left, right)
-    except ZeroDivisionError:
-        raise NoResultError("nothing can be divided by zero") from None
-    except OverflowError:
-        raise NoResultError("it is too large for a demo") from None
-
-
-def _within_bounds(number: Number) -> Number:
+            first, second = _value(left), _value(right)
+            if isinstance(sign, ast.Pow) and abs(second) > LARGEST_EXPONENT:
+                raise NoResultError("the exponent is too large for a demo")
+            try:
+                number = BINARY[type(sign)](first, second)
+            except ZeroDivisionError:
+                raise NoResultError("nothing can be divided by zero") from None
+            except OverflowError:
+                raise NoResultError("it is too large for a demo") from None
+        case _:
+            raise NoResultError("the demo knows + - * / and powers")
     if isinstance(number, complex):
         raise NoResultError("it is not a real number")
     if abs(number) > LARGEST:
         raise NoResultError("it is too large for a demo")
     return number
-
-
-def _plain(number: Number) -> str:
-    return str(number) if isinstance(number, int) else format(number, ".12g")

@@ -8,10 +8,8 @@ import math
 import re
 import struct
 from collections import Counter
-from collections.abc import Sequence
 from hashlib import blake2b
-
-import orjson
+from typing import Any
 
 from demo_upstream import tokens
 from demo_upstream.request import EmbeddingsRequest
@@ -28,7 +26,9 @@ COMMON_WORDS = frozenset(
 def embed(text: str, *, dimensions: int) -> list[float]:
     """Return a unit vector for a text."""
     vector = [0.0] * dimensions
-    for word, times in _weights(text).items():
+    words = WORD.findall(text.lower()) or [text]
+    weights = Counter([word for word in words if word not in COMMON_WORDS] or words)
+    for word, times in weights.items():
         place = int.from_bytes(blake2b(word.encode(), digest_size=8).digest())
         vector[(place >> 1) % dimensions] += math.sqrt(times) * (1 if place & 1 else -1)
     length = math.hypot(*vector)
@@ -38,21 +38,15 @@ def embed(text: str, *, dimensions: int) -> list[float]:
     return [value / length for value in vector]
 
 
-def body(request: EmbeddingsRequest) -> bytes:
-    """Return the JSON response to a request."""
-    vectors = [embed(text, dimensions=request.dimensions) for text in request.input]
-    encoded = [_base64(vector) for vector in vectors] if request.encoding_format == "base64" else vectors
+def body(request: EmbeddingsRequest) -> dict[str, Any]:
+    """Return the response to a request."""
+    data = []
+    for index, text in enumerate(request.input):
+        value: Any = embed(text, dimensions=request.dimensions)
+        if request.encoding_format == "base64":
+            # Little-endian 32-bit floats, as OpenAI's SDK decodes them.
+            value = base64.b64encode(struct.pack(f"<{len(value)}f", *value)).decode()
+        data.append({"object": "embedding", "index": index, "embedding": value})
     spent = sum(tokens.count(text) for text in request.input)
-    entries = [{"object": "embedding", "index": index, "embedding": value} for index, value in enumerate(encoded)]
     usage = {"prompt_tokens": spent, "total_tokens": spent}
-    return orjson.dumps({"object": "list", "data": entries, "model": request.model, "usage": usage})
-
-
-def _weights(text: str) -> Counter[str]:
-    words = WORD.findall(text.lower()) or [text]
-    return Counter([word for word in words if word not in COMMON_WORDS] or words)
-
-
-def _base64(vector: Sequence[float]) -> str:
-    # Little-endian 32-bit floats, as OpenAI's SDK decodes them.
-    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+    return {"object": "list", "data": data, "model": request.model, "usage": usage}

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
-import orjson
-
 from demo_upstream import tokens
 from demo_upstream.errors import DemoApiError
 
@@ -23,42 +21,29 @@ _IMAGE_TOKENS = 64
 Fields = Mapping[str, Any]
 
 
-def body(fields: Fields, *, pictures: int, created: int) -> bytes:
-    """Return the JSON response to a request with a number of input images."""
+def body(fields: Fields, *, pictures: int, created: int) -> dict[str, Any]:
+    """Return the response to a request with a number of input images."""
     prompt = _prompt(fields)
-    return orjson.dumps(
-        {
-            "created": created,
-            "data": [{"b64_json": _picture(prompt, pictures, _STRIPES), "revised_prompt": prompt}],
-            "output_format": "png",
-            "size": f"{SIDE}x{SIDE}",
-            "usage": _usage(prompt, pictures),
-        }
-    )
+    return {
+        "created": created,
+        "data": [{"b64_json": _picture(prompt, pictures, _STRIPES), "revised_prompt": prompt}],
+        "output_format": "png",
+        "size": f"{SIDE}x{SIDE}",
+        "usage": _usage(prompt, pictures),
+    }
 
 
-def events(fields: Fields, *, pictures: int, created: int) -> Iterator[bytes]:
-    """Yield the response as server-sent events."""
+def events(fields: Fields, *, pictures: int, created: int) -> Iterator[dict[str, Any]]:
+    """Yield the response as the data of server-sent events."""
     prompt, kind = _prompt(fields), "image_edit" if pictures else "image_generation"
     common = {"created_at": created, "output_format": "png", "size": f"{SIDE}x{SIDE}"}
     count = min(int(fields.get("partial_images") or 0), _MOST_PARTIAL)
     for index in range(count):
         stripes = _STRIPES * (index + 1) // (count + 1)
         partial = {"partial_image_index": index, "b64_json": _picture(prompt, pictures, stripes)}
-        yield _event({"type": f"{kind}.partial_image", **common, **partial})
+        yield {"type": f"{kind}.partial_image", **common, **partial}
     whole = {"b64_json": _picture(prompt, pictures, _STRIPES), "usage": _usage(prompt, pictures)}
-    yield _event({"type": f"{kind}.completed", **common, **whole})
-
-
-def png(rows: list[bytes]) -> bytes:
-    """Return a PNG of rows with three bytes per pixel."""
-    header = struct.pack(">IIBBBBB", len(rows[0]) // 3, len(rows), 8, 2, 0, 0, 0)
-    pixels = zlib.compress(b"".join(b"\0" + row for row in rows))
-    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", pixels) + _chunk(b"IEND", b"")
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    yield {"type": f"{kind}.completed", **common, **whole}
 
 
 def _prompt(fields: Fields) -> str:
@@ -71,8 +56,12 @@ def _prompt(fields: Fields) -> str:
 def _picture(prompt: str, pictures: int, stripes: int) -> str:
     seed = blake2b(f"{prompt}\n{pictures}".encode(), digest_size=3 * _STRIPES).digest()
     colours = [seed[3 * index : 3 * index + 3] if index < stripes else b"\xff\xff\xff" for index in range(_STRIPES)]
-    rows = [colours[row * _STRIPES // SIDE] * SIDE for row in range(SIDE)]
-    return base64.b64encode(png(rows)).decode()
+    rows = b"".join(b"\0" + colours[row * _STRIPES // SIDE] * SIDE for row in range(SIDE))
+    header = struct.pack(">IIBBBBB", SIDE, SIDE, 8, 2, 0, 0, 0)
+    png = b"\x89PNG\r\n\x1a\n"
+    for kind, data in ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")):
+        png += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return base64.b64encode(png).decode()
 
 
 def _usage(prompt: str, pictures: int) -> dict[str, Any]:
@@ -83,7 +72,3 @@ def _usage(prompt: str, pictures: int) -> dict[str, Any]:
         "output_tokens": _IMAGE_TOKENS,
         "total_tokens": words + seen + _IMAGE_TOKENS,
     }
-
-
-def _event(value: Mapping[str, Any]) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (str(value["type"]).encode(), orjson.dumps(value))

@@ -4,6 +4,7 @@ Types are strict (no "5" for 5) and unknown parameters are rejected, as real ups
 validated but have no effect, because rules are deterministic.
 """
 
+from itertools import takewhile
 from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
@@ -186,6 +187,33 @@ class DemoChatRequest(Strict):
         return self.max_completion_tokens or self.max_tokens
 
     @property
+    def asked(self) -> str:
+        """Text of the last user message, or an empty string."""
+        return next(reversed(self.user_texts), "")
+
+    @property
+    def user_texts(self) -> list[str]:
+        """Texts of all user messages, oldest first."""
+        return [message.text for message in self.messages if message.role == "user"]
+
+    @property
+    def instructions(self) -> str:
+        """Texts of the system and developer messages, one per line."""
+        return "\n".join(message.text for message in self.messages if message.role in ("system", "developer"))
+
+    @property
+    def results(self) -> list[tuple[str, str]]:
+        """Tool messages at the end of the history, which have not been answered yet: name of the tool, and text."""
+        names = {call.id: call.function.name for message in self.messages for call in message.calls}
+        latest = list(takewhile(lambda message: message.role == "tool", reversed(self.messages)))
+        return [(names[message.tool_call_id or ""], message.text) for message in reversed(latest)]
+
+    def attachments(self, kind: str) -> int:
+        """Return the number of parts of a type in the last user message."""
+        asking = [message for message in self.messages if message.role == "user"][-1:]
+        return sum(part.type == kind for message in asking for part in message.content)
+
+    @property
     def functions(self) -> list[Function]:
         """Functions that may be called in this turn."""
         if self.tool_choice is not None and self.tool_choice.type == "none":
@@ -215,10 +243,46 @@ def parse_embeddings(body: bytes) -> EmbeddingsRequest:
 def parse_chat(body: bytes) -> DemoChatRequest:
     """Parse a body and check that its parameters are consistent. Raises DemoApiError."""
     chat = _parse(DemoChatRequest, body)
-    _check_limits(chat)
-    _check_stream(chat)
-    _check_format(chat)
-    _check_tools(chat)
+    wanted, choice, no_schema = chat.response_format, chat.tool_choice, "response_format.json_schema"
+    named = choice.function.name if choice is not None and choice.function is not None else None
+    names = [tool.function.name for tool in chat.tools or ()]
+    defects = (
+        (chat.n not in (None, 1), "n", "unsupported_value", "The demo model gives one answer: 'n' must be 1."),
+        (
+            chat.max_tokens is not None and chat.max_completion_tokens is not None,
+            "max_tokens",
+            "invalid_parameter_combination",
+            "Set 'max_tokens' or 'max_completion_tokens', not both.",
+        ),
+        (
+            chat.stream_options is not None and not chat.stream,
+            "stream_options",
+            "invalid_value",
+            "'stream_options' needs 'stream': true.",
+        ),
+        (
+            chat.top_logprobs is not None and not chat.logprobs,
+            "top_logprobs",
+            "invalid_value",
+            "'top_logprobs' needs 'logprobs': true.",
+        ),
+        (
+            wanted is not None and wanted.type == "json_schema" and wanted.json_schema is None,
+            no_schema,
+            "missing_required_parameter",
+            f"Missing required parameter: '{no_schema}'.",
+        ),
+        (choice is not None and not names, "tool_choice", "invalid_value", "'tool_choice' needs 'tools'."),
+        (
+            choice is not None and choice.type == "function" and named not in names,
+            "tool_choice",
+            "invalid_value",
+            "'tool_choice' names no offered function.",
+        ),
+    )
+    for is_wrong, param, code, message in defects:
+        if is_wrong:
+            raise DemoApiError(message, param=param, code=code)
     _check_tool_messages(chat.messages)
     return chat
 
@@ -230,53 +294,17 @@ def _parse(schema: type[Body], body: bytes) -> Body:
         raise first_defect(error) from error
 
 
-def _check_limits(chat: DemoChatRequest) -> None:
-    if chat.n not in (None, 1):
-        raise DemoApiError("The demo model gives one answer: 'n' must be 1.", param="n", code="unsupported_value")
-    if chat.max_tokens is not None and chat.max_completion_tokens is not None:
-        message = "Set 'max_tokens' or 'max_completion_tokens', not both."
-        raise DemoApiError(message, param="max_tokens", code="invalid_parameter_combination")
-
-
-def _check_stream(chat: DemoChatRequest) -> None:
-    if chat.stream_options is not None and not chat.stream:
-        raise DemoApiError("'stream_options' needs 'stream': true.", param="stream_options", code="invalid_value")
-    if chat.top_logprobs is not None and not chat.logprobs:
-        raise DemoApiError("'top_logprobs' needs 'logprobs': true.", param="top_logprobs", code="invalid_value")
-
-
-def _check_format(chat: DemoChatRequest) -> None:
-    wanted = chat.response_format
-    if wanted is not None and wanted.type == "json_schema" and wanted.json_schema is None:
-        param = "response_format.json_schema"
-        raise DemoApiError(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
-
-
-def _check_tools(chat: DemoChatRequest) -> None:
-    if chat.tool_choice is None:
-        return
-    if not chat.tools:
-        raise DemoApiError("'tool_choice' needs 'tools'.", param="tool_choice", code="invalid_value")
-    if chat.tool_choice.type == "function":
-        named = chat.tool_choice.function
-        if named is None or all(tool.function.name != named.name for tool in chat.tools):
-            raise DemoApiError("'tool_choice' names no offered function.", param="tool_choice", code="invalid_value")
-
-
 def _check_tool_messages(messages: list[DemoMessage]) -> None:
     # As OpenAI requires, tool messages directly follow the message with their calls.
     waiting: set[str] = set()
-    for position, message in enumerate(messages):
-        param = f"messages[{position}]"
-        if message.role == "tool":
+    for position, message in enumerate([*messages, None]):
+        param = "messages" if message is None else f"messages[{position}]"
+        if message is not None and message.role == "tool":
             if message.tool_call_id not in waiting:
-                raise DemoApiError(
-                    "A tool message must answer a preceding tool call.", param=param, code="invalid_value"
-                )
+                text = "A tool message must answer a preceding tool call."
+                raise DemoApiError(text, param=param, code="invalid_value")
             waiting.discard(message.tool_call_id)
         elif waiting:
             raise DemoApiError(f"No tool message answers the call {min(waiting)}.", param=param, code="invalid_value")
-        else:
+        elif message is not None:
             waiting = {call.id for call in message.calls}
-    if waiting:
-        raise DemoApiError(f"No tool message answers the call {min(waiting)}.", param="messages", code="invalid_value")

@@ -10,44 +10,26 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from demo_upstream import arithmetic, facts, schema, tools
-from demo_upstream.conversation import DemoConversation
+from demo_upstream import arithmetic, schema, tools
 from demo_upstream.errors import DemoApiError
+from demo_upstream.models import DemoModel
+from demo_upstream.request import DemoChatRequest
 from demo_upstream.schema import Fill, UnfillableError
 from demo_upstream.text_values import TextValues
 from demo_upstream.tools import DemoCall
 
 
 @dataclass(frozen=True)
-class TextReply:
-    """A text answer."""
+class Reply:
+    """A text, which may be a refusal, or tool calls. Styles do not apply to JSON documents."""
 
-    text: str
-
-
-@dataclass(frozen=True)
-class JsonReply:
-    """A JSON document, to which styles do not apply."""
-
-    text: str
+    text: str = ""
+    calls: tuple[DemoCall, ...] = ()
+    is_json: bool = False
+    refuses: bool = False
 
 
-@dataclass(frozen=True)
-class ToolCallReply:
-    """Tool calls."""
-
-    calls: tuple[DemoCall, ...]
-
-
-@dataclass(frozen=True)
-class RefusalReply:
-    """A refusal, with its reason."""
-
-    text: str
-
-
-Reply = TextReply | JsonReply | ToolCallReply | RefusalReply
-Rule = Callable[[DemoConversation], Reply | None]
+Rule = Callable[[DemoChatRequest], Reply | None]
 
 ABOUT = (
     "I am the demo model of this platform: a small set of rules, not a language model. I can echo (say hello), "
@@ -59,6 +41,22 @@ HOW_TO_GO_ON = (
     "admin."
 )
 SHORT = 80
+# A text that contains all words of a key gets its sentence.
+FACTS = {
+    ("capital", "france"): "The capital of France is Paris.",
+    ("capital", "germany"): "The capital of Germany is Berlin.",
+    ("capital", "italy"): "The capital of Italy is Rome.",
+    ("capital", "spain"): "The capital of Spain is Madrid.",
+    ("capital", "japan"): "The capital of Japan is Tokyo.",
+    ("capital", "kenya"): "The capital of Kenya is Nairobi.",
+    ("capital", "brazil"): "The capital of Brazil is Brasília.",
+    ("largest", "planet"): "The largest planet of the solar system is Jupiter.",
+    ("highest", "mountain"): "The highest mountain above the sea is Mount Everest.",
+    ("wrote", "hamlet"): "Hamlet was written by William Shakespeare.",
+    ("speed", "light"): "Light travels at 299,792,458 metres per second in a vacuum.",
+    ("water", "boil"): "At sea level water boils at 100 degrees Celsius.",
+    ("days", "week"): "A week has seven days.",
+}
 
 ECHO = re.compile(
     r"\s*(?:please\s+)?(?:echo\b|repeat after me\b|say\b|(?:reply|respond|answer) with(?: exactly)?\b):?\s*(\S.*)",
@@ -84,46 +82,46 @@ PIRATE = re.compile(r"\bpirate\b", re.IGNORECASE)
 WONDERS = re.compile(r"\b(?:who|what) are you\b|\bwhat can you do\b|\bhelp\b[?!. ]*$", re.IGNORECASE)
 
 
-def reply(conversation: DemoConversation) -> tuple[str, Reply]:
+def reply(chat: DemoChatRequest, model: DemoModel) -> tuple[str, Reply]:
     """Return the name of the rule that matched, and its answer with styles applied."""
-    answers = ((rule.__name__, rule(conversation)) for rule in RULES)
+    if model.base == "demo-refuse":
+        return "declines", Reply("I cannot help with that: this demo model always declines.", refuses=True)
+    answers = ((rule.__name__, rule(chat)) for rule in RULES)
     name, answer = next((name, answer) for name, answer in answers if answer is not None)
-    return name.replace("_", " "), _styled(answer, conversation)
+    if answer.calls or answer.is_json:
+        return name.replace("_", " "), answer
+    text = answer.text
+    for style in STYLES:
+        text = style(text, chat.instructions)
+    if chat.response_format is not None and chat.response_format.type == "json_object":
+        text = json.dumps({"answer": text}, ensure_ascii=False)
+    return name.replace("_", " "), Reply(text)
 
 
-def declines(conversation: DemoConversation) -> Reply | None:
-    """`demo-refuse` refuses every request."""
-    return (
-        RefusalReply("I cannot help with that: this demo model always declines.")
-        if conversation.model.refuses
-        else None
-    )
-
-
-def calls_the_demanded_tool(conversation: DemoConversation) -> Reply | None:
+def calls_the_demanded_tool(chat: DemoChatRequest) -> Reply | None:
     """`tool_choice` requires a call: of the given function, of those that the text names, or of the first one."""
-    choice = conversation.request.tool_choice
+    choice = chat.tool_choice
     if choice is None or choice.type in ("none", "auto"):
         return None
-    functions = conversation.request.functions
+    functions = chat.functions
     if choice.function is not None:
         functions = [function for function in functions if function.name == choice.function.name]
-    named = tools.named(conversation.asked, functions)
-    return _at_once(named or (tools.call(functions[0], words=conversation.asked),), conversation)
+    named = tools.named(chat.asked, functions)
+    return _at_once(named or (tools.call(functions[0], words=chat.asked),), chat)
 
 
-def calls_the_named_tools(conversation: DemoConversation) -> Reply | None:
+def calls_the_named_tools(chat: DemoChatRequest) -> Reply | None:
     """The user names offered tools, and there are no results yet."""
-    calls = () if conversation.results else tools.named(conversation.asked, conversation.request.functions)
-    return _at_once(calls, conversation) if calls else None
+    calls = () if chat.results else tools.named(chat.asked, chat.functions)
+    return _at_once(calls, chat) if calls else None
 
 
-def fills_the_schema(conversation: DemoConversation) -> Reply | None:
+def fills_the_schema(chat: DemoChatRequest) -> Reply | None:
     """`response_format` has a JSON schema, which is filled with values from the user's text."""
-    wanted = conversation.request.response_format
+    wanted = chat.response_format
     if wanted is None or wanted.json_schema is None:
         return None
-    text = " ".join(result.text for result in conversation.results) or conversation.asked
+    text = " ".join(text for _, text in chat.results) or chat.asked
     try:
         document = schema.fill(
             wanted.json_schema.definition, values=TextValues(text), otherwise=_short(text) or "demo", extent=Fill.ALL
@@ -131,105 +129,104 @@ def fills_the_schema(conversation: DemoConversation) -> Reply | None:
     except UnfillableError as reason:
         message = f"The demo model cannot fill this schema: {reason}."
         raise DemoApiError(message, param="response_format.json_schema.schema", code="invalid_json_schema") from reason
-    return JsonReply(json.dumps(document, ensure_ascii=False))
+    return Reply(json.dumps(document, ensure_ascii=False), is_json=True)
 
 
-def quotes_the_tool_results(conversation: DemoConversation) -> Reply | None:
+def quotes_the_tool_results(chat: DemoChatRequest) -> Reply | None:
     """There are tool results."""
-    if not conversation.results:
+    if not chat.results:
         return None
-    quotes = "; ".join(f"{result.tool} answered “{_short(result.text, 500)}”" for result in conversation.results)
-    return TextReply(f"The demo model asked your tools: {quotes}.")
+    quotes = "; ".join(f"{tool} answered “{_short(text, 500)}”" for tool, text in chat.results)
+    return Reply(f"The demo model asked your tools: {quotes}.")
 
 
-def counts_the_attachments(conversation: DemoConversation) -> Reply | None:
+def counts_the_attachments(chat: DemoChatRequest) -> Reply | None:
     """The message has images, audio or files."""
     kinds = {"image_url": "image", "input_audio": "recording", "file": "file"}
-    counted = [_counted(conversation.attachments(kind), noun) for kind, noun in kinds.items()]
-    given = " and ".join(part for part in counted if part)
+    counts = [(count, noun) for kind, noun in kinds.items() if (count := chat.attachments(kind))]
+    given = " and ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
     if not given:
         return None
-    question = f" You wrote: “{_short(conversation.asked)}”." if conversation.asked else ""
-    return TextReply(f"You gave me {given}, but a demo cannot see, hear or read what is in there.{question}")
+    question = f" You wrote: “{_short(chat.asked)}”." if chat.asked else ""
+    return Reply(f"You gave me {given}, but a demo cannot see, hear or read what is in there.{question}")
 
 
-def repeats_its_previous_answer(conversation: DemoConversation) -> Reply | None:
+def repeats_its_previous_answer(chat: DemoChatRequest) -> Reply | None:
     """ "Say that again", "shout it", "in capitals"."""
-    if not AGAIN.fullmatch(conversation.asked.strip()):
+    if not AGAIN.fullmatch(chat.asked.strip()):
         return None
-    answer = conversation.previous_answer or "There is nothing to repeat yet, says the demo model."
-    loudly = CAPITALS.search(conversation.asked) or "shout" in conversation.asked.lower()
-    return TextReply(answer.upper() if loudly else answer)
+    answers = [message.text for message in chat.messages if message.role == "assistant" and message.text]
+    answer = answers[-1] if answers else "There is nothing to repeat yet, says the demo model."
+    loudly = CAPITALS.search(chat.asked) or "shout" in chat.asked.lower()
+    return Reply(answer.upper() if loudly else answer)
 
 
-def echoes(conversation: DemoConversation) -> Reply | None:
+def echoes(chat: DemoChatRequest) -> Reply | None:
     """ "Echo: text", "say text", "repeat after me: text". Quotation marks around the text are removed."""
-    found = ECHO.fullmatch(conversation.asked)
+    found = ECHO.fullmatch(chat.asked)
     if found is None:
         return None
     text = found[1]
-    return TextReply(text[1:-1] if text[0] + text[-1] in ('""', "''", "“”") and len(text) > 2 else text)
+    return Reply(text[1:-1] if text[0] + text[-1] in ('""', "''", "“”") and len(text) > 2 else text)
 
 
-def remembers(conversation: DemoConversation) -> Reply | None:
+def remembers(chat: DemoChatRequest) -> Reply | None:
     """ "What is my name?", answered from the latest "my name is Ada" in the history."""
-    asked = ASKS.search(conversation.asked)
+    asked = ASKS.search(chat.asked)
     if asked is None:
         return None
     what = asked[1].lower()
-    statements = [
-        match for text in conversation.user_texts for match in STATES_FACT.finditer(text) if match[1].lower() == what
-    ]
+    statements = [match for text in chat.user_texts for match in STATES_FACT.finditer(text) if match[1].lower() == what]
     if not statements:
-        return TextReply(f"You have not told this demo your {what} in this conversation.")
-    return TextReply(f"Your {what} is {statements[-1][2].strip()}, as you told this demo earlier.")
+        return Reply(f"You have not told this demo your {what} in this chat.")
+    return Reply(f"Your {what} is {statements[-1][2].strip()}, as you told this demo earlier.")
 
 
-def takes_note(conversation: DemoConversation) -> Reply | None:
+def takes_note(chat: DemoChatRequest) -> Reply | None:
     """ "My name is Ada". The demo keeps no state; clients send the history."""
-    statement = STATES_FACT.search(conversation.asked)
-    if statement is None or "?" in conversation.asked:
+    statement = STATES_FACT.search(chat.asked)
+    if statement is None or "?" in chat.asked:
         return None
-    return TextReply(
+    return Reply(
         f"Noted: your {statement[1]} is {statement[2].strip()}. This demo remembers it as long as the history is sent."
     )
 
 
-def computes(conversation: DemoConversation) -> Reply | None:
+def computes(chat: DemoChatRequest) -> Reply | None:
     """Arithmetic."""
-    result = arithmetic.solve(conversation.asked)
-    return TextReply(f"{result}, says the demo model.") if result else None
+    result = arithmetic.solve(chat.asked)
+    return Reply(f"{result}, says the demo model.") if result else None
 
 
-def knows_a_fact(conversation: DemoConversation) -> Reply | None:
+def knows_a_fact(chat: DemoChatRequest) -> Reply | None:
     """A question about a known fact."""
-    fact = facts.find(conversation.asked)
-    return TextReply(f"{fact} (One of the few facts that this demo model knows.)") if fact else None
+    words = set(re.findall(r"\w+", chat.asked.lower()))
+    fact = next((fact for key, fact in FACTS.items() if words.issuperset(key)), None)
+    return Reply(f"{fact} (One of the few facts that this demo model knows.)") if fact else None
 
 
-def introduces_itself(conversation: DemoConversation) -> Reply | None:
+def introduces_itself(chat: DemoChatRequest) -> Reply | None:
     """A greeting, or a question about the demo."""
-    asked = conversation.asked
+    asked = chat.asked
     if WONDERS.search(asked):
-        return TextReply(f"{ABOUT} {HOW_TO_GO_ON}")
-    return TextReply(f"Hello! {ABOUT}") if GREETS.match(asked) else None
+        return Reply(f"{ABOUT} {HOW_TO_GO_ON}")
+    return Reply(f"Hello! {ABOUT}") if GREETS.match(asked) else None
 
 
-def admits_being_a_demo(conversation: DemoConversation) -> Reply:
+def admits_being_a_demo(chat: DemoChatRequest) -> Reply:
     """No other rule matched."""
     sentences = ["This is a demo model without an answer to this."]
-    if conversation.asked:
-        sentences.append(f"You wrote: “{_short(conversation.asked)}”.")
-    if conversation.instructions:
-        sentences.append(f"My instructions are: “{_short(conversation.instructions)}”.")
-    if conversation.request.functions:
-        names = ", ".join(function.name for function in conversation.request.functions)
+    if chat.asked:
+        sentences.append(f"You wrote: “{_short(chat.asked)}”.")
+    if chat.instructions:
+        sentences.append(f"My instructions are: “{_short(chat.instructions)}”.")
+    if chat.functions:
+        names = ", ".join(function.name for function in chat.functions)
         sentences.append(f"I call an offered tool when you name it: {names}.")
-    return TextReply(" ".join([*sentences, HOW_TO_GO_ON]))
+    return Reply(" ".join([*sentences, HOW_TO_GO_ON]))
 
 
 RULES: tuple[Rule, ...] = (
-    declines,
     calls_the_demanded_tool,
     calls_the_named_tools,
     fills_the_schema,
@@ -271,31 +268,15 @@ def apply_capitals(text: str, instructions: str) -> str:
 STYLES = (apply_always_answer, apply_pirate, apply_ending, apply_capitals)
 
 
-def _styled(answer: Reply, conversation: DemoConversation) -> Reply:
-    if not isinstance(answer, TextReply):
-        return answer
-    text = answer.text
-    for style in STYLES:
-        text = style(text, conversation.instructions)
-    wanted = conversation.request.response_format
-    if wanted is not None and wanted.type == "json_object":
-        return JsonReply(json.dumps({"answer": text}, ensure_ascii=False))
-    return TextReply(text)
-
-
 def _quotable(match: re.Match[str]) -> str:
     return (match["quoted"] or match["plain"]).strip()
 
 
-def _at_once(calls: tuple[DemoCall, ...], conversation: DemoConversation) -> ToolCallReply:
+def _at_once(calls: tuple[DemoCall, ...], chat: DemoChatRequest) -> Reply:
     """Return all calls, or only the first if parallel calls are disabled."""
-    return ToolCallReply(calls[:1] if conversation.request.parallel_tool_calls is False else calls)
+    return Reply(calls=calls[:1] if chat.parallel_tool_calls is False else calls)
 
 
 def _short(text: str, length: int = SHORT) -> str:
     one_line = " ".join(text.split())
     return one_line if len(one_line) <= length else f"{one_line[: length - 1]}…"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}" if count else ""

@@ -13,18 +13,18 @@ from typing import TypeVar
 
 from pydantic import JsonValue
 
-from demo_upstream import number_bounds
 from demo_upstream.text_values import PLACES, TextValues
 
 Node = dict[str, JsonValue]
 Value = TypeVar("Value")
-Number = TypeVar("Number", int, float)
 
 # Below this depth only required properties are filled, so that recursive schemas terminate.
 DEEP = 4
 DEEPEST = 32
 MOST_NODES = 5_000
 LONGEST_STRING = 10_000
+LARGEST_NUMBER = 10**15
+NUMBER_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 UNSUPPORTED = frozenset(
     {
         "pattern",
@@ -78,15 +78,6 @@ class _Filler:
         self._otherwise = otherwise
         self._extent = extent
         self._nodes = 0
-        self._makers: dict[str, Callable[[Node, str, int], JsonValue]] = {
-            "object": self._object,
-            "array": self._array,
-            "string": self._string,
-            "integer": self._integer,
-            "number": self._number,
-            "boolean": self._boolean,
-            "null": self._null,
-        }
 
     def value(self, schema: JsonValue, *, name: str, depth: int) -> JsonValue:
         """Return the value of a node. `name` is the property that it belongs to."""
@@ -102,16 +93,24 @@ class _Filler:
         if branches:
             rest = _without(node, "anyOf", "oneOf")
             return self.value(_merged(rest, self._branch(branches, name, depth)), name=name, depth=depth + 1)
-        return self._made(node, name, depth)
-
-    def _made(self, node: Node, name: str, depth: int) -> JsonValue:
         kinds = _kinds(node)
         if "null" in kinds and len(kinds) > 1:
             kinds = ["null"] if self._prefers_null(name, depth) else [kind for kind in kinds if kind != "null"]
-        maker = self._makers.get(kinds[0])
-        if maker is None:
-            raise UnfillableError(f"there is no type {kinds[0]!r}")
-        return maker(node, name, depth)
+        match kinds[0]:
+            case "object":
+                return self._object(node, depth)
+            case "array":
+                return self._array(node, name, depth)
+            case "string":
+                return self._string(node, name)
+            case "integer" | "number" as kind:
+                return self._number(node, name, whole=kind == "integer")
+            case "boolean":
+                named = self._values.named(name)
+                return node.get("default") is True if named is None else named.lower() in TRUE_WORDS
+            case "null":
+                return None
+        raise UnfillableError(f"there is no type {kinds[0]!r}")
 
     def _resolved(self, schema: JsonValue, *, depth: int = 0) -> Node:
         """Return the node with references resolved and `allOf` merged; `true` becomes an empty schema."""
@@ -127,7 +126,8 @@ class _Filler:
                 for part in parts:
                     node = _merged(node, self._resolved(part, depth=depth + 1))
             else:
-                _refuse_unsupported(node)
+                for keyword in UNSUPPORTED.intersection(node):
+                    raise UnfillableError(f"it does not know the keyword {keyword!r}")
                 return node
         raise UnfillableError("its references run in a circle")
 
@@ -165,57 +165,37 @@ class _Filler:
         mentioned = self._values.mentioned([choice for choice in choices if isinstance(choice, str)])
         return choices[0] if mentioned is None else mentioned
 
-    def _object(self, node: Node, _name: str, depth: int) -> JsonValue:
+    def _object(self, node: Node, depth: int) -> JsonValue:
         properties = node.get("properties", {})
         if not isinstance(properties, dict):
             raise UnfillableError("'properties' must be an object")
         required = [key for key in _listed(node.get("required")) if isinstance(key, str)]
-        wanted = [key for key in properties if key in required or self._wants(key, depth)]
+        optional = {
+            key for key in properties if self._extent is Fill.ALL or self._values.named(key) is not None
+        }  # fmt: skip
+        wanted = [key for key in properties if key in required or (depth <= DEEP and key in optional)]
         wanted += [key for key in required if key not in properties]
         return {key: self.value(properties.get(key, True), name=key, depth=depth + 1) for key in wanted}
-
-    def _wants(self, optional: str, depth: int) -> bool:
-        if depth > DEEP:
-            return False
-        return self._extent is Fill.ALL or self._values.named(optional) is not None
 
     def _array(self, node: Node, name: str, depth: int) -> JsonValue:
         leading = _listed(node.get("prefixItems"))
         values = [self.value(part, name=name, depth=depth + 1) for part in leading]
         least, most = _size(node, "minItems", 0), _size(node, "maxItems", math.inf)
-        items = node.get("items", True)
-        if items is not False:
-            wanted = max(least, 0 if depth > DEEP or leading else min(1, most))
-            self._extend(values, self._resolved(items), wanted=wanted, most=most, name=name, depth=depth)
+        if node.get("items") is not False:
+            items = self._resolved(node.get("items", True))
+            if depth <= DEEP and not set(items) - {"type", "title", "description"}:
+                # Plain strings or numbers take the remaining ones of the text.
+                offered = self._values.remaining(str(items.get("type")))
+                values += offered[: int(min(most - len(values), len(offered)))]
+            while len(values) < max(least, 0 if depth > DEEP or leading else min(1, most)):
+                values.append(self.value(items, name=name, depth=depth + 1))
         if node.get("uniqueItems") is True:
             values = [value for position, value in enumerate(values) if value not in values[:position]]
         if not least <= len(values) <= most:
             raise UnfillableError(f"the array {name!r} cannot have the size that it needs")
         return values
 
-    def _extend(
-        self, values: list[JsonValue], items: Node, *, wanted: float, most: float, name: str, depth: int
-    ) -> None:
-        """Add values from the text, then invented ones until there are enough."""
-        offered = self._offered(items) if depth <= DEEP else []
-        values += offered[: int(min(most - len(values), len(offered)))]
-        while len(values) < wanted:
-            values.append(self.value(items, name=name, depth=depth + 1))
-
-    def _offered(self, items: Node) -> list[JsonValue]:
-        """Return the remaining quoted strings or numbers of the text if the items are plain strings or numbers."""
-        if set(items) - {"type", "title", "description"}:
-            return []
-        match items.get("type"):
-            case "string":
-                return [*self._values.all_quoted()]
-            case "integer":
-                return [*self._values.all_integers()]
-            case "number":
-                return [*self._values.all_numbers()]
-        return []
-
-    def _string(self, node: Node, name: str, _depth: int) -> JsonValue:
+    def _string(self, node: Node, name: str) -> JsonValue:
         text = _first(
             lambda: self._values.named(name),
             lambda: _given(node, str),
@@ -230,33 +210,44 @@ class _Filler:
             raise UnfillableError(f"the string {name!r} cannot have the length that it needs")
         return text[: int(min(most, len(text)))].ljust(int(least), ".")
 
-    def _integer(self, node: Node, name: str, _depth: int) -> JsonValue:
-        wished = _first(lambda: _read(int, self._values.named(name)), lambda: _given(node, int), self._values.integer)
-        return int(self._within_bounds(node, wished or 0, whole=True))
-
-    def _number(self, node: Node, name: str, _depth: int) -> JsonValue:
+    def _number(self, node: Node, name: str, *, whole: bool) -> JsonValue:
+        kind = int if whole else float
         wished = _first(
-            lambda: _read(float, self._values.named(name)),
-            lambda: _given(node, float),
+            lambda: _read(kind, self._values.named(name)),
+            lambda: _given(node, kind),
             lambda: _given(node, int),
-            self._values.number,
+            lambda: self._values.number(int if whole else object),
         )
-        return self._within_bounds(node, wished or 0, whole=False)
+        number = _nearest(node, wished=wished or 0, whole=whole)
+        return int(number) if whole else number
 
-    def _within_bounds(self, node: Node, wished: float, *, whole: bool) -> float:
-        number = number_bounds.nearest(node, wished=wished, whole=whole)
-        if number is None:
-            raise UnfillableError("no number is within its bounds")
-        return number
 
-    def _boolean(self, node: Node, name: str, _depth: int) -> JsonValue:
-        named = self._values.named(name)
-        if named is not None:
-            return named.lower() in TRUE_WORDS
-        return node.get("default") is True
-
-    def _null(self, _node: Node, _name: str, _depth: int) -> JsonValue:
-        return None
+def _nearest(node: Node, *, wished: float, whole: bool) -> float:
+    """Return the number nearest to `wished` that the bounds of a schema allow."""
+    bounds = {
+        keyword: limit
+        for keyword in NUMBER_KEYWORDS
+        if isinstance(limit := node.get(keyword), int | float) and not isinstance(limit, bool)
+        if abs(limit) <= LARGEST_NUMBER
+    }
+    step = bounds.pop("multipleOf", None) or None
+    wished = wished if abs(wished) <= LARGEST_NUMBER else 0
+    # The wished number, the limits, the multiples around them, and the mean of the limits.
+    candidates = [sum(bounds.values()) / max(len(bounds), 1)]
+    for anchor in (wished, *bounds.values()):
+        below = math.floor(anchor / (step or 1)) * (step or 1)
+        candidates += [anchor, below - (step or 1), below, below + (step or 1)]
+    allowed = [
+        number
+        for number in candidates
+        if bounds.get("minimum", -math.inf) <= number <= bounds.get("maximum", math.inf)
+        and bounds.get("exclusiveMinimum", -math.inf) < number < bounds.get("exclusiveMaximum", math.inf)
+        and (step is None or math.isclose(number / step, round(number / step), abs_tol=1e-9))
+        and (not whole or number == int(number))
+    ]
+    if not allowed:
+        raise UnfillableError("no number is within its bounds")
+    return min(allowed, key=lambda number: abs(number - wished))
 
 
 def _kinds(node: Node) -> list[str]:
@@ -269,12 +260,7 @@ def _kinds(node: Node) -> list[str]:
         return ["object"]
     if "items" in node or "prefixItems" in node:
         return ["array"]
-    return ["number"] if number_bounds.KEYWORDS.intersection(node) else ["string"]
-
-
-def _refuse_unsupported(node: Node) -> None:
-    for keyword in UNSUPPORTED.intersection(node):
-        raise UnfillableError(f"it does not know the keyword {keyword!r}")
+    return ["number"] if any(keyword in node for keyword in NUMBER_KEYWORDS) else ["string"]
 
 
 def _merged(first: Node, second: JsonValue) -> Node:
@@ -314,7 +300,7 @@ def _given(node: Node, kind: type[Value]) -> Value | None:
     return None
 
 
-def _read(kind: Callable[[str], Number], text: str | None) -> Number | None:
+def _read(kind: Callable[[str], float], text: str | None) -> float | None:
     try:
         number = None if text is None else kind(text)
     except ValueError:

@@ -1,12 +1,13 @@
-"""Values found in a text: `key=value`, quoted strings, numbers, and phrases such as "in Paris".
+"""Values found in texts: `key=value`, quoted strings, numbers, and phrases such as "in Paris".
 
 Each quoted string, number and phrase is returned once, in the order of the text, so two properties get two values.
 """
 
 import re
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+Value = TypeVar("Value")
 LONGEST_PLACE = 80
 LONGEST_SUBJECT = 500
 PLACES = frozenset({"city", "location", "place", "country", "region", "town", "address", "destination"})
@@ -22,99 +23,86 @@ FILLER = re.compile(
 )
 
 
-class TextValues:
-    """The values of one text. When it has none left, those of `beyond` are used."""
+class _Text:
+    """The values that are left in a text; `loose` is the text without them."""
 
-    def __init__(self, text: str, *, beyond: Self | None = None) -> None:
-        self._text = text
-        self._beyond = beyond
-        self._named = {match[1].lower(): match[2] or match[3] or match[4] or "" for match in NAMED.finditer(text)}
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.named = {match[1].lower(): match[2] or match[3] or match[4] or "" for match in NAMED.finditer(text)}
         loose = NAMED.sub(" ", text)
-        self._quoted = ["".join(groups) for groups in QUOTED.findall(loose)]
-        loose = QUOTED.sub(" ", loose)
-        self._numbers = [float(number) if "." in number else int(number) for number in NUMBER.findall(loose)]
-        self._loose = loose
+        self.quoted: list[str | float] = ["".join(groups) for groups in QUOTED.findall(loose)]
+        self.loose = QUOTED.sub(" ", loose)
+        self.numbers = [float(number) if "." in number else int(number) for number in NUMBER.findall(self.loose)]
+
+    def place(self) -> str | None:
+        for match in BEFORE_PLACE.finditer(self.loose):
+            words: list[str] = []
+            for word in self.loose[match.end() : match.end() + LONGEST_PLACE].split():
+                if not word[0].isupper():
+                    break
+                words.append(word.rstrip(".,;:?!"))
+                if words[-1] != word:
+                    break
+            if words:
+                self.loose = ""
+                return " ".join(words)
+        return None
+
+
+class TextValues:
+    """The values of some texts. When a text has none left, those of the next are used."""
+
+    def __init__(self, *texts: str) -> None:
+        self._texts = [_Text(text) for text in texts]
+
+    def _first(self, find: Callable[[_Text], Value | None]) -> Value | None:
+        return next((found for text in self._texts if (found := find(text)) is not None), None)
 
     def named(self, name: str) -> str | None:
         """Return the value of `name=value`."""
-        value = self._named.get(name.lower())
-        if value is None and self._beyond is not None:
-            return self._beyond.named(name)
+        value = self._first(lambda text: text.named.get(name.lower()))
         return value if value is None else value.rstrip(".?!")
 
     def quoted(self) -> str | None:
         """Return the next quoted string."""
-        if self._quoted:
-            return self._quoted.pop(0)
-        return self._beyond.quoted() if self._beyond is not None else None
+        return self._first(lambda text: str(text.quoted.pop(0)) if text.quoted else None)
 
-    def all_quoted(self) -> list[str]:
-        """Return all remaining quoted strings."""
-        found, self._quoted = self._quoted, []
-        return found or (self._beyond.all_quoted() if self._beyond is not None else [])
+    def number(self, kind: type = object) -> float | None:
+        """Return the next number of a type, an int if it is written as one; others are skipped and stay available."""
 
-    def number(self) -> float | None:
-        """Return the next number, as an int if it is written as one."""
-        if self._numbers:
-            return self._numbers.pop(0)
-        return self._beyond.number() if self._beyond is not None else None
+        def find(text: _Text) -> float | None:
+            fitting = [position for position, number in enumerate(text.numbers) if isinstance(number, kind)]
+            return text.numbers.pop(fitting[0]) if fitting else None
 
-    def integer(self) -> int | None:
-        """Return the next integer; fractions are skipped and stay available."""
-        for position, number in enumerate(self._numbers):
-            if isinstance(number, int):
-                del self._numbers[position]
-                return number
-        return self._beyond.integer() if self._beyond is not None else None
+        return self._first(find)
 
-    def all_numbers(self) -> list[float]:
-        """Return all remaining numbers."""
-        found, self._numbers = self._numbers, []
-        return found or (self._beyond.all_numbers() if self._beyond is not None else [])
-
-    def all_integers(self) -> list[int]:
-        """Return all remaining integers."""
-        found = [number for number in self._numbers if isinstance(number, int)]
-        self._numbers = [number for number in self._numbers if not isinstance(number, int)]
-        return found or (self._beyond.all_integers() if self._beyond is not None else [])
+    def remaining(self, kind: str) -> list[str | float]:
+        """Return all remaining values of a type of JSON schemas, from the first text that has some."""
+        for text in self._texts:
+            numbers: list[str | float] = [
+                number for number in text.numbers if kind == "number" or isinstance(number, int)
+            ]
+            found = text.quoted if kind == "string" else numbers if kind in {"number", "integer"} else []
+            if found:
+                text.quoted = [value for value in text.quoted if value not in found]
+                text.numbers = [value for value in text.numbers if value not in found]
+                return found
+        return []
 
     def place(self) -> str | None:
         """Return the capitalized words after "in", "for" or "at", such as `New York`."""
-        for match in BEFORE_PLACE.finditer(self._loose):
-            words = _capitalised(self._loose[match.end() : match.end() + LONGEST_PLACE])
-            if words:
-                self._loose = ""
-                return words
-        return self._beyond.place() if self._beyond is not None else None
+        return self._first(_Text.place)
 
     def subject(self) -> str | None:
-        """Return the words after "for", "about" or "with", or else the rest of the text."""
-        found = SUBJECT.search(self._loose)
-        words = _without_filler((found[1] if found else self._loose).strip()[:LONGEST_SUBJECT])
-        self._loose = ""
+        """Return the words after "for", "about" or "with" in the first text, or else the rest of it."""
+        found = SUBJECT.search(self._texts[0].loose)
+        before, words = None, (found[1] if found else self._texts[0].loose).strip()[:LONGEST_SUBJECT]
+        while before != words:
+            before, words = words, FILLER.sub("", words.strip(" .,;:?!\n"))
+        self._texts[0].loose = ""
         return words or None
 
     def mentioned(self, words: Sequence[str]) -> str | None:
-        """Return the first of the words that occurs in the text, ignoring case."""
-        for word in words:
-            if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", self._text, re.IGNORECASE):
-                return word
-        return self._beyond.mentioned(words) if self._beyond is not None else None
-
-
-def _capitalised(text: str) -> str:
-    words = []
-    for word in text.split():
-        if not word[0].isupper():
-            break
-        words.append(word.rstrip(".,;:?!"))
-        if words[-1] != word:
-            break
-    return " ".join(words)
-
-
-def _without_filler(text: str) -> str:
-    before = None
-    while before != text:
-        before, text = text, FILLER.sub("", text.strip(" .,;:?!\n"))
-    return text
+        """Return the first of the words that occurs in a text, ignoring case."""
+        patterns = {word: re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", re.IGNORECASE) for word in words}
+        return self._first(lambda text: next((word for word in words if patterns[word].search(text.text)), None))

@@ -3,24 +3,10 @@
 import math
 import re
 from hashlib import blake2b
-from typing import TypedDict
+from typing import Any
 
 PIECE = re.compile(r"\s*\S{1,16}|\s+\Z")
 OTHER_WORDS = PIECE.findall(" the a of to and in is it you that he was for on are with as I his they we")
-
-
-class TokenChance(TypedDict):
-    """Log probability (natural logarithm) of a token, and its UTF-8 bytes."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class Logprob(TokenChance):
-    """A generated token with its alternatives."""
-
-    top_logprobs: list[TokenChance]
 
 
 def split(text: str) -> list[str]:
@@ -33,7 +19,7 @@ def count(text: str) -> int:
     return len(split(text))
 
 
-def logprob(token: str, *, position: int, alternatives: int) -> Logprob:
+def logprob(token: str, *, position: int, alternatives: int) -> dict[str, Any]:
     """Return an invented but plausible logprob, constant for a token and position. Probabilities sum to less than 1.
 
     `alternatives` is the number of entries of `top_logprobs`; the first is the token itself.
@@ -43,8 +29,8 @@ def logprob(token: str, *, position: int, alternatives: int) -> Logprob:
     left = 1 - math.exp(chosen["logprob"])
     others = [word for word in OTHER_WORDS if word != token]
     others_chances = [_chance(word, math.log(left) - rank * math.log(2)) for rank, word in enumerate(others, start=1)]
-    return Logprob(**chosen, top_logprobs=[chosen, *others_chances][:alternatives])
+    return {**chosen, "top_logprobs": [chosen, *others_chances][:alternatives]}
 
 
-def _chance(token: str, logarithm: float) -> TokenChance:
-    return TokenChance(token=token, logprob=round(logarithm, 6), bytes=list(token.encode()))
+def _chance(token: str, logarithm: float) -> dict[str, Any]:
+    return {"token": token, "logprob": round(logarithm, 6), "bytes": list(token.encode())}

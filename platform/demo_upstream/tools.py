@@ -45,7 +45,7 @@ def call(function: Function, *, words: str, around: str = "") -> DemoCall:
         return DemoCall(name=function.name, arguments=given)
     parameters = {"type": "object", **(function.parameters or {})}
     try:
-        values = TextValues(words, beyond=TextValues(around))
+        values = TextValues(words, around)
         filled = schema.fill(parameters, values=values, otherwise=DEFAULT_TEXT, extent=Fill.NEEDED)
     except UnfillableError as reason:
         message = f"The demo model cannot call '{function.name}': {reason}."

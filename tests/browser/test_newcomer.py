@@ -12,7 +12,7 @@ from openai import AuthenticationError, OpenAI
 from playwright.sync_api import Browser, Page, expect
 from pytest_django import DjangoDbBlocker
 
-from demo_upstream.server import running
+from demo_upstream.app import running
 from tenants import services
 from tests.browser.chromium import CHROMIUM, INSTALL
 from tests.browser.visiting import PASSWORD, Visit, visiting

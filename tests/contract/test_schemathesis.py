@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from demo_upstream.server import running
+from demo_upstream.app import running
 from responses.api.openapi import document
 from responses.schema import CreateResponse
 from tenants import scope, services

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from demo_upstream.models import LISTED
-from demo_upstream.testing import Demo, talking
+from tests.support.demo_upstream import Demo, talking
 
 TOOL = {"type": "function", "function": {"name": "get_time"}}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "get_time", "arguments": "{}"}}

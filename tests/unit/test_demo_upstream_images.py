@@ -4,14 +4,12 @@ import base64
 import struct
 import zlib
 from collections.abc import AsyncIterator
-from typing import Any
 
-import orjson
 import pytest
 
 from demo_upstream import images
 from demo_upstream.images import SIDE
-from demo_upstream.testing import Demo, talking
+from tests.support.demo_upstream import Demo, talking
 
 
 @pytest.fixture
@@ -45,7 +43,6 @@ async def test_a_missing_prompt_is_rejected(demo: Demo) -> None:
 
 
 def test_partial_images_precede_the_complete_one() -> None:
-    raw = images.events({"prompt": "A cat", "partial_images": 2}, pictures=0, created=1)
-    events: list[dict[str, Any]] = [orjson.loads(line.split(b"data: ")[1]) for line in raw]
+    events = list(images.events({"prompt": "A cat", "partial_images": 2}, pictures=0, created=1))
     assert [event["type"].rpartition(".")[2] for event in events] == ["partial_image", "partial_image", "completed"]
     assert len({event["b64_json"] for event in events}) == 3

@@ -15,8 +15,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from demo_upstream import schema
 from demo_upstream.schema import Fill, UnfillableError
-from demo_upstream.testing import Demo, talking
 from demo_upstream.text_values import TextValues
+from tests.support.demo_upstream import Demo, talking
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 """Formats of an answer: chunks, completion, usage, limits, logprobs, reasoning, pace."""
 
+import asyncio
 import math
 import time
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demo_upstream import tokens
-from demo_upstream.testing import Demo, talking
+from tests.support.demo_upstream import Demo, talking
 
 TIME = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object", "required": ["city"]}}}
 WITH_USAGE = {"include_usage": True}
@@ -243,3 +245,16 @@ async def test_a_completion_takes_as_long_as_the_stream(demo: Demo) -> None:
 async def test_answers_have_a_creation_time(demo: Demo) -> None:
     completion = await demo.complete("say hi")
     assert abs(completion["created"] - time.time()) < 60
+
+
+@pytest.mark.parametrize("model", ["demo", "demo-d50", "demo-d5000"])
+async def test_closing_a_stream_stops_it_immediately(demo: Demo, model: str) -> None:
+    await demo.ask("say hi")
+    idle = len(asyncio.all_tasks())
+    async with aclosing(demo.lines("say " + "word " * 500, model=model)) as lines:
+        await anext(lines)
+    begun = time.monotonic()
+    # The server runs in this event loop: a request in progress is a task of its own.
+    while len(asyncio.all_tasks()) > idle:
+        await asyncio.sleep(0.01)
+        assert time.monotonic() - begun < 1

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from demo_upstream.testing import Demo, talking
+from tests.support.demo_upstream import Demo, talking
 
 
 @pytest.fixture

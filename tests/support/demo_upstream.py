@@ -9,11 +9,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from demo_upstream.server import running
-
-
-class UnexpectedAnswerError(AssertionError):
-    """The demo did not answer as the test expects."""
+from demo_upstream.app import running
 
 
 @dataclass(frozen=True)
@@ -51,7 +47,7 @@ class Demo:
     async def complete(self, asked: str | list[dict[str, Any]], **parameters: Any) -> Any:
         """Return the completion for a text or a list of messages; the default model is `demo-d0`."""
         answer = await self.post("/chat/completions", _chat(asked, parameters))
-        _expect(answer.ok, answer.json)
+        assert answer.ok, answer.json
         return answer.json
 
     async def ask(self, asked: str | list[dict[str, Any]], **parameters: Any) -> str:
@@ -62,14 +58,14 @@ class Demo:
     async def refusal(self, asked: str | list[dict[str, Any]], **parameters: Any) -> DemoAnswer:
         """Return the error response to a chat request."""
         answer = await self.post("/chat/completions", _chat(asked, parameters))
-        _expect(not answer.ok, answer.json)
+        assert not answer.ok, answer.json
         return answer
 
     async def lines(self, asked: str | list[dict[str, Any]], **parameters: Any) -> AsyncGenerator[str, None]:
         """Yield the data lines of a stream as they arrive, without `data: `."""
         body = _chat(asked, {"stream": True, **parameters})
         async with self.session.post(f"{self.url}/chat/completions", json=body) as response:
-            _expect(response.ok, response.status)
+            assert response.ok, response.status
             async for line in response.content:
                 if line.strip():
                     yield line.decode().rstrip("\n").removeprefix("data: ")
@@ -77,13 +73,8 @@ class Demo:
     async def chunks(self, asked: str | list[dict[str, Any]], **parameters: Any) -> list[Any]:
         """Return the chunks of a stream that ends with `[DONE]`."""
         *chunks, done = [line async for line in self.lines(asked, **parameters)]
-        _expect(done == "[DONE]", done)
+        assert done == "[DONE]", done
         return [orjson.loads(chunk) for chunk in chunks]
-
-    async def stats(self) -> dict[str, int]:
-        """Return the server's counters."""
-        counters: dict[str, int] = (await self.get("/stats")).json
-        return counters
 
 
 @asynccontextmanager
@@ -91,11 +82,6 @@ async def talking() -> AsyncIterator[Demo]:
     """Start a demo upstream and yield a client of it."""
     async with running() as url, aiohttp.ClientSession() as session:
         yield Demo(url, session)
-
-
-def _expect(expected: bool, answer: object) -> None:  # noqa: FBT001 - an assertion
-    if not expected:
-        raise UnexpectedAnswerError(answer)
 
 
 def _chat(asked: str | list[dict[str, Any]], parameters: Mapping[str, Any]) -> dict[str, Any]:
