@@ -21,7 +21,7 @@ from responses.engine.events.terminal import failed
 from responses.engine.events.types import Body
 from responses.lifecycle import resume
 from responses.models import Response
-from responses.runs import access, conversation_lock, selectors, store
+from responses.runs import access, conversation_lock, selectors
 from responses.runs.identity import RequestInfo, channel_of
 from responses.runs.runner import channel_of_process
 from tenants import scope
@@ -98,10 +98,7 @@ def _end(team_id: str, response_id: str, ending: Ending, *, actor: str, action: 
             return False
         # From here on the executing process has lost its lease.
         running.update(lease_token=F("lease_token") + 1)
-        resumed = resume.load(response_id=response_id)
-        _, change = resumed.recorder.plan(resumed.run.end_idle(ending))
-        (error,) = store.apply([change])
-        if error is not None:
+        if (error := resume.load(response_id=response_id).end(ending)) is not None:
             raise error
         audit(team_id=team_id, actor=actor, action=action, target=response_id, request_id=request.request_id)
         _notify_on_commit(response_id, row["lease_owner"])

@@ -10,6 +10,7 @@ from responses.engine.calls.outcomes import ToolResult
 from responses.engine.calls.toolbox import Toolbox
 from responses.engine.compaction.items import from_latest_compaction
 from responses.engine.events.fold import Fold, read_frames
+from responses.engine.events.response_body import Ending
 from responses.engine.loop import Run
 from responses.engine.moderation import OutputCheck
 from responses.engine.state import (
@@ -29,6 +30,7 @@ from responses.requests.attachments import TeamAttachments
 from responses.requests.context import RequestContext, load_history
 from responses.requests.encrypted_content import TeamCipher
 from responses.requests.prepare import build_run_context
+from responses.runs import store
 from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
 from responses.runs.recorder import Recorder, RecorderState
@@ -43,6 +45,12 @@ class ResumedRun:
     run: Run
     recorder: Recorder
     identity: RunIdentity
+
+    def end(self, ending: Ending) -> Exception | None:
+        """End a run that this process does not execute. Return why the end was not written, if it was not."""
+        _, change = self.recorder.plan(self.run.end_idle(ending))
+        (error,) = store.apply([change])
+        return error
 
 
 def load(
@@ -59,9 +67,28 @@ def load(
     run passes the `lease_token` of its claim: the one in the row may belong to another process by now.
     """
     response = Response.objects.get(pk=response_id)
-    fold, next_sequence = _fold_log(response)
+    fold, next_sequence = Fold(), 0
+    for batch in EventBatch.objects.filter(response=response).order_by("first_sequence"):
+        for _, event in read_frames(batch.frames.encode()):
+            fold.apply(event)
+        next_sequence = batch.last_sequence + 1
     state = _state(response, fold)
-    identity = _identity(response, lease_token or response.lease_token)
+    identity = RunIdentity(
+        response_id=response.pk,
+        team_id=response.team_id,
+        key_id=response.api_key_id,
+        model=response.model,
+        upstream_id=response.upstream_id,
+        upstream_model=response.upstream_model,
+        request_id=response.request_id,
+        stored=response.stored,
+        obfuscate=bool(response.options.get("obfuscate")),
+        created_at=response.created_at,
+        lease_token=lease_token or response.lease_token,
+        background=response.background,
+        conversation_id=response.conversation_id,
+        prices=Prices.restored(response.options.get("prices")),
+    )
     progress = RecorderState(
         next_sequence=next_sequence,
         next_position=len(state.output),
@@ -75,11 +102,9 @@ def load(
     context = _context(response)
     if tools is None:
         tools = Toolbox() if model is None else registry.restore_tools(response, context.items)
-    model = model or _NoModel()
-    run = Run(context, state, model=model, tools=tools, now=now, checks=checks)
-    return ResumedRun(
-        run=run, recorder=Recorder(identity, progress, ConversationAppend.of(response)), identity=identity
-    )
+    run = Run(context, state, model=model or _NoModel(), tools=tools, now=now, checks=checks)
+    recorder = Recorder(identity, progress, ConversationAppend.of(response))
+    return ResumedRun(run=run, recorder=recorder, identity=identity)
 
 
 class _NoModel:
@@ -90,23 +115,15 @@ class _NoModel:
         raise RuntimeError(message)
 
 
-def _fold_log(response: Response) -> tuple[Fold, int]:
-    """Fold the event log. Return its state and the number of the next event."""
-    fold, next_sequence = Fold(), 0
-    for batch in EventBatch.objects.filter(response=response).order_by("first_sequence"):
-        for _, event in read_frames(batch.frames.encode()):
-            fold.apply(event)
-        next_sequence = batch.last_sequence + 1
-    return fold, next_sequence
-
-
 def _state(response: Response, fold: Fold) -> RunState:
     places = Placement.objects.filter(owner=response.pk, section=Section.OUTPUT).select_related("item")
     output = [OutputItem(body=p.item.body, in_context=p.in_context) for p in places.order_by("position")]
     committed = {item.body["id"] for item in output}
-    calls = _calls(response)
-    discarded = _discarded(response)
-    passes = _compaction_passes(response)
+    calls = list(ToolCall.objects.filter(response=response).order_by("id"))
+    rejected = Turn.objects.filter(response=response, discarded__isnull=False)
+    discarded = {turn.number: DiscardedTurn(**turn.discarded) for turn in rejected if turn.discarded}
+    # A failed turn ends its run, except if it was a compaction pass. So in a resumed run every failed turn was one.
+    passes = list(Turn.objects.filter(response=response, state__in=("compacted", "failed")))
     last = discarded.get(response.turns - 1)
     # Items that are in the log but that no step has committed belong to the interrupted turn. They stay in the output,
     # because followers have received them, but no model reads them again.
@@ -114,7 +131,17 @@ def _state(response: Response, fold: Fold) -> RunState:
     return RunState(
         turn=response.turns,
         output=output,
-        pending=_pending(calls),
+        # The calls of hosted tools that have no item yet.
+        pending=[
+            PendingCall(
+                call=_call(row),
+                turn=row.turn,
+                attempt=0 if row.status == "pending" else row.attempt,
+                result=ToolResult.restored(row.result) if row.result else None,
+            )
+            for row in calls
+            if row.status in {"pending", "in_progress", "returned"}
+        ],
         fragments=uncommitted,
         insertions=_insertions(calls),
         discarded=len(discarded),
@@ -134,34 +161,6 @@ def _state(response: Response, fold: Fold) -> RunState:
             reasoning_tokens=response.reasoning_tokens,
         ),
     )
-
-
-def _discarded(response: Response) -> dict[int, DiscardedTurn]:
-    turns = Turn.objects.filter(response=response, discarded__isnull=False)
-    return {turn.number: DiscardedTurn(**turn.discarded) for turn in turns if turn.discarded}
-
-
-def _compaction_passes(response: Response) -> list[Turn]:
-    # A failed turn ends its run, except if it was a compaction pass. So in a resumed run every failed turn was one.
-    return list(Turn.objects.filter(response=response, state__in=("compacted", "failed")))
-
-
-def _calls(response: Response) -> list[ToolCall]:
-    return list(ToolCall.objects.filter(response=response).order_by("id"))
-
-
-def _pending(rows: Iterable[ToolCall]) -> list[PendingCall]:
-    """Return the calls of hosted tools that have no item yet."""
-    return [
-        PendingCall(
-            call=_call(row),
-            turn=row.turn,
-            attempt=0 if row.status == "pending" else row.attempt,
-            result=ToolResult.restored(row.result) if row.result else None,
-        )
-        for row in rows
-        if row.status in {"pending", "in_progress", "returned"}
-    ]
 
 
 def _insertions(rows: Iterable[ToolCall]) -> list[ContextInsertion]:
@@ -201,23 +200,4 @@ def _context(response: Response) -> RunContext:
             compacted_context=from_latest_compaction([*history, *input_items], decrypt),
         ),
         attachments=TeamAttachments(response.team_id),
-    )
-
-
-def _identity(response: Response, lease_token: int) -> RunIdentity:
-    return RunIdentity(
-        response_id=response.pk,
-        team_id=response.team_id,
-        key_id=response.api_key_id,
-        model=response.model,
-        upstream_id=response.upstream_id,
-        upstream_model=response.upstream_model,
-        request_id=response.request_id,
-        stored=response.stored,
-        obfuscate=bool(response.options.get("obfuscate")),
-        created_at=response.created_at,
-        lease_token=lease_token,
-        background=response.background,
-        conversation_id=response.conversation_id,
-        prices=Prices.restored(response.options.get("prices")),
     )

@@ -16,7 +16,7 @@ from kernel.leases import is_free, lock, take
 from responses.engine.events.terminal import failed
 from responses.lifecycle import resume
 from responses.models import RUNNING, CommitMark, Response
-from responses.runs import conversation_lock, store
+from responses.runs import conversation_lock
 from tenants import scope
 
 logger = logging.getLogger(__name__)
@@ -53,8 +53,7 @@ def _end(response_id: str, team_id: str) -> bool:
         with scope.team(team_id):
             resumed = resume.load(response_id=response_id)
         failure = _NO_ATTEMPTS_LEFT if resumed.identity.background else _PROCESS_DIED
-        _, change = resumed.recorder.plan(resumed.run.end_idle(failed(failure)))
-        (error,) = store.apply([change])
+        error = resumed.end(failed(failure))
     except Exception:
         # One broken run must not stop the sweep. It is tried again when the lease that was taken here has expired.
         logger.exception("a dead run could not be ended", extra={"response": response_id})

@@ -17,7 +17,6 @@ from responses.lifecycle import queue, resume
 from responses.lifecycle.resume import ResumedRun
 from responses.models import Response
 from responses.providers.upstream import UpstreamModel
-from responses.runs import store
 from responses.runs.runner import LiveRun
 from tenants import directory, scope
 
@@ -96,9 +95,7 @@ def _load(claimed: Claim) -> ResumedRun | None:
         # The key was revoked, or the model or its upstream was deleted while the response was queued.
         with scope.team(claimed.team_id):
             resumed = resume.load(response_id=response.pk, lease_token=claimed.token)
-        failure = Failure(code="server_error", message=error.message)
-        _, change = resumed.recorder.plan(resumed.run.end_idle(failed(failure)))
-        store.apply([change])
+        resumed.end(failed(Failure(code="server_error", message=error.message)))
         return None
     checks = moderation.restore_checks(response, principal)
     with scope.team(claimed.team_id):

@@ -44,7 +44,11 @@ def get_prompt_version(*, principal: Principal, prompt_id: str, version: str | N
     versions = PromptVersion.objects.filter(prompt_id=prompt_id, team_id=principal.team_id)
     # PostgreSQL rejects NUL in a parameter; no id contains one.
     if "\x00" not in prompt_id:
-        number = F("prompt__current") if version is None else _number(version)
+        number: F | int = F("prompt__current")
+        if version is not None:
+            # Versions start at 1, so 0 matches none.
+            is_number = version.isascii() and version.isdigit() and len(version) < _MAX_DIGITS
+            number = int(version) if is_number else 0
         found = versions.filter(number=number).first()
         if found is not None:
             return found
@@ -52,11 +56,6 @@ def get_prompt_version(*, principal: Principal, prompt_id: str, version: str | N
             message = f"Prompt with id '{prompt_id}' has no version '{version}'."
             raise NotFound(message, param="prompt.version")
     raise NotFound(f"Prompt with id '{prompt_id}' not found.", param="prompt.id")
-
-
-def _number(version: str) -> int:
-    # Versions start at 1, so 0 matches none.
-    return int(version) if version.isascii() and version.isdigit() and len(version) < _MAX_DIGITS else 0
 
 
 def find_response(

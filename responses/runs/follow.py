@@ -33,7 +33,7 @@ _NOTIFIED_POLL_SECONDS = 1.0
 # Pause after a failed read of the database.
 _RETRY_SECONDS = 1.0
 # How long a foreground run counts as followed after a client was seen following it.
-_FOLLOWED_SECONDS = 10
+_FOLLOWED = timedelta(seconds=10)
 _OBFUSCATION = re.compile(rb',"obfuscation":"[^"]*"(?=}\n\n)')
 _FRAME_END = b"\n\n"
 
@@ -145,11 +145,33 @@ class _Tail:
         return self._joined[2]
 
     async def _read(self) -> None:
+        notifications = loop_notifications()
+        listening: AbstractContextManager[None] = nullcontext()
+        if self._is_background:
+            listening = notifications.listening(channel_of(self._response_id), self._notified)
         try:
-            with self._listening():
+            with listening:
                 while not self.ended:
                     self._notified.clear()
-                    await self._read_once()
+                    # Background runs continue without followers, so only foreground runs need to know about them.
+                    is_followed = self.clients > 0 and not self._is_background
+                    read = partial(_read_log, self._team_id, self._response_id, self.length, is_followed=is_followed)
+                    try:
+                        ended, frames = await in_db_thread(read)
+                    except DatabaseError:
+                        # A database that is down for a moment does not end the run.
+                        logger.warning(
+                            "reading an event log failed; trying again", extra={"response": self._response_id}
+                        )
+                        await asyncio.sleep(_RETRY_SECONDS)
+                        continue
+                    self._frames += frames
+                    self.ended = ended
+                    if ended or frames:
+                        self.wake.set()
+                    if not ended:
+                        is_notified = self._is_background and notifications.is_connected
+                        await wait_within(self._notified, _NOTIFIED_POLL_SECONDS if is_notified else _POLL_SECONDS)
         except Exception:
             logger.exception("an event log could not be read", extra={"response": self._response_id})
             self.is_broken = True
@@ -160,32 +182,6 @@ class _Tail:
             if self._open.get(self._response_id) is self:
                 del self._open[self._response_id]
 
-    def _listening(self) -> AbstractContextManager[None]:
-        return (
-            loop_notifications().listening(channel_of(self._response_id), self._notified)
-            if self._is_background
-            else nullcontext()
-        )
-
-    async def _read_once(self) -> None:
-        # Background runs continue without followers, so only foreground runs need to know about them.
-        is_followed = self.clients > 0 and not self._is_background
-        read = partial(_read_log, self._team_id, self._response_id, self.length, is_followed=is_followed)
-        try:
-            ended, frames = await in_db_thread(read)
-        except DatabaseError:
-            # A database that is down for a moment does not end the run.
-            logger.warning("reading an event log failed; trying again", extra={"response": self._response_id})
-            await asyncio.sleep(_RETRY_SECONDS)
-            return
-        self._frames += frames
-        self.ended = ended
-        if ended or frames:
-            self.wake.set()
-        if not ended:
-            is_notified = self._is_background and loop_notifications().is_connected
-            await wait_within(self._notified, _NOTIFIED_POLL_SECONDS if is_notified else _POLL_SECONDS)
-
 
 def _read_log(team_id: str, response_id: str, first: int, *, is_followed: bool) -> tuple[bool, list[bytes]]:
     """Return whether the run has ended, and its events from number `first` on, which must start a batch."""
@@ -195,8 +191,11 @@ def _read_log(team_id: str, response_id: str, first: int, *, is_followed: bool) 
         response = Response.objects.only("ended_at", "followed_until").filter(pk=response_id).first()
         if response is None:
             return True, []
-        if response.ended_at is None and is_followed:
-            _note_follower(response)
+        # The node that executes the run reads this when the grace period of its client is over. Written only in the
+        # second half of the period, so that a follower does not cost an update per read.
+        at, until = now(), response.followed_until
+        if response.ended_at is None and is_followed and (until is None or until - at < _FOLLOWED / 2):
+            Response.objects.filter(pk=response.pk, ended_at=None).update(followed_until=at + _FOLLOWED)
         batches = EventBatch.objects.filter(response_id=response_id, first_sequence__gte=first)
         log = list(batches.order_by("first_sequence").values_list("first_sequence", "frames"))
     frames: list[bytes] = []
@@ -205,12 +204,3 @@ def _read_log(team_id: str, response_id: str, first: int, *, is_followed: bool) 
         frames += [b""] * (number - first - len(frames))
         frames += [frame + _FRAME_END for frame in text.encode().split(_FRAME_END)[:-1]]
     return response.ended_at is not None, frames
-
-
-def _note_follower(response: Response) -> None:
-    # The node that executes the run reads this when the grace period of its client is over. Written only in the second
-    # half of the period, so that a follower does not cost an update per read.
-    at = now()
-    if response.followed_until is None or response.followed_until - at < timedelta(seconds=_FOLLOWED_SECONDS / 2):
-        until = at + timedelta(seconds=_FOLLOWED_SECONDS)
-        Response.objects.filter(pk=response.pk, ended_at=None).update(followed_until=until)

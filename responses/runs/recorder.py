@@ -17,7 +17,7 @@ from conversations.items import plain_text
 from conversations.models import Item, Placement, Section, opens_context
 from kernel.clock import now
 from kernel.notifications import Notifier
-from responses.engine.calls.outcomes import RequireApproval, request_digest
+from responses.engine.calls.outcomes import request_digest
 from responses.engine.events.types import DONE_FRAME, Body, Event, frame
 from responses.engine.state import OutputItem
 from responses.engine.steps import (
@@ -93,7 +93,15 @@ class Recorder:
             return data
         await self._flushed()
         data, change = self.plan(step)
-        await _committed(self._submit(change), is_last=isinstance(step, RunEnded))
+        commit = self._submit(change)
+        # A cancellation must wait for the commit: only then is it known whether the step counts. If the run's last step
+        # was committed, the run is over and the cancellation came too late.
+        try:
+            await asyncio.shield(commit)
+        except asyncio.CancelledError:
+            await asyncio.wait([commit])
+            if not isinstance(step, RunEnded) or commit.exception() is not None:
+                raise
         return data
 
     def plan(self, step: Step) -> tuple[bytes, Change]:
@@ -101,18 +109,83 @@ class Recorder:
         # Even a large batch of events is not stored before the step: if the run has lost its lease, its terminal
         # event must never reach the log.
         data = self._number(step.events)
+        identity = self._identity
+        rows: list[models.Model] = []
+        calls: list[CallUpdate] = []
+        extra: list[ExtraWrite] = []
+        match step:
+            case TurnEnded() | RunEnded():
+                turn = self._turn_rows(step.turn) if step.turn else []
+                # Also written for unstored responses: an approval holds digests, but no content.
+                approvals = [
+                    Approval(
+                        id=record.ask.item["id"],
+                        team_id=identity.team_id,
+                        response_id=identity.response_id,
+                        call_id=record.call.call_id,
+                        request=request_digest(record.ask.item),
+                        definition=record.ask.definition,
+                    )
+                    for record in step.calls
+                    if record.ask is not None
+                ]
+                rows = [*turn, *self._item_rows(step.items), *self._call_rows(step.calls), *approvals]
+            case ToolsPrepared():
+                rows = [*self._item_rows(step.items), *self._call_rows(step.calls)]
+            case TurnDiscarded() | ContextCompacted():
+                rows = [*self._turn_rows(step.turn), *self._item_rows(step.items)]
+            case FragmentsClosed():
+                rows = self._item_rows(step.items)
+            case ToolsStarted():
+                calls = [
+                    self._update(p.call, status="in_progress", started_at=step.started_at, attempt=p.attempt)
+                    for p in step.calls
+                ]
+            case ToolsReturned():
+                calls = [
+                    self._update(p.call, status="returned", result=p.result.stored())
+                    for p in step.calls
+                    if p.result is not None
+                ]
+            case ToolFinished():
+                rows, calls = self._finished_call(step)
+            case RunStarted() | Emitted():
+                pass
+            case never:
+                assert_never(never)
+        update = self._response_update()
         if isinstance(step, RunEnded):
             data += DONE_FRAME
-        rows = self._rows(step)
-        unwritten, extra = self._conversation_writes(step)
-        return data, Change(
-            team_id=self._identity.team_id,
-            insert=[*rows, *unwritten, *self._take_batch()],
-            # Every step names the lease, so that a run that was resumed elsewhere writes nothing.
-            update=self._response_update(step),
-            calls=self._call_updates(step),
-            extra=[*extra, *self._webhook_events(step)],
-        )
+            ending = step.ending
+            calls = [self._update(p.call, status="abandoned", ended_at=step.ended_at) for p in step.unfinished]
+            if self._append is not None:
+                keeps = ending.status in {Status.COMPLETED, Status.INCOMPLETE}
+                unwritten, write = self._append.at_end(identity.response_id, keeps=keeps)
+                rows += unwritten
+                extra.append(write)
+            # Webhook events exist for background responses only: other clients receive the end themselves.
+            if identity.background:
+                event = event_row(
+                    team_id=identity.team_id,
+                    event_type=f"response.{ending.status}",
+                    object_id=identity.response_id,
+                    at=step.ended_at,
+                )
+                extra.append(ExtraWrite(_INSERT_DELIVERIES, event))
+            update = replace(
+                update,
+                status=ending.status,
+                ended_at=step.ended_at,
+                service_tier=ending.service_tier[:20],
+                duration_ms=_milliseconds(step.ended_at - identity.created_at),
+                error=ending.error,
+                error_code=ending.error["code"] if ending.error else None,
+                incomplete_reason=ending.incomplete_reason,
+                moderation=ending.moderation,
+            )
+        # Every step names the lease, so that a run that was resumed elsewhere writes nothing.
+        insert = [*rows, *self._take_batch()]
+        return data, Change(team_id=identity.team_id, insert=insert, update=update, calls=calls, extra=extra)
 
     def opening(self, events: Sequence[Event]) -> tuple[bytes, list[EventBatch]]:
         """Return the bytes of the first events, and the log rows to insert together with the response."""
@@ -147,7 +220,7 @@ class Recorder:
             identity = self._identity
             lease = LeaseGuard(response_id=identity.response_id, lease_token=identity.lease_token)
             change = Change(team_id=identity.team_id, insert=batch, lease=lease)
-            self._flushes = [flush for flush in self._flushes if not _succeeded(flush)]
+            self._flushes = [flush for flush in self._flushes if not flush.done() or flush.exception()]
             self._flushes.append(self._submit(change))
 
     def _submit(self, change: Change) -> "asyncio.Future[None]":
@@ -208,24 +281,6 @@ class Recorder:
 
     # -- the rows ------------------------------------------------------------------------------------------------------
 
-    def _rows(self, step: Step) -> list[models.Model]:
-        match step:
-            case TurnEnded() | RunEnded():
-                turn = self._turn_rows(step.turn) if step.turn else []
-                approvals = [self._approval(c, c.ask) for c in step.calls if c.ask is not None]
-                return [*turn, *self._item_rows(step.items), *self._call_rows(step.calls), *approvals]
-            case ToolsPrepared():
-                return [*self._item_rows(step.items), *self._call_rows(step.calls)]
-            case TurnDiscarded() | ContextCompacted():
-                return [*self._turn_rows(step.turn), *self._item_rows(step.items)]
-            case ToolFinished():
-                return [*self._item_rows(step.items), *self._cost_rows(step)]
-            case FragmentsClosed():
-                return self._item_rows(step.items)
-            case RunStarted() | ToolsStarted() | ToolsReturned() | Emitted():
-                return []
-        assert_never(step)
-
     def _turn_rows(self, turn: TurnRecord) -> list[models.Model]:
         identity, usage, result = self._identity, turn.usage, turn.result
         tokens = {
@@ -237,8 +292,18 @@ class Recorder:
         }
         spent = {name: count for name, count in tokens.items() if name != "reasoning_tokens"}  # included in the output
         cost = identity.prices.cost(**spent)
-        self._count(turn, cost)
-        outcome = _outcome(turn)
+        state = self._state
+        state.turns += 1
+        state.usage += usage
+        state.cost = sum_costs(state.cost, cost)
+        if state.first_token_ms is None and result.first_token_at is not None:
+            state.first_token_ms = _milliseconds(result.first_token_at - identity.created_at)
+        if result.finish is Finish.ERROR or turn.failed:
+            outcome = "failed"
+        elif turn.compacts and result.finish is not Finish.INTERRUPTED:
+            outcome = "compacted"
+        else:
+            outcome = "discarded" if turn.discarded is not None else str(result.finish)
         row = Turn(
             team_id=identity.team_id,
             response_id=identity.response_id,
@@ -247,8 +312,9 @@ class Recorder:
             started_at=turn.started_at,
             first_token_at=result.first_token_at,
             ended_at=turn.ended_at,
+            # The next turn reads it, possibly in another process that has resumed the run.
+            discarded=asdict(turn.discarded) if turn.discarded is not None and identity.stored else None,
             # Upstreams may send texts of any length, but the columns are limited.
-            discarded=_discarded(turn) if identity.stored else None,
             finish_reason=(result.finish_reason or "")[:40] or None,
             upstream_request_id=(result.upstream_request_id or "")[:200] or None,
             **tokens,
@@ -273,12 +339,11 @@ class Recorder:
         )
         return [row, usage_record]
 
-    def _cost_rows(self, step: ToolFinished) -> list[models.Model]:
+    def _finished_call(self, step: ToolFinished) -> tuple[list[models.Model], list[CallUpdate]]:
         identity, result = self._identity, step.result
-        if result.cost is None:
-            return []
-        return [
-            UsageRecord(
+        rows = self._item_rows(step.items)
+        if result.cost is not None:
+            usage = UsageRecord(
                 team_id=identity.team_id,
                 api_key_id=identity.key_id,
                 occurred_at=step.ended_at,
@@ -291,37 +356,35 @@ class Recorder:
                 outcome="failed" if result.error else "completed",
                 request_id=identity.request_id,
             )
-        ]
-
-    def _count(self, turn: TurnRecord, cost: Decimal | None) -> None:
-        state = self._state
-        state.turns += 1
-        state.usage += turn.usage
-        state.cost = sum_costs(state.cost, cost)
-        first = turn.result.first_token_at
-        if state.first_token_ms is None and first is not None:
-            state.first_token_ms = _milliseconds(first - self._identity.created_at)
+            rows.append(usage)
+        update = self._update(
+            step.call,
+            status="failed" if result.error else "completed",
+            ended_at=step.ended_at,
+            output=result.output,
+            error=result.error,
+            result={"after": self._state.next_position, **result.stored()} if result.parts else None,
+        )
+        return rows, [update]
 
     def _item_rows(self, items: Sequence[OutputItem]) -> list[models.Model]:
         stored = self._identity.stored
         if not stored and self._append is None:
             return []
         rows: list[models.Model] = []
+        state = self._state
         for item in items:
-            self._state.preview = _next_preview(self._state.preview, item.body) if stored else ""
-            position = self._state.next_position
+            # The preview of an output is its last message, or its first item with text while there is no message.
+            if stored and item.body["type"] != "mcp_list_tools":
+                text = preview(item.body)
+                is_message = item.body["type"] == "message"
+                state.preview = text or state.preview if is_message else state.preview or text
+            position = state.next_position
             rows += item_rows(item.body, self._identity, Section.OUTPUT, position, in_context=item.in_context)
-            self._state.next_position += 1
+            state.next_position += 1
         if self._append is not None:
             self._append.add(rows, written=stored)
         return rows if stored else []
-
-    def _conversation_writes(self, step: Step) -> tuple[Sequence[models.Model], list[ExtraWrite]]:
-        if self._append is None or not isinstance(step, RunEnded):
-            return (), []
-        keeps = step.ending.status in {Status.COMPLETED, Status.INCOMPLETE}
-        unwritten, write = self._append.at_end(self._identity.response_id, keeps=keeps)
-        return unwritten, [write]
 
     def _call_rows(self, calls: Sequence[CallRecord]) -> list[models.Model]:
         self._state.tool_calls += len(calls)
@@ -345,57 +408,12 @@ class Recorder:
             for record in calls
         ]
 
-    def _approval(self, record: CallRecord, ask: RequireApproval) -> Approval:
-        # Also written for unstored responses: an approval holds digests, but no content.
-        return Approval(
-            id=ask.item["id"],
-            team_id=self._identity.team_id,
-            response_id=self._identity.response_id,
-            call_id=record.call.call_id,
-            request=request_digest(ask.item),
-            definition=ask.definition,
-        )
-
-    def _call_updates(self, step: Step) -> list[CallUpdate]:
-        match step:
-            case ToolsStarted():
-                return [
-                    self._update(p.call, status="in_progress", started_at=step.started_at, attempt=p.attempt)
-                    for p in step.calls
-                ]
-            case ToolsReturned():
-                return [
-                    self._update(p.call, status="returned", result=p.result.stored())
-                    for p in step.calls
-                    if p.result is not None
-                ]
-            case ToolFinished(call=call, result=result):
-                status = "failed" if result.error else "completed"
-                kept = {"after": self._state.next_position, **result.stored()} if result.parts else None
-                finished = self._update(call, status=status, ended_at=step.ended_at, result=kept)
-                return [replace(finished, output=result.output, error=result.error)]
-            case RunEnded():
-                return [self._update(p.call, status="abandoned", ended_at=step.ended_at) for p in step.unfinished]
-        return []
-
-    def _webhook_events(self, step: Step) -> list[ExtraWrite]:
-        # Webhook events exist for background responses only: other clients receive the end themselves.
-        if not isinstance(step, RunEnded) or not self._identity.background:
-            return []
-        event = event_row(
-            team_id=self._identity.team_id,
-            event_type=f"response.{step.ending.status}",
-            object_id=self._identity.response_id,
-            at=step.ended_at,
-        )
-        return [ExtraWrite(_INSERT_DELIVERIES, event)]
-
     def _update(self, call: Call, **columns: Any) -> CallUpdate:
         return CallUpdate(response_id=self._identity.response_id, call_id=call.call_id, **columns)
 
-    def _response_update(self, step: Step) -> ResponseUpdate:
+    def _response_update(self) -> ResponseUpdate:
         state, usage = self._state, self._state.usage
-        update = ResponseUpdate(
+        return ResponseUpdate(
             response_id=self._identity.response_id,
             lease_token=self._identity.lease_token,
             status=Status.IN_PROGRESS.value,
@@ -410,39 +428,12 @@ class Recorder:
             cost=state.cost,
             output_preview=state.preview,
         )
-        if not isinstance(step, RunEnded):
-            return update
-        ending = step.ending
-        return replace(
-            update,
-            status=ending.status,
-            ended_at=step.ended_at,
-            service_tier=ending.service_tier[:20],
-            duration_ms=_milliseconds(step.ended_at - self._identity.created_at),
-            error=ending.error,
-            error_code=ending.error["code"] if ending.error else None,
-            incomplete_reason=ending.incomplete_reason,
-            moderation=ending.moderation,
-        )
 
 
 def _flush_at(at: float, longest: float) -> float:
     # All runs of the process flush on the same ticks, so that their batches share one commit.
     tick = longest / 2
     return (at // tick + 2) * tick
-
-
-def _outcome(turn: TurnRecord) -> str:
-    if turn.result.finish is Finish.ERROR or turn.failed:
-        return "failed"
-    if turn.compacts and turn.result.finish is not Finish.INTERRUPTED:
-        return "compacted"
-    return "discarded" if turn.discarded is not None else str(turn.result.finish)
-
-
-def _discarded(turn: TurnRecord) -> dict[str, Any] | None:
-    # The next turn reads it, possibly in another process that has resumed the run.
-    return asdict(turn.discarded) if turn.discarded is not None else None
 
 
 def item_rows(
@@ -472,29 +463,6 @@ def item_rows(
 def preview(body: dict[str, Any]) -> str:
     """Return the first words of an item on one line, for lists."""
     return " ".join(plain_text(body)[: 4 * PREVIEW_LENGTH].replace("\x00", "").split())[:PREVIEW_LENGTH]
-
-
-def _next_preview(before: str, body: dict[str, Any]) -> str:
-    # The preview of an output is its last message, or its first item with text while there is no message.
-    if body["type"] == "mcp_list_tools":
-        return before
-    text = preview(body)
-    return text or before if body["type"] == "message" else before or text
-
-
-async def _committed(commit: "asyncio.Future[None]", *, is_last: bool) -> None:
-    # A cancellation must wait for the commit: only then is it known whether the step counts. If the run's last step was
-    # committed, the run is over and the cancellation came too late.
-    try:
-        await asyncio.shield(commit)
-    except asyncio.CancelledError:
-        await asyncio.wait([commit])
-        if not is_last or commit.exception() is not None:
-            raise
-
-
-def _succeeded(flush: "asyncio.Future[None]") -> bool:
-    return flush.done() and flush.exception() is None
 
 
 def _milliseconds(span: timedelta) -> int:

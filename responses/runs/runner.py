@@ -196,7 +196,7 @@ class LiveRun:
 
     async def _record(self, step: Step) -> None:
         # Until the step is committed, `_lost` must be able to record its usage.
-        self._unaccounted = _turn_of(step)
+        self._unaccounted = step.turn if isinstance(step, TurnEnded | TurnDiscarded | RunEnded) else None
         data = await self._recorder.record(step)
         self._unaccounted = None
         if isinstance(step, RunEnded):
@@ -236,10 +236,6 @@ class LiveRun:
             await self._recorder.record_usage(turn)
         except Exception:
             logger.exception("the usage of a turn was not recorded", extra={"response": self.identity.response_id})
-
-
-def _turn_of(step: Step) -> TurnRecord | None:
-    return step.turn if isinstance(step, TurnEnded | TurnDiscarded | RunEnded) else None
 
 
 class _Registry:

@@ -302,11 +302,7 @@ def _statement(changes: Sequence[Change], mark: Mapping[str, Any] | None) -> tup
     if mark is not None:
         documents[_MARKED] = [{**mark}]
     statement = f"WITH {', '.join(documents)} {_GUARDS}"
-    return statement.encode(), [_document(rows) for rows in documents.values()]
-
-
-def _document(rows: list[dict[str, Any]]) -> str:
-    return orjson.dumps(rows, default=_exact).decode()
+    return statement.encode(), [orjson.dumps(rows, default=_exact).decode() for rows in documents.values()]
 
 
 def _exact(value: object) -> str:
@@ -316,15 +312,9 @@ def _exact(value: object) -> str:
     raise TypeError
 
 
-class _Insertion(NamedTuple):
-    """The columns of a table that are inserted, and the SQL that inserts them from a JSON document."""
-
-    names: list[str]
-    sql: str
-
-
 @cache
-def _insertion(kind: type[models.Model]) -> _Insertion:
+def _insertion(kind: type[models.Model]) -> tuple[list[str], str]:
+    """Return the columns of a table that are inserted, and the SQL that inserts them from a JSON document."""
     meta = kind._meta  # noqa: SLF001 - Django's documented API for models
     # The database assigns automatic keys.
     fields = [field for field in meta.concrete_fields if not isinstance(field, models.AutoField | models.BigAutoField)]
@@ -336,7 +326,7 @@ def _insertion(kind: type[models.Model]) -> _Insertion:
     SELECT {values} FROM json_to_recordset(%s::json) AS new ({types}, guard text)
     WHERE {GUARDED}
 )"""  # noqa: S608 - names of our own tables
-    return _Insertion([field.attname for field in fields], sql)
+    return [field.attname for field in fields], sql
 
 
 _marked_writer = MarkedWriter()
