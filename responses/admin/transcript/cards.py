@@ -7,13 +7,15 @@ as JSON.
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from django.urls import reverse
 
-from console.widgets import badge, duration, size
-from responses.admin.transcript.parts import ItemPart, json_part, media_part, read_part, text_part
-from responses.models import Approval, ApprovalState, ToolCall
+from console.widgets import badge, size
+from responses.admin.cells import elapsed
+from responses.admin.transcript.parts import ItemPart, json_part, media_part, read_part
+from responses.models import ToolCall
 from responses.tools.card import Body, Card, Part, answer_card, call_card, json, lines, setting_card, text, tools
 from responses.tools.registry import card_of
 
@@ -22,11 +24,6 @@ OPEN_MAX_BYTES = 2000
 # Labels of parts that a tool produced. Items of hosted tools contain input and output together.
 _OUTPUT_LABELS = {"Output", "Error", "Logs", "Image", "Passage", "Sources"}
 _TONES = {"completed": "success", "approved": "success", "failed": "danger", "denied": "danger", "refused": "danger"}
-_APPROVAL_LABELS = {
-    ApprovalState.ASKED.value: "Waiting for approval",
-    ApprovalState.GRANTED.value: "Approved",
-    ApprovalState.DENIED.value: "Denied",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +31,9 @@ class ApprovalResult:
     """State of an approval request. `response_id` is the response that answered it, `key` the name of its API key."""
 
     outcome: str
-    at: Any = None
-    response_id: str = ""
-    key: str = ""
-
-    @classmethod
-    def of(cls, row: Approval, key: str) -> "ApprovalResult":
-        """Build the result from a row."""
-        return cls(outcome=_APPROVAL_LABELS[row.state], at=row.answered_at, response_id=row.answered_in or "", key=key)
+    at: datetime | None
+    response_id: str
+    key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +95,8 @@ def read_card(body: Body, *, in_context: bool) -> ToolCard:
     """Return the card of an item, from the body of the item only."""
     reader = _READERS.get(body["type"])
     card = reader(body) if reader else card_of(body) or setting_card(body["type"], Part("json", "", body))
+    # Two types have no `call_id`: the API uses their own ids to pair calls and outputs.
+    is_own_id = body["type"] in {"local_shell_call_output", "mcp_approval_request"}
     return ToolCard(
         kind=card.kind,
         icon=card.icon,
@@ -112,7 +106,7 @@ def read_card(body: Body, *, in_context: bool) -> ToolCard:
         server=card.server,
         id=body["id"],
         type=body["type"].replace("_", " "),
-        call_id=_call_id(body),
+        call_id=str(body["id"]) if is_own_id else body.get("call_id") or body.get("approval_request_id") or "",
         status=body.get("status") or "",
         in_context=in_context,
     )
@@ -121,59 +115,31 @@ def read_card(body: Body, *, in_context: bool) -> ToolCard:
 def _display_part(part: Part) -> ItemPart:
     if part.kind == "image":
         return media_part({"type": "input_image", "image_url": part.value}, part.label)
-    return json_part(part.label, part.value) if part.kind == "json" else text_part(part.label, part.value, part.detail)
+    if part.kind == "json":
+        return json_part(part.label, part.value)
+    return ItemPart(label=part.label, text=part.value, detail=part.detail)
 
 
 def with_row(card: ToolCard, row: ToolCall) -> ToolCard:
-    """Add status, duration and output of the tool call that the item makes or answers."""
-    return _with_name(card, row) if card.kind == "answer" else _with_result(card, row)
-
-
-def _call_id(body: Body) -> str:
-    # Two types have no `call_id`: the API uses their own ids to pair calls and outputs.
-    if body["type"] == "local_shell_call_output":
-        return str(body["id"])
-    if body["type"] == "mcp_approval_request":
-        return str(body["id"])
-    return body.get("call_id") or body.get("approval_request_id") or ""
-
-
-def _with_name(card: ToolCard, row: ToolCall) -> ToolCard:
-    return replace(card, title=row.name) if card.title == "tool" else card
-
-
-def _with_result(card: ToolCard, row: ToolCall) -> ToolCard:
-    spent = row.ended_at - row.started_at if row.ended_at is not None else None
-    took = "" if spent is None else duration(max(0, round(spent.total_seconds() * 1000)))
-    return replace(
-        card, status=row.status, took=took, attempt=row.attempt, parts=[*card.parts, *_extra_parts(card, row)]
-    )
-
-
-def _extra_parts(card: ToolCard, row: ToolCall) -> list[ItemPart]:
+    """Add status, duration and output of the tool call that the item makes, or the name of the one that it answers."""
+    if card.kind == "answer":
+        return replace(card, title=row.name) if card.title == "tool" else card
     # Items of server tools lack the output that the model received and the error of the call: both are in the row only.
     # What the item shows already, raw or indented, is not repeated.
     known = {part.text for part in card.parts} | {part.raw for part in card.parts}
-    found = [] if row.output is None else [replace(json_part("Output", row.output), url=_row_url(row, "output"))]
+    found = [] if row.output is None else [("output", json_part("Output", row.output))]
     if row.error:
-        found.append(replace(text_part("Error", row.error), url=_row_url(row, "error")))
-    return [part for part in found if part.text not in known and (part.raw or part.text) not in known]
+        found.append(("error", ItemPart(label="Error", text=row.error)))
+    extra = [
+        replace(part, url=reverse("console:call_text", args=[row.pk, field]) if row.pk else "")
+        for field, part in found
+        if part.text not in known and (part.raw or part.text) not in known
+    ]
+    took = "" if row.ended_at is None else elapsed(row.started_at, row.ended_at)
+    return replace(card, status=row.status, took=took, attempt=row.attempt, parts=[*card.parts, *extra])
 
 
-def _row_url(row: ToolCall, field: str) -> str:
-    return reverse("console:call_text", args=[row.pk, field]) if row.pk else ""
-
-
-# -- parts -------------------------------------------------------------------------------------------------------------
-
-
-def _content_parts(value: Any) -> list[ItemPart]:
-    """Return the parts of an output, which is text (possibly JSON) or a list of content parts."""
-    if isinstance(value, str):
-        return [json_part("Output", value)]
-    parts = [read_part(part) for part in value]
-    # Output of a tool is not Markdown, even if it looks like it.
-    return [replace(part, kind="text") if part.kind == "markdown" else part for part in parts]
+# -- client tools and settings -----------------------------------------------------------------------------------------
 
 
 def _checks(label: str, checks: Sequence[Body] | None) -> list[Part]:
@@ -184,21 +150,13 @@ def _qualified(body: Body) -> str:
     return f"{body['namespace']}.{body['name']}" if body.get("namespace") else str(body["name"])
 
 
-# -- client tools ------------------------------------------------------------------------------------------------------
-
-
-def _function_call(body: Body) -> Card:
-    return call_card("function", _qualified(body), Part("json", "Arguments", body["arguments"]))
-
-
-def _custom_call(body: Body) -> Card:
-    return call_card("function", _qualified(body), *text("Input", body["input"]))
-
-
 def _tool_output(body: Body) -> Card:
-    # Outputs usually have no name: `_with_name` adds it from the row of the call.
+    # Outputs usually have no name: `with_row` adds it from the row of the call.
     title = _qualified(body) if body.get("name") else "tool"
-    return answer_card(title, *_content_parts(body["output"]))
+    if isinstance(body["output"], str):
+        return answer_card(title, Part("json", "Output", body["output"]))
+    # Output of a tool is not Markdown, even if it looks like it.
+    return answer_card(title, *(read_part(part).as_plain_text() for part in body["output"]))
 
 
 def _computer_call(body: Body) -> Card:
@@ -222,11 +180,6 @@ def _short(value: Any) -> str:
     return str(value)
 
 
-def _computer_output(body: Body) -> Card:
-    checks = _checks("Acknowledged safety checks", body.get("acknowledged_safety_checks"))
-    return answer_card("computer", media_part(body["output"], "Screenshot"), *checks)
-
-
 def _shell_call(body: Body) -> Card:
     action = body["action"]
     limits = {name: action.get(name) for name in ("timeout_ms", "max_output_length") if action.get(name)}
@@ -234,15 +187,13 @@ def _shell_call(body: Body) -> Card:
 
 
 def _shell_output(body: Body) -> Card:
-    parts = [part for number, output in enumerate(body["output"], 1) for part in _shell_result(number, output)]
+    parts = []
+    for number, output in enumerate(body["output"], 1):
+        outcome = output["outcome"]
+        ended = f"exit {outcome['exit_code']}" if outcome["type"] == "exit" else "timed out"
+        payload = "\n".join(filter(None, (output["stdout"], output["stderr"])))
+        parts += text(f"Command {number}, {ended}", payload or "(no output)")
     return answer_card("shell", *parts)
-
-
-def _shell_result(number: int, output: Body) -> list[Part]:
-    outcome = output["outcome"]
-    ended = f"exit {outcome['exit_code']}" if outcome["type"] == "exit" else "timed out"
-    payload = "\n".join(filter(None, (output["stdout"], output["stderr"])))
-    return text(f"Command {number}, {ended}", payload or "(no output)")
 
 
 def _local_shell_call(body: Body) -> Card:
@@ -253,30 +204,11 @@ def _local_shell_call(body: Body) -> Card:
     )
 
 
-def _local_shell_output(body: Body) -> Card:
-    return answer_card("local shell", Part("json", "Output", body["output"]))
-
-
 def _patch_call(body: Body) -> Card:
     operation = body["operation"]
     label = operation["type"].replace("_", " ").capitalize()
     change = text(label, operation.get("diff") or "(no contents)", operation["path"])
     return call_card("difference", "apply patch", *change)
-
-
-def _patch_output(body: Body) -> Card:
-    return answer_card("apply patch", *text("Output", body.get("output") or "(no output)"))
-
-
-def _program(body: Body) -> Card:
-    return call_card("code", "program", *text("Code", body["code"]))
-
-
-def _program_output(body: Body) -> Card:
-    return answer_card("program", Part("json", "Output", body["result"]))
-
-
-# -- settings ----------------------------------------------------------------------------------------------------------
 
 
 def _compaction(body: Body) -> Card:
@@ -289,26 +221,30 @@ def _configuration(body: Body) -> Card:
     return setting_card("Settings changed", *json("New settings", changed))
 
 
-def _additional_tools(body: Body) -> Card:
-    return setting_card("Tools added", *tools(body["tools"]), icon="build", note=f"by the {body['role']}")
-
-
 _READERS: dict[str, Callable[[Body], Card]] = {
-    "function_call": _function_call,
+    "function_call": lambda body: call_card("function", _qualified(body), Part("json", "Arguments", body["arguments"])),
     "function_call_output": _tool_output,
-    "custom_tool_call": _custom_call,
+    "custom_tool_call": lambda body: call_card("function", _qualified(body), *text("Input", body["input"])),
     "custom_tool_call_output": _tool_output,
     "computer_call": _computer_call,
-    "computer_call_output": _computer_output,
+    "computer_call_output": lambda body: answer_card(
+        "computer",
+        media_part(body["output"], "Screenshot"),
+        *_checks("Acknowledged safety checks", body.get("acknowledged_safety_checks")),
+    ),
     "shell_call": _shell_call,
     "shell_call_output": _shell_output,
     "local_shell_call": _local_shell_call,
-    "local_shell_call_output": _local_shell_output,
+    "local_shell_call_output": lambda body: answer_card("local shell", Part("json", "Output", body["output"])),
     "apply_patch_call": _patch_call,
-    "apply_patch_call_output": _patch_output,
-    "program": _program,
-    "program_output": _program_output,
+    "apply_patch_call_output": lambda body: answer_card(
+        "apply patch", *text("Output", body.get("output") or "(no output)")
+    ),
+    "program": lambda body: call_card("code", "program", *text("Code", body["code"])),
+    "program_output": lambda body: answer_card("program", Part("json", "Output", body["result"])),
     "compaction": _compaction,
     "configuration_update": _configuration,
-    "additional_tools": _additional_tools,
+    "additional_tools": lambda body: setting_card(
+        "Tools added", *tools(body["tools"]), icon="build", note=f"by the {body['role']}"
+    ),
 }

@@ -7,7 +7,7 @@ not read content get the same entries with the content replaced by its size.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 from django.http import HttpRequest
@@ -19,9 +19,9 @@ from conversations.items import plain_text
 from conversations.models import Item, Placement, Section
 from responses.admin.transcript.cards import ApprovalResult, ToolCard, read_card, with_row
 from responses.admin.transcript.parts import MEDIA, ItemPart, parse_data_url, read_part
-from responses.models import Approval, Response, ToolCall
+from responses.models import Approval, ApprovalState, Response, ToolCall
 from responses.runs import selectors
-from tenants.console.content_access import audit_read, hidden_notice, may_read
+from tenants.console.content_access import hidden_notice, read_allowed
 from tenants.models import ApiKey
 
 IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
@@ -38,52 +38,40 @@ _TOOL_KINDS = {
     "code_interpreter_call": "code_interpreter",
     "image_generation_call": "image_generation",
 }
+_APPROVAL_LABELS = {
+    ApprovalState.ASKED.value: "Waiting for approval",
+    ApprovalState.GRANTED.value: "Approved",
+    ApprovalState.DENIED.value: "Denied",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MessageEntry:
-    """A message. `in_context` is False for a partial message that is not sent to a model again."""
+class TextEntry:
+    """A message, or reasoning (`kind` is thinking), in full or summarised. `note` mentions encrypted content.
 
-    kind: ClassVar[str] = "message"
+    `in_context` is False for a partial item that is not sent to a model again.
+    """
+
+    kind: str
     id: str
-    key: str = ""
+    key: str
     role: str
     status: str
     phase: str
-    parts: Sequence[ItemPart]
-    in_context: bool
-
-    @property
-    def size(self) -> str:
-        return size(sum(part.weight for part in self.parts))
-
-    def without_content(self) -> "MessageEntry":
-        """Return the entry for viewers who may not read content."""
-        return replace(self, parts=[part.without_content() for part in self.parts])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReasoningEntry:
-    """Reasoning, in full or summarised. `note` mentions encrypted content."""
-
-    kind: ClassVar[str] = "thinking"
-    id: str
-    key: str = ""
-    status: str
-    parts: Sequence[ItemPart]
     note: str
+    parts: Sequence[ItemPart]
     in_context: bool
 
     @property
     def size(self) -> str:
         return size(sum(part.weight for part in self.parts))
 
-    def without_content(self) -> "ReasoningEntry":
+    def without_content(self) -> "TextEntry":
         """Return the entry for viewers who may not read content."""
         return replace(self, parts=[part.without_content() for part in self.parts])
 
 
-Entry = MessageEntry | ReasoningEntry | ToolCard
+Entry = TextEntry | ToolCard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,44 +104,39 @@ def item_context(
 
 
 def entries(places: Iterable[Placement], context: ItemContext, *, is_readable: bool) -> list[Entry]:
-    """Return the entries of these items, each call combined with its output."""
+    """Return the entries of these items, each call combined with its output if the call comes before it."""
     remaining = _MAX_MARKDOWN_CHARACTERS
     found: list[Entry] = []
+    open_calls: dict[str, int] = {}
     for place in places:
         entry = _entry(place.item, context, in_context=place.in_context)
-        if not isinstance(entry, ToolCard):
+        if isinstance(entry, TextEntry):
             # Cards do not count: their content is shown as plain text.
             remaining -= sum(len(part.text) for part in entry.parts)
             if remaining < 0:
-                entry = replace(entry, parts=[_plain(part) for part in entry.parts])
+                entry = replace(entry, parts=[part.as_plain_text() for part in entry.parts])
+        elif entry.kind == "answer" and entry.call_id in open_calls:
+            at = open_calls.pop(entry.call_id)
+            found[at] = replace(found[at], answer=entry)  # type: ignore[arg-type]  # only calls are open
+            continue
+        elif entry.kind == "call" and entry.call_id:
+            open_calls[entry.call_id] = len(found)
         found.append(entry)
-    paired = _paired(found)
-    return paired if is_readable else [entry.without_content() for entry in paired]
+    return found if is_readable else [entry.without_content() for entry in found]
 
 
 def parts_of(body: dict[str, Any]) -> Sequence[ItemPart]:
     """Return the parts of an item. Their order is stable: addresses of content refer to parts by number."""
-    match body["type"]:
-        case "message":
-            return _content_parts(body["content"])
-        case "reasoning":
-            return _reasoning_parts(body)
+    match body:
+        case {"type": "message", "content": str(text)}:
+            return [ItemPart(kind="markdown", text=text)]
+        case {"type": "message"}:
+            return [read_part(part) for part in body["content"]]
+        case {"type": "reasoning"}:
+            raw, summary = (plain_text({"content": body.get(name)}) for name in ("content", "summary"))
+            texts = [("", raw), ("Summary", summary)] if raw and summary else [("", raw or summary)]
+            return [ItemPart(kind="markdown", label=label, text=text) for label, text in texts if text]
     return read_card(body, in_context=True).parts
-
-
-def instruction_messages(
-    instructions: str | Sequence[dict[str, Any]] | None, *, is_readable: bool = True
-) -> list[MessageEntry]:
-    """Return the instructions of a request, as messages: a text, or the messages of a prompt template."""
-    if not instructions:
-        return []
-    # Instructions are a parameter, not an item: they have no id and no row.
-    if isinstance(instructions, str):
-        bodies = [{"id": "", "type": "message", "role": "instructions", "content": instructions}]
-    else:
-        bodies = [{"id": "", "type": "message", **body} for body in instructions]
-    messages = [_message(body, _content_parts(body["content"]), in_context=True) for body in bodies]
-    return messages if is_readable else [message.without_content() for message in messages]
 
 
 def transcript(request: HttpRequest, response: Response, rows: Sequence[ToolCall]) -> dict[str, Any]:
@@ -163,14 +146,17 @@ def transcript(request: HttpRequest, response: Response, rows: Sequence[ToolCall
     """
     input_items = selectors.own_items(response=response, section=Section.INPUT, limit=SHOWN_ITEMS)
     output_items = selectors.own_items(response=response, section=Section.OUTPUT, limit=SHOWN_ITEMS)
-    is_readable = may_read(request, response.team_id)
-    if is_readable:
-        audit_read(request, response, team_id=response.team_id)
+    is_readable = read_allowed(request, response)
     context = item_context([*input_items, *output_items], rows, team_id=response.team_id)
+    # A text, or the messages of a prompt template. They are a parameter, not items: they have no id and no row.
+    instructions = response.parameters.get("instructions") or []
+    if isinstance(instructions, str):
+        instructions = [{"role": "instructions", "content": instructions}]
+    messages = [_text_entry({"id": "", "type": "message", **body}, context) for body in instructions]
     return {
         "content_hidden": "" if is_readable else hidden_notice(request, response.team_id),
         "earlier": selectors.count_earlier_items(response=response),
-        "instructions": instruction_messages(response.parameters.get("instructions"), is_readable=is_readable),
+        "instructions": messages if is_readable else [message.without_content() for message in messages],
         "input": entries(input_items, context, is_readable=is_readable),
         "input_hidden": input_items[0].position if input_items else 0,
         "output": entries(output_items, context, is_readable=is_readable),
@@ -182,17 +168,9 @@ def transcript(request: HttpRequest, response: Response, rows: Sequence[ToolCall
 
 
 def _entry(item: Item, context: ItemContext, *, in_context: bool) -> Entry:
-    body = item.body
-    key = str(item.key)
-    match body["type"]:
-        case "message":
-            return _message(
-                body, _with_urls(_content_parts(body["content"]), key, context), in_context=in_context, key=key
-            )
-        case "reasoning":
-            return _reasoning_entry(
-                body, _with_urls(_reasoning_parts(body), key, context), in_context=in_context, key=key
-            )
+    body, key = item.body, str(item.key)
+    if body["type"] in {"message", "reasoning"}:
+        return _text_entry(body, context, in_context=in_context, key=key)
     card = read_card(body, in_context=in_context)
     request_id = body["id"] if body["type"] == "mcp_approval_request" else body.get("approval_request_id")
     approval = context.approvals.get(request_id or "") if card.kind == "call" else None
@@ -201,80 +179,38 @@ def _entry(item: Item, context: ItemContext, *, in_context: bool) -> Entry:
     return card if row is None else with_row(card, row)
 
 
-def _message(body: dict[str, Any], parts: Sequence[ItemPart], *, in_context: bool, key: str = "") -> MessageEntry:
-    return MessageEntry(
+def _text_entry(body: dict[str, Any], context: ItemContext, *, in_context: bool = True, key: str = "") -> TextEntry:
+    encrypted = body.get("encrypted_content")
+    return TextEntry(
+        kind="message" if body["type"] == "message" else "thinking",
         id=body["id"],
         key=key,
-        role=body["role"],
+        role=body.get("role") or "",
         status=body.get("status") or "",
         phase=(body.get("phase") or "").replace("_", " "),
-        parts=parts,
-        in_context=in_context,
-    )
-
-
-def _content_parts(content: str | Sequence[dict[str, Any]]) -> list[ItemPart]:
-    return [ItemPart(kind="markdown", text=content)] if isinstance(content, str) else [*map(read_part, content)]
-
-
-def _reasoning_parts(body: dict[str, Any]) -> list[ItemPart]:
-    raw, summary = (plain_text({"content": body.get(name)}) for name in ("content", "summary"))
-    texts = [("", raw), ("Summary", summary)] if raw and summary else [("", raw or summary)]
-    return [ItemPart(kind="markdown", label=label, text=text) for label, text in texts if text]
-
-
-def _reasoning_entry(body: dict[str, Any], parts: Sequence[ItemPart], *, in_context: bool, key: str) -> ReasoningEntry:
-    encrypted = body.get("encrypted_content")
-    return ReasoningEntry(
-        id=body["id"],
-        key=key,
-        status=body.get("status") or "",
-        parts=parts,
         note=f"Encrypted content: {size(len(encrypted))}" if encrypted else "",
+        parts=_with_urls(parts_of(body), key, context) if key else parts_of(body),
         in_context=in_context,
     )
-
-
-def _plain(part: ItemPart) -> ItemPart:
-    return replace(part, kind="text") if part.kind == "markdown" else part
 
 
 def _with_urls(parts: Sequence[ItemPart], key: str, context: ItemContext) -> list[ItemPart]:
     """Add the URLs that serve images, files and the rest of long text."""
-    return [_with_url(part, key, number, context) for number, part in enumerate(parts)]
-
-
-def _with_url(part: ItemPart, key: str, number: int, context: ItemContext) -> ItemPart:
-    if part.kind not in MEDIA:
-        return replace(part, url=reverse("console:item_text", args=[key, number])) if part.is_long else part
-    data = parse_data_url(part.source)
-    if data is not None:
-        url = reverse("console:item_media", args=[key, number])
-        return replace(part, url=url, is_image=part.kind == "image" and data.type in IMAGE_TYPES)
-    kind = context.types.get(part.source)
-    if kind is None:
-        return part
-    url = reverse("console:file_content", args=[part.source])
-    return replace(part, url=url, is_image=part.kind == "image" and kind in IMAGE_TYPES)
+    found = []
+    for number, part in enumerate(parts):
+        url, media_type = "", ""
+        if part.kind not in MEDIA:
+            url = reverse("console:item_text", args=[key, number]) if part.is_long else ""
+        elif (data := parse_data_url(part.source)) is not None:
+            url, media_type = reverse("console:item_media", args=[key, number]), data.type
+        elif part.source in context.types:
+            url, media_type = reverse("console:file_content", args=[part.source]), context.types[part.source]
+        is_image = part.kind == "image" and media_type in IMAGE_TYPES
+        found.append(replace(part, url=url, is_image=is_image) if url else part)
+    return found
 
 
 # -- several items -----------------------------------------------------------------------------------------------------
-
-
-def _paired(found: Sequence[Entry]) -> list[Entry]:
-    """Put each output into its call, if the call comes before it."""
-    combined: list[Entry] = []
-    open_calls: dict[str, int] = {}
-    for entry in found:
-        if isinstance(entry, ToolCard) and entry.call_id:
-            at = open_calls.pop(entry.call_id, None) if entry.kind == "answer" else None
-            if at is not None:
-                combined[at] = replace(combined[at], answer=entry)  # type: ignore[arg-type]  # only calls are open
-                continue
-            if entry.kind == "call":
-                open_calls[entry.call_id] = len(combined)
-        combined.append(entry)
-    return combined
 
 
 def _calls(items: Sequence[Item], rows: Sequence[ToolCall], owners: Mapping[UUID, str]) -> dict[UUID, ToolCall]:
@@ -307,7 +243,8 @@ def _calls(items: Sequence[Item], rows: Sequence[ToolCall], owners: Mapping[UUID
 def _approvals(items: Sequence[Item], team_id: str) -> dict[str, ApprovalResult]:
     """Return the results of the approval requests that these items are, or that their calls refer to."""
     request_ids = {item.id for item in items if item.type == "mcp_approval_request"}
-    request_ids |= {item.body["approval_request_id"] for item in items if _needed_approval(item)}
+    request_ids |= {item.body.get("approval_request_id") for item in items if item.type == "mcp_call"}
+    request_ids -= {None, ""}
     if not request_ids:
         return {}
     rows = list(Approval.objects.filter(team_id=team_id, pk__in=request_ids))
@@ -315,11 +252,15 @@ def _approvals(items: Sequence[Item], team_id: str) -> dict[str, ApprovalResult]
     # The approval row names the response that answered it; that response names the API key.
     key_ids = dict(Response.objects.filter(pk__in=answered, team_id=team_id).values_list("pk", "api_key_id"))
     key_names = dict(ApiKey.objects.filter(pk__in=key_ids.values()).values_list("pk", "name"))
-    return {row.pk: ApprovalResult.of(row, key_names.get(key_ids.get(row.answered_in or "", ""), "")) for row in rows}
-
-
-def _needed_approval(item: Item) -> bool:
-    return item.type == "mcp_call" and bool(item.body.get("approval_request_id"))
+    return {
+        row.pk: ApprovalResult(
+            outcome=_APPROVAL_LABELS[row.state],
+            at=row.answered_at,
+            response_id=row.answered_in or "",
+            key=key_names.get(key_ids.get(row.answered_in or "", ""), ""),
+        )
+        for row in rows
+    }
 
 
 def _file_types(items: Sequence[Item], team_id: str) -> dict[str, str]:

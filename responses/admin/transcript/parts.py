@@ -6,7 +6,7 @@ Images and files are served by this platform or not loaded at all: a page must n
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.utils.safestring import SafeString
@@ -83,6 +83,10 @@ class ItemPart:
     def size(self) -> str:
         return size(self.weight)
 
+    def as_plain_text(self) -> "ItemPart":
+        """Return the part with Markdown shown as plain text."""
+        return replace(self, kind="text") if self.kind == "markdown" else self
+
     def without_content(self) -> "ItemPart":
         """Return a placeholder for viewers who may not read the part: label and size only."""
         return ItemPart(kind="hidden", label=self.label, text=HIDDEN, length=self.weight)
@@ -98,11 +102,6 @@ def read_part(part: dict[str, Any]) -> ItemPart:
         case "input_image" | "computer_screenshot" | "input_file":
             return media_part(part)
     return json_part("", part)
-
-
-def text_part(label: str, text: str, detail: str = "") -> ItemPart:
-    """Return a part with plain text."""
-    return ItemPart(label=label, text=text, detail=detail)
 
 
 def json_part(label: str, value: Any) -> ItemPart:

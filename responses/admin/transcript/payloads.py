@@ -20,10 +20,11 @@ from console.widgets import SHOWN_CHARACTERS
 from conversations.files import storage
 from conversations.models import File, Item
 from kernel.clock import now
+from responses.admin.row_pages import start_of
 from responses.admin.transcript.entries import IMAGE_TYPES, parts_of
 from responses.admin.transcript.parts import MEDIA, ItemPart, parse_data_url
 from responses.models import ToolCall
-from tenants.console.content_access import audit_read, may_read
+from tenants.console.content_access import read_allowed
 from tenants.console.site import page
 
 _SAFE = {
@@ -56,7 +57,7 @@ def call_text(request: HttpRequest, pk: int, field: str) -> HttpResponse:
     row = ToolCall.objects.filter(pk=pk).first() if field in {"output", "error", "arguments"} else None
     if row is None:
         raise Http404
-    _check(request, row, row.team_id)
+    _check(request, row)
     return _text(request, getattr(row, field) or "")
 
 
@@ -82,7 +83,7 @@ def file_content(request: HttpRequest, file_id: str) -> HttpResponseBase:
     file = File.objects.filter(pk=file_id).first() if "\x00" not in file_id else None
     if file is None or not file.exists_at(now()):
         raise Http404
-    _check(request, file, file.team_id)
+    _check(request, file)
     content = async_to_sync(storage.open_content)(file)
     # Enough for every signature. The rest is streamed.
     first_bytes = content.read(16)
@@ -96,23 +97,21 @@ def _part(request: HttpRequest, key: UUID, number: int) -> ItemPart:
     item = Item.objects.filter(pk=key).first()
     if item is None:
         raise Http404
-    _check(request, item, item.team_id)
+    _check(request, item)
     parts = parts_of(item.body)
     if number >= len(parts):
         raise Http404
     return parts[number]
 
 
-def _check(request: HttpRequest, row: Any, team_id: str) -> None:
-    if not may_read(request, team_id):
+def _check(request: HttpRequest, row: Any) -> None:
+    if not read_allowed(request, row):
         raise PermissionDenied
-    audit_read(request, row, team_id=team_id)
 
 
 def _text(request: HttpRequest, text: str) -> HttpResponse:
     """Serve 64 Ki characters. `X-Total` is the length of the text, `X-Next` the start of the next piece, if any."""
-    given = request.GET.get("from", "0")
-    start = int(given) if given.isascii() and given.isdigit() and len(given) <= 12 else 0
+    start = start_of(request)
     end = start + SHOWN_CHARACTERS
     headers = {**_SAFE, "X-Total": str(len(text)), **({"X-Next": str(end)} if end < len(text) else {})}
     return HttpResponse(text[start:end], content_type="text/plain; charset=utf-8", headers=headers)
