@@ -22,12 +22,12 @@ def validate_without_nulls(schema: type[Schema], body: dict[str, Any]) -> Schema
     try:
         return schema.model_validate(body)
     except ValidationError:
-        validated: Schema = _lenient_validator(schema).validate_python(body)
+        validated: Schema = lenient_validator(schema).validate_python(body)
         return validated
 
 
 @cache
-def _lenient_validator(schema: type[BaseModel]) -> SchemaValidator:
+def lenient_validator(schema: type[BaseModel]) -> SchemaValidator:
     """Return a validator of `schema` that removes unknown nulls from each object before it validates its fields."""
     # A second validator, because calling Python for each object would slow down the validation of all other bodies.
     # It must not use the prebuilt validators of nested classes, which remove nothing.

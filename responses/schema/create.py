@@ -21,7 +21,7 @@ from kernel.errors import (
     UnsupportedParameter,
     UnsupportedValue,
 )
-from kernel.nulls import validate_without_nulls
+from kernel.nulls import lenient_validator, validate_without_nulls
 from kernel.validation import TAG, Metadata, first_defect
 from responses.schema.choices import AllowedTools, KindChoice, ToolChoice, check_choice
 from responses.schema.formats import JsonSchemaFormat, TextParam, check_schema
@@ -176,6 +176,7 @@ def add_tools(*tools: type[ToolParam]) -> None:
         TOOLS.update(dict.fromkeys(get_args(tool.model_fields["type"].annotation), tool))
     for model in (KindChoice, AllowedTools, LoadedTools, CreateResponse):
         model.model_rebuild(force=True)
+    lenient_validator.cache_clear()
 
 
 def _validated(sent: dict[str, Any]) -> CreateResponse:

@@ -1,6 +1,7 @@
 """Interface of a kind of hosted tool: how a request enables it, and the tools it adds to a run.
 
-Every package of `responses.tools` has a module `plugin` with one subclass of `ToolPlugin`; `registry` lists them.
+Every package of `responses.tools` has a module `plugin` with one subclass of `ToolPlugin`; `registry` lists them. Only
+the classes of items are elsewhere: stored items have to stay readable without the tools (docs/howto/add-a-tool.md).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -63,9 +64,9 @@ class ToolPlugin:
     params: ClassVar[Sequence[type[ToolParam]]]
     """Schemas of the tool in a request."""
     history: ClassVar[Mapping[type[StoredItem], Callable[[Any], PastCall | None]]] = {}
-    """How later turns read its items, by class. Without it, they are skipped unless they are MCP calls."""
+    """Functions that convert its items for later turns, by class of item. MCP calls need none."""
     cards: ClassVar[Mapping[str, Callable[[dict[str, Any]], Card]]] = {}
-    """How the console shows its items, by type. Other types are shown as JSON."""
+    """Functions that make the console's cards of its items, by type. MCP calls need none."""
     kind: ClassVar[ToolKind | None] = None
     """The permission that teams and keys need; None if everyone may use the tool."""
 

@@ -219,6 +219,7 @@ def _calls(items: Sequence[Item], rows: Sequence[ToolCall], owners: Mapping[UUID
     # Call ids are chosen by models and may repeat in later responses: the pair with the response is preferred.
     by_owner = {(row.response_id, row.call_id): row for row in rows}
     found: dict[UUID, ToolCall] = {}
+    own_kinds = {row.kind for row in rows} - set(_TOOL_KINDS.values())
     without_call_id: dict[tuple[str, str], list[Item]] = defaultdict(list)
     for item in items:
         call_id = item.body.get("call_id") or ""
@@ -226,14 +227,18 @@ def _calls(items: Sequence[Item], rows: Sequence[ToolCall], owners: Mapping[UUID
         if row is not None:
             found[item.key] = row
         elif item.type in _TOOL_KINDS:
-            without_call_id[owners.get(item.key, ""), item.type].append(item)
+            kind = _TOOL_KINDS[item.type]
+            if item.type == "mcp_call" and item.body["server_label"] in own_kinds:
+                # A hosted tool without an item type of its own.
+                kind = item.body["server_label"]
+            without_call_id[owners.get(item.key, ""), kind].append(item)
     for (owner, kind), group in without_call_id.items():
         # Items of hosted tools have no call id. They are in the order of the calls, so they can be paired if the
         # numbers agree; a refused call has no item.
         same = [
             row
             for row in rows
-            if row.kind.startswith(_TOOL_KINDS[kind]) and row.status != "refused" and owner in {"", row.response_id}
+            if row.kind.startswith(kind) and row.status != "refused" and owner in {"", row.response_id}
         ]
         if len(same) == len(group):
             found.update((item.key, row) for item, row in zip(group, same, strict=True))

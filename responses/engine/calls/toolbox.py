@@ -28,7 +28,7 @@ class HostedTool(ABC):
     """A hosted tool in one run: one function or several that belong together.
 
     Subclasses override what differs. The default item is an `mcp_call`, which OpenAI's client libraries know for tools
-    of any name; its `server_label` is the kind of the tool.
+    of any name; its `server_label` is the kind of the tool, whose functions are then named `<kind>__<name>`.
     """
 
     kind: str
@@ -81,7 +81,8 @@ class HostedTool(ABC):
             "type": "mcp_call",
             "status": "in_progress",
             "server_label": self.kind,
-            "name": call.name,
+            # Later turns read the call as one of the function `<label>__<name>`.
+            "name": call.name.removeprefix(f"{self.kind}__"),
             "arguments": call.arguments,
             "approval_request_id": None,
             "output": None,
