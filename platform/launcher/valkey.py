@@ -1,4 +1,4 @@
-"""The embedded Valkey (or Redis): Celery broker, channel layer, rate limits and live events."""
+"""The embedded Valkey (or Redis): Celery broker, notifications and rate limits."""
 
 import os
 import shutil
