@@ -51,11 +51,12 @@ def roll_up(*, seconds: float = 20) -> RollupResult:
     while more_hours and monotonic() < until:
         more_hours = _next_hour(present=now())
         hours += more_hours
-    late, added = 0, _BATCH_SIZE
-    while added == _BATCH_SIZE and monotonic() < until:
-        added = sum(_add_ended_rows(source) for source in SOURCES if source.is_open)
-        late += added
-    return RollupResult(hours=hours, late=late, more=more_hours or added >= _BATCH_SIZE)
+    late, more_rows = 0, True
+    while more_rows and monotonic() < until:
+        added = [_add_ended_rows(source) for source in SOURCES if source.is_open]
+        late += sum(added)
+        more_rows = _BATCH_SIZE in added
+    return RollupResult(hours=hours, late=late, more=more_hours or more_rows)
 
 
 def discard(*, since: datetime | None = None) -> None:

@@ -1,11 +1,13 @@
 """Success rates of upstream calls, shown in the lists of models and upstreams.
 
-The app that stores call statistics depends on this one, so it registers the function that reads them.
+The app that stores call statistics depends on this one, so it reads them as the receiver of a signal.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from django.dispatch import Signal
 from django.utils.safestring import SafeString
 
 from console.widgets import compact, duration, two_lines
@@ -35,20 +37,14 @@ class CallHealth:
     day: Health | None = None
 
 
-HealthSource = Callable[[], Mapping[tuple[str, str], CallHealth]]
-_sources: list[HealthSource] = []
-
-
-def register_health_source(source: HealthSource) -> HealthSource:
-    """Register the function that returns call health by upstream id and model; an empty model is the whole upstream."""
-    # One source only: registering again replaces it.
-    _sources[:] = [source]
-    return source
+health_requested = Signal()
+"""Receivers return call health by upstream id and model; an empty model is the whole upstream."""
 
 
 def health_by_route() -> Mapping[tuple[str, str], CallHealth]:
     """Return the call health of all upstreams and models called within 24 hours."""
-    return _sources[0]() if _sources else {}
+    answers: Any = health_requested.send(sender=None)
+    return {route: health for _, found in answers for route, health in found.items()}
 
 
 def health_cell(found: CallHealth | None) -> SafeString | str:

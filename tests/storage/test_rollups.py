@@ -145,6 +145,20 @@ def test_a_rollup_works_in_bounded_steps(rollups: None, caller: Caller) -> None:
     assert total(caller) == 2
 
 
+def test_a_round_continues_while_one_of_several_sources_has_more_rows(rollups: None, caller: Caller) -> None:
+    add_response(caller, created_at=past_hour(40))
+    aggregate.roll_up()
+    # Rows that no longer exist are treated like ended ones.
+    deleted = [("responses", str(number)) for number in range(2 * aggregate._BATCH_SIZE + 1)] + [("tools", "0")]
+    with scope.team(caller.team.pk):
+        UnrolledRow.objects.bulk_create(
+            UnrolledRow(team_id=caller.team.pk, source=source, row_id=row_id, hour=past_hour(40))
+            for source, row_id in deleted
+        )
+    result = aggregate.roll_up()
+    assert (result.late, result.more) == (len(deleted), False)
+
+
 def test_upstream_calls_are_summed_with_their_cost(rollups: None, caller: Caller) -> None:
     with scope.team(caller.team.pk):
         for endpoint, at in (("responses", past_hour(6)), ("chat.completions", past_hour(6)), ("embeddings", now())):

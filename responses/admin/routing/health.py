@@ -2,20 +2,23 @@
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Any
+
+from django.dispatch import receiver
 
 from kernel.clock import now
 from responses.admin.usage.query import end_of_hour
 from responses.rollups import histograms
 from responses.rollups.queries import RollupQuery, RollupRow, fetch_rows
 from responses.rollups.sources import CALLS
-from tenants.admin.health import CallHealth, Health, register_health_source
+from tenants.admin.health import CallHealth, Health, health_requested
 
 _HOUR = timedelta(hours=1)
 _MEASURES = ("calls", "failed", "duration")
 
 
-@register_health_source
-def health_by_route() -> Mapping[tuple[str, str], CallHealth]:
+@receiver(health_requested)
+def health_by_route(**_: Any) -> Mapping[tuple[str, str], CallHealth]:
     """Return the call health by (upstream id, model), and by (upstream id, "") for the whole upstream."""
     # "Last hour" reads two hours of sums, as the current one may have just begun.
     end = end_of_hour(now())
