@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from benchmarks.chaos.mock_servers import CALLS, LABEL, STEPS, WRITE, result_of, words_of
-from benchmarks.chaos.scenario import ChaosRun, Plan, running_chaos
+from benchmarks.chaos.scenario import Plan, Scenario, running_chaos
 from benchmarks.stack import ask
 
 Event = dict[str, Any]
@@ -77,12 +77,12 @@ class Call:
 
 async def evaluated(plan: Plan, *, directory: Path, log: Callable[[str], None] = lambda _: None) -> list[Figure]:
     """Run the scenario and return its figures: the database, the mock servers' records and the clients' compared."""
-    async with running_chaos(plan, directory=directory, log=log) as chaos_run:
-        return await asyncio.to_thread(_figures, chaos_run)
+    async with running_chaos(plan, directory=directory, log=log) as scenario:
+        return await asyncio.to_thread(_figures, scenario)
 
 
-def _figures(chaos_run: ChaosRun) -> list[Figure]:
-    observed, mocks, admin = chaos_run.observations, chaos_run.mocks, chaos_run.deployment.admin
+def _figures(scenario: Scenario) -> list[Figure]:
+    mocks, admin = scenario.mocks, scenario.deployment.admin
     stored, calls = list(_stored(admin)), defaultdict[str, list[Call]](list)
     for response_id, name, step, status, attempt, stored_at in _rows(admin, _CALLS):
         calls[response_id].append(Call(name=name, step=step, status=status, attempt=attempt, stored_at=stored_at))
@@ -90,7 +90,7 @@ def _figures(chaos_run: ChaosRun) -> list[Figure]:
     completed, failed = ([one for one in stored if one.status == status] for status in ("completed", "failed"))
     # Each call with the times at which the tool received it.
     made = [(one, call, mocks.arrivals.get((one.run, call.step), [])) for one in stored for call in calls[one.id]]
-    unended = [f"{run} is not stored" for run, response_id in observed.created.items() if response_id not in by_id]
+    unended = [f"{run} is not stored" for run, response_id in scenario.created.items() if response_id not in by_id]
     unended += [f"{one.run} is {one.status}" for one in stored if one.status not in {"completed", "failed"}]
     again = [
         f"{one.run}: step {call.step} was made {at}, its result was stored {call.stored_at}"
@@ -105,31 +105,31 @@ def _figures(chaos_run: ChaosRun) -> list[Figure]:
     ]
     wrongly_received = [
         f"{by_id[response_id].run}: {numbers}"
-        for response_id, numbers in observed.received.items()
+        for response_id, numbers in scenario.received.items()
         if numbers != list(range(len(by_id[response_id].events)))
     ]
     return [
         Figure(name="responses", value=len(stored)),
-        Figure(name="seconds", value=round(observed.seconds)),
-        Figure(name="workers killed", value=observed.disasters["worker"]),
-        Figure(name="Valkey restarts with loss of data", value=observed.disasters["valkey"]),
-        Figure(name="PostgreSQL crashes", value=observed.disasters["postgres"]),
-        Figure(name="unanswered create requests, repeated", value=observed.unanswered),
+        Figure(name="seconds", value=round(scenario.seconds)),
+        Figure(name="workers killed", value=scenario.disasters["worker"]),
+        Figure(name="Valkey restarts with loss of data", value=scenario.disasters["valkey"]),
+        Figure(name="PostgreSQL crashes", value=scenario.disasters["postgres"]),
+        Figure(name="unanswered create requests, repeated", value=scenario.unanswered),
         Figure(name="times a run was resumed", value=sum(one.attempt - 1 for one in stored)),
         Figure(name="completed", value=len(completed)),
         Figure(name="failed, because a call in flight must not be repeated", value=len(failed)),
         _faulty("lost or not ended", unended),
         _faulty("failed for any other reason", _each(failed, lambda one: _failed_wrongly(one, calls[one.id]))),
-        _faulty("completed with wrong output", _each(completed, lambda one: _completed_wrongly(one, chaos_run))),
+        _faulty("completed with wrong output", _each(completed, lambda one: _completed_wrongly(one, scenario))),
         Figure(name="tool calls with a stored result", value=sum(call.stored_at is not None for _, call, _ in made)),
         _faulty("... that were repeated after it", again),
         Figure(name="repeatable tool calls in flight that were repeated", value=sum(c.attempt > 1 for _, c, _ in made)),
         _faulty("repeated tool calls that must not be repeated", twice),
         _faulty("wrong requests to the model or a tool", mocks.wrong),
         _faulty("event logs with a gap or a duplicate", _each(stored, log_faults)),
-        Figure(name="followers", value=len(observed.received)),
+        Figure(name="followers", value=len(scenario.received)),
         _faulty("... that missed an event or received one twice", wrongly_received),
-        *_ledger(chaos_run, stored),
+        *_ledger(scenario, stored),
     ]
 
 
@@ -141,7 +141,7 @@ def _failed_wrongly(one: Stored, calls: Sequence[Call]) -> Iterator[str]:
         yield f"it was not in flight: {writes}"
 
 
-def _completed_wrongly(one: Stored, chaos_run: ChaosRun) -> Iterator[str]:
+def _completed_wrongly(one: Stored, scenario: Scenario) -> Iterator[str]:
     body = one.final
     whole = [item for item in body["output"] if item.get("status") == "completed"]
     texts = [item["content"][0]["text"] for item in whole if item["type"] == "message"]
@@ -154,18 +154,18 @@ def _completed_wrongly(one: Stored, chaos_run: ChaosRun) -> Iterator[str]:
         yield f"its messages are {texts}"
     if done != [result_of(one.run, step) for step in range(CALLS)]:
         yield f"its tool outputs are {done}"
-    if ask(chaos_run.deployment.platform, "GET", f"/responses/{one.id}") != body:
+    if ask(scenario.deployment.platform, "GET", f"/responses/{one.id}") != body:
         yield "the retrieved response differs from the log"
 
 
-def _ledger(chaos_run: ChaosRun, stored: Sequence[Stored]) -> Iterator[Figure]:
+def _ledger(scenario: Scenario, stored: Sequence[Stored]) -> Iterator[Figure]:
     # Each turn has exactly one usage record. Interrupted requests to the model may have left further records,
     # because a worker that loses a run records its usage, but there must never be more records than requests.
     rows, turns = (
-        Counter({(owner, number): count for owner, number, count in _rows(chaos_run.deployment.admin, query)})
+        Counter({(owner, number): count for owner, number, count in _rows(scenario.deployment.admin, query)})
         for query in (_LEDGER, _TURNS)
     )
-    asked, faults = chaos_run.mocks.asked, []
+    asked, faults = scenario.mocks.asked, []
     for one in stored:
         if any(turns[one.id, number] != 1 for number in range(one.turns)):
             faults.append(f"{one.run} has {one.turns} turns, but not each of them once")

@@ -109,9 +109,18 @@ class MockServers:
         head = {"jsonrpc": "2.0", "id": asked["id"]}
         match asked["method"], asked.get("params") or {}:
             case "initialize", parameters:
-                result = _introduction(parameters["protocolVersion"])
+                result = {
+                    "protocolVersion": parameters["protocolVersion"],
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": "counting", "version": "1"},
+                }
             case "tools/list", _:
-                result = {"tools": [_tool(name, hints) for name, hints in _TOOLS.items()]}
+                result = {
+                    "tools": [
+                        {"name": name, "description": f"To {name}.", "inputSchema": _SCHEMA, "annotations": hints}
+                        for name, hints in _TOOLS.items()
+                    ]
+                }
             case "tools/call", parameters:
                 result = await self._call(parameters["name"], parameters["arguments"])
             case "ping", _:
@@ -157,18 +166,6 @@ def _asked_for(run: str, step: int, index: int) -> Body:
     arguments = orjson.dumps({"run": run, "step": step}).decode()
     function = {"name": f"{LABEL}__{tool_of(run, step)}", "arguments": arguments}
     return {"index": index, "id": f"call_{uuid.uuid4().hex}", "type": "function", "function": function}
-
-
-def _tool(name: str, hints: Mapping[str, bool]) -> Body:
-    return {"name": name, "description": f"To {name}.", "inputSchema": _SCHEMA, "annotations": hints}
-
-
-def _introduction(version: str) -> Body:
-    return {
-        "protocolVersion": version,
-        "capabilities": {"tools": {}},
-        "serverInfo": {"name": "counting", "version": "1"},
-    }
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -54,59 +55,33 @@ class Plan:
 
 
 @dataclass(kw_only=True)
-class Observations:
-    """Observations of the clients. `created` has response ids by run, `received` event numbers by followed response."""
+class Scenario:
+    """A run of the plan, with what the clients observed.
 
+    `created` has response ids by run, `received` event numbers by followed response.
+    """
+
+    plan: Plan
+    mocks: MockServers
+    deployment: Deployment
+    log: Callable[[str], None]
     created: dict[str, str] = field(default_factory=dict)
     unanswered: int = 0
     received: dict[str, list[int]] = field(default_factory=dict)
-    disasters: dict[str, int] = field(default_factory=lambda: {"worker": 0, "valkey": 0, "postgres": 0})
+    disasters: Counter[str] = field(default_factory=Counter)
     is_over: bool = False
     seconds: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChaosRun:
-    """Data of a scenario for its evaluation, while the platform is still running."""
-
-    plan: Plan
-    observations: Observations
-    mocks: MockServers
-    deployment: Deployment
-
-
-@asynccontextmanager
-async def running_chaos(
-    plan: Plan, *, directory: Path, log: Callable[[str], None] = lambda _: None
-) -> AsyncIterator[ChaosRun]:
-    """Run the scenario to its end. The platform keeps running inside the block."""
-    async with running_mock_servers() as mocks:
-        with running_deployment(directory=directory, upstream=mocks.url, concurrency=plan.concurrency) as deployment:
-            with psycopg.connect(deployment.admin) as connection:
-                connection.execute(_TRIGGER)
-            log("all processes are running")
-            observations = Observations()
-            platform = deployment.platform
-            async with aiohttp.ClientSession(platform.url, headers=platform.headers) as client:
-                scenario = _Scenario(
-                    plan=plan, deployment=deployment, mocks=mocks, observed=observations, client=client, log=log
-                )
-                await scenario.run()
-            yield ChaosRun(plan=plan, observations=observations, mocks=mocks, deployment=deployment)
-
-
-@dataclass(kw_only=True)
-class _Scenario:
-    plan: Plan
-    deployment: Deployment
-    mocks: MockServers
-    observed: Observations
-    client: aiohttp.ClientSession
-    log: Callable[[str], None]
-    followers: list[asyncio.Task[None]] = field(default_factory=list)
+    _followers: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def run(self) -> None:
         """Create all runs, cause the planned disasters, and wait until all runs have ended."""
+        platform = self.deployment.platform
+        with psycopg.connect(self.deployment.admin) as connection:
+            connection.execute(_TRIGGER)
+        async with aiohttp.ClientSession(platform.url, headers=platform.headers) as self._client:
+            await self._run()
+
+    async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         numbers = iter(range(self.plan.runs))
@@ -123,11 +98,11 @@ class _Scenario:
             kills = group.create_task(self._kill_repeatedly()) if self.plan.kill_every else None
             await asyncio.wait([*creators, *disasters])
             await until(lambda: not _unfinished(self.deployment.admin), seconds=self.plan.patience)
-            self.observed.is_over = True
+            self.is_over = True
             if kills is not None:
                 await kills
-            await asyncio.gather(*self.followers)
-        self.observed.seconds = loop.time() - began
+            await asyncio.gather(*self._followers)
+        self.seconds = loop.time() - began
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -135,30 +110,39 @@ class _Scenario:
         for number in numbers:
             response_id = await self._created(number)
             if number % _FOLLOWED == 0:
-                self.followers.append(asyncio.create_task(self._follow(response_id)))
+                self._followers.append(asyncio.create_task(self._follow(response_id)))
 
     async def _created(self, number: int) -> str:
+        server = {
+            "type": "mcp",
+            "server_label": LABEL,
+            "server_url": f"{self.mocks.url}/mcp",
+            "require_approval": "never",
+        }
+        body = {"model": "m", "background": True, "tools": [server]}
         # Without an answer, the run may exist nevertheless. Each attempt has another key to distinguish them.
         for attempt in itertools.count():
             run = f"run-{number}-{attempt}"
             try:
-                async with self.client.post("/v1/responses", json=_request(run, self.mocks.url)) as answer:
+                async with self._client.post(
+                    "/v1/responses", json={**body, "input": run, "metadata": {"run": run}}
+                ) as answer:
                     if answer.status == 200:
-                        self.observed.created[run] = (await answer.json())["id"]
-                        return self.observed.created[run]
+                        self.created[run] = (await answer.json())["id"]
+                        return self.created[run]
             except aiohttp.ClientError:
                 pass
-            self.observed.unanswered += 1
+            self.unanswered += 1
             await asyncio.sleep(_AGAIN_SECONDS)
         raise AssertionError
 
     async def _follow(self, response_id: str) -> None:
         """Read the events of a response, resuming after the last one whenever the stream breaks."""
-        received = self.observed.received.setdefault(response_id, [])
+        received = self.received.setdefault(response_id, [])
         while True:
             after = {"starting_after": str(received[-1])} if received else {}
             try:
-                async with self.client.get(
+                async with self._client.get(
                     f"/v1/responses/{response_id}", params={"stream": "true", **after}, timeout=_NO_TIMEOUT
                 ) as answer:
                     async for line in answer.content:
@@ -195,22 +179,17 @@ class _Scenario:
         while True:
             await self.deployment.all_working()
             await asyncio.sleep(every * random.uniform(0.5, 1.5))
-            if self.observed.is_over:
+            if self.is_over:
                 return
             await self.deployment.kill_worker()
             self._note("worker")
 
     def _note(self, kind: str) -> None:
-        self.observed.disasters[kind] += 1
+        self.disasters[kind] += 1
         self.log(f"{kind} killed; {self._share():.0%} of the calls have come")
 
     def _share(self) -> float:
         return len(self.mocks.arrivals) / (self.plan.runs * CALLS)
-
-
-def _request(run: str, tools: str) -> dict[str, Any]:
-    server = {"type": "mcp", "server_label": LABEL, "server_url": f"{tools}/mcp", "require_approval": "never"}
-    return {"model": "m", "input": run, "background": True, "tools": [server], "metadata": {"run": run}}
 
 
 def _unfinished(admin: str) -> bool:
@@ -221,3 +200,14 @@ def _unfinished(admin: str) -> bool:
     except psycopg.OperationalError:
         return True
     return found is not None
+
+
+@asynccontextmanager
+async def running_chaos(plan: Plan, *, directory: Path, log: Callable[[str], None]) -> AsyncIterator[Scenario]:
+    """Run the scenario to its end. The platform keeps running inside the block."""
+    async with running_mock_servers() as mocks:
+        with running_deployment(directory=directory, upstream=mocks.url, concurrency=plan.concurrency) as deployment:
+            log("all processes are running")
+            scenario = Scenario(plan=plan, mocks=mocks, deployment=deployment, log=log)
+            await scenario.run()
+            yield scenario
