@@ -109,6 +109,8 @@ class ResponseAdmin(RowPages):
     ]
     list_display_links = [cells.created]
     list_prefetch = ("team", "api_key")
+    # The list shows previews only. The request bodies may be large, so they are not fetched.
+    list_defer = ("parameters", "options", "metadata")
     list_sections = [ItemsSection]
     list_before_template = "admin/responses/response/above.html"
     list_filter = changelist.FILTERS
@@ -125,11 +127,6 @@ class ResponseAdmin(RowPages):
         ("snippet", "snippets/<str:name>/", snippet),
         *((each.name, f"{each.name}/", partial(actions.perform_on_one, each)) for each in actions.RESPONSE_ACTIONS),
     )
-
-    @override
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        # The list shows previews only. The request bodies may be large, so they are not fetched.
-        return super().get_queryset(request).defer("parameters", "options", "metadata")
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         """Allow only the lookups of the filters."""
@@ -203,14 +200,12 @@ class ResponseAdmin(RowPages):
         # A history restore also has the HX-Request header, but replaces the whole page.
         if "HX-Request" in request.headers and "HX-History-Restore-Request" not in request.headers:
             return TemplateResponse(request, tab.template, panel)
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": response.pk,
-            "is_fullwidth": "1",
-            "tabs": tabs,
+        return self.render(
+            request,
+            "admin/responses/response/detail.html",
+            response.pk,
+            is_fullwidth="1",
+            tabs=tabs,
             **header(request, response),
             **panel,
-            **(extra_context or {}),
-        }
-        return TemplateResponse(request, "admin/responses/response/detail.html", context)
+        )

@@ -8,11 +8,13 @@ from django.contrib.admin import display, register
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import F, Func, IntegerField, QuerySet
 from django.db.models.functions import Length, Substr
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.decorators import method_decorator
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.views.decorators.http import require_safe
 from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, TextFilter
 
@@ -43,7 +45,7 @@ from responses.rollups import queries
 from responses.rollups.histograms import quantile
 from responses.rollups.queries import RollupQuery, RollupRow
 from responses.rollups.sources import TOOLS
-from tenants.console.content_access import HIDDEN, audit_read, hidden_notice, may_read
+from tenants.console.content_access import HIDDEN, hidden_notice, may_read, read_allowed
 from tenants.console.roles import TeamScoped, everywhere, teams_for, teams_of
 
 _STATUS_TONES = {
@@ -116,6 +118,13 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
     time = time_column("Time", "started_at")
     tool = column("Tool", lambda call: two_lines(call.name, call.kind.replace("_", " ")))
     team_name = column("Team", lambda call: call.team.name)
+    state = column(
+        "Status",
+        lambda call: two_lines(tone(_STATUS_TONES, call.status), f"attempt {call.attempt}" if call.attempt > 1 else ""),
+    )
+    # Client tools may never return a result, and calls in progress have no end yet.
+    took = column("Duration", lambda call: cells.elapsed(call.started_at, call.ended_at))
+    sizes = column("Size (in / out)", lambda call: two_lines(*_sizes(call)))
     response_link = column("Response", lambda call: copyable(call.response_id, href=cells.url(call.response_id)))
 
     def get_search_results(
@@ -211,20 +220,17 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
 
     # -- one call ------------------------------------------------------------------------------------------------------
 
+    @method_decorator(require_safe)
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Render a call; arguments and output are shown to users who may read the team's content."""
-        if request.method not in {"GET", "HEAD"}:
-            return HttpResponseNotAllowed(["GET", "HEAD"])
         # At most 18 digits fit a bigint; a longer number would be a database error instead of "not found".
         is_id = object_id.isascii() and object_id.isdigit() and len(object_id) <= 18
         call: Any = self.get_queryset(request).filter(pk=object_id).first() if is_id else None
         if call is None or not self.has_view_permission(request, call):
             raise Http404
-        readable = may_read(request, call.team_id)
-        if readable:
-            audit_read(request, call, team_id=call.team_id)
+        readable = read_allowed(request, call)
         return self.render(
             request,
             "admin/responses/toolcall/detail.html",
@@ -234,7 +240,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
             response_link=self.response_link(call),
             call_id=copyable(call.call_id),
             took=self.took(call),
-            sizes=(size(call.bytes_in), "–" if call.bytes_out is None else size(call.bytes_out)),
+            sizes=_sizes(call),
             bodies=_bodies(call) if readable else [],
             hidden="" if readable else hidden_notice(request, call.team_id),
             response_calls_url=changelist_url("responses_toolcall", q=call.response_id),
@@ -242,28 +248,16 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
 
     # -- columns -------------------------------------------------------------------------------------------------------
 
-    @display(description="Status")
-    def state(self, call: ToolCall) -> SafeString:
-        note = f"attempt {call.attempt}" if call.attempt > 1 else ""
-        return two_lines(tone(_STATUS_TONES, call.status), note)
-
-    @display(description="Duration")
-    def took(self, call: ToolCall) -> str:
-        # Client tools may never return a result, and calls in progress have no end yet.
-        if call.ended_at is None:
-            return "–"
-        return duration(max(0, round((call.ended_at - call.started_at).total_seconds() * 1000)))
-
-    @display(description="Size (in / out)")
-    def sizes(self, call: Any) -> SafeString:
-        return two_lines(size(call.bytes_in), "–" if call.bytes_out is None else size(call.bytes_out))
-
     @display(description="Error")
     def failure(self, call: Any) -> SafeString | str:
         if not call.error_preview:
             return "–"
         error_preview = call.error_preview if getattr(call, "is_readable", False) else HIDDEN
         return format_html('<span class="c-error" title="{}">{}</span>', error_preview, error_preview)
+
+
+def _sizes(call: Any) -> tuple[str, str]:
+    return size(call.bytes_in), "–" if call.bytes_out is None else size(call.bytes_out)
 
 
 def _bodies(call: ToolCall) -> list[dict[str, Any]]:

@@ -26,13 +26,12 @@ from django.views.decorators.http import require_safe
 from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, TextFilter
 
-from console.widgets import TimeFilter, badge, copyable, two_lines, when
+from console.widgets import TimeFilter, badge, column, copyable, two_lines, when
 from conversations import export, selectors, services
 from conversations.models import Conversation
 from kernel.errors import ApiError, NotFound
 from responses.admin import cells
 from responses.admin.conversations.summaries import (
-    ConversationSummary,
     recently_active,
     responses_of_items,
     summaries_of,
@@ -350,31 +349,33 @@ class ConversationAdmin(RowPages):
         is_readable = may_read(request, conversation.team_id)
         summary = summaries_of([conversation], with_previews=is_readable)[conversation.pk]
         latest = Response.objects.filter(conversation_id=conversation.pk, team_id=conversation.team_id)
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": conversation.pk,
-            "is_fullwidth": "1",
-            "id_link": copyable(conversation.pk),
-            "summary": summary,
-            "tokens": f"{summary.input_tokens:,} / {summary.output_tokens:,}",
-            "cost": _cost(summary),
-            "created": when(conversation.created_at),
-            "last_active": when(summary.last_active),
-            "metadata": {key: value if is_readable else HIDDEN for key, value in conversation.metadata.items()},
-            "content_hidden": "" if is_readable else hidden_notice(request, conversation.team_id),
-            "responses": list(latest.only("id", "status", "created_at").order_by("-created_at")[:_SHOWN_RESPONSES]),
-            "is_readable": is_readable,
+        return self.render(
+            request,
+            "admin/conversations/conversation/detail.html",
+            conversation.pk,
+            is_fullwidth="1",
+            id_link=copyable(conversation.pk),
+            summary=summary,
+            tokens=summary.tokens,
+            cost=summary.dollars,
+            created=when(conversation.created_at),
+            last_active=when(summary.last_active),
+            metadata={key: value if is_readable else HIDDEN for key, value in conversation.metadata.items()},
+            content_hidden="" if is_readable else hidden_notice(request, conversation.team_id),
+            responses=list(latest.only("id", "status", "created_at").order_by("-created_at")[:_SHOWN_RESPONSES]),
+            is_readable=is_readable,
             **_chat(request, conversation),
-            **(extra_context or {}),
-        }
-        return TemplateResponse(request, "admin/conversations/conversation/detail.html", context)
+        )
 
     # -- columns -------------------------------------------------------------------------------------------------------
 
-    @display(description="Last activity")
-    def active(self, row: Any) -> Any:
-        return when(row.summary.last_active)
+    active = column("Last activity", lambda row: when(row.summary.last_active))
+    owner = column("Team and API key", lambda row: two_lines(row.team.name, cells.key(row) if row.api_key else ""))
+    user = column("End user", lambda row: row.summary.end_user or "–")
+    items = column("Items", lambda row: f"{row.summary.items:,}{'+' if row.summary.more_items else ''}")
+    tools = column("Tool calls", lambda row: f"{row.summary.tools:,}" if row.summary.tools else "–")
+    tokens = column("Tokens in / out", lambda row: two_lines(row.summary.tokens, row.summary.dollars))
+    errors = column("Errors", lambda row: badge(f"{row.summary.errors:,}", "danger") if row.summary.errors else "–")
 
     @display(description="Conversation")
     def conversation(self, row: Any) -> SafeString:
@@ -385,36 +386,8 @@ class ConversationAdmin(RowPages):
         markup = '<span class="c-preview">{}<span title="{}">{}</span><small>{}</small></span>'
         return format_html(markup, link, preview, preview, lock)
 
-    @display(description="Team and API key")
-    def owner(self, row: Any) -> SafeString:
-        return two_lines(row.team.name, cells.key(row) if row.api_key else "")
-
-    @display(description="End user")
-    def user(self, row: Any) -> str:
-        return row.summary.end_user or "–"
-
-    @display(description="Items")
-    def items(self, row: Any) -> str:
-        return f"{row.summary.items:,}{'+' if row.summary.more_items else ''}"
-
     @display(description="Responses")
     def runs(self, row: Any) -> SafeString:
         number = f"{row.summary.responses:,}{'+' if row.summary.more_responses else ''}"
         turns = f"{row.summary.turns:,} turn{'' if row.summary.turns == 1 else 's'}"
         return two_lines(number, turns if row.summary.turns else "")
-
-    @display(description="Tool calls")
-    def tools(self, row: Any) -> str:
-        return f"{row.summary.tools:,}" if row.summary.tools else "–"
-
-    @display(description="Tokens in / out")
-    def tokens(self, row: Any) -> SafeString:
-        return two_lines(f"{row.summary.input_tokens:,} / {row.summary.output_tokens:,}", _cost(row.summary))
-
-    @display(description="Errors")
-    def errors(self, row: Any) -> SafeString | str:
-        return badge(f"{row.summary.errors:,}", "danger") if row.summary.errors else "–"
-
-
-def _cost(summary: ConversationSummary) -> str:
-    return "" if summary.cost is None else f"${summary.cost:,.4f}"

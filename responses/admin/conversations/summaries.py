@@ -99,6 +99,16 @@ class ConversationSummary:
         return self.counted_items > MAX_ITEMS
 
     @property
+    def tokens(self) -> str:
+        """Input and output tokens."""
+        return f"{self.input_tokens:,} / {self.output_tokens:,}"
+
+    @property
+    def dollars(self) -> str:
+        """Cost in US dollars; empty if no price was known."""
+        return "" if self.cost is None else f"${self.cost:,.4f}"
+
+    @property
     def more_responses(self) -> bool:
         """True if there may be responses that were not counted."""
         return self.responses >= MAX_RESPONSES

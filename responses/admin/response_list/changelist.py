@@ -15,7 +15,6 @@ from functools import cached_property, reduce
 from operator import and_
 from typing import Any
 
-from django.contrib.admin.views.main import PAGE_VAR
 from django.core.exceptions import EmptyResultSet
 from django.db import connection
 from django.db.models import BooleanField, ExpressionWrapper, Model, Q, QuerySet, Value
@@ -392,21 +391,6 @@ class ResponseChangeList(ChangeList):
     def stopped_at(self) -> datetime | None:
         """Time of the oldest scanned row if the scan reached its limit."""
         return self._scanned[1]
-
-    @property
-    def query_string(self) -> str:
-        """Current filters and time range as a query string."""
-        return str(self.get_query_string())
-
-    @property
-    def previous_link(self) -> str:
-        """Link to the page of newer responses."""
-        return str(self.get_query_string({PAGE_VAR: self.page_num - 1}))
-
-    @property
-    def next_link(self) -> str:
-        """Link to the page of older responses."""
-        return str(self.get_query_string({PAGE_VAR: self.page_num + 1}))
 
     @property
     def continue_url(self) -> str:
