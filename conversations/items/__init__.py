@@ -20,6 +20,8 @@ from conversations.items.base import (
 from conversations.items.calls import (
     ApplyPatchCall,
     ApplyPatchCallOutput,
+    Click,
+    ComputerAction,
     ComputerCall,
     ComputerCallOutput,
     ComputerScreenshot,
@@ -28,14 +30,21 @@ from conversations.items.calls import (
     CustomToolCall,
     CustomToolCallOutput,
     DeleteFile,
+    DoubleClick,
+    Drag,
     Exited,
     FunctionCall,
     FunctionCallOutput,
+    Keypress,
     LocalEnvironment,
     LocalShellAction,
     LocalShellCall,
     LocalShellCallOutput,
+    Move,
+    Point,
     SafetyCheck,
+    Screenshot,
+    Scroll,
     ShellAction,
     ShellCall,
     ShellCallOutput,
@@ -43,21 +52,10 @@ from conversations.items.calls import (
     TimedOut,
     ToolSearchCall,
     ToolSearchOutput,
-    UpdateFile,
-    origin,
-)
-from conversations.items.computer import (
-    Click,
-    ComputerAction,
-    DoubleClick,
-    Drag,
-    Keypress,
-    Move,
-    Point,
-    Screenshot,
-    Scroll,
     TypeText,
+    UpdateFile,
     Wait,
+    origin,
 )
 from conversations.items.hosted import (
     CodeImage,
@@ -87,8 +85,13 @@ from conversations.items.hosted import (
     WebSource,
 )
 from conversations.items.messages import (
+    AdditionalTools,
     AssistantMessage,
+    Compaction,
+    CompactionTrigger,
+    ConfigurationUpdate,
     InputMessage,
+    ItemReference,
     Reasoning,
 )
 from conversations.items.parts import (
@@ -116,13 +119,6 @@ from conversations.items.parts import (
     UrlCitation,
 )
 from conversations.items.projection import INCLUDABLE, Includable, project
-from conversations.items.settings import (
-    AdditionalTools,
-    Compaction,
-    CompactionTrigger,
-    ConfigurationUpdate,
-    ItemReference,
-)
 from conversations.items.text import (
     image_details,
     plain_text,

@@ -40,13 +40,15 @@ from conversations.items.hosted import (
     ProgramOutput,
     WebSearchCall,
 )
-from conversations.items.messages import AssistantMessage, InputMessage, Reasoning
-from conversations.items.settings import (
+from conversations.items.messages import (
     AdditionalTools,
+    AssistantMessage,
     Compaction,
     CompactionTrigger,
     ConfigurationUpdate,
+    InputMessage,
     ItemReference,
+    Reasoning,
 )
 from kernel.validation import TAG
 

@@ -13,7 +13,7 @@ from kernel.validation import parse_json
 from responses import chat
 from responses.batches.queue import ClaimedLine, LineResult
 from responses.batches.requests import EMBEDDINGS
-from responses.engine.converter.fields import read_usage
+from responses.engine.converter.base import read_usage
 from responses.engine.steps import RunEnded
 from responses.engine.turn import Usage
 from responses.lifecycle import create

@@ -1,7 +1,7 @@
 """Chat completions.
 
-Validation is in `requests`, `messages` and `tools`, checks against the model's settings in `capabilities`, the call of
-the upstream in `completion`, the stream to the client in `chunks`, and storage in `accumulator` and `stored`.
+Validation is in `requests` and `messages`, checks against the model's settings in `capabilities`, the call of
+the upstream in `completion`, chunks in `chunks`, and storage in `stored`.
 """
 
 from responses.chat.completion import complete, stream

@@ -14,11 +14,10 @@ import httpx2
 
 from kernel.ids import new_id
 from responses.chat import capabilities, stored
-from responses.chat.accumulator import CompletionAccumulator
-from responses.chat.chunks import ChunkWriter, as_chunk, frame
+from responses.chat.chunks import ChunkWriter, CompletionAccumulator, as_chunk, frame
 from responses.chat.requests import ChatRequest
+from responses.engine.converter.base import read_usage
 from responses.engine.converter.chat import Chunk
-from responses.engine.converter.fields import read_usage
 from responses.engine.events.types import DONE_FRAME
 from responses.engine.turn import Usage
 from responses.models import ChatCompletion

@@ -22,8 +22,7 @@ from responses.engine.calls.toolbox import Toolbox
 from responses.engine.compaction import token_estimate
 from responses.engine.compaction.run import Compactor
 from responses.engine.constraints.gate import Gate, gate_for
-from responses.engine.events.response_body import Ending, response_body
-from responses.engine.events.terminal import closing, failed
+from responses.engine.events.response_body import Ending, closing, failed, response_body
 from responses.engine.events.types import Body, Event, ResponseInProgress
 from responses.engine.interrupted_items import OpenItem, close_fragment
 from responses.engine.moderation import ModerationGate, OutputCheck

@@ -6,8 +6,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from kernel.errors import Failure
-from responses.engine.events.response_body import Ending
-from responses.engine.events.terminal import closing, failed
+from responses.engine.events.response_body import Ending, closing, failed
 from responses.engine.events.types import Body, Event
 from responses.engine.state import OutputItem, RunState
 from responses.engine.steps import ContextCompacted, Emitted, RunEnded, Step, TurnDiscarded, TurnEnded, TurnRecord

@@ -12,7 +12,7 @@ from conversations.items import StoredItem, from_wire
 from responses.engine.attachments import Attachments
 from responses.engine.calls.outcomes import ToolResult
 from responses.engine.compaction.items import CompactionCipher, CompactionPlan
-from responses.engine.converter.reasoning import ReasoningCipher
+from responses.engine.converter.segments import ReasoningCipher
 from responses.engine.events.types import Body
 from responses.engine.turn import Call, Sampling, Usage
 

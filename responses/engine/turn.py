@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from conversations.items import StoredItem
 from kernel.errors import Failure
 from responses.engine.attachments import Attachments
-from responses.engine.converter.reasoning import ReasoningCipher
+from responses.engine.converter.segments import ReasoningCipher
 from responses.engine.events.types import Body, Event
 
 

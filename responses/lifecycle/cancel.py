@@ -16,8 +16,7 @@ from conversations.models import Placement
 from conversations.services import remove_unplaced
 from kernel.errors import BadRequest, Failure
 from kernel.notifications import notify_from_thread
-from responses.engine.events.response_body import Ending
-from responses.engine.events.terminal import failed
+from responses.engine.events.response_body import Ending, failed
 from responses.engine.events.types import Body
 from responses.lifecycle import resume
 from responses.models import Response

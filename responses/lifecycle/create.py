@@ -13,8 +13,7 @@ from kernel.clock import now
 from kernel.ids import new_id
 from kernel.leases import PROCESS, lease_until
 from responses import moderation
-from responses.engine.events.response_body import response_body
-from responses.engine.events.terminal import opening, queued
+from responses.engine.events.response_body import opening, queued, response_body
 from responses.engine.events.types import Body
 from responses.engine.loop import Run
 from responses.engine.state import RunState

@@ -13,7 +13,7 @@ from django.db.models import Q
 from kernel.clock import now
 from kernel.errors import Failure
 from kernel.leases import is_free, lock, take
-from responses.engine.events.terminal import failed
+from responses.engine.events.response_body import failed
 from responses.lifecycle import resume
 from responses.models import RUNNING, CommitMark, Response
 from responses.runs import conversation_lock

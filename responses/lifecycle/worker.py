@@ -12,7 +12,7 @@ from kernel.errors import ApiError, Failure
 from kernel.leases import Claim
 from kernel.work_queue import WorkLoop
 from responses import moderation
-from responses.engine.events.terminal import failed
+from responses.engine.events.response_body import failed
 from responses.lifecycle import queue, resume
 from responses.lifecycle.resume import ResumedRun
 from responses.models import Response

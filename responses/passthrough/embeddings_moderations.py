@@ -16,8 +16,8 @@ from kernel.errors import ApiError, UnsupportedValue
 from kernel.ids import new_id
 from kernel.validation import TAG, validate
 from responses.engine.compaction.token_estimate import tokens
+from responses.engine.converter.base import read_usage
 from responses.engine.converter.chat import Chunk
-from responses.engine.converter.fields import read_usage
 from responses.engine.turn import Usage
 from responses.providers.clients import UpstreamFailed, post
 from responses.providers.event_stream import read_document

@@ -13,8 +13,8 @@ from typing import Any
 from kernel.errors import Failure, ModelNotFound, UnsupportedValue
 from kernel.ids import new_id
 from responses.engine.compaction.token_estimate import tokens
+from responses.engine.converter.base import read_usage
 from responses.engine.converter.chat import Chunk
-from responses.engine.converter.fields import read_usage
 from responses.engine.turn import Usage
 from responses.passthrough.embeddings_moderations import endpoint_error
 from responses.providers.clients import Form, UpstreamFailed, post, read_bytes

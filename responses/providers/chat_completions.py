@@ -4,10 +4,8 @@ from typing import Any
 
 from responses.engine.attachments import AttachmentMap
 from responses.engine.turn import TurnRequest
-from responses.providers.chat_calls import CallExtras
-from responses.providers.chat_messages import messages
+from responses.providers.chat_messages import CallExtras, ReasoningWriter, messages
 from responses.providers.chat_parts import PartWriter
-from responses.providers.chat_reasoning import ReasoningWriter
 from responses.providers.parameters import common_parameters, filled, tool_parameters
 from tenants.directory import Route
 

@@ -21,9 +21,14 @@ from conversations.items import (
 from responses.engine.attachments import AttachmentMap
 from responses.engine.converter.responses_api import ENCRYPTED
 from responses.engine.turn import TurnRequest
-from responses.providers.chat_calls import NO_OUTPUT, CallWriter, Message, without_executed_approvals
+from responses.providers.chat_messages import (
+    NO_OUTPUT,
+    CallWriter,
+    Message,
+    after_last_user_message,
+    without_executed_approvals,
+)
 from responses.providers.chat_parts import PartWriter, single_text
-from responses.providers.chat_reasoning import after_last_user_message
 from tenants.directory import Route
 
 Entry = dict[str, Any]

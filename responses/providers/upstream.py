@@ -10,9 +10,8 @@ from responses.engine.converter.responses_api import ResponsesConverter
 from responses.engine.events.types import Event
 from responses.engine.turn import TurnRequest, TurnResult
 from responses.providers import chat_completions, responses_api
-from responses.providers.clients import UpstreamFailed, post, read_bytes
+from responses.providers.clients import UpstreamFailed, failure_from_error, post, read_bytes
 from responses.providers.event_stream import EventStreamDecoder, check_chunk, check_object, decode, is_streamed
-from responses.providers.responses_failures import failure_from_error
 from tenants.directory import Route
 from tenants.models import WireApi
 

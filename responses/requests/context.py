@@ -29,8 +29,7 @@ from responses.requests.parameters import input_items
 from responses.runs import access, conversation_lock, selectors
 from responses.runs.selectors import Chain
 from responses.schema import CreateResponse, TextParam
-from responses.schema.options import ReasoningParam
-from responses.schema.updates import ReasoningUpdate, TextUpdate
+from responses.schema.options import ReasoningParam, ReasoningUpdate, TextUpdate
 from tenants import scope
 from tenants.principal import Principal
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from conversations.items import InputItem
 from responses.requests.encrypted_content import reject_foreign_content
+from responses.schema.options import check_updates
 from responses.schema.tools import added_tools
-from responses.schema.updates import check_updates
 
 
 def check(items: Sequence[InputItem], team_id: str) -> None:

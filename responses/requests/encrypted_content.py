@@ -11,7 +11,7 @@ import orjson
 from conversations.items import Compaction, InputItem, Reasoning
 from kernel.crypto import InvalidToken, content_cipher
 from responses.engine.compaction.items import CompactionContent, unverified_content
-from responses.engine.converter.reasoning import ReasoningContent
+from responses.engine.converter.segments import ReasoningContent
 
 _REASONING = "reasoning"
 _COMPACTION = "compaction"

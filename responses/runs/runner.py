@@ -21,8 +21,7 @@ from kernel.db_threads import in_db_thread
 from kernel.errors import Failure
 from kernel.leases import PROCESS, Claim, lease_until
 from kernel.notifications import loop_notifications, wait_within
-from responses.engine.events.response_body import Ending
-from responses.engine.events.terminal import failed
+from responses.engine.events.response_body import Ending, failed
 from responses.engine.events.types import DONE_FRAME
 from responses.engine.loop import Run
 from responses.engine.steps import Emitted, RunEnded, Step, TurnDiscarded, TurnEnded, TurnRecord

@@ -2,7 +2,7 @@
 
 from responses.schema.choices import AllowedTools, FunctionChoice, ToolChoice
 from responses.schema.create import CreateResponse, add_tools, parse_create
-from responses.schema.formats import Format, JsonSchemaFormat, TextParam
+from responses.schema.options import Format, JsonSchemaFormat, TextParam
 from responses.schema.tools import FunctionToolParam, ToolParam
 
 __all__ = [

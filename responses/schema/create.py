@@ -24,18 +24,21 @@ from kernel.errors import (
 from kernel.nulls import lenient_validator, validate_without_nulls
 from kernel.validation import TAG, Metadata, first_defect
 from responses.schema.choices import AllowedTools, KindChoice, ToolChoice, check_choice
-from responses.schema.formats import JsonSchemaFormat, TextParam, check_schema
 from responses.schema.messages import PreviousMessage, history
 from responses.schema.options import (
     AccessPrograms,
     ContextManagement,
     ConversationReference,
     ImageOptions,
+    JsonSchemaFormat,
     ModerationParam,
     PromptCacheOptions,
     PromptParam,
     ReasoningParam,
     StreamOptions,
+    TextParam,
+    check_schema,
+    check_updates,
 )
 from responses.schema.tools import (
     MAX_TOOLS,
@@ -47,7 +50,6 @@ from responses.schema.tools import (
     check_tools,
     tool_defect,
 )
-from responses.schema.updates import check_updates
 
 
 def _input_tag(value: Any) -> str:

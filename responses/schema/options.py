@@ -1,11 +1,15 @@
-"""Objects among the parameters: reasoning, stream, caching, compaction, moderation and prompts."""
+"""Objects among the parameters: reasoning, stream, caching, compaction, moderation, prompts and text formats."""
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, WithJsonSchema, model_validator
+from pydantic import AliasChoices, Discriminator, Field, Tag, ValidationError, WithJsonSchema, model_validator
 
-from conversations.items import MAX_ITEMS, MAX_TEXT, InputPart, Wire
-from kernel.validation import TAG
+from conversations.items import MAX_ITEMS, MAX_TEXT, ConfigurationUpdate, InputPart, Wire, by_type
+from kernel.errors import BadRequest
+from kernel.nulls import validate_without_nulls
+from kernel.validation import TAG, Schema, first_defect
+from responses.engine.constraints.json_schema import schema_defect
+from responses.schema.tools import NAME
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 SummaryStyle = Literal["auto", "concise", "detailed"]
@@ -126,3 +130,96 @@ class PromptParam(Wire):
     id: Annotated[str, Field(min_length=1, max_length=64)]
     version: Annotated[str, Field(max_length=20)] | None = None
     variables: Annotated[dict[str, Variable], Field(max_length=MAX_ITEMS)] | None = None
+
+
+class TextFormat(Wire):
+    """Default response format. Used to generate text responses."""
+
+    type: Literal["text"]
+
+
+class JsonObjectFormat(Wire):
+    """JSON object response format. An older method of generating JSON responses; `json_schema` is recommended."""
+
+    type: Literal["json_object"]
+
+
+class JsonSchemaFormat(Wire):
+    """JSON Schema response format. Used to generate structured JSON responses."""
+
+    type: Literal["json_schema"]
+    name: Annotated[str, NAME]
+    # The SDK dumps `schema` as `schema_`, because pydantic reserves the name.
+    json_schema: dict[str, Any] = Field(
+        validation_alias=AliasChoices("schema", "schema_"), serialization_alias="schema"
+    )
+    description: str | None = None
+    strict: bool | None = None
+
+
+Format = Annotated[
+    Annotated[TextFormat, Tag(f"{TAG}text")]
+    | Annotated[JsonObjectFormat, Tag(f"{TAG}json_object")]
+    | Annotated[JsonSchemaFormat, Tag(f"{TAG}json_schema")],
+    Discriminator(by_type),
+]
+
+
+class TextParam(Wire):
+    """Configuration options for a text response from the model."""
+
+    format: Format | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+def check_schema(given: JsonSchemaFormat, *, param: str = "text.format.schema") -> None:
+    """Raise BadRequest for an invalid JSON Schema, which no output could match."""
+    # Checked here: otherwise an upstream would reject it later, with its own message.
+    if (wrong := schema_defect(given.json_schema)) is not None:
+        message = f"Invalid schema for response_format '{given.name}': {wrong}."
+        raise BadRequest(message, param=param, code="invalid_json_schema")
+
+
+class ReasoningUpdate(Wire):
+    """Reasoning options from this item on."""
+
+    effort: Effort | None = None
+
+
+class TextUpdate(Wire):
+    """Text format of the output from this item on."""
+
+    format: Annotated[
+        Annotated[TextFormat, Tag(f"{TAG}text")] | Annotated[JsonSchemaFormat, Tag(f"{TAG}json_schema")],
+        Discriminator(by_type),
+    ]
+
+
+def check_updates(given: Any, *, param: str = "input") -> None:
+    """Raise the API error of an invalid update among the items; `param` is the path of the items."""
+    if isinstance(given, str):
+        return
+    for index, item in enumerate(given):
+        if isinstance(item, ConfigurationUpdate):
+            _check(item, f"{param}[{index}]")
+
+
+def _check(update: ConfigurationUpdate, param: str) -> None:
+    if update.reasoning is not None:
+        _validated(ReasoningUpdate, update.reasoning, f"{param}.reasoning.")
+    if update.text is not None:
+        # Validation also removes nulls that SDK clients send for unset fields.
+        text = _validated(TextUpdate, update.text, f"{param}.text.")
+        if isinstance(text.format, JsonSchemaFormat):
+            check_schema(text.format, param=f"{param}.text.format.schema")
+            format_values = update.text["format"]
+            # Clients that dump the SDK's objects send pydantic's alias of the field.
+            if "schema_" in format_values:
+                format_values["schema"] = format_values.pop("schema_")
+
+
+def _validated(schema: type[Schema], values: dict[str, Any], prefix: str) -> Schema:
+    try:
+        return validate_without_nulls(schema, values)
+    except ValidationError as error:
+        raise first_defect(error, prefix=prefix) from error

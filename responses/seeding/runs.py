@@ -19,8 +19,7 @@ from responses.engine.calls.item_events import after_result, before_result
 from responses.engine.calls.outcomes import RequireApproval, ToolResult, request_digest
 from responses.engine.compaction.token_estimate import tokens
 from responses.engine.converter.chat import ChatConverter, Chunk
-from responses.engine.events.response_body import Ending, response_body
-from responses.engine.events.terminal import closing, failed, opening, queued
+from responses.engine.events.response_body import Ending, closing, failed, opening, queued, response_body
 from responses.engine.events.types import Body, Event, OutputItemAdded, OutputItemDone, ResponseInProgress
 from responses.engine.state import OutputItem, PendingCall
 from responses.engine.steps import (

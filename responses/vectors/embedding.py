@@ -10,7 +10,7 @@ from django.conf import settings
 
 from kernel.errors import Failure, UnsupportedValue
 from responses.engine.compaction.token_estimate import tokens
-from responses.engine.converter.fields import read_usage
+from responses.engine.converter.base import read_usage
 from responses.engine.turn import Usage
 from responses.models.vector_stores import VectorStore
 from responses.providers.clients import UpstreamFailed, post

@@ -12,8 +12,7 @@ from conversations.models import Item, Placement, Section
 from kernel.db_threads import in_db_thread
 from kernel.errors import Failure
 from responses.engine.calls.outcomes import ToolResult
-from responses.engine.events.response_body import Ending
-from responses.engine.events.terminal import failed
+from responses.engine.events.response_body import Ending, failed
 from responses.engine.state import PendingCall
 from responses.engine.steps import RunEnded, Step, ToolsReturned, ToolsStarted, TurnEnded
 from responses.engine.turn import Call

@@ -7,8 +7,7 @@ from dataclasses import replace
 from django.db import connection, transaction
 
 from kernel.errors import Failure
-from responses.engine.events.response_body import Ending
-from responses.engine.events.terminal import failed
+from responses.engine.events.response_body import Ending, failed
 from responses.engine.steps import RunEnded
 from responses.runs import store
 from responses.runs.recorder import Recorder, RecorderState

@@ -11,7 +11,7 @@ from kernel.clock import now
 from kernel.ids import new_id
 from responses.engine.calls.toolbox import HostedTool, Toolbox
 from responses.engine.events.fold import read_frames
-from responses.engine.events.terminal import opening
+from responses.engine.events.response_body import opening
 from responses.engine.events.types import Event, frame
 from responses.engine.loop import Run
 from responses.engine.state import RunContext, RunState

@@ -9,7 +9,7 @@ from kernel.db_threads import in_db_thread
 from kernel.leases import PROCESS, lease_until
 from responses.engine.calls.toolbox import HostedTool, Toolbox
 from responses.engine.events.fold import read_frames
-from responses.engine.events.terminal import opening
+from responses.engine.events.response_body import opening
 from responses.engine.loop import Run
 from responses.engine.state import RunContext, RunState
 from responses.engine.turn import LanguageModel

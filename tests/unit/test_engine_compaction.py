@@ -10,7 +10,7 @@ import pytest
 from conversations.items import StoredItem, from_wire
 from kernel.errors import Failure, InvalidEncryptedContent
 from responses.engine.compaction.items import CompactionContent, CompactionPlan, from_latest_compaction, kept_items
-from responses.engine.converter.reasoning import ReasoningContent
+from responses.engine.converter.segments import ReasoningContent
 from responses.engine.events.response_body import Ending
 from responses.engine.state import Fragment, OutputItem, RunContext, RunState
 from responses.engine.steps import ContextCompacted

@@ -4,8 +4,7 @@ import pytest
 
 from conversations.items import AssistantMessage
 from kernel.errors import Failure
-from responses.engine.events.response_body import Ending
-from responses.engine.events.terminal import failed
+from responses.engine.events.response_body import Ending, failed
 from responses.engine.events.types import Body
 from responses.engine.interrupted_items import close_fragment
 from responses.engine.loop import Run

@@ -8,8 +8,7 @@ from conversations.items import StoredItem
 from kernel.clock import now
 from responses.engine.attachments import AttachmentMap
 from responses.engine.calls.toolbox import Toolbox
-from responses.engine.events.response_body import Ending
-from responses.engine.events.terminal import opening
+from responses.engine.events.response_body import Ending, opening
 from responses.engine.loop import Run
 from responses.engine.state import RunState
 from responses.engine.steps import Step, ToolsReturned

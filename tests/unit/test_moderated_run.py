@@ -6,7 +6,7 @@ from typing_extensions import override
 
 from conversations.items import plain_text
 from kernel.clock import now
-from responses.engine.events.terminal import opening
+from responses.engine.events.response_body import opening
 from responses.engine.events.types import Body
 from responses.engine.loop import Run
 from responses.engine.moderation import ModerationResult

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from responses.engine.converter.chat import ChatConverter
-from responses.engine.converter.reasoning import ReasoningContent
+from responses.engine.converter.segments import ReasoningContent
 from responses.engine.converter.think_tags import ThinkTags
 from tests.support.chunks import Chunk, chunk, usage
 from tests.support.runs import Played, on_the_wire, play

@@ -11,7 +11,7 @@ import orjson
 from typing_extensions import override
 
 from kernel.errors import Failure
-from responses.engine.converter.base import TurnConverter
+from responses.engine.converter.base import TurnConverter, citations, read_usage
 from responses.engine.converter.calls import CallSegment
 from responses.engine.converter.chat_reasoning import (
     ChatReasoning,
@@ -20,9 +20,7 @@ from responses.engine.converter.chat_reasoning import (
     extras_of,
     read_reasoning,
 )
-from responses.engine.converter.fields import citations, read_usage
-from responses.engine.converter.reasoning import ReasoningCipher
-from responses.engine.converter.segments import MessageSegment, PartKind
+from responses.engine.converter.segments import MessageSegment, PartKind, ReasoningCipher
 from responses.engine.converter.think_tags import ThinkTags
 from responses.engine.events.types import Body, Event
 from responses.engine.turn import Finish, Sampling

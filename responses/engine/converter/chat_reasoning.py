@@ -12,7 +12,7 @@ from typing import Any
 from typing_extensions import override
 
 from responses.engine.converter.calls import CallSegment
-from responses.engine.converter.reasoning import ReasoningCipher, ReasoningContent, ReasoningSegment
+from responses.engine.converter.segments import ReasoningCipher, ReasoningContent, ReasoningSegment
 from responses.engine.events.types import Body, Event
 
 _SUMMARY = "reasoning.summary"

@@ -13,11 +13,16 @@ from conversations.items import from_wire
 from kernel.errors import Failure
 from kernel.ids import new_id
 from responses.engine.calls import item_events
-from responses.engine.converter.base import TurnConverter, UpstreamEvent
+from responses.engine.converter.base import TurnConverter, UpstreamEvent, citations, read_usage
 from responses.engine.converter.calls import CallSegment
-from responses.engine.converter.fields import citations, read_usage
-from responses.engine.converter.reasoning import ReasoningCipher, ReasoningSegment
-from responses.engine.converter.segments import MessageSegment, PartKind, PartsSegment, Segment
+from responses.engine.converter.segments import (
+    MessageSegment,
+    PartKind,
+    PartsSegment,
+    ReasoningCipher,
+    ReasoningSegment,
+    Segment,
+)
 from responses.engine.events.types import Body, Event
 from responses.engine.turn import Finish, Sampling
 
