@@ -1,8 +1,18 @@
 """Admin pages of responses, conversations, usage, webhooks, prompts and the system."""
 
-from responses.admin import live, playground, prompts, responses, storage, system, team_tabs, tool_calls, webhooks
+from responses.admin import (
+    live,
+    playground,
+    prompts,
+    responses,
+    routing,
+    storage,
+    system,
+    team_tabs,
+    tool_calls,
+    webhooks,
+)
 from responses.admin.conversations import pages as conversations
-from responses.admin.routing import health, test_calls
 from responses.admin.search import full_text, palette
 from responses.admin.transcript import payloads
 from responses.admin.usage import pages as usage
@@ -10,17 +20,16 @@ from responses.admin.usage import pages as usage
 __all__ = [
     "conversations",
     "full_text",
-    "health",
     "live",
     "palette",
     "payloads",
     "playground",
     "prompts",
     "responses",
+    "routing",
     "storage",
     "system",
     "team_tabs",
-    "test_calls",
     "tool_calls",
     "usage",
     "webhooks",

@@ -5,16 +5,15 @@ import json
 from typing import Any
 
 from django import forms
-from django.contrib.admin import display, register
+from django.contrib.admin import register
 from django.core.exceptions import ValidationError
-from django.db.models import Count, QuerySet
+from django.db.models import Count
 from django.http import HttpRequest, HttpResponse
-from django.utils.safestring import SafeString
 from typing_extensions import override
 from unfold.admin import TabularInline
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from console.widgets import copyable, json_block, when
+from console.widgets import column, id_column, json_block, time_column
 from kernel.errors import BadRequest
 from responses.models import PromptTemplate, PromptVersion
 from responses.requests import prompts
@@ -73,13 +72,10 @@ class PromptForm(forms.ModelForm[PromptTemplate]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if not self.instance._state.adding:  # noqa: SLF001 - documented
-            self._show_current()
-        else:
-            # A new prompt has no versions to choose from.
+        # A new prompt has no versions to choose from.
+        if self.instance._state.adding:  # noqa: SLF001 - documented
             self.fields.pop("current", None)
-
-    def _show_current(self) -> None:
+            return
         versions = {version.number: version for version in self.instance.versions.order_by("number")}
         choices = [(number, f"Version {number}") for number in reversed(versions)]
         self.fields["current"].choices = choices  # type: ignore[attr-defined]  # the field's own type is lost in the dict
@@ -117,6 +113,9 @@ class VersionInline(ByRole, TabularInline):
     verbose_name_plural = "versions"
     fields = ["number", "message_list", "model", "set_parameters", "created", "created_by"]
     readonly_fields = fields
+    message_list = column("Messages", lambda version: json_block(version.messages))
+    set_parameters = column("Parameters", lambda version: json_block(version.parameters))
+    created = time_column("Created", "created_at")
 
     @override
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -125,18 +124,6 @@ class VersionInline(ByRole, TabularInline):
     @override
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
-
-    @display(description="Messages")
-    def message_list(self, version: PromptVersion) -> Any:
-        return json_block(version.messages)
-
-    @display(description="Parameters")
-    def set_parameters(self, version: PromptVersion) -> Any:
-        return json_block(version.parameters)
-
-    @display(description="Created")
-    def created(self, version: PromptVersion) -> Any:
-        return when(version.created_at)
 
 
 @register(PromptTemplate)
@@ -152,12 +139,10 @@ class PromptAdmin(AuditedAdmin, TeamScoped):
     inlines = [VersionInline]
     change_form_after_template = "admin/responses/prompttemplate/after.html"
     readonly_fields = ["public_id", "created"]
-
-    @override
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request)
-        rows = rows.annotate(version_count=Count("versions"))
-        return rows  # noqa: RET504 - the stubs call an annotated query set Any
+    list_annotations = {"version_count": Count("versions")}
+    public_id = id_column()
+    version_count = column("Versions", lambda prompt: prompt.version_count)
+    created = time_column("Created", "created_at", ordering="created_at")
 
     @override
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -186,8 +171,7 @@ class PromptAdmin(AuditedAdmin, TeamScoped):
             audit_read(request, prompt, team_id=prompt.team_id)
         elif prompt is not None:
             context["hidden"] = hidden_notice(request, prompt.team_id)
-        page: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
-        return page
+        return super().render_change_form(request, context, *args, **kwargs)  # type: ignore[no-any-return]
 
     @override
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
@@ -201,15 +185,3 @@ class PromptAdmin(AuditedAdmin, TeamScoped):
         super().save_model(request, obj, form, change)
         if form.has_new_content():
             prompts.add_version(prompt=obj, content=form.content, created_by=request.user.get_username())
-
-    @display(description="ID")
-    def public_id(self, prompt: PromptTemplate) -> SafeString:
-        return copyable(prompt.pk)
-
-    @display(description="Versions")
-    def version_count(self, prompt: Any) -> int:
-        return int(prompt.version_count)
-
-    @display(description="Created", ordering="created_at")
-    def created(self, prompt: PromptTemplate) -> Any:
-        return when(prompt.created_at)

@@ -11,7 +11,7 @@ from django.test import Client
 from kernel import heartbeats
 from kernel.clock import now
 from kernel.egress_policy import AllowList
-from responses.admin.system import configuration, metrics
+from responses.admin import configuration, system
 from responses.models import Status
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_response, text
@@ -37,18 +37,18 @@ def test_the_sidebar_hides_the_system_page_from_members(operator: Client, lead: 
 
 def test_versions_and_migrations_are_shown(admin: Client) -> None:
     page = text(admin.get(PAGE))
-    versions = dict(metrics.versions())
+    versions = dict(system.versions())
     assert all(version in page for version in versions.values())
     assert versions["Platform"] == settings.VERSION
     assert versions["PostgreSQL"].split(".")[0].isdigit()
-    migrations = metrics.migrations()
+    migrations = system.migrations()
     assert (migrations["pending"], migrations["applied"] > 20) == ([], True)
 
 
 def test_sizes_and_connections_are_shown(admin: Client) -> None:
     page = text(admin.get(PAGE))
     assert "responses_response" in page
-    assert f"of {dict(metrics.database())['Connections'].split()[-1]}" in page
+    assert f"of {dict(system.database())['Connections'].split()[-1]}" in page
     assert "Evicted keys" in page
 
 

@@ -13,8 +13,7 @@ from kernel.clock import now
 from kernel.origin import origin
 from responses.admin.cells import url
 from responses.admin.live import rows
-from responses.admin.live.poller import poll
-from responses.admin.live.queries import RunRow
+from responses.admin.live.queries import RunRow, take_snapshot
 from responses.lifecycle import cancel
 from responses.lifecycle.queue import notify_workers
 from responses.models import Response
@@ -83,12 +82,28 @@ def live_rows(request: HttpRequest) -> JsonResponse:
 @page("live/<str:response_id>/<str:name>/", name="live_steer", viewers=CONTRIBUTORS | OPERATORS)
 def run_action(request: HttpRequest, response_id: str, name: str) -> HttpResponse:
     """Cancel a run, requeue it or mark it as failed. GET serves a confirmation page."""
-    response, action = _manageable_run(request, response_id), _ACTIONS.get(name)
+    action = _ACTIONS.get(name)
+    response = Response.objects.filter(pk=response_id).first() if "\x00" not in response_id else None
     if action is None or response is None:
         raise Http404
+    # The run of another team is as unknown as one that does not exist.
+    if not (everywhere(request, OPERATORS) or may(request, CONTRIBUTORS, response)):
+        raise Http404
     if request.method != "POST":
-        return _confirmation_page(request, response, action)
-    refusal = _refusal(response, name)
+        return render(
+            request,
+            "console/live/confirm.html",
+            title="Running jobs",
+            is_fullwidth=False,
+            action=action,
+            response_id=response.pk,
+            url=url(response.pk),
+        )
+    refusal = ""
+    if name == "requeue" and not response.background:
+        refusal = "cannot be requeued: its client is connected and waits for it"
+    if name == "fail" and response.ended_at is None and not rows.stuck(RunRow(response=response), at=now()):
+        refusal = "is not stuck. Cancel it instead"
     arguments = {"team_id": response.team_id, "response_id": response.pk, "actor": actor(request)}
     is_done = not refusal and action.act(**arguments, request=RequestInfo(request_id=origin().request_id))
     if is_done and name == "requeue":
@@ -102,39 +117,9 @@ def run_action(request: HttpRequest, response_id: str, name: str) -> HttpRespons
     return HttpResponseRedirect(reverse("console:live"))
 
 
-def _confirmation_page(request: HttpRequest, response: Response, action: LiveAction) -> HttpResponse:
-    context = {"question": action.question, "meaning": action.meaning, "button": action.button}
-    where = {"response_id": response.pk, "url": url(response.pk)}
-    return render(request, "console/live/confirm.html", title="Running jobs", is_fullwidth=False, **context, **where)
-
-
 def _snapshot_message(request: HttpRequest) -> dict[str, Any]:
     watcher, at = viewer(request), now()
-    result = poll(teams=watcher.visible_teams)
-    runs = result.snapshot.rows.values()
-    found = [rows.row_json(row, watcher, team=result.teams.get(row.response.team_id, ""), at=at) for row in runs]
-    read = {row.response.team_id for row in runs if row.log_tail.preview and row.response.stored}
-    audit_team_reads(watcher, [team_id for team_id in read if watcher.may_read(team_id)])
-    return {
-        "type": "everything",
-        "at": round(at.timestamp() * 1000),
-        "is_unavailable": False,
-        "counters": rows.counters(result.snapshot, workers=result.workers, at=at),
-        "set": sorted(found, key=lambda row: str(row["order"])),
-        "gone": [],
-    }
-
-
-def _manageable_run(request: HttpRequest, response_id: str) -> Response | None:
-    """Return the response if it exists and the user may manage its run, else None."""
-    found = Response.objects.filter(pk=response_id).first() if "\x00" not in response_id else None
-    may_manage = found is not None and (everywhere(request, OPERATORS) or may(request, CONTRIBUTORS, found))
-    return found if may_manage else None
-
-
-def _refusal(response: Response, name: str) -> str:
-    if name == "requeue" and not response.background:
-        return "cannot be requeued: its client is connected and waits for it"
-    if name == "fail" and response.ended_at is None and not rows.stuck(RunRow(response=response), at=now()):
-        return "is not stuck. Cancel it instead"
-    return ""
+    snapshot = take_snapshot(teams=watcher.visible_teams)
+    found = sorted(rows.rows_json(snapshot, watcher, at=at).values(), key=lambda row: str(row["order"]))
+    audit_team_reads(watcher, rows.read_teams(snapshot, watcher))
+    return rows.message(snapshot, found, at=at)

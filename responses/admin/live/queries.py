@@ -5,17 +5,19 @@ however many responses are stored. The turns and calls of a run are read again o
 Row-level security restricts the queries to the teams of the current scope.
 """
 
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import groupby
 from typing import Any
 
 import orjson
 from django.db import connection
 
+from kernel import heartbeats
 from kernel.row_security import EVERY_TEAM
 from responses.models import RUNNING, Response, ToolCall, Turn
+from tenants.models import Team
 
 # Bounds for one page and for one poll: the page is refreshed several times a second.
 MAX_EXECUTED = 200
@@ -27,6 +29,9 @@ _MAX_STEPS_READ = 2000
 _TAIL_BATCHES = 6
 _TAIL_CHARACTERS = 6000
 _PREVIEW_CHARACTERS = 160
+# Final statuses are kept for a while: a slow page may ask for an ended run several polls later.
+_MAX_ENDED = 500
+_WORKERS_SECONDS = 3.0
 
 # Without parameters and metadata, which may be large and are not shown.
 _COLUMNS = (
@@ -138,18 +143,31 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsSnapshot:
-    """All active runs. `executed` and `waiting` are counted up to 1,000; `rows` has the first few hundred."""
+    """All active runs. `executed` and `waiting` are counted up to 1,000; `rows` has the first few hundred.
+
+    `teams` are the names of their teams, `ended` the final statuses of runs that ended since the first snapshot, and
+    `workers` is the number of live workers, or None if Redis is unavailable.
+    """
 
     rows: Mapping[str, RunRow] = field(default_factory=dict)
     executed: int = 0
     waiting: int = 0
     oldest_waiting: datetime | None = None
+    teams: Mapping[str, str] = field(default_factory=dict)
+    ended: Mapping[str, str] = field(default_factory=dict)
+    workers: int | None = None
 
 
 def take_snapshot(*, teams: Collection[str], before: RunsSnapshot | None = None) -> RunsSnapshot:
-    """Return the active runs of these teams, or of every team. `before` is the previous snapshot of the same reader."""
-    known = before.rows if before is not None else {}
-    executed = _executed()
+    """Return the active runs of these teams, or of every team. `before` is the previous snapshot of the same reader.
+
+    Must run inside a scope that sees these teams.
+    """
+    before = before or RunsSnapshot()
+    known = before.rows
+    # Expired leases first: those are the runs that need attention.
+    leased = Response.objects.only(*_COLUMNS).filter(status__in=RUNNING, lease_until__isnull=False)
+    executed = list(leased.order_by("lease_until")[:_MAX_COUNTED])
     counted, waiting = _waiting(teams)
     responses = {row.pk: row for row in [*executed[:MAX_EXECUTED], *waiting]}
     tails = _log_tails(responses.values(), known)
@@ -167,8 +185,39 @@ def take_snapshot(*, teams: Collection[str], before: RunsSnapshot | None = None)
     stale = [key for key, row in rows.items() if _is_stale(row, known.get(key))]
     steps = _steps(stale)
     rows |= {key: replace(rows[key], steps=steps.get(key, ())) for key in stale}
-    oldest = min((row.created_at for row in waiting), default=None)
-    return RunsSnapshot(rows=rows, executed=len(executed), waiting=counted, oldest_waiting=oldest)
+    ended = dict(before.ended)
+    # Deleted responses have no final status.
+    if gone := known.keys() - rows.keys():
+        ended |= dict(Response.objects.filter(pk__in=[*gone], ended_at__isnull=False).values_list("pk", "status"))
+    # Team names rarely change: each is read once for each reader.
+    unnamed = {row.response.team_id for row in rows.values()} - before.teams.keys()
+    names = dict(Team.objects.filter(pk__in=unnamed).values_list("pk", "name")) if unnamed else {}
+    return RunsSnapshot(
+        rows=rows,
+        executed=len(executed),
+        waiting=counted,
+        oldest_waiting=min((row.created_at for row in waiting), default=None),
+        teams={**before.teams, **names},
+        ended=dict([*ended.items()][-_MAX_ENDED:]),
+        workers=WorkerCount.count(),
+    )
+
+
+class WorkerCount:
+    """Number of live workers, read from Redis every few seconds, however many pages are open."""
+
+    _count: int | None = None
+    _checked_at = float("-inf")
+
+    @classmethod
+    def count(cls) -> int | None:
+        """Return the number as of a few seconds ago, or None if Redis is unavailable."""
+        if time.monotonic() - cls._checked_at > _WORKERS_SECONDS:
+            # Set before the call: while Redis is unavailable, only one caller in three seconds waits for it.
+            cls._checked_at = time.monotonic()
+            beats = heartbeats.live_processes()
+            cls._count = None if beats is None else sum(beat.kind == "worker" for beat in beats)
+        return cls._count
 
 
 def queue() -> tuple[int, datetime | None]:
@@ -183,18 +232,6 @@ def holders() -> list[str]:
     return [
         owner for owner in rows.order_by("lease_until").values_list("lease_owner", flat=True)[:_MAX_COUNTED] if owner
     ]
-
-
-def endings(*, response_ids: Iterable[str]) -> dict[str, str]:
-    """Return the final statuses of these runs by response id. Deleted responses are missing."""
-    rows = Response.objects.filter(pk__in=[*response_ids], ended_at__isnull=False)
-    return dict(rows.values_list("pk", "status"))
-
-
-def _executed() -> list[Response]:
-    # Expired leases first: those are the runs that need attention.
-    rows = Response.objects.only(*_COLUMNS).filter(status__in=RUNNING, lease_until__isnull=False)
-    return list(rows.order_by("lease_until")[:_MAX_COUNTED])
 
 
 def _waiting(teams: Collection[str]) -> tuple[int, list[Response]]:
@@ -218,27 +255,22 @@ def _waiting(teams: Collection[str]) -> tuple[int, list[Response]]:
 
 def _log_tails(responses: Iterable[Response], known: Mapping[str, RunRow]) -> dict[str, LogTail]:
     before = {row.pk: known[row.pk].log_tail if row.pk in known else LogTail() for row in responses}
-    found: dict[str, LogTail] = {key: replace(log_tail, has_changes=False) for key, log_tail in before.items()}
+    found = {key: replace(log_tail, has_changes=False) for key, log_tail in before.items()}
     with connection.cursor() as cursor:
         after = [log_tail.last_event for log_tail in before.values()]
         cursor.execute(_TAILS_SQL, [[*before], after, _TAIL_CHARACTERS, _TAIL_BATCHES])
-        for key, batches in groupby(cursor.fetchall(), key=lambda batch: str(batch[0])):
-            found[key] = _tail_after(before[key], [(last, frames) for _, _, last, frames in batches])
+        for key, _, last, frames in cursor.fetchall():
+            preview, has_changes = found[key].preview, found[key].has_changes
+            for event in _events(frames):
+                kind = event.get("type", "")
+                if kind.endswith("output_text.delta"):
+                    preview = (preview + event["delta"])[-_PREVIEW_CHARACTERS:]
+                elif not kind.endswith(".delta"):
+                    has_changes = True
+                    # A new content part starts a new text: the preview shows the latest one.
+                    preview = "" if kind == "response.content_part.added" else preview
+            found[key] = LogTail(last_event=last, preview=preview, has_changes=has_changes)
     return found
-
-
-def _tail_after(log_tail: LogTail, batches: Sequence[tuple[int, str]]) -> LogTail:
-    preview, has_changes = log_tail.preview, False
-    for _, frames in batches:
-        for event in _events(frames):
-            kind = event.get("type", "")
-            if kind.endswith("output_text.delta"):
-                preview = (preview + event["delta"])[-_PREVIEW_CHARACTERS:]
-            elif not kind.endswith(".delta"):
-                has_changes = True
-                # A new content part starts a new text: the preview shows the latest one.
-                preview = "" if kind == "response.content_part.added" else preview
-    return LogTail(last_event=batches[-1][0], preview=preview, has_changes=has_changes)
 
 
 def _events(frames: str) -> Iterable[dict[str, Any]]:

@@ -3,7 +3,7 @@
 Times are milliseconds since the epoch. The script of the page turns them into ages, which grow without messages.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,7 +11,7 @@ from django.conf import settings
 
 from console.widgets import compact, duration
 from responses.admin.cells import STATUS_TONES, url
-from responses.admin.live.queries import RunRow, RunsSnapshot, Step
+from responses.admin.live.queries import RunRow, RunsSnapshot
 from responses.models import Mode, Status
 from tenants.console.content_access import HIDDEN
 from tenants.console.roles import CONTRIBUTORS, OPERATORS
@@ -19,19 +19,64 @@ from tenants.console.viewer import Viewer
 
 # A lease lasts 30 seconds by default, and an idle worker claims immediately: a minute without either is unusual.
 STUCK_AFTER = timedelta(seconds=60)
-_SUCCESS_STATES = frozenset({"stop", "tool_calls", "completed", "returned", "compacted"})
-_ERROR_STATES = frozenset({"failed", "abandoned", "error", "refused"})
+_STEP_TONES = {
+    **dict.fromkeys(("stop", "tool_calls", "completed", "returned", "compacted"), "good"),
+    **dict.fromkeys(("failed", "abandoned", "error", "refused"), "bad"),
+}
 _MODES = {Mode.JSON.value: "JSON", Mode.STREAM.value: "stream"}
 
 RowJson = dict[str, Any]
 
 
-def row_json(row: RunRow, viewer: Viewer, *, team: str, at: datetime) -> RowJson:
-    """Return the row of a run for this viewer."""
+def message(
+    snapshot: RunsSnapshot,
+    shown: Iterable[RowJson],
+    *,
+    at: datetime,
+    gone: Sequence[RowJson] = (),
+    is_first: bool = True,
+    is_unavailable: bool = False,
+) -> RowJson:
+    """Return the message with these rows, and with runs that are gone since the previous message."""
+    return {
+        "type": "everything" if is_first else "changes",
+        "at": _ms(at),
+        "is_unavailable": is_unavailable,
+        "counters": {
+            "running": f"{snapshot.executed:,}",
+            "queued": f"{snapshot.waiting:,}",
+            "oldest": None if snapshot.oldest_waiting is None else _ms(snapshot.oldest_waiting),
+            "stuck": str(sum(bool(stuck(row, at=at)) for row in snapshot.rows.values())),
+            "workers": "–" if snapshot.workers is None else str(snapshot.workers),
+            "left": snapshot.executed + snapshot.waiting - len(snapshot.rows),
+        },
+        "set": [*shown],
+        "gone": [*gone],
+    }
+
+
+def read_teams(snapshot: RunsSnapshot, viewer: Viewer) -> set[str]:
+    """Return the teams whose content the rows of this viewer contain, which is audited."""
+    runs = snapshot.rows.values()
+    found = {row.response.team_id for row in runs if row.log_tail.preview and row.response.stored}
+    return {team_id for team_id in found if viewer.may_read(team_id)}
+
+
+def rows_json(snapshot: RunsSnapshot, viewer: Viewer, *, at: datetime) -> dict[str, RowJson]:
+    """Return the rows of all runs for this viewer, by response id."""
+    return {
+        key: _row_json(row, viewer, team=snapshot.teams.get(row.response.team_id, ""), at=at)
+        for key, row in snapshot.rows.items()
+    }
+
+
+def _row_json(row: RunRow, viewer: Viewer, *, team: str, at: datetime) -> RowJson:
     response, stuck_reason = row.response, stuck(row, at=at)
     name, tone = _state(row)
     # The client asked not to store this content: none of it is displayed.
     preview = row.log_tail.preview if response.stored else ""
+    turn = f"turn {response.turns + (0 if row.active_calls else 1)}"
+    can_act = viewer.is_administrator or viewer.staff in OPERATORS or viewer.roles.get(response.team_id) in CONTRIBUTORS
     return {
         "id": response.pk,
         "url": url(response.pk),
@@ -46,16 +91,29 @@ def row_json(row: RunRow, viewer: Viewer, *, team: str, at: datetime) -> RowJson
         "waits": row.begun_at is None,
         "wait": "" if row.begun_at is None else _between(response.created_at, row.begun_at),
         "worker": response.lease_owner or "–",
-        "renewed": None if response.lease_until is None else _ms(renewed_at(response.lease_until)),
+        "renewed": None if response.lease_until is None else _ms(_renewed_at(response.lease_until)),
         "attempt": response.attempt if response.background else "–",
-        "step": _step(row),
+        "step": "waiting for a worker" if row.is_waiting else " · ".join([turn, *dict.fromkeys(row.active_calls)]),
         "tokens": f"{compact(response.input_tokens)} / {compact(response.output_tokens)}",
         "event": row.log_tail.last_event if row.log_tail.last_event >= 0 else "–",
         # Shows that there is output, even to viewers who may not read it.
         "preview": preview if not preview or viewer.may_read(response.team_id) else HIDDEN,
         "stuck": stuck_reason,
-        "steps": [_chip(step) for step in row.steps],
-        "may": _allowed_actions(row, viewer, is_stuck=bool(stuck_reason)),
+        "steps": [
+            {
+                "kind": step.kind,
+                "name": step.name,
+                "state": step.state.replace("_", " "),
+                "tone": _STEP_TONES.get(step.state, "open"),
+                "took": _between(step.started_at, step.ended_at) if step.ended_at else "",
+            }
+            for step in row.steps
+        ],
+        "may": {
+            "cancel": can_act,
+            "requeue": can_act and response.background and not row.is_waiting,
+            "fail": can_act and bool(stuck_reason),
+        },
     }
 
 
@@ -79,25 +137,13 @@ def age(moment: int | None, *, at: datetime) -> str:
     return f"{hours} h {rest} min" if hours else f"{minutes} min {seconds} s"
 
 
-def counters(snapshot: RunsSnapshot, *, workers: int | None, at: datetime) -> RowJson:
-    """Return the figures above the table."""
-    return {
-        "running": f"{snapshot.executed:,}",
-        "queued": f"{snapshot.waiting:,}",
-        "oldest": None if snapshot.oldest_waiting is None else _ms(snapshot.oldest_waiting),
-        "stuck": str(sum(bool(stuck(row, at=at)) for row in snapshot.rows.values())),
-        "workers": "–" if workers is None else str(workers),
-        "left": snapshot.executed + snapshot.waiting - len(snapshot.rows),
-    }
-
-
 def stuck(row: RunRow, *, at: datetime) -> str:
     """Return why a run makes no progress and needs an operator, or an empty string."""
     response = row.response
     if response.lease_until is not None:
         if response.lease_until < at:
             return "Lease expired"
-        if at - renewed_at(response.lease_until) > STUCK_AFTER:
+        if at - _renewed_at(response.lease_until) > STUCK_AFTER:
             return "Lease not renewed for a minute"
         return ""
     if response.attempt >= settings.BACKGROUND_ATTEMPTS:
@@ -105,20 +151,8 @@ def stuck(row: RunRow, *, at: datetime) -> str:
     return "Not claimed by a worker" if at - response.created_at > STUCK_AFTER else ""
 
 
-def renewed_at(lease_until: datetime) -> datetime:
-    """Return when the lease was last renewed."""
+def _renewed_at(lease_until: datetime) -> datetime:
     return lease_until - timedelta(seconds=settings.LEASE_SECONDS)
-
-
-def may_manage_runs(viewer: Viewer, team_id: str) -> bool:
-    """Return True if the viewer may cancel, requeue or fail runs of a team."""
-    return viewer.is_administrator or viewer.staff in OPERATORS or viewer.roles.get(team_id) in CONTRIBUTORS
-
-
-def _allowed_actions(row: RunRow, viewer: Viewer, *, is_stuck: bool) -> Mapping[str, bool]:
-    if not may_manage_runs(viewer, row.response.team_id):
-        return {"cancel": False, "requeue": False, "fail": False}
-    return {"cancel": True, "requeue": row.response.background and not row.is_waiting, "fail": is_stuck}
 
 
 def _state(row: RunRow) -> tuple[str, str]:
@@ -135,25 +169,6 @@ def ended(status: str) -> tuple[str, str]:
     """Return the label and the tone of a final status."""
     tones = {"success": "good", "danger": "bad"}
     return Status(status).label.lower(), tones.get(STATUS_TONES.get(status, ""), "ended")
-
-
-def _step(row: RunRow) -> str:
-    if row.is_waiting:
-        return "waiting for a worker"
-    turn = f"turn {row.response.turns + (0 if row.active_calls else 1)}"
-    return " · ".join([turn, *dict.fromkeys(row.active_calls)])
-
-
-def _chip(step: Step) -> RowJson:
-    took = _between(step.started_at, step.ended_at) if step.ended_at else ""
-    state = "good" if step.state in _SUCCESS_STATES else "bad" if step.state in _ERROR_STATES else "open"
-    return {
-        "kind": step.kind,
-        "name": step.name,
-        "state": step.state.replace("_", " "),
-        "tone": state,
-        "took": took,
-    }
 
 
 def _between(start: datetime, end: datetime) -> str:

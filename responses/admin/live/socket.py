@@ -2,91 +2,134 @@
 """WebSocket of the page of running jobs: sends all runs first, then changes."""
 
 import asyncio
+import logging
+import time
+from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
+from django.db import Error as DatabaseError
 from typing_extensions import override
 
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.notifications import wait_within
 from responses.admin.live import rows
-from responses.admin.live.poller import PollResult, RunPoller
+from responses.admin.live.queries import RunsSnapshot, take_snapshot
+from tenants import scope
 from tenants.console.content_access import audit_team_reads
 from tenants.console.socket import AdminSocket
 
+logger = logging.getLogger(__name__)
+POLL_SECONDS = 0.2
+_RETRY_SECONDS = 1.0
 # Sent without changes too: the page shows a lost connection after silence, and corrects its clock by the message.
 _KEEPALIVE_SECONDS = 2.0
 
 
 class LiveSocket(AdminSocket):
-    """Socket of one page."""
+    """Socket of one page. Remembers what it sent, so that later messages are reduced to changes."""
 
     @override
     async def watch(self) -> int:
         """Follow the poller of the teams that the viewer sees."""
-        changed, state = asyncio.Event(), _SentState(self)
+        self._rows: dict[str, rows.RowJson] = {}
+        self._counters: rows.RowJson | None = None
+        self._sent_at = 0.0
+        self._audited: set[str] = set()
+        changed = asyncio.Event()
         poller = RunPoller.join(self.viewer.visible_teams, changed)
         try:
             while True:
                 await wait_within(changed, _KEEPALIVE_SECONDS)
                 changed.clear()
-                if poller.result is not None:
-                    await state.send(poller.result, is_unavailable=poller.is_unavailable)
+                if poller.snapshot is not None:
+                    await self._send(poller.snapshot, is_unavailable=poller.is_unavailable)
         finally:
             poller.leave(changed)
 
-
-class _SentState:
-    """State of one page, from which later messages are reduced to changes."""
-
-    def __init__(self, socket: AdminSocket) -> None:
-        self._socket = socket
-        self._rows: dict[str, rows.RowJson] = {}
-        self._counters: rows.RowJson = {}
-        self._sent_at = 0.0
-        self._is_first = True
-        self._audited: set[str] = set()
-
-    async def send(self, result: PollResult, *, is_unavailable: bool) -> None:
+    async def _send(self, snapshot: RunsSnapshot, *, is_unavailable: bool) -> None:
         """Send changes, or an empty message after a while without any."""
-        message, loop = self._message(result, is_unavailable=is_unavailable), asyncio.get_running_loop()
-        has_changes = self._is_first or message["set"] or message["gone"] or message["counters"] != self._counters
-        if not has_changes and loop.time() - self._sent_at < _KEEPALIVE_SECONDS:
-            return
-        await self._audit_reads(result)
-        self._counters, self._sent_at, self._is_first = message["counters"], loop.time(), False
-        await self._socket.send_message(message)
-
-    def _message(self, result: PollResult, *, is_unavailable: bool) -> dict[str, Any]:
-        at, viewer = now(), self._socket.viewer
-        found = {
-            key: rows.row_json(row, viewer, team=result.teams.get(row.response.team_id, ""), at=at)
-            for key, row in result.snapshot.rows.items()
-        }
+        at, loop = now(), asyncio.get_running_loop()
+        found = rows.rows_json(snapshot, self.viewer, at=at)
         gone = [
             {"id": key, "state": state, "tone": tone}
             for key in self._rows.keys() - found.keys()
             # A run that is gone without a final status was deleted, or left the first rows of a long list.
-            for state, tone in [rows.ended(result.ended[key]) if key in result.ended else ("gone", "ended")]
+            for state, tone in [rows.ended(snapshot.ended[key]) if key in snapshot.ended else ("gone", "ended")]
         ]
         changed = [row for key, row in found.items() if self._rows.get(key) != row]
         self._rows = found
-        return {
-            "type": "everything" if self._is_first else "changes",
-            "at": round(at.timestamp() * 1000),
-            "is_unavailable": is_unavailable,
-            "counters": rows.counters(result.snapshot, workers=result.workers, at=at),
-            "set": changed,
-            "gone": gone,
-        }
-
-    async def _audit_reads(self, result: PollResult) -> None:
+        is_first = self._counters is None
+        message = rows.message(snapshot, changed, at=at, gone=gone, is_first=is_first, is_unavailable=is_unavailable)
+        has_changes = changed or gone or message["counters"] != self._counters
+        if not has_changes and loop.time() - self._sent_at < _KEEPALIVE_SECONDS:
+            return
         # Reading content of a team without being a member is recorded, once for each page and team.
-        viewer = self._socket.viewer
-        runs = result.snapshot.rows.values()
-        read = {row.response.team_id for row in runs if row.log_tail.preview and row.response.stored}
-        new = {team for team in read if viewer.may_read(team) and team not in viewer.roles} - self._audited
-        if new:
+        if new := rows.read_teams(snapshot, self.viewer) - self.viewer.roles.keys() - self._audited:
             self._audited |= new
-            await in_db_thread(partial(audit_team_reads, viewer, new))
+            await in_db_thread(partial(audit_team_reads, self.viewer, new))
+        self._counters, self._sent_at = message["counters"], loop.time()
+        await self.send_message(message)
+
+
+class RunPoller:
+    """Polls the runs of a set of teams for all pages that may see them: one for each process and set of teams.
+
+    It starts with the first page and stops with the last one. It polls about four times a second instead of waiting
+    for notifications: if the page subscribed to every run, each run would have to write its log four times as often as
+    it needs to.
+    """
+
+    # Keyed by event loop too: tasks and events belong to the loop that created them.
+    _pollers: dict[tuple[asyncio.AbstractEventLoop, frozenset[str]], "RunPoller"] = {}
+
+    def __init__(self, teams: frozenset[str]) -> None:
+        self.snapshot: RunsSnapshot | None = None
+        self.is_unavailable = False
+        self._teams = teams
+        self._watchers: set[asyncio.Event] = set()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    @classmethod
+    def join(cls, teams: Iterable[str], changed: asyncio.Event) -> "RunPoller":
+        """Return the poller of these teams. It sets the event after every poll, until `leave`."""
+        key = (asyncio.get_running_loop(), frozenset(teams))
+        poller = cls._pollers.get(key)
+        if poller is None:
+            poller = cls._pollers[key] = cls(key[1])
+        poller._watchers.add(changed)
+        if poller.snapshot is not None:
+            # The poller runs already: show what it knows now instead of after the next poll.
+            changed.set()
+        return poller
+
+    def leave(self, changed: asyncio.Event) -> None:
+        """Stop notifying this event."""
+        self._watchers.discard(changed)
+        if not self._watchers:
+            self._task.cancel()
+            self._pollers.pop((asyncio.get_running_loop(), self._teams), None)
+
+    async def _run(self) -> None:
+        while True:
+            began = time.monotonic()
+            try:
+                self.snapshot = await in_db_thread(self._poll)
+                self.is_unavailable = False
+            except DatabaseError:
+                # The database restarts or fails over: pages show that, and recover with it.
+                logger.warning("running jobs cannot be read right now", exc_info=not self.is_unavailable)
+                self.is_unavailable = True
+                await asyncio.sleep(_RETRY_SECONDS)
+            except Exception:
+                logger.exception("running jobs could not be read")
+                self.is_unavailable = True
+                await asyncio.sleep(_RETRY_SECONDS)
+            for changed in self._watchers:
+                changed.set()
+            # At least a short pause, even after a poll that took longer than the interval.
+            await asyncio.sleep(max(0.05, POLL_SECONDS - (time.monotonic() - began)))
+
+    def _poll(self) -> RunsSnapshot:
+        with scope.team(*self._teams):
+            return take_snapshot(teams=self._teams, before=self.snapshot)

@@ -6,13 +6,12 @@ that is added to the list by mistake is masked as well.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from django.conf import settings
 
-from kernel.egress_policy import AllowEntry, AllowList
+from kernel.egress_policy import AllowList
 
 _SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|PEPPER|CREDENTIAL", re.IGNORECASE)
 _MASK = "•••"
@@ -60,20 +59,22 @@ _GROUPS: Mapping[str, Iterable[str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DisplayedSetting:
-    """Setting with its masked or formatted value."""
-
-    name: str
-    value: str
-
-
-def groups() -> dict[str, list[DisplayedSetting]]:
-    """Return the displayed settings by section."""
-    has_userinfo = {
-        title: [_displayed(name, getattr(settings, name, "")) for name in names] for title, names in _GROUPS.items()
+def groups() -> dict[str, list[tuple[str, str]]]:
+    """Return the names and displayed values of the settings by section."""
+    found = {
+        title: [(name, display_value(name, getattr(settings, name, ""))) for name in names]
+        for title, names in _GROUPS.items()
     }
-    return {**has_userinfo, "Databases and storage": _stores()}
+    # Assembled from the parts: the URL itself contains the password.
+    database = settings.DATABASES["default"]
+    found["Databases and storage"] = [
+        ("DATABASE_URL", f"{database['HOST']}:{database['PORT']}/{database['NAME']}"),
+        ("Database user", str(database["USER"])),
+        ("Connections per process", str(database["OPTIONS"]["pool"]["max_size"])),
+        ("REDIS_URL", _without_credentials(settings.REDIS_URL)),
+        ("FILES_STORAGE", settings.STORAGES["files"]["BACKEND"]),
+    ]
+    return found
 
 
 def display_value(name: str, value: Any) -> str:
@@ -86,29 +87,9 @@ def display_value(name: str, value: Any) -> str:
         case list() | tuple() | set() | frozenset():
             return ", ".join(_without_credentials(str(each)) for each in value) or "–"
         case AllowList():
-            return ", ".join(map(_format_allowance, value.entries)) or "–"
+            targets = ((str(entry.network or entry.name), entry.port) for entry in value.entries)
+            return ", ".join(target if port is None else f"{target}:{port}" for target, port in targets) or "–"
     return _without_credentials(str(value)) or "–"
-
-
-def _format_allowance(entry: AllowEntry) -> str:
-    target = str(entry.network) if entry.network is not None else str(entry.name)
-    return target if entry.port is None else f"{target}:{entry.port}"
-
-
-def _displayed(name: str, value: Any) -> DisplayedSetting:
-    return DisplayedSetting(name=name, value=display_value(name, value))
-
-
-def _stores() -> list[DisplayedSetting]:
-    # Assembled from the parts: the URL itself contains the password.
-    database = settings.DATABASES["default"]
-    return [
-        DisplayedSetting(name="DATABASE_URL", value=f"{database['HOST']}:{database['PORT']}/{database['NAME']}"),
-        DisplayedSetting(name="Database user", value=str(database["USER"])),
-        DisplayedSetting(name="Connections per process", value=str(database["OPTIONS"]["pool"]["max_size"])),
-        DisplayedSetting(name="REDIS_URL", value=_without_credentials(settings.REDIS_URL)),
-        DisplayedSetting(name="FILES_STORAGE", value=settings.STORAGES["files"]["BACKEND"]),
-    ]
 
 
 def _without_credentials(text: str) -> str:

@@ -1,23 +1,31 @@
-"""Test calls of models, and the model list of an upstream, for operators."""
+"""Health of models and upstreams from the sums of the usage records; test calls and model lists for operators."""
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import openai
 from django.contrib import messages
+from django.dispatch import receiver
 from django.http import Http404, HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import reverse
 
 from conversations.items import plain_text
 from conversations.items.messages import InputMessage
-from responses.engine.turn import Sampling, TurnRequest, TurnResult
+from kernel.clock import now
+from responses.admin.usage.query import end_of_hour
+from responses.engine.turn import Sampling, TurnRequest
 from responses.providers.clients import client_for, close_clients, to_failure
 from responses.providers.upstream import UpstreamModel
+from responses.rollups import histograms
+from responses.rollups.queries import RollupQuery, fetch_rows
+from responses.rollups.sources import CALLS
 from tenants import directory
+from tenants.admin.health import CallHealth, Health, health_requested
 from tenants.console.audited_admin import audit_row
 from tenants.console.roles import OPERATORS
 from tenants.console.site import page, render
@@ -29,8 +37,31 @@ MAX_LISTED = 500
 _TIMEOUT_SECONDS = 30
 _PROMPT = "Say hello in one word."
 _MASK = "•••"
+_MEASURES = ("calls", "failed", "duration")
 
 T = TypeVar("T")
+
+
+@receiver(health_requested)
+def health_by_route(**_: Any) -> Mapping[tuple[str, str], CallHealth]:
+    """Return the call health by (upstream id, model), and by (upstream id, "") for the whole upstream."""
+    end = end_of_hour(now())
+
+    def health_since(hours: int) -> dict[tuple[str, str], Health]:
+        found = {}
+        for by in (("upstream_id",), ("upstream_id", "model")):
+            since = end - timedelta(hours=hours)
+            for row in fetch_rows(RollupQuery(source=CALLS, since=since, until=end, measures=_MEASURES, by=by)):
+                # Calls of hosted tools are recorded without an upstream.
+                if row.key[0]:
+                    slow = histograms.quantile(row.values["duration"], 0.95)
+                    health = Health(calls=row.values["calls"], failed=row.values["failed"], slow_ms=slow)
+                    found[row.key[0], row.key[1] if len(row.key) > 1 else ""] = health
+        return found
+
+    # "Last hour" reads two hours of sums, as the current one may have just begun.
+    hour, day = health_since(2), health_since(24)
+    return {key: CallHealth(hour=hour.get(key), day=health) for key, health in day.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +138,10 @@ def _run_sync(work: Coroutine[Any, Any, T]) -> T:
 
 async def _call_model(route: directory.Route) -> TestCallResult:
     began = time.monotonic()
+
+    def elapsed() -> int:
+        return round((time.monotonic() - began) * 1000)
+
     message = InputMessage.model_validate({"type": "message", "role": "user", "content": _PROMPT})
     turn_request = TurnRequest(
         model=route.upstream_model,
@@ -120,20 +155,20 @@ async def _call_model(route: directory.Route) -> TestCallResult:
         # The stream is consumed as in a run, which also measures the time to the first token.
         async for events in stream.events():
             if first is None and events:
-                first = _milliseconds_since(began)
+                first = elapsed()
         result = stream.result()
     except TimeoutError:
-        return TestCallResult(took_ms=_milliseconds_since(began), error="The upstream did not respond in time.")
-    return _to_result(result, route, took_ms=_milliseconds_since(began), first_ms=first)
-
-
-def _to_result(result: TurnResult, route: directory.Route, *, took_ms: int, first_ms: int | None) -> TestCallResult:
-    text = " ".join(filter(None, (plain_text(item) for item in result.items)))
-    usage = (result.usage.input_tokens, result.usage.output_tokens) if result.usage else None
+        return TestCallResult(took_ms=elapsed(), error="The upstream did not respond in time.")
     if result.failure is not None:
         error = _redacted(result.failure.message, route.upstream.api_key)
-        return TestCallResult(took_ms=took_ms, first_ms=first_ms, error=error, status=result.failure.status)
-    return TestCallResult(took_ms=took_ms, first_ms=first_ms, text=text, status=200, tokens=usage)
+        return TestCallResult(took_ms=elapsed(), first_ms=first, error=error, status=result.failure.status)
+    return TestCallResult(
+        took_ms=elapsed(),
+        first_ms=first,
+        text=" ".join(filter(None, (plain_text(item) for item in result.items))),
+        status=200,
+        tokens=(result.usage.input_tokens, result.usage.output_tokens) if result.usage else None,
+    )
 
 
 async def _list_models(upstream: directory.UpstreamEndpoint) -> tuple[list[str], str]:
@@ -146,10 +181,6 @@ async def _list_models(upstream: directory.UpstreamEndpoint) -> tuple[list[str],
     if not isinstance(rows, list):
         return [], "The upstream did not return a list of models."
     return sorted({row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)}), ""
-
-
-def _milliseconds_since(began: float) -> int:
-    return round((time.monotonic() - began) * 1000)
 
 
 def _redacted(text: str, secret: str) -> str:

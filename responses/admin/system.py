@@ -1,17 +1,22 @@
-"""Metrics of the system page: versions, processes, queues, PostgreSQL and Redis.
+"""System page: versions, processes, queues, databases and health checks, and the configuration.
 
 Everything is read from system catalogues and partial indexes. No function scans a table.
 """
 
+import asyncio
 import platform
+import socket
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from typing import Any
+from urllib.parse import urlsplit
 
+import psycopg
 import redis
 import redis.retry
 from django.conf import settings
@@ -19,16 +24,24 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from redis.backoff import NoBackoff
 
 from console.widgets import size
 from kernel import heartbeats
 from kernel.clock import now
 from kernel.heartbeats import Heartbeat
+from responses.admin import configuration
 from responses.admin.live import queries
+from responses.containers import services as containers
 from responses.models.batches import OPEN_BATCHES, Batch
 from responses.models.vector_stores import VectorStoreFile
 from responses.webhooks.models import DeliveryState, WebhookDelivery
+from sandbox.client import SandboxUnavailable
+from tenants.console.roles import STAFF
+from tenants.console.site import page, render
+from tenants.models import SearchEngine
 
 # Entries of a queue that are counted at most, which bounds the cost of a refresh every five seconds.
 MAX_COUNT = 1000
@@ -49,53 +62,38 @@ _LIBRARIES = (
     "mcp",
     "pydantic",
 )
+# Far below the interval of 15 s in which the page repeats the health checks.
+_TIMEOUT_SECONDS = 1.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
-    """Length of a queue, counted up to `MAX_COUNT`, and the time of its oldest entry.
-
-    `waiting` is None if the length is unknown.
-    """
-
-    name: str
-    waiting: int | None
-    since: datetime | None = None
-    note: str = ""
-
-    @property
-    def count(self) -> str:
-        """Return the length for display: "1,000+" at the limit, a dash if unknown."""
-        if self.waiting is None:
-            return "–"
-        return f"{self.waiting:,}" + ("+" if self.waiting >= MAX_COUNT else "")
+@page("system/", name="system", viewers=STAFF)
+def system(request: HttpRequest) -> HttpResponse:
+    """Render the complete page."""
+    context = {"versions": versions(), "migrations": migrations(), "groups": configuration.groups()}
+    return render(request, "console/system/page.html", title="System", **context, **_current_metrics())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlatformProcess:
-    """Process with a heartbeat, or the owner of leases that has none. `load` is the work it reported last."""
-
-    kind: str
-    name: str
-    version: str = ""
-    started_at: datetime | None = None
-    last_heartbeat_at: datetime | None = None
-    load: str = ""
-    leases: int = 0
-    has_no_heartbeat: bool = False
+@page("system/now/", name="system_now", viewers=STAFF)
+def system_now(request: HttpRequest) -> HttpResponse:
+    """Render processes, queues and databases, refreshed every five seconds."""
+    return TemplateResponse(request, "console/system/now.html", _current_metrics())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlatformProcesses:
-    """Processes of the platform.
+@page("system/health/", name="system_health", viewers=STAFF)
+def system_health(request: HttpRequest) -> HttpResponse:
+    """Render the health checks, loaded after the page because they may take seconds."""
+    return TemplateResponse(request, "console/system/health.html", {"checks": checks(), "at": now()})
 
-    `is_known` is False if Redis does not answer; then only owners of leases are listed. `missing` are the kinds of
-    process that must run but have no heartbeat.
-    """
 
-    rows: Sequence[PlatformProcess] = field(default_factory=tuple)
-    is_known: bool = True
-    missing: Sequence[str] = ()
+def _current_metrics() -> dict[str, Any]:
+    return {
+        "processes": processes(),
+        "queues": queues(),
+        "database": database(),
+        "tables": tables(),
+        "broker": broker(redis_info()),
+        "at": now(),
+    }
 
 
 # -- versions ----------------------------------------------------------------------------------------------------------
@@ -111,13 +109,11 @@ def versions() -> list[tuple[str, str]]:
         ("Python", platform.python_version()),
         ("PostgreSQL", str(database)),
         ("Redis", _redis_version(redis_info())),
-        *((name, _library(name)) for name in _LIBRARIES),
+        *((name, _library_version(name)) for name in _LIBRARIES),
     ]
 
 
-@cache
-def _library(name: str) -> str:
-    return version(name)
+_library_version = cache(version)
 
 
 def migrations() -> dict[str, Any]:
@@ -140,85 +136,80 @@ def _known_migrations() -> frozenset[tuple[str, str]]:
 # -- processes and queues ----------------------------------------------------------------------------------------------
 
 
-def processes() -> PlatformProcesses:
-    """Return the processes with a heartbeat, and the owners of leases without one."""
+def processes() -> dict[str, Any]:
+    """Return the processes with a heartbeat, and the owners of leases without one.
+
+    `is_known` is False if Redis does not answer; then only owners of leases are listed. `missing` are the kinds of
+    process that must run but have no heartbeat.
+    """
     beats = heartbeats.live_processes()
     leases = Counter(queries.holders())
-    rows = [_process(beat, leases.pop(beat.name, 0)) for beat in beats or ()]
-    # What is left has no heartbeat: the process has died, or cannot reach Redis. Its leases will expire.
-    silent = [
-        PlatformProcess(kind="unknown", name=name, leases=count, has_no_heartbeat=True)
-        for name, count in leases.items()
+    rows: list[dict[str, Any]] = [
+        {
+            "kind": beat.kind,
+            "name": beat.name,
+            "version": beat.version,
+            "started_at": beat.started_at,
+            "last_heartbeat_at": beat.beat_at,
+            "load": _load(beat),
+            "leases": leases.pop(beat.name, 0),
+        }
+        for beat in beats or ()
     ]
     # Web processes are not checked: this page would not be served without one.
-    kinds = {row.kind for row in rows}
+    kinds = {row["kind"] for row in rows}
     missing = [] if beats is None else [kind for kind in ("worker", "beat") if kind not in kinds]
-    return PlatformProcesses(rows=[*rows, *silent], is_known=beats is not None, missing=missing)
+    # What is left has no heartbeat: the process has died, or cannot reach Redis. Its leases will expire.
+    for name, count in leases.items():
+        rows.append({"kind": "unknown", "name": name, "leases": count, "has_no_heartbeat": True})
+    return {"rows": rows, "is_known": beats is not None, "missing": missing}
 
 
-def _process(beat: Heartbeat, leases: int) -> PlatformProcess:
+def _load(beat: Heartbeat) -> str:
     facts = dict(beat.facts)
     # Each kind of process reports its own facts: workers slots, the scheduler its last task, web processes their runs.
     if "slots" in facts:
-        load = f"{facts['held']:,} of {facts['slots']:,} slots"
-    elif "sent_at" in facts:
+        return f"{facts['held']:,} of {facts['slots']:,} slots"
+    if "sent_at" in facts:
         ago = max(0, round(now().timestamp() - facts["sent_at"]))
-        load = f"sent {str(facts['task']).rpartition('.')[2]} {ago} s ago"
-    elif "runs" in facts:
-        load = f"{facts['runs']:,} runs, {facts['server']}"
-    else:
-        load = "no task sent yet" if beat.kind == "beat" else ""
-    return PlatformProcess(
-        kind=beat.kind,
-        name=beat.name,
-        version=beat.version,
-        started_at=beat.started_at,
-        last_heartbeat_at=beat.beat_at,
-        load=load,
-        leases=leases,
-    )
+        return f"sent {str(facts['task']).rpartition('.')[2]} {ago} s ago"
+    if "runs" in facts:
+        return f"{facts['runs']:,} runs, {facts['server']}"
+    return "no task sent yet" if beat.kind == "beat" else ""
 
 
-def queues() -> list[Queue]:
-    """Return the lengths of all queues."""
+def queues() -> list[dict[str, Any]]:
+    """Return the lengths of all queues, counted up to `MAX_COUNT`, each with the time of its oldest entry."""
+
+    def queue(name: str, waiting: int | None, note: str, since: datetime | None = None) -> dict[str, Any]:
+        count = "–" if waiting is None else f"{waiting:,}" + ("+" if waiting >= MAX_COUNT else "")
+        return {"name": name, "count": count, "since": since, "note": note}
+
+    def queue_of(name: str, rows: QuerySet[Any], note: str) -> dict[str, Any]:
+        moments = list(rows.order_by("created_at").values_list("created_at", flat=True)[:MAX_COUNT])
+        return queue(name, len(moments), note, moments[0] if moments else None)
+
     waiting, oldest = queries.queue()
     batches = Batch.objects.filter(status__in=OPEN_BATCHES)
     files = VectorStoreFile.objects.filter(status="in_progress")
-    return [
-        Queue(name="Background responses", waiting=waiting, since=oldest, note="waiting for a worker"),
-        _queue("Batches", batches, note="validating, in progress or finalizing"),
-        _deliveries(),
-        _queue("Vector store files", files, note="being extracted and embedded"),
-        _tasks(),
+    found = [
+        queue("Background responses", waiting, "waiting for a worker", oldest),
+        queue_of("Batches", batches, "validating, in progress or finalizing"),
     ]
-
-
-def _queue(name: str, rows: QuerySet[Any], *, note: str) -> Queue:
-    moments = list(rows.order_by("created_at").values_list("created_at", flat=True)[:MAX_COUNT])
-    return Queue(name=name, waiting=len(moments), since=moments[0] if moments else None, note=note)
-
-
-def _deliveries() -> Queue:
     # The index is ordered by endpoint and not by time, so the oldest entry is that of the rows that were read.
     pending = WebhookDelivery.objects.filter(state=DeliveryState.PENDING)
     moments = list(pending.values_list("next_attempt_at", flat=True)[:MAX_COUNT])
     due = [moment for moment in moments if moment is not None and moment <= now()]
-    return Queue(
-        name="Webhook deliveries",
-        waiting=len(moments),
-        since=min(due, default=None),
-        note=f"{len(due):,} due, the others are scheduled for a retry",
-    )
-
-
-def _tasks() -> Queue:
+    note = f"{len(due):,} due, the others are scheduled for a retry"
+    found.append(queue("Webhook deliveries", len(moments), note, min(due, default=None)))
+    found.append(queue_of("Vector store files", files, "being extracted and embedded"))
     try:
         with _redis() as client:
             # Celery keeps waiting tasks in the list `celery`, and delivered ones in the hash `unacked`.
-            waiting, unacknowledged = int(client.llen("celery")), int(client.hlen("unacked"))
+            tasks, unacknowledged = int(client.llen("celery")), int(client.hlen("unacked"))
     except redis.RedisError:
-        return Queue(name="Celery tasks", waiting=None, note="Redis does not respond")
-    return Queue(name="Celery tasks", waiting=waiting, note=f"{unacknowledged:,} in progress")
+        return [*found, queue("Celery tasks", None, "Redis does not respond")]
+    return [*found, queue("Celery tasks", tasks, f"{unacknowledged:,} in progress")]
 
 
 # -- PostgreSQL --------------------------------------------------------------------------------------------------------
@@ -295,24 +286,18 @@ def broker(info: dict[str, Any] | None) -> list[tuple[str, str]]:
     if info is None:
         return []
     hits, misses = info.get("keyspace_hits", 0), info.get("keyspace_misses", 0)
+    limit = size(info["maxmemory"]) if info.get("maxmemory") else "no limit"
+    # INFO has one entry per logical database, each with its number of keys.
+    keys = sum(value["keys"] for value in info.values() if isinstance(value, dict) and "keys" in value)
     return [
-        ("Memory", f"{size(info.get('used_memory', 0))} of {_limit(info)}"),
+        ("Memory", f"{size(info.get('used_memory', 0))} of {limit}"),
         ("Clients", f"{info.get('connected_clients', 0):,}"),
         ("Commands", f"{info.get('instantaneous_ops_per_sec', 0):,} per second"),
         ("Hit rate", f"{100 * hits / (hits + misses):.1f} %" if hits + misses else "–"),
         ("Evicted keys", f"{info.get('evicted_keys', 0):,}"),
-        ("Keys", f"{_keys(info.values()):,}"),
+        ("Keys", f"{keys:,}"),
         ("Uptime", f"{info.get('uptime_in_seconds', 0) // 3600:,} h"),
     ]
-
-
-def _limit(info: dict[str, Any]) -> str:
-    return size(info["maxmemory"]) if info.get("maxmemory") else "no limit"
-
-
-# INFO has one entry per logical database, each with its number of keys.
-def _keys(values: Iterable[Any]) -> int:
-    return sum(value["keys"] for value in values if isinstance(value, dict) and "keys" in value)
 
 
 def _redis_version(info: dict[str, Any] | None) -> str:
@@ -332,3 +317,72 @@ def _redis() -> Any:
         socket_timeout=_REDIS_SECONDS,
         retry=redis.retry.Retry(NoBackoff(), 0),
     )
+
+
+# -- health checks -----------------------------------------------------------------------------------------------------
+
+
+def checks() -> list[dict[str, Any]]:
+    """Run all health checks of the dependencies. None of them causes costs at a provider."""
+    rows = SearchEngine.objects.filter(enabled=True).order_by("name")[:10]
+    engines = [(row.name, row.base_url) for row in rows]
+    if settings.SEARXNG_URL:
+        engines.append(("SEARXNG_URL", settings.SEARXNG_URL))
+    probes: list[tuple[str, Callable[[], str | None]]] = [
+        ("PostgreSQL", _check_database),
+        ("Redis", _check_redis),
+        ("Sandbox", _check_sandbox),
+        *((f"Search engine {name}", partial(_connect, url)) for name, url in engines),
+    ]
+    # In parallel: the page waits for the slowest dependency, not for the sum of all timeouts.
+    with ThreadPoolExecutor(len(probes)) as threads:
+        return list(threads.map(lambda probe: _run_check(*probe), probes))
+
+
+def _run_check(name: str, probe: Callable[[], str | None]) -> dict[str, Any]:
+    """Return the result of a check. `is_healthy` is None if the dependency is not configured."""
+    began = time.monotonic()
+    try:
+        detail = probe()
+    except SandboxUnavailable as error:
+        return {"name": name, "is_healthy": False, "detail": str(error)}
+    # Messages of drivers contain addresses and user names, so they are not shown.
+    except TimeoutError:
+        return {"name": name, "is_healthy": False, "detail": "no response in time"}
+    except (OSError, psycopg.Error, redis.RedisError):
+        return {"name": name, "is_healthy": False, "detail": "not responding"}
+    if detail is None:
+        return {"name": name, "is_healthy": None, "detail": "not configured"}
+    took = round((time.monotonic() - began) * 1000)
+    return {"name": name, "is_healthy": True, "detail": detail, "milliseconds": took}
+
+
+def _check_database() -> str:
+    config = settings.DATABASES["default"]
+    names = {"host": config["HOST"], "port": config["PORT"], "user": config["USER"], "dbname": config["NAME"]}
+    with psycopg.connect(**names, password=config["PASSWORD"], connect_timeout=2) as database:
+        database.execute("SELECT 1")
+    return "responding"
+
+
+def _check_redis() -> str:
+    with redis.Redis.from_url(
+        settings.REDIS_URL, socket_connect_timeout=_TIMEOUT_SECONDS, socket_timeout=_TIMEOUT_SECONDS
+    ) as client:
+        client.ping()
+    return "responding"
+
+
+def _check_sandbox() -> str | None:
+    if not settings.SANDBOX_URL:
+        return None
+    info = asyncio.run(asyncio.wait_for(containers.service().info(), _TIMEOUT_SECONDS))
+    return f"up to {info.max_memory} per container"
+
+
+def _connect(url: str) -> str:
+    # A search may be billed by the engine, so only the TCP connection is tried.
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    with socket.create_connection((parts.hostname or "", port), timeout=_TIMEOUT_SECONDS):
+        return "reachable"

@@ -1,1 +1,0 @@
-"""Health of models and upstreams, test calls."""
