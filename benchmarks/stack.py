@@ -24,11 +24,11 @@ from urllib.parse import urlsplit
 import psycopg
 
 from benchmarks.load import Target, program
-from launcher import credentials, database, postgres, processes, valkey
-from launcher.database import DatabaseRole
+from launcher import postgres, processes, state, valkey
+from launcher.address import any_free_port
 from launcher.errors import LaunchError
 from launcher.home import server_home
-from launcher.ports import any_free
+from launcher.postgres import DatabaseRole
 from launcher.processes import ChildCommand
 from launcher.valkey import Valkey
 
@@ -69,23 +69,25 @@ class Servers:
         # Outside of the directory for root, who may not run PostgreSQL.
         home = server_home(state_dir=directory)
         undo.callback(shutil.rmtree, home.directory, ignore_errors=True)
-        secrets = credentials.load(state_dir=directory, environment={})
-        cluster = postgres.open_cluster(home=home, port=any_free(), password=secrets["POSTGRES_SUPERUSER_PASSWORD"])
+        secrets = state.load_secrets(state_dir=directory, environment={})
+        cluster = postgres.open_cluster(
+            home=home, port=any_free_port(), password=secrets["POSTGRES_SUPERUSER_PASSWORD"]
+        )
         command = postgres.command(cluster=cluster, settings=settings, log=self.log("postgres"))
-        self.postgres = self.run(command, is_ready=partial(database.is_ready, admin=cluster.admin))
+        self.postgres = self.run(command, is_ready=partial(postgres.is_ready, admin=cluster.admin))
         program_path = valkey.find_program(home=home)
-        server = Valkey(program=program_path, home=home, port=any_free(), password=secrets["VALKEY_PASSWORD"])
+        server = Valkey(program=program_path, home=home, port=any_free_port(), password=secrets["VALKEY_PASSWORD"])
         command = valkey.command(valkey=server, log=self.log("valkey"), durable=durable)
         self.valkey = self.run(command, is_ready=partial(valkey.is_ready, valkey=server))
         owner = DatabaseRole(name="platform_owner", password=secrets["POSTGRES_OWNER_PASSWORD"])
         app = DatabaseRole(name=APPLICATION_ROLE, password=secrets["POSTGRES_APP_PASSWORD"])
-        database.prepare(admin=cluster.admin, database=DATABASE, owner=owner, app=app)
+        postgres.prepare_database(admin=cluster.admin, database=DATABASE, owner=owner, app=app)
         self.admin = psycopg.conninfo.make_conninfo(cluster.admin, dbname=DATABASE)
         with psycopg.connect(self.admin, autocommit=True) as connection:
             connection.execute("CREATE EXTENSION pg_stat_statements")
         address = partial(DatabaseRole.url, host="127.0.0.1", port=cluster.port, database=DATABASE)
         self.environment = {
-            **{name: secrets[name] for name in credentials.APPLICATION},
+            **{name: secrets[name] for name in state.APPLICATION_SECRETS},
             "DATABASE_URL": address(app),
             "DATABASE_OWNER_URL": address(owner),
             "REDIS_URL": server.url,
@@ -129,7 +131,7 @@ class Servers:
 
     def start_web(self, *, server: str = "daphne", key: str = "") -> Target:
         """Start a web process with `manage.py web --server SERVER`, to be measured with the key."""
-        port = any_free()
+        port = any_free_port()
         url = f"http://127.0.0.1:{port}"
         argv = (sys.executable, MANAGE, "web", "--host", "127.0.0.1", "--port", str(port), "--server", server)
         web = self.start("web", *argv, is_ready=partial(is_up, f"{url}/readyz"), PORT=str(port))
@@ -192,7 +194,7 @@ def running(
 
 
 def _bare(servers: Servers, name: str, *argv: str, **environment: str) -> Target:
-    port = any_free()
+    port = any_free_port()
     url = f"http://127.0.0.1:{port}"
     started = servers.start(name, *argv, str(port), is_ready=partial(is_up, f"{url}/health"), **environment)
     return Target(name=name, url=url, pid=started.process.pid, api="chat", headers={})

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # pytest applies its `pythonpath` only after it has loaded the plugins of the command line.
 sys.path[:0] = [path for path in (str(ROOT / "platform"), str(ROOT)) if path not in sys.path]
 
-from launcher import credentials  # noqa: E402 - the path above comes first
+from launcher import state  # noqa: E402 - the path above comes first
 from launcher.testing import PrivateServers, start_servers  # noqa: E402
 
 
@@ -22,8 +22,8 @@ def _set_environment(servers: PrivateServers) -> None:
     # Variables of the developer's shell must not affect the tests.
     for name in ("UPSTREAM_BASE_URL", "UPSTREAM_API_KEY", "SEARXNG_URL", "EGRESS_ALLOW", "ALLOWED_HOSTS", "PORT"):
         os.environ.pop(name, None)
-    made = credentials.generate()
-    os.environ.update({name: made[name] for name in credentials.APPLICATION})
+    made = state.generate_secrets()
+    os.environ.update({name: made[name] for name in state.APPLICATION_SECRETS})
     os.environ.update(
         DATABASE_URL=servers.app_url,
         DATABASE_OWNER_URL=servers.owner_url,

@@ -6,13 +6,78 @@ stored below /var/lib, where no permissions have to be widened and no cleanup of
 """
 
 import os
+import pwd
 import shutil
+import subprocess
 import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
-from launcher.accounts import SystemAccount, may_enter, may_execute, server_account
+from launcher.errors import LaunchError
+
+UNPRIVILEGED = ("postgres", "nobody")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemAccount:
+    """A system account to start a process as."""
+
+    name: str
+    uid: int
+    gid: int
+
+
+def server_account(*, data: Path) -> SystemAccount | None:
+    """Return the account to run the embedded servers as, or None for the current user.
+
+    Raises LaunchError if the current user is root and the system has no unprivileged account.
+    """
+    if os.geteuid() != 0:
+        return None
+    # The owner of existing data stays the owner: PostgreSQL refuses data of another account, and the account `postgres`
+    # may have been created after the data.
+    if data.exists() and (owner := data.stat()).st_uid != 0:
+        return SystemAccount(name=str(owner.st_uid), uid=owner.st_uid, gid=owner.st_gid)
+    for name in UNPRIVILEGED:
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return SystemAccount(name=name, uid=entry.pw_uid, gid=entry.pw_gid)
+    raise LaunchError(
+        "PostgreSQL does not run as root, and this system has neither a `postgres` nor a `nobody` account."
+    )
+
+
+def may_enter(path: Path, *, account: SystemAccount | None) -> bool:
+    """Return whether the account can enter a directory or execute a file."""
+    # Running `test` as that account covers the mode bits of all parents, ACLs and mount options.
+    return run_as(["test", "-x", str(path)], account=account, directory=Path("/")).returncode == 0
+
+
+def run_as(
+    argv: Sequence[str], *, account: SystemAccount | None, directory: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a program as the account, in a directory that it can enter, and return exit code and output."""
+    return subprocess.run(
+        argv,
+        cwd=directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        user=account.uid if account else None,
+        group=account.gid if account else None,
+        extra_groups=[] if account else None,
+        # Ctrl-C goes to the whole process group of the terminal. A program that it ends would look like a broken one.
+        start_new_session=True,
+    )
+
 
 SHARED = Path("/var/lib/responses-platform")
 
@@ -36,18 +101,60 @@ class ServerHome:
         if self.account:
             os.chown(path, self.account.uid, self.account.gid)
 
+    def version_of(self, program: Path) -> str | None:
+        """Return what the program answers to ``--version``, or None if it does not run."""
+        # Executed to find out early about a wrong architecture or a missing library.
+        try:
+            done = run_as([str(program), "--version"], account=self.account, directory=self.directory)
+        except OSError:
+            return None
+        return done.stdout if done.returncode == 0 else None
+
+    def programs(self, pattern: str, *, distribution: str) -> Iterator[Path]:
+        """Yield the programs of an installed wheel, or copies of them if the account cannot execute the originals.
+
+        Copies are kept per version and shared by all checkouts.
+        """
+        spec = find_spec(distribution.replace("-", "_"))
+        if spec is None or not spec.submodule_search_locations:
+            return
+        package = Path(spec.submodule_search_locations[0])
+        # On macOS the libraries are inside the package.
+        libraries = package.with_name(f"{package.name}.libs")
+        try:
+            release = version(distribution)
+        except PackageNotFoundError:
+            release = "unknown"
+        for program in package.glob(pattern):
+            yield self.reachable(
+                program=program, packages=(package, libraries) if libraries.is_dir() else (package,), version=release
+            )
+
     def reachable(self, *, program: Path, packages: tuple[Path, ...], version: str) -> Path:
         """Return the program, or a copy of it if the account cannot execute the original.
 
-        ``packages`` are the directories to copy. Copies are kept per version and shared by all checkouts.
+        ``packages`` are the directories to copy.
         """
-        if may_execute(file=program, account=self.account):
+        if may_enter(program, account=self.account):
             return program
         # The packages stay siblings: the program finds its libraries by relative paths.
         target = self.shared / f"{packages[0].name}-{version}"
-        if not target.is_dir():
-            _copy_packages(packages=packages, target=target)
-        return target / program.relative_to(packages[0].parent)
+        copied = target / program.relative_to(packages[0].parent)
+        if target.is_dir():
+            return copied
+        # Copied next to the target and renamed at the end, so that an interrupted copy is never used.
+        partial = target.with_name(f"{target.name}.{os.getpid()}")
+        target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for package in packages:
+            shutil.copytree(package, partial / package.name, symlinks=True)
+        for path in (partial, *partial.rglob("*")):
+            if not path.is_symlink():  # whatever umask the checkout was made with
+                path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+        try:
+            partial.rename(target)
+        except OSError:  # another start was faster
+            shutil.rmtree(partial)
+        return copied
 
 
 def server_home(*, state_dir: Path, shared: Path = SHARED) -> ServerHome:
@@ -56,13 +163,8 @@ def server_home(*, state_dir: Path, shared: Path = SHARED) -> ServerHome:
     if account is None:
         return ServerHome(directory=state_dir, account=None, shared=shared)
     state_dir.chmod(0o711)
-    if may_enter(directory=state_dir, account=account):
+    if may_enter(state_dir, account=account):
         return ServerHome(directory=state_dir, account=account, shared=shared)
-    directory = _shared_home(state_dir=state_dir, shared=shared)
-    return ServerHome(directory=directory, account=server_account(data=directory / "postgres"), shared=shared)
-
-
-def _shared_home(*, state_dir: Path, shared: Path) -> Path:
     # The name of the home is stored in the state directory: deleting that directory means a fresh start, and moving it
     # keeps the data.
     name_file = state_dir / "server-home"
@@ -73,7 +175,7 @@ def _shared_home(*, state_dir: Path, shared: Path) -> Path:
     for directory, mode in ((shared, 0o755), (home, 0o711)):  # whatever the umask
         directory.chmod(mode)
     (home / "belongs-to").write_text(str(state_dir))
-    return home
+    return ServerHome(directory=home, account=server_account(data=home / "postgres"), shared=shared)
 
 
 def abandoned_homes(*, state_dir: Path, shared: Path = SHARED) -> list[Path]:
@@ -86,18 +188,3 @@ def abandoned_homes(*, state_dir: Path, shared: Path = SHARED) -> list[Path]:
             if marker.read_text() == str(state_dir) and marker.parent.name != ours:
                 found.append(marker.parent)
     return found
-
-
-def _copy_packages(*, packages: tuple[Path, ...], target: Path) -> None:
-    # Copied next to the target and renamed at the end, so that an interrupted copy is never used.
-    partial = target.with_name(f"{target.name}.{os.getpid()}")
-    target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    for package in packages:
-        shutil.copytree(package, partial / package.name, symlinks=True)
-    for path in (partial, *partial.rglob("*")):
-        if not path.is_symlink():  # whatever umask the checkout was made with
-            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
-    try:
-        partial.rename(target)
-    except OSError:  # another start was faster
-        shutil.rmtree(partial)

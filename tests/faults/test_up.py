@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from launcher.ports import any_free
+from launcher.address import any_free_port
 from launcher.processes import identify, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -138,7 +138,7 @@ def start(directories: Callable[[], Path]) -> Iterator[Start]:
 @pytest.fixture(scope="module")
 def running(start: Start) -> Up:
     """A platform shared by all tests that leave it running."""
-    return start("--port", str(any_free())).wait_until_ready()
+    return start("--port", str(any_free_port())).wait_until_ready()
 
 
 def call(up: Up, path: str, *, key: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def answers(up: Up) -> bool:
 
 
 def test_sigterm_ends_everything_within_ten_seconds(start: Start) -> None:
-    up = start("--port", str(any_free())).wait_until_ready()
+    up = start("--port", str(any_free_port())).wait_until_ready()
     children = up.children()
     code, seconds = up.end(signal.SIGTERM)
     assert (code, seconds < 10) == (0, True)
@@ -225,7 +225,7 @@ def test_sigterm_ends_everything_within_ten_seconds(start: Start) -> None:
 
 
 def test_ctrl_c_during_startup_ends_everything(start: Start) -> None:
-    up = start("--port", str(any_free()))
+    up = start("--port", str(any_free_port()))
     assert wait_until(lambda: "PostgreSQL" in up.output, seconds=START_SECONDS)
     children = up.children()
     code, seconds = up.end(signal.SIGINT)
@@ -235,10 +235,10 @@ def test_ctrl_c_during_startup_ends_everything(start: Start) -> None:
 
 
 def test_a_killed_supervisor_does_not_break_the_next_start(start: Start) -> None:
-    killed = start("--port", str(any_free())).wait_until_ready()
+    killed = start("--port", str(any_free_port())).wait_until_ready()
     stored, children = say_hello(killed), killed.children()
     killed.end(signal.SIGKILL)
-    again = start("--port", str(any_free()), state_dir=killed.state_dir).wait_until_ready()
+    again = start("--port", str(any_free_port()), state_dir=killed.state_dir).wait_until_ready()
     assert not set(children.values()) & {pid for pid in children.values() if identify(pid)}
     assert again.labelled("Key") == killed_key(killed)
     assert call(again, f"/v1/responses/{stored['id']}", key=again.labelled("Key"))["output"] == stored["output"]
@@ -285,7 +285,7 @@ def programs() -> Iterator[Path]:
 
 
 def test_a_missing_sandbox_is_reported_in_one_line(start: Start, programs: Path) -> None:
-    up = start("--port", str(any_free()), PATH=str(programs)).wait_until_ready()
+    up = start("--port", str(any_free_port()), PATH=str(programs)).wait_until_ready()
     assert "bubblewrap is not installed (apt-get install bubblewrap)" in up.output
     assert "sandbox" not in up.children()
 
@@ -296,7 +296,7 @@ def test_servers_named_in_the_environment_are_used(start: Start, running: Up) ->
     with psycopg.connect(owner, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
     up = start(
-        *("--port", str(any_free())),
+        *("--port", str(any_free_port())),
         DATABASE_URL=f"{app.rpartition('/')[0]}/{name}",
         DATABASE_OWNER_URL=f"{owner.rpartition('/')[0]}/{name}",
         REDIS_URL=os.environ["REDIS_URL"].removesuffix("/0") + "/1",

@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from launcher.ports import any_free
+from launcher.address import any_free_port
 from responses.models import Response, Turn
 from tenants import scope, services
 from tenants.models import UsageRecord
@@ -161,7 +161,7 @@ def test_a_request_is_never_retried_after_the_first_byte(api: Api, script: Scrip
 def unreachable_model(database: None, upstream: Any) -> str:
     """A model whose upstream does not exist."""
     name = "nobody/at-home"
-    services.add_upstream(name="nobody", base_url=f"http://127.0.0.1:{any_free()}/v1", models=[name])
+    services.add_upstream(name="nobody", base_url=f"http://127.0.0.1:{any_free_port()}/v1", models=[name])
     return name
 
 

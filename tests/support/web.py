@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from launcher.ports import any_free
+from launcher.address import any_free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 _START_SECONDS = 90.0
@@ -23,7 +23,7 @@ class WebProcess:
     """A `manage.py web` process on a free port. `url` is its root."""
 
     def __init__(self, *, server: str = "daphne", **variables: str) -> None:
-        port = any_free()
+        port = any_free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         command = [sys.executable, "manage.py", "web", "--port", str(port), "--server", server]

@@ -11,7 +11,7 @@ from benchmarks.matrix import FULL, SMOKE, Cell, Group, Session, cells
 from benchmarks.profiling import ROOT, summarised
 from benchmarks.report import Count, Floor, Results, floors
 from benchmarks.stack import Stack
-from launcher.ports import any_free
+from launcher.address import any_free_port
 from launcher.processes import wait_until
 
 TIMES = Spread(count=9, p50=1, p95=2, p99=3, max=4)
@@ -107,7 +107,7 @@ def test_a_profile_counts_own_time_for_the_innermost_frame_only() -> None:
 def mock() -> Iterator[Target]:
     if not shutil.which("cc"):
         pytest.skip("there is no C compiler")
-    port = any_free()
+    port = any_free_port()
     process = subprocess.Popen([program("mock"), "--port", str(port)])
     target = Target(name="mock", url=f"http://127.0.0.1:{port}", pid=process.pid, api="chat", headers={})
     assert wait_until(lambda: drive(target, model="mock-t1").failed == 0, seconds=10)

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from cryptography.fernet import Fernet
 
-from launcher import credentials
+from launcher import state
 from launcher.errors import LaunchError
 
 
 def load(state_dir: Path, **environment: str) -> dict[str, str]:
-    return credentials.load(state_dir=state_dir, environment=environment)
+    return state.load_secrets(state_dir=state_dir, environment=environment)
 
 
 def test_the_next_start_uses_the_same_secrets(tmp_path: Path) -> None:

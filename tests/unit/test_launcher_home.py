@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from launcher import postgres
-from launcher.accounts import SystemAccount, may_enter, may_execute
 from launcher.errors import LaunchError
-from launcher.home import ServerHome, abandoned_homes, server_home
+from launcher.home import ServerHome, SystemAccount, abandoned_homes, may_enter, server_home
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root changes the account")
 
@@ -45,7 +44,7 @@ def test_permissions_of_an_inaccessible_state_directory_are_not_changed(state_di
     home = server_home(state_dir=state_dir, shared=shared)
     assert home.directory.parent == shared
     assert state_dir.parent.stat().st_mode & 0o777 == 0o700
-    assert may_enter(directory=home.make("postgres"), account=home.account)
+    assert may_enter(home.make("postgres"), account=home.account)
 
 
 @as_root
@@ -95,8 +94,8 @@ def test_an_account_cannot_execute_an_inaccessible_program(state_dir: Path) -> N
     program = state_dir / "run"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    assert may_execute(file=program, account=None)
-    assert not may_execute(file=program, account=SystemAccount(name="nobody", uid=65534, gid=65534))
+    assert may_enter(program, account=None)
+    assert not may_enter(program, account=SystemAccount(name="nobody", uid=65534, gid=65534))
 
 
 def test_data_of_another_major_version_is_refused_rather_than_hidden(shared: Path) -> None:

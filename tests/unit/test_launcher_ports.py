@@ -5,10 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher import address, ports
+from launcher import address
 from launcher.address import Address
 from launcher.errors import LaunchError
-from launcher.options import Options
 
 LOCAL_HOSTS = "127.0.0.1"
 
@@ -19,12 +18,12 @@ def taken() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def options(*, port: int | None = None, host: str = LOCAL_HOSTS) -> Options:
-    return Options(host=host, port=port, plain=True)
+def choose(*, port: int | None = None, environment: dict[str, str] | None = None) -> Address:
+    return address.choose(host=LOCAL_HOSTS, port=port, environment=environment or {})
 
 
 def test_a_port_with_a_listener_is_not_free(taken: int) -> None:
-    assert not ports.is_free(host=LOCAL_HOSTS, port=taken)
+    assert not address.is_free(host=LOCAL_HOSTS, port=taken)
 
 
 def test_a_port_on_which_a_connection_just_ended_is_free() -> None:
@@ -33,43 +32,43 @@ def test_a_port_on_which_a_connection_just_ended_is_free() -> None:
         with socket.create_connection((LOCAL_HOSTS, port)) as client, server.accept()[0] as accepted:
             accepted.close()
             assert client.recv(1) == b""
-    assert ports.is_free(host=LOCAL_HOSTS, port=port)
+    assert address.is_free(host=LOCAL_HOSTS, port=port)
 
 
 def test_the_next_port_is_used_when_the_default_is_in_use(taken: int) -> None:
-    chosen = ports.prefer(host=LOCAL_HOSTS, port=taken)
-    assert taken < chosen < taken + ports.NEIGHBOURS or ports.is_free(host=LOCAL_HOSTS, port=chosen)
+    chosen = address.prefer_port(host=LOCAL_HOSTS, port=taken)
+    assert taken < chosen < taken + address.NEIGHBOURS or address.is_free(host=LOCAL_HOSTS, port=chosen)
     assert chosen != taken
 
 
 def test_two_checkouts_have_different_default_ports() -> None:
-    assert ports.usual(base=20000, key="/a/.run") != ports.usual(base=20000, key="/b/.run")
+    assert address.usual_port(base=20000, key="/a/.run") != address.usual_port(base=20000, key="/b/.run")
 
 
 def test_an_address_of_another_machine_is_rejected_in_one_sentence() -> None:
     with pytest.raises(LaunchError, match=r"^Cannot listen on 192\.0\.2\.1 port 8000"):
-        ports.is_free(host="192.0.2.1", port=8000)
+        address.is_free(host="192.0.2.1", port=8000)
 
 
 def test_a_requested_port_that_is_in_use_is_rejected(taken: int) -> None:
     with pytest.raises(LaunchError, match=f"^Port {taken} on 127.0.0.1 is in use"):
-        address.choose(options=options(port=taken), environment={})
+        choose(port=taken)
 
 
 def test_the_variable_requests_a_port_like_the_option(taken: int) -> None:
     with pytest.raises(LaunchError, match=f"^Port {taken} on 127.0.0.1 is in use"):
-        address.choose(options=options(), environment={"PORT": str(taken)})
+        choose(environment={"PORT": str(taken)})
 
 
 def test_the_option_takes_precedence_over_the_variable(taken: int) -> None:
-    free = ports.any_free()
-    assert address.choose(options=options(port=free), environment={"PORT": str(taken)}).port == free
+    free = address.any_free_port()
+    assert choose(port=free, environment={"PORT": str(taken)}).port == free
 
 
 @pytest.mark.parametrize("text", ["http", "0", "70000", "-1"])
 def test_a_variable_that_is_not_a_port_is_rejected(text: str) -> None:
     with pytest.raises(LaunchError, match=r"^PORT must be a number"):
-        address.choose(options=options(), environment={"PORT": text})
+        choose(environment={"PORT": text})
 
 
 @pytest.mark.parametrize(

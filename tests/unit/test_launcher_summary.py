@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import health, summary
+from launcher import address, up
 from launcher.address import Address
 from launcher.errors import LaunchError
-from launcher.summary import DemoObjects
+from launcher.up import DemoObjects
 
 ADDRESS = Address(host="127.0.0.1", port=8000)
 
@@ -19,33 +19,33 @@ def prepared(password: str | None = None) -> DemoObjects:
 
 
 def test_the_curl_line_is_one_shell_command_with_a_json_body() -> None:
-    words = shlex.split(summary.curl(address=ADDRESS, key="sk-abc", model="demo"))
+    words = shlex.split(up.curl(address=ADDRESS, key="sk-abc", model="demo"))
     assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/responses"]
     assert "Authorization: Bearer sk-abc" in words
     assert json.loads(words[-1]) == {"model": "demo", "input": "Hello"}
 
 
 def test_a_new_password_is_shown_and_stored_for_the_owner(tmp_path: Path) -> None:
-    assert summary.password_hint(prepared=prepared("p4ss"), state_dir=tmp_path) == "password p4ss"
+    assert prepared("p4ss").password_hint(state_dir=tmp_path) == "password p4ss"
     kept = tmp_path / "admin-password"
     assert (kept.read_text(), kept.stat().st_mode & 0o777) == ("p4ss\n", 0o600)
 
 
 def test_a_known_password_is_not_shown_but_its_file_is_named(tmp_path: Path) -> None:
-    summary.password_hint(prepared=prepared("p4ss"), state_dir=tmp_path)
-    hint = summary.password_hint(prepared=prepared(), state_dir=tmp_path)
+    prepared("p4ss").password_hint(state_dir=tmp_path)
+    hint = prepared().password_hint(state_dir=tmp_path)
     assert str(tmp_path / "admin-password") in hint
     assert "p4ss" not in hint
 
 
 def test_an_unknown_password_comes_with_the_command_to_change_it(tmp_path: Path) -> None:
-    assert "changepassword admin" in summary.password_hint(prepared=prepared(), state_dir=tmp_path)
+    assert "changepassword admin" in prepared().password_hint(state_dir=tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "done", "[]", '{"team": "team_1"}'])
 def test_an_unexpected_answer_is_rejected(text: str) -> None:
     with pytest.raises(LaunchError, match=r"^`prepare_demo` did not return"):
-        summary.parse(text)
+        DemoObjects.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_an_unexpected_answer_is_rejected(text: str) -> None:
     [("", None), ("*", None), ("api.example.com,10.0.0.1", "api.example.com"), (".example.com", "example.com")],
 )
 def test_the_web_server_is_called_with_an_allowed_host_name(hosts: str, header: str | None) -> None:
-    assert health.host_header({"ALLOWED_HOSTS": hosts}) == header
+    assert address.host_header({"ALLOWED_HOSTS": hosts}) == header

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher import logs
+from launcher import supervisor as supervision
 from launcher.errors import LaunchError
-from launcher.interrupts import Interrupts
-from launcher.logs import LogWatch
 from launcher.processes import ChildCommand, Records, wait_until
 from launcher.report import Report
-from launcher.supervisor import MAX_QUICK_DEATHS, QUICK, Restarts, Stage, Supervisor
+from launcher.supervisor import MAX_QUICK_DEATHS, QUICK, Interrupts, LogWatch, Restarts, Stage, Supervisor
 
 
 class Quiet(Interrupts):
@@ -153,7 +151,7 @@ def test_a_line_is_shown_once_and_only_when_complete(tmp_path: Path) -> None:
 
 
 def test_a_large_log_is_rotated_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "MAX_BYTES", 10)
+    monkeypatch.setattr(supervision, "MAX_BYTES", 10)
     log = tmp_path / "child.log"
     with log.open("a") as file:
         watch = LogWatch(log)

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from launcher import testing
-from launcher.database import address
+from launcher.postgres import host_and_port
 from launcher.processes import identify, wait_until
 from launcher.testing import PrivateServers, start_servers
 
@@ -38,7 +38,7 @@ def servers(directory: Path) -> Iterator[PrivateServers]:
 
 def superuser_url(directory: Path, servers: PrivateServers) -> str:
     password = json.loads((directory / "slot-0" / "secrets.json").read_text())["POSTGRES_SUPERUSER_PASSWORD"]
-    host, port = address(admin=servers.app_url)
+    host, port = host_and_port(admin=servers.app_url)
     return f"postgresql://platform_superuser:{password}@{host}:{port}/postgres"
 
 

@@ -155,7 +155,7 @@ class MetadataFilter(TextConditionFilter):
     @override
     def hint(self) -> IndexHint | None:
         # Under row-level security PostgreSQL uses the index only if the containment operator is marked leakproof. Only
-        # a superuser can do that (`launcher.database`).
+        # a superuser can do that (`launcher.postgres`).
         with connection.cursor() as cursor:
             cursor.execute("SELECT bool_and(proleakproof) FROM pg_proc WHERE proname = 'jsonb_contains'")
             (is_leakproof,) = cursor.fetchone()
