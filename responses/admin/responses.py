@@ -206,6 +206,6 @@ class ResponseAdmin(RowPages):
             response.pk,
             is_fullwidth="1",
             tabs=tabs,
-            **header(request, response),
-            **panel,
+            # The cost of the usage tab takes the place of that in the header.
+            **{**header(request, response), **panel},
         )
