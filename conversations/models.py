@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from kernel.ids import new_id
 from kernel.json_text import WireDecoder
-from tenants.models import ApiKey, IdField, Team
+from tenants.models import ApiKey, IdField, TeamRow
 
 
 def file_id() -> str:
@@ -23,11 +23,10 @@ def file_id() -> str:
     return new_id("file").replace("_", "-", 1)
 
 
-class Item(models.Model):
+class Item(TeamRow):
     """A message, call, output or other item, in its public form. Never changed after it was written."""
 
     key = models.UUIDField(primary_key=True, default=uuid4, editable=False)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     # The public id. Not unique: a client may send an edited item under its old id.
     id = models.CharField(max_length=255, db_collation="C")
@@ -57,7 +56,7 @@ class Section(models.TextChoices):
     ITEMS = "items", "Items of a conversation"
 
 
-class Placement(models.Model):
+class Placement(TeamRow):
     """The position of an item in an owner's list.
 
     `owner` is the id of a response or a conversation. It is no foreign key, as this app must not depend on the app of
@@ -65,7 +64,6 @@ class Placement(models.Model):
     """
 
     id: int
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     owner = models.CharField(max_length=64, db_collation="C")
     section = models.CharField(max_length=10, choices=Section.choices)
     position = models.PositiveIntegerField()
@@ -101,7 +99,7 @@ def conversation_id() -> str:
     return new_id("conv")
 
 
-class Conversation(models.Model):
+class Conversation(TeamRow):
     """A list of items that clients and responses append to.
 
     Its items are the placements of the section `items`, ordered by position. A position is never used twice, so that
@@ -109,7 +107,6 @@ class Conversation(models.Model):
     """
 
     id = IdField(default=conversation_id)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     # Null for forks that were made in the admin.
     api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     created_at = models.DateTimeField(default=now)
@@ -125,15 +122,10 @@ class Conversation(models.Model):
             GinIndex(fields=["metadata"], opclasses=["jsonb_path_ops"], name="conversation_by_metadata"),
         ]
 
-    @override
-    def __str__(self) -> str:
-        return self.id
 
-
-class RemovedItem(models.Model):
+class RemovedItem(TeamRow):
     """The last position of an item that was deleted from a conversation, which clients may still hold as a cursor."""
 
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="removed", db_index=False)
     item_id = models.CharField(max_length=255, db_collation="C")
     position = models.PositiveIntegerField()
@@ -166,7 +158,7 @@ class FileState(models.TextChoices):
     GONE = "gone", "Being removed"
 
 
-class File(models.Model):
+class File(TeamRow):
     """An uploaded file. Its content is in the storage `files`, under a name derived from the id.
 
     The row is created before the content and deleted after it, so nothing is left over wherever a process dies: from
@@ -174,7 +166,6 @@ class File(models.Model):
     """
 
     id = IdField(default=file_id)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     filename = models.CharField(max_length=255)
     purpose = models.CharField(max_length=20, choices=Purpose.choices)
@@ -230,11 +221,10 @@ class UploadState(models.TextChoices):
     CANCELLED = "cancelled", "Cancelled"
 
 
-class Upload(models.Model):
+class Upload(TeamRow):
     """A file that is uploaded in parts, as the client declared it."""
 
     id = IdField(default=upload_id)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     filename = models.CharField(max_length=255)
     purpose = models.CharField(max_length=20, choices=Purpose.choices)
@@ -252,11 +242,10 @@ class Upload(models.Model):
         return f"{self.filename} ({self.id})"
 
 
-class UploadPart(models.Model):
+class UploadPart(TeamRow):
     """A part of an upload. Its content is a hidden file, and the part is deleted with that file."""
 
     id = IdField(default=part_id)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     upload = models.ForeignKey(Upload, on_delete=models.CASCADE, related_name="parts")
     upload_id: str
     content = models.OneToOneField(File, on_delete=models.CASCADE, related_name="+")

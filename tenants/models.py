@@ -18,6 +18,7 @@ from tenants.team_models import (
     StaffMember,
     StaffRole,
     Team,
+    TeamRow,
     ToolKind,
     ToolKindsField,
     team_id,
@@ -28,7 +29,7 @@ __all__ = [
     "ApiKey", "AuditEvent", "AuditSeal", "Checker", "Connector", "ConnectorVisibility", "GuardAction",
     "Guardrail", "GuardrailDecision", "IdField", "KeySource", "Membership", "Model", "ModelVisibility",
     "Reveal", "Role", "Scope", "SearchEngine", "SearchEngineVisibility", "SearchKind", "StaffMember",
-    "StaffRole", "Team", "ToolKind", "ToolKindsField", "Upstream", "UsageRecord", "WireApi", "connector_id",
+    "StaffRole", "Team", "TeamRow", "ToolKind", "ToolKindsField", "Upstream", "UsageRecord", "WireApi", "connector_id",
     "key_id", "search_engine_id", "team_id", "upstream_id",
 ]  # fmt: skip
 

@@ -96,6 +96,20 @@ class Team(models.Model):
         return self.name
 
 
+class TeamRow(models.Model):
+    """A row of one team. Under row-level security: seen only in a scope of that team, or of all teams."""
+
+    # No index: queries by team use the indexes that start with the team, which each table defines as it needs.
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+
+    class Meta:
+        abstract = True
+
+    @override
+    def __str__(self) -> str:
+        return str(self.pk)
+
+
 class Role(models.TextChoices):
     """Role of a member in a team."""
 

@@ -6,7 +6,7 @@ from django.utils.timezone import now
 from typing_extensions import override
 
 from kernel.ids import new_id
-from tenants.models import ApiKey, IdField, Team
+from tenants.models import ApiKey, IdField, TeamRow
 
 
 def batch_id() -> str:
@@ -35,7 +35,7 @@ class BatchStatus(models.TextChoices):
 OPEN_BATCHES = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.CANCELLING)
 
 
-class Batch(models.Model):
+class Batch(TeamRow):
     """A batch. The counts and the output files are set when it ends.
 
     `ending` is the terminal status that was decided earlier, for example by a cancellation. The worker that reads the
@@ -43,7 +43,6 @@ class Batch(models.Model):
     """
 
     id = IdField(default=batch_id)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     api_key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, related_name="+", db_index=False)
     created_at = models.DateTimeField(default=now)
     status = models.CharField(max_length=12, choices=BatchStatus.choices, default=BatchStatus.VALIDATING)
@@ -88,10 +87,6 @@ class Batch(models.Model):
             models.Index(fields=["created_at"], condition=Q(status__in=OPEN_BATCHES), name="batch_open_by_time"),
         ]
 
-    @override
-    def __str__(self) -> str:
-        return self.id
-
 
 class LineState(models.TextChoices):
     """The states of a line. A failed line has an error as its answer, or no answer."""
@@ -105,7 +100,7 @@ class LineState(models.TextChoices):
 OPEN_LINES = (LineState.QUEUED, LineState.RUNNING)
 
 
-class BatchLine(models.Model):
+class BatchLine(TeamRow):
     """One request of a batch.
 
     The body is deleted when there is an answer, and the row when the batch has its output files. Each claim of the line
@@ -113,7 +108,6 @@ class BatchLine(models.Model):
     """
 
     id = IdField(default=line_id)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     batch = models.ForeignKey(Batch, on_delete=models.CASCADE, related_name="lines", db_index=False)
     position = models.PositiveIntegerField()
     custom_id = models.CharField(max_length=512)

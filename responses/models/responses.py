@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from kernel.ids import new_id
 from kernel.json_text import WireDecoder
-from tenants.models import ApiKey, IdField, Team
+from tenants.models import ApiKey, IdField, TeamRow
 from tenants.prices import CostField
 
 
@@ -45,7 +45,7 @@ class Mode(models.TextChoices):
     STREAM = "stream", "Stream"
 
 
-class Response(models.Model):
+class Response(TeamRow):
     """A response: its request, the state of its run, and as columns everything that lists filter by.
 
     `parameters` holds the constant part of the response object, so that a retrieved response equals the streamed one.
@@ -54,7 +54,6 @@ class Response(models.Model):
     """
 
     id = IdField(default=response_id)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     api_key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, related_name="+", db_index=False)
     created_at = models.DateTimeField(default=now)
     status = models.CharField(max_length=12, choices=Status.choices, default=Status.IN_PROGRESS)
@@ -168,17 +167,13 @@ class Response(models.Model):
             models.Index(fields=["created_at"], condition=Q(status__in=UNSUCCESSFUL), name="response_unwell_by_time"),
         ]
 
-    @override
-    def __str__(self) -> str:
-        return self.id
-
     @property
     def included(self) -> frozenset[str]:
         """The `include` values of the request."""
         return frozenset(self.options.get("include", ()))
 
 
-class ConversationLock(models.Model):
+class ConversationLock(TeamRow):
     """The lock on a conversation, held by the one response that may continue it.
 
     The lock lives as long as the run of its response. While the response is not stored yet, `until` (UTC) limits how
@@ -186,7 +181,6 @@ class ConversationLock(models.Model):
     """
 
     conversation_id = models.CharField(primary_key=True, max_length=64, db_collation="C")
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     response_id = models.CharField(max_length=64, db_collation="C")
     until = models.DateTimeField()
 
@@ -199,11 +193,10 @@ class ConversationLock(models.Model):
         return f"{self.conversation_id} by {self.response_id}"
 
 
-class Turn(models.Model):
+class Turn(TeamRow):
     """One upstream call of a run."""
 
     # No foreign key may reference this table, so that it can be partitioned by time later.
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="turn_set", db_index=False)
     number = models.PositiveIntegerField()
     state = models.CharField(max_length=20)
@@ -229,10 +222,9 @@ class Turn(models.Model):
         return f"{self.response_id} turn {self.number}"
 
 
-class ToolCall(models.Model):
+class ToolCall(TeamRow):
     """A tool call of a turn. The server runs it, or the client, whose next request then contains its output."""
 
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="tool_call_set", db_index=False)
     turn = models.PositiveIntegerField()
     call_id = models.CharField(max_length=64, db_collation="C")
@@ -275,7 +267,7 @@ class ApprovalState(models.TextChoices):
     DENIED = "denied", "Denied"
 
 
-class Approval(models.Model):
+class Approval(TeamRow):
     """The approval of a call to a tool of an MCP server. Its id is that of the approval request item.
 
     The row holds digests of what was shown: `request` of server, tool and arguments, `definition` of the tool's
@@ -283,7 +275,6 @@ class Approval(models.Model):
     """
 
     id = IdField()
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="+")
     call_id = models.CharField(max_length=64, db_collation="C")
     request = models.CharField(max_length=64)
@@ -301,12 +292,8 @@ class Approval(models.Model):
             models.Index(fields=["answered_in"], condition=Q(answered_in__isnull=False), name="approval_by_answer"),
         ]
 
-    @override
-    def __str__(self) -> str:
-        return self.id
 
-
-class EventBatch(models.Model):
+class EventBatch(TeamRow):
     """The events `first_sequence` to `last_sequence` of a run, as the bytes that clients received.
 
     PostgreSQL compresses the text (TOAST). The unique constraint also fences the log: a run that lost its lease cannot
@@ -314,7 +301,6 @@ class EventBatch(models.Model):
     partitioned by time later.
     """
 
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="event_batches", db_index=False)
     first_sequence = models.PositiveIntegerField()
     last_sequence = models.PositiveIntegerField()
@@ -349,14 +335,13 @@ class CommitMark(models.Model):
         return f"{self.writer} {self.batch}"
 
 
-class ChatCompletion(models.Model):
+class ChatCompletion(TeamRow):
     """A stored chat completion. `messages` are those of the request, unchanged; `body` is the answer.
 
     The body has no metadata: that is a column, because clients may update it.
     """
 
     id = IdField()
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     created_at = models.DateTimeField(default=now)
     model = models.CharField(max_length=200)
@@ -374,21 +359,16 @@ class ChatCompletion(models.Model):
             GinIndex(fields=["metadata"], opclasses=["jsonb_path_ops"], name="chat_by_metadata"),
         ]
 
-    @override
-    def __str__(self) -> str:
-        return self.id
-
 
 def prompt_id() -> str:
     """Return a new id of a prompt."""
     return new_id("pmpt")
 
 
-class PromptTemplate(models.Model):
+class PromptTemplate(TeamRow):
     """A prompt of a team, which requests name by its id. Its content is in its versions."""
 
     id = IdField(default=prompt_id)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     name = models.CharField(max_length=120)
     current = models.PositiveIntegerField(default=1, help_text="The version for requests that do not name one.")
     created_at = models.DateTimeField(default=now, editable=False)
@@ -402,10 +382,9 @@ class PromptTemplate(models.Model):
         return self.name
 
 
-class PromptVersion(models.Model):
+class PromptVersion(TeamRow):
     """A version of a prompt; never changed. `{{name}}` in a message is a variable."""
 
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     prompt = models.ForeignKey(PromptTemplate, on_delete=models.CASCADE, related_name="versions", db_index=False)
     number = models.PositiveIntegerField()
     messages = models.JSONField(default=list)

@@ -11,7 +11,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from typing_extensions import override
 
-from tenants.models import Team
+from tenants.models import Team, TeamRow
 
 
 class Hour(models.Model):
@@ -102,10 +102,9 @@ class ToolHour(Hour):
         ]
 
 
-class UnrolledRow(models.Model):
+class UnrolledRow(TeamRow):
     """A row that had not ended when its hour was rolled up, so that it is not part of any sum yet."""
 
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     source = models.CharField(max_length=10)
     row_id = models.CharField(max_length=64, db_collation="C")
     hour = models.DateTimeField()

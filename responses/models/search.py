@@ -6,13 +6,13 @@ from django.db import models
 from typing_extensions import override
 
 from conversations.models import Item
-from tenants.models import Team
+from tenants.models import TeamRow
 
 MAX_CHARACTERS = 8000
 """Characters of an item that are searchable; the rest is cut off."""
 
 
-class SearchText(models.Model):
+class SearchText(TeamRow):
     """The searchable text of an item.
 
     A foreign key in the database removes the row together with its item. The placements of an item are only looked up
@@ -24,7 +24,6 @@ class SearchText(models.Model):
         Item, primary_key=True, on_delete=models.DO_NOTHING, related_name="+", db_constraint=False
     )
     item_id: UUID
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     speaker = models.CharField(max_length=40, help_text="The role of a message, or the type of another item.")
     created_at = models.DateTimeField()
     text = models.TextField()

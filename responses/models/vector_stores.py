@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from conversations.models import File
 from kernel.ids import new_id
-from tenants.models import ApiKey, IdField, Team
+from tenants.models import ApiKey, IdField, Team, TeamRow
 
 
 def store_id() -> str:
@@ -23,14 +23,13 @@ def batch_id() -> str:
     return new_id("vsfb")
 
 
-class VectorStore(models.Model):
+class VectorStore(TeamRow):
     """A set of searchable files.
 
     All vectors are created with the model that embedded the first file: vectors of different models cannot be compared.
     """
 
     id = IdField(default=store_id)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     name = models.CharField(max_length=512, blank=True, default="")
     description = models.CharField(max_length=2048, blank=True, default="")
@@ -60,21 +59,16 @@ class VectorStore(models.Model):
         return self.name or self.id
 
 
-class VectorStoreBatch(models.Model):
+class VectorStoreBatch(TeamRow):
     """Files that were attached together."""
 
     id = IdField(default=batch_id)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     store = models.ForeignKey(VectorStore, on_delete=models.CASCADE, related_name="batches")
     created_at = models.DateTimeField(default=now)
     cancelled_at = models.DateTimeField(null=True)
 
     class Meta:
         verbose_name = "batch of a vector store"
-
-    @override
-    def __str__(self) -> str:
-        return self.id
 
 
 class EntryStatus(models.TextChoices):
@@ -86,14 +80,13 @@ class EntryStatus(models.TextChoices):
     FAILED = "failed", "Failed"
 
 
-class VectorStoreFile(models.Model):
+class VectorStoreFile(TeamRow):
     """A file in a store.
 
     The worker that ingests it holds the lease. Its result is stored only if `lease_token` was not incremented since.
     """
 
     id: int
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     store = models.ForeignKey(VectorStore, on_delete=models.CASCADE, related_name="entries", db_index=False)
     store_id: str
     file = models.ForeignKey(File, on_delete=models.CASCADE, related_name="+")
@@ -127,11 +120,10 @@ class VectorStoreFile(models.Model):
         return f"{self.file_id} in {self.store_id}"
 
 
-class VectorChunk(models.Model):
+class VectorChunk(TeamRow):
     """A passage of a file. PostgreSQL generates the column `words` from the text, for full-text search only."""
 
     id: int
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     store = models.ForeignKey(VectorStore, on_delete=models.CASCADE, related_name="+")
     store_id: str
     entry = models.ForeignKey(VectorStoreFile, on_delete=models.CASCADE, related_name="passages", db_index=False)

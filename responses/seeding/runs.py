@@ -50,7 +50,12 @@ _LEASE = timedelta(days=2)
 _MOST_PIECES = 90
 _PREFIXES = {"web_search_call": "ws", "file_search_call": "fs", "code_interpreter_call": "ci", "mcp_call": "mcp"}
 _PRICED = {"web_search", "file_search"}
-_DATED = {Item: "created_at", EventBatch: "created_at", Approval: "asked_at", ToolCall: "started_at"}
+_DATED: dict[type[models.Model], str] = {
+    Item: "created_at",
+    EventBatch: "created_at",
+    Approval: "asked_at",
+    ToolCall: "started_at",
+}
 _CUT = {Finish.LENGTH: "max_output_tokens", Finish.CONTENT_FILTER: "content_filter"}
 
 
