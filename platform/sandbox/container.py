@@ -4,11 +4,10 @@ import asyncio
 import itertools
 import json
 import os
-import shutil
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +215,7 @@ def _command(rootfs: Rootfs, limits: Limits, *, files: dict[str, int], seccomp: 
         *(word for path, number in files.items() for word in ("--perms", "0444", "--ro-bind-data", str(number), path)),
         *("--remount-ro", "/", "--chdir", "/mnt/data", "--info-fd", str(info)),
         *(("--seccomp", str(seccomp)) if seccomp is not None else ()),
-        *("--", rootfs.python, "-I", "-S", "-u", "/opt/inside/agent.py", json.dumps(limits.as_json())),
+        *("--", rootfs.python, "-I", "-S", "-u", "/opt/inside/agent.py", json.dumps(asdict(limits))),
     ]
 
 
@@ -245,8 +244,3 @@ def _hide_platform(root: Path, mounted: Sequence[str]) -> list[str]:
     if not any(root.is_relative_to(os.path.realpath(folder)) for folder in mounted):
         return []
     return ["--tmpfs", str(root), "--remount-ro", str(root)]
-
-
-def find_bwrap() -> str | None:
-    """Return the path of bubblewrap, or None if it is not installed."""
-    return shutil.which("bwrap")

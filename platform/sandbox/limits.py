@@ -1,7 +1,6 @@
 """Resource limits of one container."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 MEGABYTE = 1024 * 1024
 MEMORY = {"1g": 1024 * MEGABYTE, "4g": 4096 * MEGABYTE, "16g": 16384 * MEGABYTE, "64g": 65536 * MEGABYTE}
@@ -28,7 +27,3 @@ class Limits:
     # Empty files take kernel memory without counting against the bytes of a tmpfs.
     files: int = 20_000
     seconds: int = 60
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the limits as the agent receives them on its command line."""
-        return asdict(self)

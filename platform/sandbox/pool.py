@@ -50,7 +50,10 @@ class ContainerPool:
         """
         entry = self._entries.get(name)
         if entry is None:
-            if len(self._entries) >= self._max_containers or self._is_over_share(owner):
+            owned = sum(other.owner == owner for other in self._entries.values())
+            # One owner gets half of the pool at most, so that one team cannot lock out all others.
+            is_over_share = bool(owner) and owned >= max(1, self._max_containers // 2)
+            if len(self._entries) >= self._max_containers or is_over_share:
                 raise PoolFull
             # Registered before it has started: a second request of the same name waits for the same container.
             entry = _Entry(starting=asyncio.ensure_future(self._start(memory)), owner=owner, idle=idle)
@@ -61,11 +64,6 @@ class ContainerPool:
         except ContainerUnavailable:
             self._entries.pop(name, None)
             raise
-
-    def _is_over_share(self, owner: str) -> bool:
-        owned = sum(entry.owner == owner for entry in self._entries.values())
-        # Half of the pool at most, so that one team cannot lock out all others.
-        return bool(owner) and owned >= max(1, self._max_containers // 2)
 
     async def request(self, name: str, head: dict[str, Any], body: bytes) -> Frame:
         """Send a request to the agent of a container. Raises ContainerUnavailable."""
@@ -94,19 +92,16 @@ class ContainerPool:
         while True:
             self._refill()
             await asyncio.sleep(_MAINTENANCE_SECONDS)
+            at = time.monotonic()
             try:
-                await self._end_idle()
+                for name, entry in list(self._entries.items()):
+                    started = entry.starting
+                    lost = started.done() and not (started.exception() is None and started.result().is_alive)
+                    if lost or (not entry.busy and at - entry.used_at > entry.idle):
+                        await self._discard(name)
             except Exception:
                 # If this loop ended, idle containers would keep their memory until the service stops.
                 logger.exception("container maintenance failed")
-
-    async def _end_idle(self) -> None:
-        at = time.monotonic()
-        for name, entry in list(self._entries.items()):
-            started = entry.starting
-            lost = started.done() and not (started.exception() is None and started.result().is_alive)
-            if lost or (not entry.busy and at - entry.used_at > entry.idle):
-                await self._discard(name)
 
     async def _discard(self, name: str) -> None:
         try:

@@ -37,7 +37,7 @@ async def probe(*, python: str = "") -> RootfsProbe:
 
     If `python` is given, no other interpreter is tried.
     """
-    bwrap = container.find_bwrap()
+    bwrap = shutil.which("bwrap")
     if bwrap is None:
         return RootfsProbe(reason=f"bubblewrap is not installed ({INSTALL})")
     reason = "there is no Python that all users may read"

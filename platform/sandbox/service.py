@@ -95,7 +95,9 @@ class Service:
             async with asyncio.timeout(self._configuration.seconds + 60):
                 head = await receive_head(reader, max_head=_MAX_REQUEST_HEAD)
                 # Checked before the body is read: strangers must not make the service buffer a gigabyte.
-                if not self._is_authorized(head):
+                # In constant time, so that response times do not reveal how many characters match.
+                token = str(head.get("token", "")).encode(errors="replace")
+                if not hmac.compare_digest(token, self._configuration.token.encode()):
                     await send(writer, Frame(head={"refused": "unauthorized"}))
                     return
                 body = await receive_body(reader, head, max_body=self._limits.data)
@@ -109,15 +111,18 @@ class Service:
             with suppress(OSError):
                 await writer.wait_closed()
 
-    def _is_authorized(self, head: dict[str, object]) -> bool:
-        token = str(head.get("token", "")).encode(errors="replace")
-        # Constant time, so that response times do not reveal how many characters match.
-        return hmac.compare_digest(token, self._configuration.token.encode())
-
     async def _handle(self, request: Frame) -> Frame:
         head = request.head
         if head.get("op") == "hello":
-            return Frame(head=self._info())
+            return Frame(
+                head={
+                    "ready": self.pool is not None,
+                    "reason": self._probe.reason,
+                    "modules": self._probe.modules,
+                    "max_memory": self._configuration.max_memory,
+                    "seconds": self._configuration.seconds,
+                }
+            )
         if self.pool is None:
             return Frame(head={"refused": "unavailable", "reason": self._probe.reason})
         try:
@@ -126,15 +131,6 @@ class Service:
             return Frame(head={"refused": "full"})
         except ContainerUnavailable as gone:
             return Frame(head={"refused": "gone", "reason": str(gone)})
-
-    def _info(self) -> dict[str, object]:
-        return {
-            "ready": self.pool is not None,
-            "reason": self._probe.reason,
-            "modules": self._probe.modules,
-            "max_memory": self._configuration.max_memory,
-            "seconds": self._configuration.seconds,
-        }
 
     async def _execute(self, pool: ContainerPool, head: dict[str, object], body: bytes) -> Frame:
         name = str(head.get("container"))
@@ -199,18 +195,14 @@ async def _listen(service: Service, address: str) -> asyncio.Server:
     return await asyncio.start_server(service.answer, host.strip("[]"), int(port))
 
 
-def _prepare_socket(address: str) -> None:
-    # The socket must be accessible to this user only.
-    os.umask(0o077)
-    if address.startswith("/"):
-        # A service that was killed leaves its socket behind, and binding to an existing path fails.
-        Path(address).unlink(missing_ok=True)
-
-
 def main(environment: Mapping[str, str]) -> int:
     """Run the service and return the exit code. Raises Misconfigured."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     configuration = Configuration.parse(environment)
-    _prepare_socket(configuration.listen)
+    # The socket must be accessible to this user only.
+    os.umask(0o077)
+    if configuration.listen.startswith("/"):
+        # A service that was killed leaves its socket behind, and binding to an existing path fails.
+        Path(configuration.listen).unlink(missing_ok=True)
     asyncio.run(serve(configuration))
     return 0
