@@ -132,11 +132,6 @@ def _insert(row: Container) -> None:
         row.save(force_insert=True)
 
 
-async def _content(file: File) -> bytes:
-    content = await files.open_content(file)
-    return b"".join([piece async for piece in files.chunks(content)])
-
-
 async def delete_container(*, principal: Principal, container: Container, request_id: str) -> None:
     """End a container and delete everything in it."""
 
@@ -164,19 +159,10 @@ def delete_old_containers() -> int:
     return len(found)
 
 
-async def run_code(*, container: Container, code: str, seconds: float) -> ContainerExecution:
-    """Run Python code and record its changes to the files. Raises ContainerExpired or SandboxUnavailable."""
-    return await _execute(container, lambda client: client.run(container.pk, code, seconds=seconds))
-
-
-async def run_command(*, container: Container, command: str, seconds: float) -> ContainerExecution:
-    """Run a shell command like `run_code`."""
-    return await _execute(container, lambda client: client.shell(container.pk, command, seconds=seconds))
-
-
-async def _execute(
+async def execute(
     container: Container, operation: Callable[[SandboxClient], Awaitable[ExecutionResult]]
 ) -> ContainerExecution:
+    """Run code or a command and record its changes to the files. Raises ContainerExpired or SandboxUnavailable."""
     result = await _send(container, operation)
     # Whatever changed during the execution counts as written by the assistant.
     changed, removed = await _sync_files(container, source=FileSource.ASSISTANT)
@@ -199,7 +185,9 @@ async def add_file(*, container: Container, filename: str, content: bytes) -> Co
 
 async def put_file(*, container: Container, file: File) -> ContainerFile:
     """Copy an uploaded file into a container."""
-    return await add_file(container=container, filename=file.filename, content=await _content(file))
+    content = await files.open_content(file)
+    pieces = [piece async for piece in files.chunks(content)]
+    return await add_file(container=container, filename=file.filename, content=b"".join(pieces))
 
 
 def _base_name(filename: str) -> str:
@@ -214,13 +202,13 @@ async def read_file(*, container: Container, file: ContainerFile) -> AsyncGenera
     """Yield the content of a file in pieces. Raises OperationFailed if the file has disappeared."""
     # In pieces, because a file may be too large for the memory of a process.
     at = 0
-    while piece := await _read_piece(container, file, at):
+
+    async def next_piece(client: SandboxClient) -> bytes:
+        return await client.read(container.pk, file.path, offset=at)
+
+    while piece := await _send(container, next_piece):
         at += len(piece)
         yield piece
-
-
-async def _read_piece(container: Container, file: ContainerFile, at: int) -> bytes:
-    return await _send(container, lambda client: client.read(container.pk, file.path, offset=at))
 
 
 async def delete_file(*, principal: Principal, container: Container, file: ContainerFile, request_id: str) -> None:

@@ -1,7 +1,7 @@
 """Containers that the tools of a run work in: named by the request, or created with the first call."""
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from kernel.errors import ApiError, ContainerExpired
 from responses.containers import access, selectors, services
 from responses.containers.models import Container, container_id
 from responses.containers.services import ContainerExecution, ContainerSpec
-from sandbox.client import SandboxInfo, SandboxUnavailable
+from sandbox.client import ExecutionResult, SandboxClient, SandboxInfo, SandboxUnavailable
 from tenants import scope
 from tenants.principal import Principal
 
@@ -124,37 +124,32 @@ class RunContainer:
 
     async def run(self, code: str) -> ContainerExecution:
         """Execute Python code. Raises ApiError or SandboxUnavailable."""
-        # One call at a time: tools that share the container must not create it twice.
-        async with self._lock:
-            container = await self._open()
-            return await self._or_forget(services.run_code(container=container, code=code, seconds=self.seconds))
+        return await self._execute(lambda client, name: client.run(name, code, seconds=self.seconds))
 
     async def shell(self, command: str, *, seconds: float | None) -> ContainerExecution:
         """Execute a shell command; `seconds` is the client's time limit. Raises ApiError or SandboxUnavailable."""
-        async with self._lock:
-            container = await self._open()
-            most = self.seconds if seconds is None else min(seconds, self.seconds)
-            return await self._or_forget(services.run_command(container=container, command=command, seconds=most))
+        most = self.seconds if seconds is None else min(seconds, self.seconds)
+        return await self._execute(lambda client, name: client.shell(name, command, seconds=most))
 
     @property
     def seconds(self) -> int:
         """Time limit of one call in seconds."""
         return self.sandbox_info.seconds if self.sandbox_info else 60
 
-    async def _or_forget(self, execution: Awaitable[ContainerExecution]) -> ContainerExecution:
-        try:
-            return await execution
-        except ContainerExpired:
-            # The next call gets a new container, unless the request names one.
-            self._container = None
-            if self._request.container_id is None:
-                self.container_id = container_id()
-            raise
-
-    async def _open(self) -> Container:
-        if self._container is None:
-            self._container = await self._find_or_create()
-        return self._container
+    async def _execute(
+        self, operation: Callable[[SandboxClient, str], Awaitable[ExecutionResult]]
+    ) -> ContainerExecution:
+        # One call at a time: tools that share the container must not create it twice.
+        async with self._lock:
+            container = self._container = self._container or await self._find_or_create()
+            try:
+                return await services.execute(container, lambda client: operation(client, container.pk))
+            except ContainerExpired:
+                # The next call gets a new container, unless the request names one.
+                self._container = None
+                if self._request.container_id is None:
+                    self.container_id = container_id()
+                raise
 
     async def _find_or_create(self) -> Container:
         def look() -> tuple[Container | None, list[Any]]:
