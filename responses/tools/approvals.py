@@ -81,15 +81,41 @@ def record_answers(*, team_id: str, response_id: str, answers: Sequence[Approval
     with scope.team(team_id), transaction.atomic():
         # One transaction: either all answers of a request count or none.
         rows = {row.pk: row for row in Approval.objects.filter(team_id=team_id, pk__in=ids)}
-        fresh = [answer for answer in answers if not _is_history(answer, _row_of(answer, rows))]
-        for answer in fresh:
-            _record(answer, rows[answer.request_id], response_id)
-    granted = [
-        GrantedApproval(request=a.request, request_id=a.request_id, definition=rows[a.request_id].definition)
-        for a in fresh
-        if a.approve
-    ]
-    return ApprovalOutcome(granted=granted, calls=[_call(answer, rows[answer.request_id]) for answer in fresh])
+        fresh = []
+        for answer in answers:
+            row = rows.get(answer.request_id)
+            if row is None:
+                raise NotFound(f"Approval request with id '{answer.request_id}' not found.", param="input")
+            # A client may edit the item it sends back. Only the call that was shown to the user may be approved.
+            if row.request != request_digest(answer.request.wire()):
+                message = f"Approval request '{answer.request_id}' does not match the one that was issued."
+                raise BadRequest(message, code="invalid_value", param="input")
+            # Sending a denial again changes nothing, so clients may keep it in their context.
+            if answer.approve or row.state != ApprovalState.DENIED:
+                fresh.append((answer, row))
+        for answer, row in fresh:
+            state = ApprovalState.GRANTED if answer.approve else ApprovalState.DENIED
+            asked = Approval.objects.filter(pk=row.pk, state=ApprovalState.ASKED)
+            # The filter on the state decides races: only one of two concurrent answers updates the row.
+            if asked.update(state=state, answered_at=now(), answered_in=response_id) != 1:
+                message = f"Approval request '{row.pk}' has already been answered."
+                raise BadRequest(message, code="invalid_value", param="input")
+    return ApprovalOutcome(
+        granted=[
+            GrantedApproval(request=answer.request, request_id=row.pk, definition=row.definition)
+            for answer, row in fresh
+            if answer.approve
+        ],
+        calls=[
+            CallUpdate(
+                response_id=row.response_id,
+                call_id=row.call_id,
+                status="approved" if answer.approve else "denied",
+                ended_at=now(),
+            )
+            for answer, row in fresh
+        ],
+    )
 
 
 def granted_approvals(response_id: str, items: Sequence[StoredItem]) -> list[GrantedApproval]:
@@ -101,33 +127,3 @@ def granted_approvals(response_id: str, items: Sequence[StoredItem]) -> list[Gra
         for row in rows
         if row.pk in requests
     ]
-
-
-def _row_of(answer: ApprovalAnswer, rows: dict[str, Approval]) -> Approval:
-    row = rows.get(answer.request_id)
-    if row is None:
-        raise NotFound(f"Approval request with id '{answer.request_id}' not found.", param="input")
-    # A client may edit the item it sends back. Only the call that was shown to the user may be approved.
-    if row.request != request_digest(answer.request.wire()):
-        message = f"Approval request '{answer.request_id}' does not match the one that was issued."
-        raise BadRequest(message, code="invalid_value", param="input")
-    return row
-
-
-def _is_history(answer: ApprovalAnswer, row: Approval) -> bool:
-    # Sending a denial again changes nothing, so clients may keep it in their context.
-    return not answer.approve and row.state == ApprovalState.DENIED
-
-
-def _record(answer: ApprovalAnswer, row: Approval, response_id: str) -> None:
-    state = ApprovalState.GRANTED if answer.approve else ApprovalState.DENIED
-    asked = Approval.objects.filter(pk=row.pk, state=ApprovalState.ASKED)
-    # The filter on the state decides races: only one of two concurrent answers updates the row.
-    if asked.update(state=state, answered_at=now(), answered_in=response_id) != 1:
-        message = f"Approval request '{row.pk}' has already been answered."
-        raise BadRequest(message, code="invalid_value", param="input")
-
-
-def _call(answer: ApprovalAnswer, row: Approval) -> CallUpdate:
-    status = "approved" if answer.approve else "denied"
-    return CallUpdate(response_id=row.response_id, call_id=row.call_id, status=status, ended_at=now())

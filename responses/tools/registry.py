@@ -15,9 +15,7 @@ from responses.requests import tool_offer
 from responses.requests.parameters import input_items
 from responses.runs.store import CallUpdate
 from responses.schema import CreateResponse, add_tools
-from responses.schema.tools import ToolParam
 from responses.tools import approvals
-from responses.tools.approvals import ApprovalAnswer
 from responses.tools.card import Card
 from responses.tools.code_interpreter.plugin import ContainerPlugin
 from responses.tools.file_search.plugin import FileSearchPlugin
@@ -74,10 +72,15 @@ async def create_tools(
     allowed, not configured or not usable.
     """
     params = body.tools or []
-    _require_permissions(principal, params)
+    for index, tool in enumerate(params):
+        for plugin in PLUGINS:
+            if tool.type in plugin.types and (kind := plugin.permission(tool)) is not None:
+                principal.require_tool(kind, param=f"tools[{index}].type")
     answers = approvals.approval_answers(input_items(body), items)
     if not body.generates:
-        _refuse_approval(answers)
+        if any(answer.approve for answer in answers):
+            message = "A request with 'generate' set to false cannot approve a tool call, because nothing would run it."
+            raise InvalidValue(message, param="generate")
         return RunTools(toolbox=Toolbox())
     request = NewToolRequest(
         tools=[tool.shown() for tool in params],
@@ -120,13 +123,6 @@ def card_of(body: dict[str, Any]) -> Card | None:
     return None
 
 
-def _require_permissions(principal: Principal, params: Sequence[ToolParam]) -> None:
-    for index, tool in enumerate(params):
-        for plugin in PLUGINS:
-            if tool.type in plugin.types and (kind := plugin.permission(tool)) is not None:
-                principal.require_tool(kind, param=f"tools[{index}].type")
-
-
 def _enabled(request: ToolRequest) -> list[ToolPlugin]:
     """Return the plug-ins whose tools occur in the request, in the order of the registry."""
     types = {tool["type"] for tool in request.tools}
@@ -134,12 +130,6 @@ def _enabled(request: ToolRequest) -> list[ToolPlugin]:
         # The MCP plug-in rejects answers for servers that the request does not name.
         types.add("mcp")
     return [plugin for plugin in PLUGINS if not types.isdisjoint(plugin.types)]
-
-
-def _refuse_approval(answers: Sequence[ApprovalAnswer]) -> None:
-    if any(answer.approve for answer in answers):
-        message = "A request with 'generate' set to false cannot approve a tool call, because nothing would run it."
-        raise InvalidValue(message, param="generate")
 
 
 def _toolbox(request: ToolRequest, resolved: Sequence[tuple[ToolPlugin, Any]]) -> Toolbox:

@@ -152,14 +152,6 @@ def _action(untidy: Body) -> Body:
     return {"keys": [], **action} if action["type"] == "double_click" else action
 
 
-def _computer(arguments: Body) -> Body:
-    return {"actions": [_action(action) for action in arguments["actions"]], "pending_safety_checks": []}
-
-
-def _computer_preview(arguments: Body) -> Body:
-    return {"action": _action(arguments["action"]), "pending_safety_checks": []}
-
-
 def _shell(arguments: Body) -> Body:
     action = {"commands": [], "timeout_ms": None, "max_output_length": None, **_tidy(arguments)}
     return {"action": action, "environment": {"type": "local"}}
@@ -167,14 +159,6 @@ def _shell(arguments: Body) -> Body:
 
 def _local_shell(arguments: Body) -> Body:
     return {"action": {"type": "exec", "command": [], "env": {}, **_tidy(arguments)}}
-
-
-def _patch(arguments: Body) -> Body:
-    return {"operation": _tidy(arguments["operation"])}
-
-
-def _search(arguments: Body) -> Body:
-    return {"execution": "client", "arguments": arguments}
 
 
 def _function(name: str, description: str, form: CallForm, parameters: Schema) -> FunctionTool:
@@ -191,7 +175,10 @@ SHAPES: dict[CallForm, Shape] = {
             CallForm.COMPUTER,
             _object(actions={"type": "array", "items": _ACTION, "minItems": 1}),
         ),
-        fields=_computer,
+        fields=lambda arguments: {
+            "actions": [_action(action) for action in arguments["actions"]],
+            "pending_safety_checks": [],
+        },
         truncated={"actions": [], "pending_safety_checks": []},
     ),
     CallForm.COMPUTER_PREVIEW: Shape(
@@ -203,7 +190,7 @@ SHAPES: dict[CallForm, Shape] = {
             CallForm.COMPUTER_PREVIEW,
             _object(action=_ACTION),
         ),
-        fields=_computer_preview,
+        fields=lambda arguments: {"action": _action(arguments["action"]), "pending_safety_checks": []},
         truncated={"pending_safety_checks": []},
     ),
     CallForm.SHELL: Shape(
@@ -242,7 +229,7 @@ SHAPES: dict[CallForm, Shape] = {
         item="apply_patch_call",
         prefix="apc",
         function=_function("apply_patch", _PATCH, CallForm.APPLY_PATCH, _object(operation=_OPERATION)),
-        fields=_patch,
+        fields=lambda arguments: {"operation": _tidy(arguments["operation"])},
         truncated=None,
     ),
     CallForm.TOOL_SEARCH: Shape(
@@ -254,7 +241,7 @@ SHAPES: dict[CallForm, Shape] = {
             CallForm.TOOL_SEARCH,
             _object(query=_TEXT),
         ),
-        fields=_search,
+        fields=lambda arguments: {"execution": "client", "arguments": arguments},
         truncated={"execution": "client", "arguments": {}},
     ),
 }

@@ -69,21 +69,30 @@ def announced(item: Body) -> Body:
 def before_result(item: Body, *, output_index: int) -> list[Event]:
     """Return the events that follow `output_item.added`; none for item types without events of their own."""
     name = item["id"]
+    events: list[Event] = []
     match item["type"]:
         case "mcp_list_tools":
-            return [McpListToolsInProgress(name, output_index)]
+            events.append(McpListToolsInProgress(name, output_index))
         case "mcp_call":
-            return [McpCallInProgress(name, output_index), *_arguments(item, output_index)]
+            events.append(McpCallInProgress(name, output_index))
+            if arguments := item["arguments"]:
+                events.append(McpCallArgumentsDelta(name, output_index, arguments))
+            events.append(McpCallArgumentsDone(name, output_index, arguments))
         case "shell_call":
-            return [
-                event
-                for index, text in enumerate(item["action"]["commands"])
-                for event in _command(text, index, output_index)
-            ]
+            for number, text in enumerate(item["action"]["commands"]):
+                events.append(ShellCallCommandAdded(output_index, number, ""))
+                if text:
+                    events.append(ShellCallCommandDelta(output_index, number, text))
+                events.append(ShellCallCommandDone(output_index, number, text))
         case kind if kind in _STATES:
             begins, works, _ = _STATES[kind]
-            return [begins(name, output_index), *_code(item, output_index), works(name, output_index)]
-    return []
+            events.append(begins(name, output_index))
+            if kind == "code_interpreter_call":
+                if code := item.get("code") or "":
+                    events.append(CodeInterpreterCallCodeDelta(name, output_index, code))
+                events.append(CodeInterpreterCallCodeDone(name, output_index, code))
+            events.append(works(name, output_index))
+    return events
 
 
 def after_result(item: Body, *, output_index: int) -> list[Event]:
@@ -111,26 +120,3 @@ def inside(item: Body, *, output_index: int) -> list[Event]:
         events.append(ShellCallOutputContentDelta(item["id"], output_index, number, delta))
         events.append(ShellCallOutputContentDone(item["id"], output_index, number, [output]))
     return events
-
-
-def _command(text: str, number: int, output_index: int) -> list[Event]:
-    deltas: list[Event] = [ShellCallCommandDelta(output_index, number, text)] if text else []
-    return [
-        ShellCallCommandAdded(output_index, number, ""),
-        *deltas,
-        ShellCallCommandDone(output_index, number, text),
-    ]
-
-
-def _arguments(item: Body, output_index: int) -> list[Event]:
-    whole = item["arguments"]
-    deltas: list[Event] = [McpCallArgumentsDelta(item["id"], output_index, whole)] if whole else []
-    return [*deltas, McpCallArgumentsDone(item["id"], output_index, whole)]
-
-
-def _code(item: Body, output_index: int) -> list[Event]:
-    if item["type"] != "code_interpreter_call":
-        return []
-    code = item.get("code") or ""
-    deltas: list[Event] = [CodeInterpreterCallCodeDelta(item["id"], output_index, code)] if code else []
-    return [*deltas, CodeInterpreterCallCodeDone(item["id"], output_index, code)]

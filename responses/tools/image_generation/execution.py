@@ -116,15 +116,25 @@ class ImageGenerationTool(HostedTool):
         if prompt is None:
             raise _InvalidImageCall("'prompt' must be a string")
         pictures: Sequence[str] = ()
+        mask: str | None = None
         if self._action_of(call) == "edit":
             pictures = await self._source_images()
             if not pictures:
                 raise _InvalidImageCall("there is no image to edit in this conversation")
+            if self._mask:
+                part = InputImage(type="input_image", detail="auto", **self._mask)
+                mask = part.image_url
+                if (name := attachment_key(part)) is not None:
+                    message = InputMessage(role="user", content=[part])
+                    found = (await self._content.load([message], files=False, inline_images=True)).get(name)
+                    if not isinstance(found, AttachmentImage):
+                        raise _InvalidImageCall("the mask image is no longer available")
+                    mask = found.url
         return ImageRequest(
             prompt=prompt,
             settings=self._settings,
             pictures=pictures,
-            mask=await self._mask_url() if pictures else None,
+            mask=mask,
             partial_images=self._partial_images,
         )
 
@@ -150,18 +160,6 @@ class ImageGenerationTool(HostedTool):
                     case None if part.image_url and part.image_url.startswith("data:"):
                         urls.append(part.image_url)
         return urls[-MAX_EDIT_IMAGES:]
-
-    async def _mask_url(self) -> str | None:
-        if not self._mask:
-            return None
-        part = InputImage(type="input_image", detail="auto", **self._mask)
-        if (name := attachment_key(part)) is None:
-            return part.image_url
-        message = InputMessage(role="user", content=[part])
-        found = (await self._content.load([message], files=False, inline_images=True)).get(name)
-        if not isinstance(found, AttachmentImage):
-            raise _InvalidImageCall("the mask image is no longer available")
-        return found.url
 
     def _partial(self, call: Call, index: int, part: GeneratedImage) -> None:
         if self.report is None:

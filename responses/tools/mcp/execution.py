@@ -89,66 +89,55 @@ class McpTools(HostedTool):
         self._catalogue.restore([*context.items, *state.context_items()])
         missing = self._catalogue.unlisted()
         # All servers are asked at the same time, but reported in the order of the tools.
-        listings = {server.label: asyncio.create_task(self._list_or_failure(server)) for server in missing}
+        listings = {server.label: asyncio.create_task(self._sessions.list_tools(server)) for server in missing}
         try:
             for server in missing:
-                body, index = _new_list_item(server), state.next_output_index
+                index = state.next_output_index
+                body: Body = {
+                    "id": new_id("mcpl"),
+                    "type": "mcp_list_tools",
+                    "server_label": server.label,
+                    "tools": [],
+                    "error": None,
+                }
                 opened = OutputItemAdded(output_index=index, item=body)
                 yield Emitted([opened, *before_result(body, output_index=index)])
-                yield self._finish_list(server, body, await listings[server.label], index)
+                failure = None
+                try:
+                    listed = self._fresh[server.label] = await listings[server.label]
+                    body = {**body, "tools": [tool.shown() for tool in self._catalogue.add_listing(server, listed)]}
+                except ServerFailed as failed:
+                    message = f"Error retrieving tool list from MCP server: '{server.label}'. {failed.message}"
+                    body = {**body, "error": results.truncate(message)}
+                    if failed.code == _UNAUTHORIZED and self._answers_http:
+                        failure = Failure(
+                            code="server_error", message=body["error"], param="tools", status=_UNAUTHORIZED
+                        )
+                events = [*after_result(body, output_index=index), OutputItemDone(output_index=index, item=body)]
+                yield ToolsPrepared(events=events, items=[OutputItem(body=body)], failure=failure)
         finally:
             for task in listings.values():
                 task.cancel()
             await asyncio.gather(*listings.values(), return_exceptions=True)
-        calls, missing_choice = self._calls_to_make(state), self._missing_choice()
-        if calls or missing_choice:
-            yield ToolsPrepared(events=[], calls=calls, failure=missing_choice)
-
-    async def _list_or_failure(self, server: RemoteServer) -> list[ListedTool] | ServerFailed:
-        try:
-            return await self._sessions.list_tools(server)
-        except ServerFailed as failure:
-            return failure
-
-    def _finish_list(
-        self, server: RemoteServer, body: Body, answer: list[ListedTool] | ServerFailed, index: int
-    ) -> ToolsPrepared:
-        failure = None
-        if isinstance(answer, ServerFailed):
-            message = results.truncate(
-                f"Error retrieving tool list from MCP server: '{server.label}'. {answer.message}"
-            )
-            body = {**body, "error": message}
-            if answer.code == _UNAUTHORIZED and self._answers_http:
-                failure = Failure(code="server_error", message=message, param="tools", status=_UNAUTHORIZED)
-        else:
-            self._fresh[server.label] = answer
-            body = {**body, "tools": [tool.shown() for tool in self._catalogue.add_listing(server, answer)]}
-        done = OutputItemDone(output_index=index, item=body)
-        return ToolsPrepared(
-            events=[*after_result(body, output_index=index), done], items=[OutputItem(body=body)], failure=failure
-        )
-
-    def _calls_to_make(self, state: RunState) -> list[CallRecord]:
         # A resumed run skips the calls that were started before the interruption.
         begun: set[str | None] = {pending.call.call_id for pending in state.pending}
         begun |= {item.body.get("approval_request_id") for item in state.output}
-        waiting = [one for one in self._approved.values() if one.request_id not in begun]
-        return [CallRecord(call=one.call, turn=0, kind=KIND, state="pending") for one in waiting]
-
-    @property
-    def _is_first_turn(self) -> bool:
-        # Discarded turns do not count: the model has not answered yet.
-        return self._state.turn == self._state.discarded
-
-    def _missing_choice(self) -> Failure | None:
+        waiting = [one.call for one in self._approved.values() if one.request_id not in begun]
+        calls = [CallRecord(call=call, turn=0, kind=KIND, state="pending") for call in waiting]
+        failure = None
         # The request was accepted before the server's tools were known, so a forced tool may turn out to be missing.
         match self._choice:
             case {"type": "mcp", "server_label": str() as label, "name": str() as name} if self._is_first_turn:
                 if self._catalogue.find(upstream_name(label, name)) is None:
                     message = f"Tool choice '{name}' was not found on the MCP server '{label}'."
-                    return Failure(code="invalid_prompt", message=message, param="tool_choice", status=400)
-        return None
+                    failure = Failure(code="invalid_prompt", message=message, param="tool_choice", status=400)
+        if calls or failure:
+            yield ToolsPrepared(events=[], calls=calls, failure=failure)
+
+    @property
+    def _is_first_turn(self) -> bool:
+        # Discarded turns do not count: the model has not answered yet.
+        return self._state.turn == self._state.discarded
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
@@ -217,14 +206,26 @@ class McpTools(HostedTool):
     @override
     async def call(self, call: Call) -> ToolResult:
         try:
-            if (approved := self._approved.get(call.call_id)) is not None:
-                await self._check_unchanged(approved)
-            known = self._existing(call.name)
+            known = await self._known_tool(call)
             arguments = parse_object(call.arguments) or {}
             result = await self._sessions.call(known.server, known.tool.name, arguments)
         except ServerFailed as failure:
             return results.from_failure(failure)
         return results.from_result(result, known.server)
+
+    async def _known_tool(self, call: Call) -> AvailableTool:
+        approved = self._approved.get(call.call_id)
+        if approved is not None and approved.server_label not in self._fresh:
+            # The user approved the tool as it was described then: list it again, unless that was just done.
+            server = self._catalogue.servers[approved.server_label]
+            self._fresh[server.label] = await self._sessions.list_tools(server)
+            self._catalogue.add_listing(server, self._fresh[server.label])
+        known = self._catalogue.find(call.name)
+        if known is None:
+            raise ServerFailed(_GONE, code=-32602, kind="mcp_protocol_error")
+        if approved is not None and known.definition != approved.definition:
+            raise ServerFailed(_CHANGED, code=-32602, kind="mcp_protocol_error")
+        return known
 
     @override
     def close_items(self, body: Body, call: Call, result: ToolResult) -> list[Body]:
@@ -234,33 +235,7 @@ class McpTools(HostedTool):
             result = replace(result, fields={"error": {"type": "mcp_tool_execution_error", "content": content}})
         return super().close_items(body, call, result)
 
-    def _existing(self, name: str) -> AvailableTool:
-        known = self._catalogue.find(name)
-        if known is None:
-            raise ServerFailed(_GONE, code=-32602, kind="mcp_protocol_error")
-        return known
-
-    async def _check_unchanged(self, approved: ApprovedCall) -> None:
-        # The user approved the tool as it was described then. Unless it was just listed, list it again and compare.
-        server = self._catalogue.servers[approved.server_label]
-        if server.label not in self._fresh:
-            self._fresh[server.label] = await self._sessions.list_tools(server)
-            self._catalogue.add_listing(server, self._fresh[server.label])
-        known = self._catalogue.find(approved.call.name)
-        if known is not None and known.definition != approved.definition:
-            raise ServerFailed(_CHANGED, code=-32602, kind="mcp_protocol_error")
-
     @override
     async def close(self) -> None:
         """End the sessions."""
         await self._sessions.close()
-
-
-def _new_list_item(server: RemoteServer) -> Body:
-    return {
-        "id": new_id("mcpl"),
-        "type": "mcp_list_tools",
-        "server_label": server.label,
-        "tools": [],
-        "error": None,
-    }

@@ -28,7 +28,11 @@ async def servers(tools: Sequence[object], *, principal: Principal) -> list[Remo
 
 def encrypt_servers(found: Sequence[RemoteServer]) -> str:
     """Encrypt the servers for the row of a background run, which another worker may have to resume."""
-    return encrypt(orjson.dumps([_to_dict(server) for server in found]).decode())
+    kept = [
+        {"label": server.label, "url": server.url, "headers": {**server.headers}, "vouched": server.vouched}
+        for server in found
+    ]
+    return encrypt(orjson.dumps(kept).decode())
 
 
 def decrypt_servers(text: str, shown: Sequence[Mapping[str, Any]]) -> list[RemoteServer]:
@@ -36,10 +40,6 @@ def decrypt_servers(text: str, shown: Sequence[Mapping[str, Any]]) -> list[Remot
     tools = {tool["server_label"]: tool for tool in shown if tool["type"] == "mcp"}
     kept = orjson.loads(decrypt(text)) if text else []
     return [_as_shown(tools[one.pop("label")], **one) for one in kept]
-
-
-def _to_dict(server: RemoteServer) -> dict[str, Any]:
-    return {"label": server.label, "url": server.url, "headers": {**server.headers}, "vouched": server.vouched}
 
 
 async def _server(tool: McpToolParam, *, principal: Principal, param: str) -> RemoteServer:

@@ -24,7 +24,8 @@ _IMAGES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
 def from_result(result: "CallToolResult", server: RemoteServer) -> ToolResult:
     """Return the result of a call that reached the tool. The text mentions each image, because models may not see
     it."""
-    text = truncate(server.redact("\n".join(_words(block) for block in result.content) or _structured(result)))
+    structured = orjson.dumps(result.structured_content).decode() if result.structured_content is not None else ""
+    text = truncate(server.redact("\n".join(map(_words, result.content)) or structured))
     if result.is_error:
         error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
         return ToolResult(output=text, error="mcp_tool_execution_error", fields={"error": error})
@@ -44,10 +45,6 @@ def truncate(text: str) -> str:
         return text
     note = f"[Truncated: the output has {len(text)} characters; the first {MAX_CHARACTERS} are shown.]"
     return f"{text[:MAX_CHARACTERS]}\n{note}"
-
-
-def _structured(result: "CallToolResult") -> str:
-    return "" if result.structured_content is None else orjson.dumps(result.structured_content).decode()
 
 
 def _words(block: "ContentBlock") -> str:

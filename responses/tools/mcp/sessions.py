@@ -6,7 +6,7 @@ task.
 
 import asyncio
 import importlib
-from collections.abc import AsyncIterator, Awaitable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -87,11 +87,38 @@ class McpSessions:
 
     async def list_tools(self, server: RemoteServer) -> list[ListedTool]:
         """Return all tools of the server. Raises ServerFailed."""
-        return await _within(self.timeouts.listing, self._list_tools(server))
+        async with _within(self.timeouts.listing):
+            session = await self._session(server)
+            tools: list[ListedTool] = []
+            cursor: str | None = None
+            size = 0
+            # Bounded, because a faulty server may return the same cursor forever.
+            for _ in range(_MAX_PAGES):
+                page, cursor = await session.page(cursor)
+                tools += page
+                size += len(orjson.dumps([tool.shown() for tool in page]))
+                if size > MAX_LIST_BYTES:
+                    raise ServerFailed("The tool list is too large.", code=502)
+                if len(tools) > MAX_TOOLS:
+                    break
+                if cursor is None:
+                    return tools
+            raise ServerFailed(f"The server lists more than {MAX_TOOLS} tools.", code=502)
 
     async def call(self, server: RemoteServer, name: str, arguments: dict[str, Any]) -> "CallToolResult":
         """Call a tool once. Raises ServerFailed."""
-        return await _within(self.timeouts.call, self._call_once(server, name, arguments))
+        async with _within(self.timeouts.call):
+            session = await self._session(server)
+            try:
+                return await session.call(name, arguments)
+            except ServerFailed as failure:
+                # After a transport error the session may be broken; the next call opens a new one.
+                if failure.kind == "http_error":
+                    self._retire(server, session)
+                if not failure.is_session_gone:
+                    raise
+            # A server that does not know the session has not read the call, so it is safe to send it again.
+            return await (await self._session(server)).call(name, arguments)
 
     async def close(self) -> None:
         """Close all sessions; never raises."""
@@ -99,37 +126,6 @@ class McpSessions:
         self._open.clear()
         self._retired.clear()
         await asyncio.gather(*(session.close() for session in sessions), return_exceptions=True)
-
-    async def _list_tools(self, server: RemoteServer) -> list[ListedTool]:
-        session = await self._session(server)
-        tools: list[ListedTool] = []
-        cursor: str | None = None
-        size = 0
-        # Bounded, because a faulty server may return the same cursor forever.
-        for _ in range(_MAX_PAGES):
-            page, cursor = await session.page(cursor)
-            tools += page
-            size += len(orjson.dumps([tool.shown() for tool in page]))
-            if size > MAX_LIST_BYTES:
-                raise ServerFailed("The tool list is too large.", code=502)
-            if len(tools) > MAX_TOOLS:
-                break
-            if cursor is None:
-                return tools
-        raise ServerFailed(f"The server lists more than {MAX_TOOLS} tools.", code=502)
-
-    async def _call_once(self, server: RemoteServer, name: str, arguments: dict[str, Any]) -> "CallToolResult":
-        session = await self._session(server)
-        try:
-            return await session.call(name, arguments)
-        except ServerFailed as failure:
-            # After a transport error the session may be broken; the next call opens a new one.
-            if failure.kind == "http_error":
-                self._retire(server, session)
-            if not failure.is_session_gone:
-                raise
-        # A server that does not know the session has not read the call, so it is safe to send it again.
-        return await (await self._session(server)).call(name, arguments)
 
     async def _session(self, server: RemoteServer) -> "_McpSession":
         # The lock keeps concurrent calls from opening two sessions.
@@ -316,10 +312,11 @@ def _either() -> "TypeAdapter[CallToolResult | InputRequiredResult]":
     return TypeAdapter(CallToolResult | InputRequiredResult)
 
 
-async def _within(seconds: float, work: Awaitable[_Answer]) -> _Answer:
+@asynccontextmanager
+async def _within(seconds: float) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(seconds):
-            return await work
+            yield
     except TimeoutError:
         raise ServerFailed(f"The server did not respond within {seconds:g} seconds.", code=504) from None
 

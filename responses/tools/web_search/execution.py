@@ -5,7 +5,7 @@ cites with markers (see `responses.engine.citation_markers`).
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -61,7 +61,9 @@ class WebSearchTool(HostedTool):
         self.kind = shown["type"]
         self._size = _CONTEXT_SIZES[shown["search_context_size"]]
         self._location: Mapping[str, Any] = shown["user_location"] or {}
-        self._domains = tuple(_lower((shown.get("filters") or {}).get("allowed_domains") or ()))
+        self._domains = tuple(
+            domain.lower().rstrip(".") for domain in (shown.get("filters") or {}).get("allowed_domains") or ()
+        )
         self._engine = engine
         self._reader = reader
 
@@ -69,8 +71,11 @@ class WebSearchTool(HostedTool):
     def functions(self) -> tuple[FunctionTool, ...]:
         only = f" Only pages of these domains are available: {', '.join(self._domains)}." if self._domains else ""
         queries = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": _MAX_QUERIES}
+        names = ("city", "region", "country", "timezone")
+        place = ", ".join(self._location[name] for name in names if self._location.get(name))
+        where = f" The user's approximate location: {place}." if place else ""
         return (
-            hosted_function(_SEARCH, f"Searches the web.{self._user_location()}{only} {HOW_TO_CITE}", queries=queries),
+            hosted_function(_SEARCH, f"Searches the web.{where}{only} {HOW_TO_CITE}", queries=queries),
             hosted_function(_OPEN, f"Opens a web page and returns its text.{only}", url=_TEXT),
             hosted_function(
                 _FIND,
@@ -116,7 +121,11 @@ class WebSearchTool(HostedTool):
         queries = _queries(arguments)
         if not queries:
             raise _InvalidStep("'queries' must be an array of strings")
-        searches = [self._engine.search(self._query(words)) for words in queries]
+        country, most = self._location.get("country"), self._size.results
+        searches = [
+            self._engine.search(Query(words=words, most=most, country=country, domains=self._domains))
+            for words in queries
+        ]
         answers = await asyncio.gather(*searches, return_exceptions=True)
         for wrong in answers:
             if isinstance(wrong, BaseException) and not isinstance(wrong, ApiError):
@@ -126,9 +135,6 @@ class WebSearchTool(HostedTool):
         if not lists:
             raise _InvalidStep(f"the search failed: {answers[0]}")
         return [_result(one.url, one.title, one.text[: self._size.characters]) for one in self._best(lists)]
-
-    def _query(self, words: str) -> Query:
-        return Query(words=words, most=self._size.results, country=self._location.get("country"), domains=self._domains)
 
     def _best(self, lists: Sequence[Sequence[EngineResult]]) -> list[EngineResult]:
         # Interleaved by rank, so that every query contributes its best results. Each page appears once.
@@ -171,15 +177,10 @@ class WebSearchTool(HostedTool):
             return False
         return any(host == domain or host.endswith(f".{domain}") for domain in self._domains)
 
-    def _user_location(self) -> str:
-        names = ("city", "region", "country", "timezone")
-        place = ", ".join(self._location[name] for name in names if self._location.get(name))
-        return f" The user's approximate location: {place}." if place else ""
-
 
 def _action(call: Call) -> Body:
     arguments = parse_object(call.arguments) or {}
-    url, pattern = (_text(arguments.get(name)) for name in ("url", "pattern"))
+    url, pattern = (value if isinstance(value := arguments.get(n), str) else "" for n in ("url", "pattern"))
     if call.name == _OPEN:
         return {"type": "open_page", "url": url}
     if call.name == _FIND:
@@ -198,11 +199,3 @@ def _queries(arguments: Mapping[str, Any]) -> list[str]:
 
 def _result(url: str, title: str, text: str) -> Body:
     return {"url": url, "title": title or None, "text": text}
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _lower(domains: Iterable[str]) -> Iterable[str]:
-    return (domain.lower().rstrip(".") for domain in domains)
