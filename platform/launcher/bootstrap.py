@@ -12,10 +12,11 @@ import selectors
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import IO, NoReturn, cast
 
@@ -131,15 +132,32 @@ def _version(environment: Environment) -> tuple[int, int] | None:
 
 def prepare(*, environment: Environment, requirements: str, report: Report) -> None:
     """Create the environment if necessary, install the requirements and write the stamp."""
-    uv = _find_uv()
     report.step(f"Installing {requirements} in {environment.directory} (only now and when the file changes)")
+    target, uv = str(environment.directory), shutil.which("uv")
+    # Executed once: it may be the shim of a version manager that has no uv installed.
+    uv = uv if uv and _succeeds([uv, "--version"]) else None
     if not _works(environment):
         shutil.rmtree(environment.directory, ignore_errors=True)
-        _create(environment, uv=uv, report=report)
+        # Without an explicit interpreter, uv may try to download one.
+        by_uv = [[uv, "venv", "--no-project", "--python", sys.executable, target]] if uv else []
+        commands = [*by_uv, [sys.executable, "-m", "venv", "--without-pip", target]]
+        _run_first_working(commands, report=report, failure=f"The virtual environment {target} could not be created")
     version = _version(environment)
     if version is None:
-        raise LaunchError(f"The virtual environment {environment.directory} was created, but its Python does not run.")
-    _install(environment, requirements, uv=uv, report=report)
+        raise LaunchError(f"The virtual environment {target} was created, but its Python does not run.")
+    # The lock file lists all dependencies, so there is nothing to resolve.
+    packages = ["--require-hashes", "--no-deps", "-r", str(environment.root / requirements)]
+    by_uv = [[uv, "pip", "install", "--python", str(environment.python), *packages]] if uv else []
+    tail = ["install", "--no-input", "--disable-pip-version-check", "--progress-bar", "off", *packages]
+    _run_first_working(
+        # Lazy, because searching for a pip may install one.
+        chain(by_uv, ([*pip, *tail] for pip in _pips(environment, report=report))),
+        report=report,
+        failure=(
+            "The requirements could not be installed. If there is no uv, pip or ensurepip, install one of them first "
+            "(on Debian and Ubuntu: apt install python3-venv)"
+        ),
+    )
     names = (RUNTIME, DEVELOPMENT) if requirements == DEVELOPMENT else (requirements,)
     stamps = {name: _fingerprint(environment.root / name, version=version) for name in names}
     (environment.directory / STAMP).write_text(json.dumps({**_stamp(environment), **stamps}, indent=2))
@@ -154,87 +172,47 @@ def _works(environment: Environment) -> bool:
     return (environment.directory / "lib" / f"python{version[0]}.{version[1]}" / "site-packages").is_dir()
 
 
-def _find_uv() -> str | None:
-    uv = shutil.which("uv")
-    # Executed once: it may be the shim of a version manager that has no uv installed.
-    return uv if uv and _succeeds([uv, "--version"]) else None
-
-
-def _create(environment: Environment, *, uv: str | None, report: Report) -> None:
-    target = str(environment.directory)
-    commands = [[sys.executable, "-m", "venv", "--without-pip", target]]
-    if uv:
-        # Without an explicit interpreter, uv may try to download one.
-        commands.insert(0, [uv, "venv", "--no-project", "--python", sys.executable, target])
-    _run_first_working(commands, report=report, failure=f"The virtual environment {target} could not be created")
-
-
-def _install(environment: Environment, requirements: str, *, uv: str | None, report: Report) -> None:
-    # The lock file lists all dependencies, so there is nothing to resolve.
-    packages = ["--require-hashes", "--no-deps", "-r", str(environment.root / requirements)]
-    commands = [[uv, "pip", "install", "--python", str(environment.python), *packages]] if uv else []
-    tail = ["install", "--no-input", "--disable-pip-version-check", "--progress-bar", "off", *packages]
-    _run_first_working(
-        _chain(commands, ([*pip, *tail] for pip in _pips(environment, report=report))),
-        report=report,
-        failure=(
-            "The requirements could not be installed. If there is no uv, pip or ensurepip, install one of them first "
-            "(on Debian and Ubuntu: apt install python3-venv)"
-        ),
-    )
-
-
-def _chain(first: list[list[str]], second: Iterator[list[str]]) -> Iterator[list[str]]:
-    # Lazy, because searching for a pip may install one.
-    yield from first
-    yield from second
-
-
 def _pips(environment: Environment, *, report: Report) -> Iterator[list[str]]:
     """Yield commands that run a pip for the environment, the most specific first."""
     report.status("Searching for pip")
     inside = [str(environment.python), "-m", "pip"]
     if _succeeds([*inside, "--version"]) or _succeeds([str(environment.python), "-m", "ensurepip", "--default-pip"]):
         yield inside
-    outside = [[sys.executable, "-m", "pip"], ["pip3"], ["pip"]]
-    for pip in outside:
+    for pip in ([sys.executable, "-m", "pip"], ["pip3"], ["pip"]):
         if shutil.which(pip[0]) and _succeeds([*pip, "--python", str(environment.python), "--version"]):
             yield [*pip, "--python", str(environment.python)]
 
 
-def _run_first_working(commands: Iterator[list[str]] | list[list[str]], *, report: Report, failure: str) -> None:
-    output: list[str] = []
+def _run_first_working(commands: Iterable[list[str]], *, report: Report, failure: str) -> None:
+    """Run commands until one succeeds, and show their latest output line as progress.
+
+    Raises LaunchError after the output of the last command if all fail.
+    """
+    lines: list[str] = []
     for command in commands:
-        code, output = _run_with_progress(command, report=report)
-        if code == 0:
+        lines, pending = [], b""
+        with (
+            subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
+            ) as process,
+            selectors.DefaultSelector() as selector,
+        ):
+            output = cast("IO[bytes]", process.stdout)  # not None, because of stdout=PIPE
+            selector.register(output, selectors.EVENT_READ)
+            while True:
+                report.status(lines[-1] if lines else f"{Path(command[0]).name} …")
+                if not selector.select(timeout=0.5):
+                    continue
+                piece = output.read(65536)
+                if not piece:
+                    break
+                *whole, pending = (pending + piece).split(b"\n")
+                lines += [text for line in whole if (text := line.decode(errors="replace").strip())]
+        if process.returncode == 0:
             return
-    for line in output[-15:]:
-        report.line(f"          {line}")
+    for text in lines[-15:]:
+        report.line(f"          {text}")
     raise LaunchError(f"{failure}.")
-
-
-def _run_with_progress(command: list[str], *, report: Report) -> tuple[int, list[str]]:
-    """Run a command, show its latest output line as progress, and return its exit code and output lines."""
-    lines_so_far: list[str] = []
-    pending = b""
-    with (
-        subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
-        ) as process,
-        selectors.DefaultSelector() as selector,
-    ):
-        output = cast("IO[bytes]", process.stdout)  # not None, because of stdout=PIPE
-        selector.register(output, selectors.EVENT_READ)
-        while True:
-            report.status(lines_so_far[-1] if lines_so_far else f"{Path(command[0]).name} …")
-            if not selector.select(timeout=0.5):
-                continue
-            piece = output.read(65536)
-            if not piece:
-                break
-            *lines, pending = (pending + piece).split(b"\n")
-            lines_so_far += [text for line in lines if (text := line.decode(errors="replace").strip())]
-    return process.returncode, lines_so_far
 
 
 def _run_quietly(command: list[str]) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -112,29 +112,14 @@ def signal_group(leader: int, number: signal.Signals) -> None:
 
 def identify(pid: int) -> Identity | None:
     """Return the identity of the process with this pid, or None if there is none or only a zombie."""
-    return _identify_by_proc(pid) if sys.platform == "linux" else _identify_by_ps(pid)
-
-
-def current() -> Identity:
-    """Return the identity of this process. Raises LaunchError if the system has neither /proc nor ps."""
-    own = identify(os.getpid())
-    if own is None:
-        raise LaunchError("Processes cannot be identified on this system: it has neither /proc nor ps.")
-    return own
-
-
-def _identify_by_proc(pid: int) -> Identity | None:
-    try:
-        # The second field is the name in parentheses, which may itself contain spaces and parentheses.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return None
-    state, started = fields[0], fields[19]
-    return None if state in "ZX" else Identity(pid=pid, started=started, command=command)
-
-
-def _identify_by_ps(pid: int) -> Identity | None:
+    if sys.platform == "linux":
+        try:
+            # The second field is the name in parentheses, which may itself contain spaces and parentheses.
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:
+            return None
+        return None if fields[0] in "ZX" else Identity(pid=pid, started=fields[19], command=command)
     listing = subprocess.run(
         ["ps", "-ww", "-o", "stat=", "-o", "lstart=", "-o", "command=", "-p", str(pid)],
         capture_output=True,
@@ -146,6 +131,14 @@ def _identify_by_ps(pid: int) -> Identity | None:
     if len(words) < 7 or words[0].startswith("Z"):
         return None
     return Identity(pid=pid, started=" ".join(words[1:6]), command=words[6])
+
+
+def current() -> Identity:
+    """Return the identity of this process. Raises LaunchError if the system has neither /proc nor ps."""
+    own = identify(os.getpid())
+    if own is None:
+        raise LaunchError("Processes cannot be identified on this system: it has neither /proc nor ps.")
+    return own
 
 
 class Records:
@@ -167,8 +160,9 @@ class Records:
     def remove(self, *, name: str) -> None:
         self._path(name).unlink(missing_ok=True)
 
-    def _leftovers(self) -> Iterator[tuple[str, Identity, signal.Signals]]:
-        """Yield the recorded children that are still running."""
+    def end_leftovers(self, *, patience: float = 5.0) -> list[str]:
+        """End the children of an earlier launcher, delete all records and return the names of the ended children."""
+        found: dict[str, Identity] = {}
         for path in sorted(self._directory.glob("*.json")):
             try:
                 record = json.loads(path.read_text())
@@ -178,21 +172,16 @@ class Records:
                 # Written by another release with a different format.
                 continue
             if is_same(recorded, identify(recorded.pid)):
-                yield path.stem, recorded, stop_signal
-
-    def end_leftovers(self, *, patience: float = 5.0) -> list[str]:
-        """End the children of an earlier launcher, delete all records and return the names of the ended children."""
-        found = list(self._leftovers())
-        for _, leftover, stop_signal in found:
-            signal_group(leftover.pid, stop_signal)
+                found[path.stem] = recorded
+                signal_group(recorded.pid, stop_signal)
         deadline = monotonic() + patience
-        for _, leftover, _ in found:
+        for leftover in found.values():
             if not wait_until(partial(_is_gone, leftover), seconds=deadline - monotonic()):
                 signal_group(leftover.pid, signal.SIGKILL)
                 wait_until(partial(_is_gone, leftover), seconds=2)
         for path in self._directory.glob("*.json"):
             path.unlink(missing_ok=True)
-        return [name for name, _, _ in found]
+        return list(found)
 
     def _path(self, name: str) -> Path:
         return self._directory / f"{name}.json"

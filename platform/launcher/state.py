@@ -41,24 +41,20 @@ def load_secrets(*, state_dir: Path, environment: Mapping[str, str]) -> dict[str
     Values from the environment take precedence and are not stored. Raises LaunchError if the file cannot be read.
     """
     path = state_dir / "secrets.json"
-    stored = _read_secrets(path)
-    complete = {**generate_secrets(), **stored}
-    if complete != stored:
-        write_private(path=path, text=json.dumps(complete, indent=2))
-    return {name: environment.get(name) or value for name, value in complete.items()}
-
-
-def _read_secrets(path: Path) -> dict[str, str]:
+    stored: dict[str, str] = {}
     try:
-        parsed: dict[str, str] = json.loads(path.read_text())
+        stored = json.loads(path.read_text())
     except FileNotFoundError:
-        return {}
+        pass
     except (ValueError, OSError) as unreadable:
         # Never replaced: data encrypted with the old keys would be lost.
         raise LaunchError(
             f"{path} cannot be read ({unreadable}). Restore it: it contains the encryption keys of the stored data."
-        ) from (unreadable)
-    return parsed
+        ) from unreadable
+    complete = {**generate_secrets(), **stored}
+    if complete != stored:
+        write_private(path=path, text=json.dumps(complete, indent=2))
+    return {name: environment.get(name) or value for name, value in complete.items()}
 
 
 def write_private(*, path: Path, text: str) -> None:
@@ -117,7 +113,16 @@ class InstanceLock:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LaunchError(self._describe_holder()) from None
+            self._file.seek(0)
+            try:
+                holder = json.load(self._file)
+                at_url = f" at {holder['url']}" if holder["url"] else ""
+                pid = int(holder["pid"])
+            except (ValueError, KeyError, TypeError):
+                # The holder has the lock but has not written the file yet.
+                raise LaunchError("The platform is already starting in this directory.") from None
+            message = f"The platform is already running{at_url} (pid {pid}). Stop it with Ctrl-C or `kill {pid}`."
+            raise LaunchError(message) from None
         self.announce(url="")
 
     def announce(self, *, url: str) -> None:
@@ -129,17 +134,6 @@ class InstanceLock:
 
     def release(self) -> None:
         self._file.close()
-
-    def _describe_holder(self) -> str:
-        self._file.seek(0)
-        try:
-            holder = json.load(self._file)
-            pid, url = int(holder["pid"]), str(holder["url"])
-        except (ValueError, KeyError, TypeError):
-            # The holder has the lock but has not written the file yet.
-            return "The platform is already starting in this directory."
-        at_url = f" at {url}" if url else ""
-        return f"The platform is already running{at_url} (pid {pid}). Stop it with Ctrl-C or `kill {pid}`."
 
 
 def write_environment(*, state: State, variables: Mapping[str, str]) -> None:

@@ -223,7 +223,8 @@ class Supervisor:
             self.check_children()
             for service in self._services:
                 service.watch.rotate()
-            self._interrupts.pause(self._until_next_restart())
+            waits = [service.restart_at - monotonic() for service in self._services if service.restart_at is not None]
+            self._interrupts.pause(min([1.0, *waits]))
 
     def check_children(self) -> None:
         """Show new errors from the logs, and restart children that have died."""
@@ -232,13 +233,12 @@ class Supervisor:
                 self._report.line(f"{service.command.name:>10} | {line[:300]}")
             if service.restart_at is not None:
                 if monotonic() >= service.restart_at:
-                    self._restart(service)
+                    service.restart_at = None
+                    service.before()
+                    service.process = self._spawn(service.command)
+                    service.started = monotonic()
             elif service.process.poll() is not None:
                 self._plan_restart(service)
-
-    def _until_next_restart(self) -> float:
-        waits = [service.restart_at - monotonic() for service in self._services if service.restart_at is not None]
-        return min([1.0, *waits])
 
     def _plan_restart(self, service: _Service) -> None:
         name, how = service.command.name, _how_it_ended(service.process.returncode)
@@ -253,12 +253,6 @@ class Supervisor:
         self._report.step(f"{name} died ({how}), restarting in {delay:.1f} s")
         service.restart_at = monotonic() + delay
 
-    def _restart(self, service: _Service) -> None:
-        service.restart_at = None
-        service.before()
-        service.process = self._spawn(service.command)
-        service.started = monotonic()
-
     def _spawn(self, command: ChildCommand) -> Popen[bytes]:
         process = processes.start(command)
         self._records.add(command=command, process=process)
@@ -271,21 +265,19 @@ class Supervisor:
     def stop(self) -> None:
         """End all children, stage by stage. Takes little longer than the sum of STAGE_PATIENCE."""
         for stage in Stage:
-            self._end([service for service in self._services if service.stage is stage], patience=STAGE_PATIENCE[stage])
+            services = [service for service in self._services if service.stage is stage]
+            for service in services:
+                if service.process.poll() is None:
+                    service.process.send_signal(service.command.stop_signal)
+            deadline = monotonic() + STAGE_PATIENCE[stage]
+            while any(service.process.poll() is None for service in services):
+                if monotonic() > deadline or self._interrupts.stop_requested_twice:
+                    break
+                self._interrupts.rest(0.1)
+            for service in services:
+                processes.end(service.process, asking=service.command.last_signal, patience=0.4)
+                self._records.remove(name=service.command.name)
         self._services.clear()
-
-    def _end(self, services: list[_Service], *, patience: float) -> None:
-        for service in services:
-            if service.process.poll() is None:
-                service.process.send_signal(service.command.stop_signal)
-        deadline = monotonic() + patience
-        while any(service.process.poll() is None for service in services):
-            if monotonic() > deadline or self._interrupts.stop_requested_twice:
-                break
-            self._interrupts.rest(0.1)
-        for service in services:
-            processes.end(service.process, asking=service.command.last_signal, patience=0.4)
-            self._records.remove(name=service.command.name)
 
 
 def _how_it_ended(code: int) -> str:

@@ -8,7 +8,6 @@ import fcntl
 import os
 import secrets
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from launcher import postgres, processes, state, valkey
 from launcher.address import any_free_port
 from launcher.errors import LaunchError
 from launcher.home import ServerHome, abandoned_homes, server_home
-from launcher.postgres import Cluster, DatabaseRole
+from launcher.postgres import DatabaseRole
 from launcher.processes import ChildCommand, Records, identify, wait_until
 from launcher.valkey import Valkey
 
@@ -45,7 +44,10 @@ def start_servers(directory: Path, *, environment: Mapping[str, str] = os.enviro
     server does not start.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    _remove_dead_states(directory)
+    for path in directory.glob("state-*"):
+        pid = path.name.split("-")[1]
+        if pid.isdigit() and identify(int(pid)) is None:
+            shutil.rmtree(path, ignore_errors=True)
     with ExitStack() as undo:
         slot = _Slot.take(directory)
         undo.callback(slot.lock.close)
@@ -87,70 +89,57 @@ class _Slot:
                 continue
             records = Records(directory / "pids")
             records.end_leftovers()
-            return cls(home=_fresh_home(directory), directory=directory, records=records, lock=lock)
+            home = server_home(state_dir=directory)
+            for abandoned in abandoned_homes(state_dir=directory):
+                shutil.rmtree(abandoned, ignore_errors=True)
+            return cls(home=home, directory=directory, records=records, lock=lock)
         raise LaunchError(f"All {MAX_SLOTS} slots in {parent} are in use by other test runs.")
 
-    def start(self, command: ChildCommand, undo: ExitStack) -> subprocess.Popen[bytes]:
+    def start(self, command: ChildCommand, undo: ExitStack, *, ready: Callable[[], bool], what: str) -> None:
+        command.log.unlink(missing_ok=True)
         process = processes.start(command)
         self.records.add(command=command, process=process)
         undo.callback(self.records.remove, name=command.name)
         undo.callback(processes.end, process, asking=command.stop_signal, patience=5.0)
-        return process
-
-
-def _fresh_home(directory: Path) -> ServerHome:
-    home = server_home(state_dir=directory)
-    for abandoned in abandoned_homes(state_dir=directory):
-        shutil.rmtree(abandoned, ignore_errors=True)
-    return home
+        if not wait_until(lambda: process.poll() is not None or ready(), seconds=60) or process.poll() is not None:
+            raise LaunchError(f"{what} did not start. See its log in the directory of the slot.")
 
 
 def _start_postgres(slot: _Slot, undo: ExitStack) -> tuple[str, str]:
     password = state.load_secrets(state_dir=slot.directory, environment={})["POSTGRES_SUPERUSER_PASSWORD"]
-    open_cluster = partial(postgres.open_cluster, home=slot.home, password=password, durable=False)
+
+    def start() -> str:
+        cluster = postgres.open_cluster(home=slot.home, port=any_free_port(), password=password, durable=False)
+        postgres.clear_stale(data=cluster.data)
+        command = postgres.command(cluster=cluster, settings=postgres.THROWAWAY, log=slot.directory / "postgres.log")
+        slot.start(command, undo, ready=partial(postgres.is_ready, admin=cluster.admin), what="PostgreSQL")
+        return cluster.admin
+
     try:
-        admin = _run_cluster(open_cluster(port=any_free_port()), slot, undo)
+        admin = start()
     except LaunchError:
         # The cluster runs without fsync, so a crash of the machine may have damaged it. It contains nothing to keep.
         shutil.rmtree(slot.home.directory / "postgres", ignore_errors=True)
-        admin = _run_cluster(open_cluster(port=any_free_port()), slot, undo)
+        admin = start()
     for leftover in postgres.databases(admin=admin, prefix="test_"):
         postgres.drop_database(admin=admin, database=leftover)
-    owner, app = _roles(prefix="platform")
-    return _create_database(f"test_{os.getpid()}", admin=admin, undo=undo, owner=owner, app=app)
-
-
-def _run_cluster(cluster: Cluster, slot: _Slot, undo: ExitStack) -> str:
-    postgres.clear_stale(data=cluster.data)
-    log = slot.directory / "postgres.log"
-    log.unlink(missing_ok=True)
-    process = slot.start(postgres.command(cluster=cluster, settings=postgres.THROWAWAY, log=log), undo)
-    _await(process, partial(postgres.is_ready, admin=cluster.admin), what="PostgreSQL")
-    return cluster.admin
+    return _create_database(f"test_{os.getpid()}", admin=admin, undo=undo, roles=_roles(prefix="platform"))
 
 
 def _start_valkey(slot: _Slot, undo: ExitStack) -> str:
-    password = state.generate_secrets()["VALKEY_PASSWORD"]
-    server = Valkey(
-        program=valkey.find_program(home=slot.home), home=slot.home, port=any_free_port(), password=password
-    )
-    log = slot.directory / "valkey.log"
-    log.unlink(missing_ok=True)
-    process = slot.start(valkey.command(valkey=server, log=log, durable=False), undo)
-    _await(process, partial(valkey.is_ready, valkey=server), what="Valkey")
+    password, program = state.generate_secrets()["VALKEY_PASSWORD"], valkey.find_program(home=slot.home)
+    server = Valkey(program=program, home=slot.home, port=any_free_port(), password=password)
+    command = valkey.command(valkey=server, log=slot.directory / "valkey.log", durable=False)
+    slot.start(command, undo, ready=partial(valkey.is_ready, valkey=server), what="Valkey")
     return server.url
 
 
-def _await(process: subprocess.Popen[bytes], ready: Callable[[], bool], *, what: str) -> None:
-    if not wait_until(lambda: process.poll() is not None or ready(), seconds=60) or process.poll() is not None:
-        raise LaunchError(f"{what} did not start. See its log in the directory of the slot.")
-
-
 def _create_database(
-    name: str, *, admin: str, undo: ExitStack, owner: DatabaseRole, app: DatabaseRole
+    name: str, *, admin: str, undo: ExitStack, roles: tuple[DatabaseRole, DatabaseRole]
 ) -> tuple[str, str]:
     """Create a database and return the URLs of its owner and of the application role."""
     undo.callback(postgres.drop_database, admin=admin, database=name)
+    owner, app = roles
     postgres.prepare_database(admin=admin, database=name, owner=owner, app=app)
     host, port = postgres.host_and_port(admin=admin)
     return owner.url(host=host, port=port, database=name), app.url(host=host, port=port, database=name)
@@ -165,14 +154,7 @@ def _roles(*, prefix: str) -> tuple[DatabaseRole, DatabaseRole]:
 def _use_existing_postgres(admin: str, undo: ExitStack) -> tuple[str, str]:
     # Others may use the server, too: unique names for database and roles, which are dropped at the end.
     name = f"test_{secrets.token_hex(4)}"
-    owner, app = _roles(prefix=name)
-    undo.callback(postgres.drop_role, admin=admin, role=owner)
-    undo.callback(postgres.drop_role, admin=admin, role=app)
-    return _create_database(name, admin=admin, undo=undo, owner=owner, app=app)
-
-
-def _remove_dead_states(directory: Path) -> None:
-    for path in directory.glob("state-*"):
-        pid = path.name.split("-")[1]
-        if pid.isdigit() and identify(int(pid)) is None:
-            shutil.rmtree(path, ignore_errors=True)
+    roles = _roles(prefix=name)
+    for role in roles:
+        undo.callback(postgres.drop_role, admin=admin, role=role)
+    return _create_database(name, admin=admin, undo=undo, roles=roles)
