@@ -1,8 +1,6 @@
 """Cells of tables of responses, shared by lists and pages."""
 
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from django.contrib.admin import display
 from django.urls import reverse
@@ -145,27 +143,18 @@ def latency(response: Response) -> SafeString:
     return two_lines(duration(response.duration_ms), first)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModerationSummary:
-    """Moderation result of the input or the output of a response."""
-
-    side: str
-    outcome: str
-    detail: str
-
-
-def moderation_results(response: Response) -> list[ModerationSummary]:
-    """Return the moderation results of input and output; empty without moderation."""
-    results = response.moderation or {}
-    return [_moderation_summary(side, results[side]) for side in ("input", "output") if results.get(side)]
-
-
-def _moderation_summary(side: str, result: dict[str, Any]) -> ModerationSummary:
-    if result["type"] == "error":
-        return ModerationSummary(side=side, outcome="check failed", detail=result["message"])
-    flagged = [name for name, applies in result["categories"].items() if applies]
-    detail = ", ".join([*flagged, f"by {result['model']}"])
-    return ModerationSummary(side=side, outcome="flagged" if result["flagged"] else "not flagged", detail=detail)
+def moderation_results(response: Response) -> list[dict[str, str]]:
+    """Return side, outcome and detail of the moderation of input and output; empty without moderation."""
+    found = []
+    for side in ("input", "output"):
+        result = (response.moderation or {}).get(side)
+        if result and result["type"] == "error":
+            found.append({"side": side, "outcome": "check failed", "detail": result["message"]})
+        elif result:
+            flagged = [name for name, applies in result["categories"].items() if applies]
+            outcome = "flagged" if result["flagged"] else "not flagged"
+            found.append({"side": side, "outcome": outcome, "detail": ", ".join([*flagged, f"by {result['model']}"])})
+    return found
 
 
 def _outcome(response: Response, preview: str) -> str | SafeString:

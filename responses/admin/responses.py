@@ -21,7 +21,7 @@ from responses.admin import cells
 from responses.admin.response.chain import chain_view
 from responses.admin.response.documents import document_view, snippet
 from responses.admin.response.events import event_log_json
-from responses.admin.response.tabs import header, tabs_for
+from responses.admin.response.tabs import TABS, header
 from responses.admin.response.timeline import span_details
 from responses.admin.response_list import actions, changelist
 from responses.admin.response_list.histogram import histogram
@@ -192,7 +192,7 @@ class ResponseAdmin(RowPages):
     ) -> HttpResponse:
         """Render the page with the tab named by `?tab=`, or only the tab for an htmx request."""
         response = self.get_visible(request, object_id)
-        tabs = tabs_for(request, response)
+        tabs = [each for each in TABS if may(request, each.viewers, response)]
         tab = next((each for each in tabs if each.name == request.GET.get("tab")), tabs[0])
         if tab.has_content and response.stored and may_read(request, response.team_id):
             audit_read(request, response, team_id=response.team_id)

@@ -282,3 +282,10 @@ def test_query_count_of_a_tab_is_independent_of_its_size(
         return page_url(made, tab=name)
 
     assert count_queries(lead, full(9)) == count_queries(lead, full(1)) <= 20
+
+
+@pytest.mark.parametrize(
+    "path", ["summary/", "log/", "chain/", "documents/request/", "snippets/curl/", "spans/turn-1/"]
+)
+def test_fragments_accept_no_post(path: str, lead: Client, caller: Caller) -> None:
+    assert lead.post(fragment_url(add_response(caller), path)).status_code == 405

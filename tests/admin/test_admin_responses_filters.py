@@ -165,6 +165,12 @@ def test_histogram_and_export_use_the_filters_of_the_page(lead: Client, caller: 
     assert f'href="{LIST}export/?model=a&amp;period=7d"' in page
 
 
+def test_the_histogram_does_not_read_the_rows_of_the_list(lead: Client, caller: Caller, sql_of: SqlOf) -> None:
+    add_response(caller, model="a")
+    assert "row_number()" in sql_of(lead, LIST, model="a")
+    assert "row_number()" not in sql_of(lead, f"{LIST}histogram/", model="a")
+
+
 def test_a_bar_links_to_its_responses(lead: Client, caller: Caller) -> None:
     add_response(caller, model="a", status=Status.FAILED, error_code="x", error={"message": "x"})
     page = text(lead.get(f"{LIST}histogram/", {"model": "a"}))

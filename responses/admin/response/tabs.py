@@ -23,7 +23,7 @@ from responses.webhooks.models import DeliveryState, WebhookDelivery
 from tenants.admin.audit_log import AuditAdmin
 from tenants.admin.usage_records import OUTCOME_TONES
 from tenants.console.content_access import may_read
-from tenants.console.roles import EVERY_ROLE, Roles, may
+from tenants.console.roles import EVERY_ROLE, Roles
 from tenants.console.site import may_open
 from tenants.models import AuditEvent, Upstream, UsageRecord
 from tenants.prices import Prices, amount
@@ -272,8 +272,3 @@ TABS = (
     ResponseTab(name="webhooks", title="Webhooks", read=_webhooks),
     ResponseTab(name="audit", title="Audit", read=_audit, viewers=AuditAdmin.viewers),
 )
-
-
-def tabs_for(request: HttpRequest, response: Response) -> list[ResponseTab]:
-    """Return the tabs that the user may open."""
-    return [tab for tab in TABS if may(request, tab.viewers, response)]

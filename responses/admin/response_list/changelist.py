@@ -187,12 +187,11 @@ def _called(span: TimeFilter, **tool: str) -> Q:
     return Q(pk__in=calls.order_by("-started_at").values("response_id")[:_MAX_CALLS])
 
 
-def _by_mode(chosen: str) -> Q:
-    if chosen == "background":
-        return Q(background=True)
-    return Q(background=False, mode=Mode.STREAM if chosen == "stream" else Mode.JSON)
-
-
+_MODES = {
+    "sync": Q(background=False, mode=Mode.JSON),
+    "stream": Q(background=False, mode=Mode.STREAM),
+    "background": Q(background=True),
+}
 _SECONDS = (1, 3, 10, 30, 60, 300, 1800)
 _DURATIONS = [(str(s * 1000), f"{s} s or more" if s < 60 else f"{s // 60} min or more") for s in _SECONDS]
 _TOKENS = [(str(count), f"{count:,} or more") for count in (1_000, 10_000, 50_000, 100_000, 500_000)]
@@ -201,7 +200,7 @@ _COSTS = [(step, f"${step} or more") for step in ("0.001", "0.01", "0.1", "1", "
 # Filters that do not belong to a model field.
 _PLAIN_FILTERS: tuple[type[TextConditionFilter | ChoiceFilter], ...] = (
     _text("model", "model", IndexHint.MODEL, lambda value, _: Q(model=value)),
-    _choice("mode", "mode", [("sync", "Sync"), ("stream", "Stream"), ("background", "Background")], _by_mode),
+    _choice("mode", "mode", [(name, name.capitalize()) for name in _MODES], lambda chosen: _MODES[chosen]),
     _text("error_code", "error code", IndexHint.ERROR, lambda value, _: Q(error_code=value)),
     _text("tool_type", "tool type", IndexHint.TOOL, lambda value, span: _called(span, kind=value)),
     _text("tool", "tool name", IndexHint.TOOL, lambda value, span: _called(span, name=value)),

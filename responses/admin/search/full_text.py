@@ -40,8 +40,6 @@ PERIODS = (
     ("10y", "10 years", 3650),
 )
 _DEFAULT = PERIODS[2]
-# Markers of a match in the headline. The index strips control characters, so no text contains them.
-_MARKS = {"\x02": "<mark>", "\x03": "</mark>"}
 # An item may be listed in several places: its own output first, then inputs, then conversations.
 _PLACES = {Section.OUTPUT.value: 0, Section.INPUT.value: 1, Section.ITEMS.value: 2}
 
@@ -164,11 +162,10 @@ def _hits(rows: Sequence[tuple[UUID, str, str, datetime, str]]) -> list[dict[str
 
 
 def _snippet(text: str) -> SafeString:
-    # Order matters: the text is untrusted, so it is escaped before the markers become tags.
-    escaped = str(escape(text))
-    for sign, tag in _MARKS.items():
-        escaped = escaped.replace(sign, tag)
-    return mark_safe(escaped)  # noqa: S308 - escaped above
+    # Order matters: the text is untrusted, so it is escaped before the markers of a match become tags. The index strips
+    # control characters, so no text contains these.
+    marked = str(escape(text)).replace("\x02", "<mark>").replace("\x03", "</mark>")
+    return mark_safe(marked)  # noqa: S308 - escaped above
 
 
 def _cursor(text: str) -> tuple[datetime, UUID] | None:

@@ -70,7 +70,7 @@ def _results(request: HttpRequest, term: str) -> Iterator[SearchResult]:
     kind = id_kind_of(term)
     if (kind or len(term) >= 4) and " " not in term and (link := page_of(request, term)):
         name = kind.name.partition(" ")[2] if kind else "item"
-        yield _result(term if not term.startswith("sk-") else term[:12], f"Open {name}", link, "arrow_outward")
+        yield SearchResult(term if not term.startswith("sk-") else term[:12], f"Open {name}", link, "arrow_outward")
     # The pages of the sidebar that match the term and that the user may open.
     folded = term.casefold()
     for group in admin.site.get_sidebar_list(request):  # type: ignore[attr-defined]  # Unfold's site has it
@@ -78,18 +78,14 @@ def _results(request: HttpRequest, term: str) -> Iterator[SearchResult]:
         for entry in group["items"]:
             title = str(entry["title"])
             if entry.get("has_permission", True) and (folded in title.casefold() or folded == area.casefold()):
-                yield _result(title, area, str(entry["link"]), entry.get("icon") or "web")
+                yield SearchResult(title, area, str(entry["link"]), entry.get("icon") or "web")
     for model, columns, label, icon in _SEARCHED_MODELS if len(term) >= _MIN_TERM else ():
         conditions = reduce(or_, (Q(**{f"{column}__icontains": term}) for column in columns))
         rows = rows_of(request, model).filter(conditions).order_by(columns[0], "pk")
         for row_pk, name, hint in rows.values_list("pk", columns[0], columns[-1])[:MAX_RESULTS]:
             # The last column of a key is its last four characters, which say little without the prefix.
             description = f"{label}, {hint}" if hint and hint != name and model is not ApiKey else label
-            yield _result(name, description, url_of(model, row_pk), icon)
+            yield SearchResult(name, description, url_of(model, row_pk), icon)
     if may_open(request, "search"):
         link = f"{reverse('console:search')}?{urlencode({'q': term})}"
-        yield _result(f"“{term}”", "Search message content", link, "manage_search")
-
-
-def _result(title: str, description: str, link: str, icon: str) -> SearchResult:
-    return SearchResult(title=title, description=description, link=link, icon=icon)
+        yield SearchResult(f"“{term}”", "Search message content", link, "manage_search")

@@ -96,11 +96,10 @@ def item_context(
     ids where there are several responses.
     """
     items = [place.item for place in places]
-    return ItemContext(
-        calls=_calls(items, rows, owners or {}),
-        approvals=_approvals(items, team_id),
-        types=_file_types(items, team_id),
-    )
+    calls, approvals = _calls(items, rows, owners or {}), _approvals(items, team_id)
+    sources = {part.source for item in items for part in _media_parts(item.body) if parse_data_url(part.source) is None}
+    types = storage.types(team_id=team_id, file_ids=sources) if sources else {}
+    return ItemContext(calls=calls, approvals=approvals, types=types)
 
 
 def entries(places: Iterable[Placement], context: ItemContext, *, is_readable: bool) -> list[Entry]:
@@ -268,17 +267,9 @@ def _approvals(items: Sequence[Item], team_id: str) -> dict[str, ApprovalResult]
     }
 
 
-def _file_types(items: Sequence[Item], team_id: str) -> dict[str, str]:
-    """Return the content types of the stored files that the items refer to."""
-    named = {part.source for item in items for part in _media_parts(item.body) if parse_data_url(part.source) is None}
-    return storage.types(team_id=team_id, file_ids=named) if named else {}
-
-
 def _media_parts(body: dict[str, Any]) -> list[ItemPart]:
     # Only a few item types can have images or files: building the parts of every item twice would be wasteful.
     content = body.get("content") if body["type"] == "message" else body.get("output")
-    if isinstance(content, dict):
+    if isinstance(content, dict) or (isinstance(content, list) and any(part.get("file_id") for part in content)):
         return [part for part in parts_of(body) if part.kind in MEDIA]
-    if not isinstance(content, list) or not any(part.get("file_id") for part in content):
-        return []
-    return [part for part in parts_of(body) if part.kind in MEDIA]
+    return []
