@@ -36,16 +36,15 @@ async def markdown(conversation: Conversation) -> AsyncGenerator[bytes, None]:
 
 
 async def _batches(conversation: Conversation) -> AsyncGenerator[list[Placement], None]:
+    def read(after: int) -> list[Placement]:
+        # One transaction per batch: a slow client must not keep one open for the whole download.
+        with scope.team(conversation.team_id):
+            return selectors.items_between(conversation=conversation, after=after, limit=_BATCH)
+
     after = -1
-    while batch := await in_db_thread(partial(_next, conversation, after)):
+    while batch := await in_db_thread(partial(read, after)):
         yield batch
         after = batch[-1].position
-
-
-def _next(conversation: Conversation, after: int) -> list[Placement]:
-    # One transaction per batch: a slow client must not keep one open for the whole download.
-    with scope.team(conversation.team_id):
-        return selectors.items_between(conversation=conversation, after=after, limit=_BATCH)
 
 
 def _section(body: dict[str, Any]) -> str:
@@ -55,11 +54,6 @@ def _section(body: dict[str, Any]) -> str:
         return f"\n## {body['role'].capitalize()}\n\n{text or '(no text)'}\n"
     tool = ": ".join(str(body[name]) for name in ("server_label", "name") if body.get(name))
     heading = f"\n### {kind.capitalize()}{f' `{tool}`' if tool else ''}\n"
-    return f"{heading}\n{_fenced(text)}\n" if text else heading
-
-
-def _fenced(text: str) -> str:
     # A fence must be longer than any run of backticks in the text, or the text would end the block.
-    longest = max((len(found) for found in _FENCES.findall(text)), default=2)
-    fence = "`" * (longest + 1)
-    return f"{fence}\n{text}\n{fence}"
+    fence = "`" * (max((len(found) for found in _FENCES.findall(text)), default=2) + 1)
+    return f"{heading}\n{fence}\n{text}\n{fence}\n" if text else heading

@@ -64,12 +64,6 @@ def find_placement(*, conversation: Conversation, item_id: str) -> Placement | N
     return next(iter(found.select_related("item")), None)
 
 
-def _removed(conversation: Conversation, item_id: str) -> RemovedItem | None:
-    if "\x00" in item_id:
-        return None
-    return RemovedItem.objects.filter(conversation=conversation, item_id=item_id).order_by("position").last()
-
-
 def _placements_of(team_id: str, conversation_id: str, item_ids: Sequence[str]) -> QuerySet[Placement]:
     # An id has few items with few placements each, while a conversation may have very many placements, which the
     # statistics of a large table do not show. The planner must therefore start from the items: comparing an expression
@@ -84,7 +78,10 @@ def list_items(*, conversation: Conversation, page: PageRequest) -> Page[Placeme
     """Return a page of a conversation's items. Ids of deleted items remain valid cursors."""
 
     def position(item_id: str, param: str) -> Position:
-        found = find_placement(conversation=conversation, item_id=item_id) or _removed(conversation, item_id)
+        found: Placement | RemovedItem | None = find_placement(conversation=conversation, item_id=item_id)
+        if found is None and "\x00" not in item_id:
+            removed = RemovedItem.objects.filter(conversation=conversation, item_id=item_id)
+            found = removed.order_by("position").last()
         if found is None:
             raise unknown_item(item_id, param=param)
         return (found.position,)

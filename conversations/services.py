@@ -7,7 +7,7 @@ from uuid import UUID
 from django.db import connection
 
 from conversations import access, selectors
-from conversations.items import CompactionTrigger, InputItem, ItemReference, StoredItem
+from conversations.items import CompactionTrigger, InputItem, ItemReference
 from conversations.models import Conversation, Item, Placement, RemovedItem, Section, opens_context
 from kernel.errors import UnsupportedValue
 from tenants import scope
@@ -65,7 +65,26 @@ def _append(principal: Principal, conversation: Conversation, items: Sequence[In
     # Callers have locked the conversation or just created it, so `next_position` is current.
     if not items:
         return []
-    rows = _rows(principal, items)
+    # A row for each item: new ones, and existing ones for item references, which are placed and not copied.
+    referenced_ids = [item.id for item in items if isinstance(item, ItemReference)]
+    # Locked: see `remove_unplaced`.
+    found = (
+        selectors.referenced(team_id=principal.team_id, item_ids=referenced_ids, lock=True) if referenced_ids else {}
+    )
+    rows = []
+    for index, item in enumerate(items):
+        match item:
+            case CompactionTrigger():
+                message = "Items of type 'compaction_trigger' cannot be added to a conversation."
+                raise UnsupportedValue(message, param=f"items[{index}].type")
+            case ItemReference() if item.id not in found:
+                raise selectors.unknown_item(item.id, param="items")
+            case ItemReference():
+                rows.append(found[item.id])
+            case _:
+                body = item.with_id()
+                owner = {"team_id": principal.team_id, "api_key_id": principal.key_id}
+                rows.append(Item(**owner, id=body["id"], type=body["type"], body=body))
     selectors.reject_duplicates(
         team_id=conversation.team_id, conversation_id=conversation.pk, items=items, param="items"
     )
@@ -88,34 +107,6 @@ def _append(principal: Principal, conversation: Conversation, items: Sequence[In
     return [row.body for row in rows]
 
 
-def _rows(principal: Principal, items: Sequence[InputItem]) -> list[Item]:
-    """Return a row for each item: new ones, and existing ones for item references, which are placed and not copied."""
-    referenced_ids = [item.id for item in items if isinstance(item, ItemReference)]
-    # Locked: see `remove_unplaced`.
-    found = (
-        selectors.referenced(team_id=principal.team_id, item_ids=referenced_ids, lock=True) if referenced_ids else {}
-    )
-    rows = []
-    for index, item in enumerate(items):
-        match item:
-            case CompactionTrigger():
-                message = "Items of type 'compaction_trigger' cannot be added to a conversation."
-                raise UnsupportedValue(message, param=f"items[{index}].type")
-            case ItemReference() if item.id not in found:
-                raise selectors.unknown_item(item.id, param="items")
-            case ItemReference():
-                rows.append(found[item.id])
-            case _:
-                rows.append(_row(principal, item))
-    return rows
-
-
-def _row(principal: Principal, item: StoredItem) -> Item:
-    body = item.with_id()
-    owner = {"team_id": principal.team_id, "api_key_id": principal.key_id}
-    return Item(**owner, id=body["id"], type=body["type"], body=body)
-
-
 def update_conversation(
     *, principal: Principal, conversation_id: str, metadata: dict[str, str], request_id: str
 ) -> Conversation:
@@ -124,13 +115,14 @@ def update_conversation(
         conversation = access.get_conversation(principal=principal, conversation_id=conversation_id, lock=True)
         before, conversation.metadata = conversation.metadata, metadata
         conversation.save(update_fields=["metadata"])
-        _audit(
-            principal,
-            "conversation.updated",
-            conversation.pk,
-            request_id,
+        audit(
+            team_id=principal.team_id,
+            actor=principal.actor,
+            action="conversation.updated",
+            target=conversation.pk,
             before={"metadata": before},
             after={"metadata": metadata},
+            request_id=request_id,
         )
     return conversation
 
@@ -225,14 +217,3 @@ def remove_unplaced(keys: Collection[UUID]) -> None:
     with connection.cursor() as cursor:
         cursor.execute(_LOCK_ITEMS, {"keys": list(keys)})
         cursor.execute(_DELETE_UNPLACED, {"keys": list(keys)})
-
-
-def _audit(principal: Principal, action: str, target: str, request_id: str, **changes: dict[str, Any]) -> None:
-    audit(
-        team_id=principal.team_id,
-        actor=principal.actor,
-        action=action,
-        target=target,
-        request_id=request_id,
-        **changes,
-    )

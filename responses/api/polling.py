@@ -4,7 +4,7 @@ from urllib.parse import quote
 
 from kernel.clock import now
 from responses.models import RUNNING, Response, Status
-from responses.runs.progress import RunProgress
+from responses.runs.selectors import RunProgress
 
 _MIN_POLL_MS = 500
 _MAX_POLL_MS = 5000

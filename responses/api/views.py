@@ -27,10 +27,10 @@ from kernel.pagination import PAGE, PageRequest
 from responses.api.consumers import ResponseReplay, ResponseStream
 from responses.api.polling import polling_headers
 from responses.api.requests import REPLAY, RESPONSE_FILTERS, STREAMED, info_of
-from responses.lifecycle import cancel, conversation_runs, create
+from responses.lifecycle import cancel, create
 from responses.models import Mode, Status
 from responses.passthrough import compact, input_tokens
-from responses.runs import access, progress, selectors
+from responses.runs import access, selectors
 from responses.runs.selectors import ResponseFilter
 from responses.schema import CreateResponse, parse_create
 from tenants import directory, scope
@@ -181,10 +181,12 @@ class ResponseView(ApiView, path="responses/<str:response_id>"):
     def get(self, request: ApiRequest, response_id: str, include: frozenset[str], **_: object) -> Response:
         principal = request.principal
         with scope.team(principal.team_id):
-            response = access.get_response(principal=principal, response_id=response_id, annotations=progress.COLUMNS)
+            response = access.get_response(
+                principal=principal, response_id=response_id, annotations=selectors.PROGRESS_COLUMNS
+            )
             output = selectors.outputs([response]).get(response.pk, [])
         body = selectors.public_body(response, output, include=include)
-        return Response(body, headers=polling_headers(response, progress.progress_of(response)))
+        return Response(body, headers=polling_headers(response, selectors.progress_of(response)))
 
     @Endpoint(
         Scope.RESPONSES_DELETE,
@@ -278,7 +280,7 @@ class CancelConversationView(ApiView, path="conversations/<str:conversation_id>/
         note="extension: cancels the run that has locked the conversation, if any; returns the conversation",
     )
     def post(self, request: ApiRequest, conversation_id: str) -> Response:
-        conversation = conversation_runs.cancel_active_run(
+        conversation = cancel.cancel_active_run(
             principal=request.principal, conversation_id=conversation_id, request=info_of(request.asgi)
         )
         return Response(public_conversation(conversation))

@@ -12,7 +12,8 @@ from django.db import connection, transaction
 from django.db.models import F
 from django.db.models.functions import Least
 
-from conversations.models import Placement
+from conversations import access as conversation_access
+from conversations.models import Conversation, Placement
 from conversations.services import remove_unplaced
 from kernel.errors import BadRequest, Failure
 from kernel.notifications import notify_from_thread
@@ -47,6 +48,22 @@ def cancel_response(*, principal: Principal, response_id: str, request: RequestI
         response = access.get_response(principal=principal, response_id=response_id)
         output = selectors.outputs([response]).get(response_id, [])
     return selectors.public_body(response, output)
+
+
+def cancel_active_run(*, principal: Principal, conversation_id: str, request: RequestInfo) -> Conversation:
+    """Cancel the run that has locked a conversation, if there is one, and return the conversation.
+
+    A response that is not stored yet loses its lock, so that its commit fails.
+    """
+    with scope.team(principal.team_id):
+        conversation = conversation_access.get_conversation(principal=principal, conversation_id=conversation_id)
+        response_id = conversation_lock.find_owner(conversation_id=conversation.pk)
+        is_stored = response_id is not None and not conversation_lock.release_if_unstored(
+            conversation_id=conversation.pk, response_id=response_id
+        )
+    if response_id is not None and is_stored:
+        cancel_run(team_id=principal.team_id, actor=principal.actor, response_id=response_id, request=request)
+    return conversation
 
 
 def cancel_run(*, team_id: str, actor: str, response_id: str, request: RequestInfo) -> bool:
@@ -122,7 +139,24 @@ def delete_response(*, actor: str, response: Response, request: RequestInfo, rea
     if response.background:
         cancel_run(team_id=response.team_id, actor=actor, response_id=response.pk, request=request)
     with scope.team(response.team_id):
-        _unlink(response)
+        # Two neighbours of a chain that are deleted at the same time could link a third response to each other. The
+        # lock has a team's responses deleted one after the other.
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"cut-out:{response.team_id}"])
+        # Successors are locked before the response: the run writer locks rows in that order, and another order could
+        # deadlock with it.
+        successors = Response.objects.filter(previous_response_id=response.pk)
+        list(successors.select_for_update(no_key=True).order_by("pk").values_list("pk"))
+        # The row is locked before anything changes. A concurrent end of the run finds nothing to end; a concurrent
+        # successor is stored by now, or fails because its predecessor is gone.
+        fresh = Response.objects.select_for_update().filter(pk=response.pk).first()
+        if fresh is not None:
+            successors.update(
+                previous_response_id=fresh.previous_response_id,
+                history_id=fresh.history_id,
+                history_end=fresh.history_end,
+            )
+            conversation_lock.release_deleted(fresh)
         places = Placement.objects.filter(owner=response.pk)
         keys = list(places.values_list("item_id", flat=True))
         places.delete()
@@ -136,24 +170,3 @@ def delete_response(*, actor: str, response: Response, request: RequestInfo, rea
             request_id=request.request_id,
         )
         Response.objects.filter(pk=response.pk).delete()
-
-
-def _unlink(response: Response) -> None:
-    """Link the successors of a response to its predecessor, and release its conversation lock."""
-    # Two neighbours of a chain that are deleted at the same time could link a third response to each other. The lock
-    # has a team's responses deleted one after the other.
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"cut-out:{response.team_id}"])
-    # Successors are locked before the response: the run writer locks rows in that order, and another order could
-    # deadlock with it.
-    successors = Response.objects.filter(previous_response_id=response.pk)
-    list(successors.select_for_update(no_key=True).order_by("pk").values_list("pk"))
-    # The row is locked before anything changes. A concurrent end of the run finds nothing to end; a concurrent
-    # successor is stored by now, or fails because its predecessor is gone.
-    fresh = Response.objects.select_for_update().filter(pk=response.pk).first()
-    if fresh is None:
-        return
-    successors.update(
-        previous_response_id=fresh.previous_response_id, history_id=fresh.history_id, history_end=fresh.history_end
-    )
-    conversation_lock.release_deleted(fresh)

@@ -6,19 +6,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
-from conversations import access
-from conversations.models import Conversation
 from kernel.db_threads import in_db_thread
 from kernel.errors import ConversationLocked, PreviousResponseNotFound
 from responses.lifecycle import sweeper
-from responses.lifecycle.cancel import cancel_run
 from responses.requests.context import RequestContext, read_context
 from responses.runs import conversation_lock
 from responses.runs.conversation_lock import DeadLockOwner
-from responses.runs.identity import RequestInfo
 from responses.runs.store import LeaseLost
 from responses.schema import CreateResponse
-from tenants import scope
 from tenants.models import Scope
 from tenants.principal import Principal
 
@@ -86,19 +81,3 @@ async def _run_to_completion(lock: Callable[[], RequestContext]) -> RequestConte
     except asyncio.CancelledError:
         await asyncio.gather(locking, return_exceptions=True)
         raise
-
-
-def cancel_active_run(*, principal: Principal, conversation_id: str, request: RequestInfo) -> Conversation:
-    """Cancel the run that has locked a conversation, if there is one, and return the conversation.
-
-    A response that is not stored yet loses its lock, so that its commit fails.
-    """
-    with scope.team(principal.team_id):
-        conversation = access.get_conversation(principal=principal, conversation_id=conversation_id)
-        response_id = conversation_lock.find_owner(conversation_id=conversation.pk)
-        is_stored = response_id is not None and not conversation_lock.release_if_unstored(
-            conversation_id=conversation.pk, response_id=response_id
-        )
-    if response_id is not None and is_stored:
-        cancel_run(team_id=principal.team_id, actor=principal.actor, response_id=response_id, request=request)
-    return conversation

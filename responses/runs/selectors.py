@@ -1,7 +1,7 @@
 """Read responses, chains and items. Every function runs inside a scope (`tenants.scope`) that sees the rows."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -9,6 +9,8 @@ from functools import partial
 import orjson
 from django.conf import settings
 from django.db import connection
+from django.db.models import IntegerField, TextField
+from django.db.models.expressions import BaseExpression, RawSQL
 
 from conversations.models import Placement, Section
 from kernel.clock import unix
@@ -134,6 +136,46 @@ def public_body(response: Response, output: list[Body], *, include: frozenset[st
         include=include | response.included,
     )
     return {**body, "metadata": response.metadata}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProgress:
+    """`ahead`: the team's responses that have waited longer, counted up to 1,000. `tool`: the tool that is running."""
+
+    ahead: int
+    tool: str | None
+
+
+# Annotations are read together with the response, so that a poll costs a single query.
+PROGRESS_COLUMNS: Mapping[str, BaseExpression] = {
+    "_ahead": RawSQL(
+        """CASE WHEN responses_response.status = 'queued' THEN (
+            SELECT count(*) FROM (
+                SELECT FROM responses_response AS other
+                WHERE other.team_id = responses_response.team_id
+                  AND other.background AND other.status = 'queued'
+                  AND other.created_at < responses_response.created_at
+                LIMIT 1000
+            ) AS ahead
+        ) ELSE 0 END""",
+        (),
+        output_field=IntegerField(),
+    ),
+    "_tool": RawSQL(
+        """CASE WHEN responses_response.status = 'in_progress' THEN (
+            SELECT call.name FROM responses_toolcall AS call
+            WHERE call.response_id = responses_response.id AND call.status = 'in_progress'
+            ORDER BY call.id LIMIT 1
+        ) END""",
+        (),
+        output_field=TextField(),
+    ),
+}
+
+
+def progress_of(response: Response) -> RunProgress:
+    """Return the progress of a response that was read with `PROGRESS_COLUMNS` as annotations."""
+    return RunProgress(ahead=vars(response)["_ahead"], tool=vars(response)["_tool"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
