@@ -120,18 +120,17 @@ def stacked(
 ) -> Chart:
     """Return a chart of stacked bars, with the first series at the bottom."""
     top = ceiling(max((sum(value or 0 for value in point.values) for point in points), default=0))
-    bars = []
-    for place, point in enumerate(points):
+    marks = []
+    for point in points:
         parts, y = [], 100.0
         for each, value in zip(series, point.values, strict=True):
             if value:
                 height = 100 * value / top
                 y -= height
                 parts.append(ChartMark(tone=each.tone, y=round(y, 2), height=round(height, 2)))
-        bars.append(_bar(place, len(points), point, series, parts, format_value))
-    return _chart(
-        "console/charts/stacked.html", points, series, bars, top, title=title, format_value=format_value, zone=zone
-    )
+        marks.append(parts)
+    template = "console/charts/stacked.html"
+    return _chart(template, points, series, marks, top, title=title, format_value=format_value, zone=zone)
 
 
 def lines(
@@ -144,29 +143,20 @@ def lines(
 ) -> Chart:
     """Return a chart with a line for each series; None is a gap."""
     top = ceiling(max((value or 0 for point in points for value in point.values), default=0))
-    bars = []
-    for place, point in enumerate(points):
-        dots = [
+    marks = [
+        [
             ChartMark(tone=each.tone, y=round(100 - 100 * value / top, 2))
             for each, value in zip(series, point.values, strict=True)
             if value is not None and top
         ]
-        bars.append(_bar(place, len(points), point, series, dots, format_value))
+        for point in points
+    ]
     drawn = [
         ChartLine(tone=each.tone, paths=_paths([point.values[index] for point in points], top))
         for index, each in enumerate(series)
     ]
-    return _chart(
-        "console/charts/lines.html",
-        points,
-        series,
-        bars,
-        top,
-        title=title,
-        format_value=format_value,
-        zone=zone,
-        drawn=drawn,
-    )
+    template = "console/charts/lines.html"
+    return _chart(template, points, series, marks, top, title=title, format_value=format_value, zone=zone, drawn=drawn)
 
 
 def sparkline(values: Sequence[Value]) -> SafeString:
@@ -201,36 +191,11 @@ def _paths(values: Sequence[Value], top: float) -> list[str]:
     return paths
 
 
-def _bar(
-    place: int,
-    count: int,
-    point: ChartPoint,
-    series: Sequence[Series],
-    parts: Sequence[ChartMark],
-    format_value: Format,
-) -> ChartBar:
-    slot = 100 / count
-    texts = [
-        f"{format_value(value)} {each.name}".strip()
-        for each, value in zip(series, point.values, strict=True)
-        if value is not None and value != 0
-    ]
-    return ChartBar(
-        x=round(place * slot + slot * (1 - _BAR_SHARE) / 2, 3),
-        width=round(slot * _BAR_SHARE, 3),
-        middle=round((place + 0.5) * slot, 3),
-        label=point.label if place % max(1, -(-count // _MAX_LABELS)) == 0 else "",
-        hint=f"{point.name}: {', '.join(texts) or 'none'}",
-        url=point.url,
-        parts=parts,
-    )
-
-
 def _chart(
     template: str,
     points: Sequence[ChartPoint],
     series: Sequence[Series],
-    bars: Sequence[ChartBar],
+    marks: Sequence[Sequence[ChartMark]],
     top: float,
     *,
     title: str,
@@ -238,13 +203,25 @@ def _chart(
     zone: str,
     drawn: Sequence[ChartLine] = (),
 ) -> Chart:
+    slot, bars = 100 / max(len(points), 1), []
+    for place, (point, parts) in enumerate(zip(points, marks, strict=True)):
+        texts = [
+            f"{format_value(value)} {each.name}".strip()
+            for each, value in zip(series, point.values, strict=True)
+            if value is not None and value != 0
+        ]
+        bars.append(
+            ChartBar(
+                x=round(place * slot + slot * (1 - _BAR_SHARE) / 2, 3),
+                width=round(slot * _BAR_SHARE, 3),
+                middle=round((place + 0.5) * slot, 3),
+                label=point.label if place % max(1, -(-len(points) // _MAX_LABELS)) == 0 else "",
+                hint=f"{point.name}: {', '.join(texts) or 'none'}",
+                url=point.url,
+                parts=parts,
+            )
+        )
     span = f"{points[0].name} to {points[-1].name}, {zone}" if points else "no data"
-    table = [
-        (point.name, ["–" if value is None else format_value(value) for value in point.values])
-        for point in points
-        # Rows of zeros and gaps only would bury the others in the table.
-        if any(point.values)
-    ]
     return Chart(
         template=template,
         title=title,
@@ -252,7 +229,12 @@ def _chart(
         series=series,
         bars=bars,
         scale=[(share, format_value(top * share / 100)) for share in (100, 50)] if top else [],
-        table=table,
+        table=[
+            (point.name, ["–" if value is None else format_value(value) for value in point.values])
+            for point in points
+            # Rows of zeros and gaps only would bury the others in the table.
+            if any(point.values)
+        ],
         lines=drawn,
         zone=zone,
     )

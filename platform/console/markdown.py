@@ -6,7 +6,7 @@ host, because a request for its URL alone could carry parts of the conversation 
 by its host, so that its text cannot be misleading.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
@@ -75,7 +75,8 @@ def _rendered(text: str) -> SafeString:
         attributes={"*": set(), "a": {"href"}, "ol": {"start"}},
         allowed_classes=_CLASSES,
         url_schemes=_SCHEMES,
-        attribute_filter=_checked,
+        # Relative links would lead to pages of the admin.
+        attribute_filter=lambda _, name, value: None if name == "href" and not host_of(value) else value,
         link_rel=_REL,
         # Focusable, so that a scrolling box can be scrolled by keyboard.
         set_tag_attribute_values={"a": {"target": "_blank"}, "div": {"tabindex": "0"}},
@@ -83,24 +84,15 @@ def _rendered(text: str) -> SafeString:
     return mark_safe(html)  # noqa: S308 - sanitised above
 
 
-def _checked(tag: str, name: str, value: str) -> str | None:
-    # Relative links would lead to pages of the admin.
-    return None if name == "href" and not host_of(value) else value
-
-
 @lru_cache(maxsize=1)
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "linkify": False, "maxNesting": _HIGHEST_NESTING})
     parser.enable(["table", "strikethrough"])
     # The parser leaves links and images that this function refuses as text.
-    parser.validateLink = _is_link  # type: ignore[method-assign]  # the documented way to set it
+    parser.validateLink = lambda url: bool(host_of(url))  # type: ignore[method-assign]  # the documented way to set it
     for name, rule in _RULES.items():
         parser.add_render_rule(name, rule)
     return parser
-
-
-def _is_link(url: str) -> bool:
-    return bool(host_of(url))
 
 
 def _unloaded(renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
@@ -127,25 +119,8 @@ def _heading_open(
     return f'<p class="c-{tokens[index].tag}">'
 
 
-def _heading_close(
-    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
-) -> str:
-    return "</p>\n"
-
-
 def _code(renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
     return f'<pre class="c-pre"><code>{escape(tokens[index].content)}</code></pre>\n'
-
-
-def _table_open(renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
-    # Wide tables scroll in their own box instead of widening the page.
-    return '<div class="c-scroll"><table>\n'
-
-
-def _table_close(
-    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
-) -> str:
-    return "</table></div>\n"
 
 
 def _cell_open(renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
@@ -154,15 +129,16 @@ def _cell_open(renderer: RendererHTML, tokens: Sequence[Token], index: int, opti
     return f'<{token.tag} class="c-num">' if is_number else f"<{token.tag}>"
 
 
-_RULES = {
+_RULES: dict[str, Callable[..., str]] = {
     "image": _unloaded,
     "link_close": _link_close,
     "heading_open": _heading_open,
-    "heading_close": _heading_close,
+    "heading_close": lambda *_: "</p>\n",
     "fence": _code,
     "code_block": _code,
-    "table_open": _table_open,
-    "table_close": _table_close,
+    # Wide tables scroll in their own box instead of widening the page.
+    "table_open": lambda *_: '<div class="c-scroll"><table>\n',
+    "table_close": lambda *_: "</table></div>\n",
     "th_open": _cell_open,
     "td_open": _cell_open,
 }

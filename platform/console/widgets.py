@@ -262,7 +262,8 @@ class TimeForm(RangeDateTimeForm):
 
     def __init__(self, name: str, *args: Any, **kwargs: Any) -> None:
         super().__init__(name, *args, **kwargs)
-        choices = [("", "Last 24 hours"), *((p.name, _period_label(p)) for p in PERIODS if p.name != DEFAULT_PERIOD)]
+        titles = {period.name: f"Last {period.title}" if period.length else period.title for period in PERIODS}
+        choices = [("", titles.pop(DEFAULT_PERIOD)), *titles.items()]
         widget = UnfoldAdminSelectWidget(attrs={"aria-label": "Period"})
         self.fields = {"period": forms.ChoiceField(required=False, choices=choices, widget=widget), **self.fields}
 
@@ -348,10 +349,6 @@ class TimeFilter(admin.FieldListFilter):
             return datetime.fromisoformat(f"{date}T{time or default_time}").replace(tzinfo=UTC)
         except ValueError:
             return None
-
-
-def _period_label(period: Period) -> str:
-    return period.title if period.length is None else f"Last {period.title}"
 
 
 def exact(name: str, title: str, lookup: str | None = None) -> type[TextFilter]:

@@ -10,8 +10,9 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.urls import reverse
+from django.views.decorators.http import require_POST
 
 from console import markdown
 from console.widgets import size
@@ -61,6 +62,7 @@ def playground(request: HttpRequest) -> HttpResponse:
         "go": reverse("console:go", args=["ID"]),
         "here": reverse("console:playground"),
     }
+    stores = VectorStore.objects.filter(team_id=team.pk if team else "")
     return render(
         request,
         "console/playground.html",
@@ -68,17 +70,16 @@ def playground(request: HttpRequest) -> HttpResponse:
         teams=teams,
         team=team,
         models=_models(team),
-        stores=_stores(team),
+        stores=list(stores.only("id", "name").order_by("-created_at", "-id")[:_SHOWN_STORES]) if team else [],
         data=data,
         opened=opened or {},
     )
 
 
 @page("playground/key/", name="playground_key", viewers=CONTRIBUTORS)
+@require_POST
 def create_key(request: HttpRequest) -> HttpResponse:
     """Create an API key for the page. Its secret is in this answer and nowhere else."""
-    if request.method != "POST":
-        return HttpResponseNotAllowed(["POST"])
     team = teams_for(request, CONTRIBUTORS).filter(pk=request.POST.get("team", "")).first()
     if team is None:
         raise PermissionDenied
@@ -96,10 +97,9 @@ def create_key(request: HttpRequest) -> HttpResponse:
 
 
 @page("playground/revoke/", name="playground_revoke", viewers=CONTRIBUTORS)
+@require_POST
 def revoke(request: HttpRequest) -> HttpResponse:
     """Revoke a playground key of the current user. Raises 404 for any other key."""
-    if request.method != "POST":
-        return HttpResponseNotAllowed(["POST"])
     keys = ApiKey.objects.filter(source=KeySource.PLAYGROUND, created_by_id=request.user.pk)
     key = keys.filter(pk=request.POST.get("key", "")).first()
     if key is None:
@@ -109,10 +109,9 @@ def revoke(request: HttpRequest) -> HttpResponse:
 
 
 @page("playground/render/", name="playground_render", viewers=CONTRIBUTORS)
+@require_POST
 def render_markdown(request: HttpRequest) -> HttpResponse:
     """Render the Markdown of a finished answer as sanitised HTML. Nothing is stored."""
-    if request.method != "POST":
-        return HttpResponseNotAllowed(["POST"])
     return HttpResponse(markdown.render(request.POST.get("text", "")))
 
 
@@ -157,10 +156,3 @@ def _models(team: Team | None) -> list[str]:
         visible = Q(teams__isnull=True) | Q(teams=team.pk)
         named = Model.objects.filter(visible, enabled=True).exclude(name="*")
         return sorted(set(named.values_list("name", flat=True)))
-
-
-def _stores(team: Team | None) -> list[VectorStore]:
-    if team is None:
-        return []
-    rows = VectorStore.objects.filter(team_id=team.pk).only("id", "name").order_by("-created_at", "-id")
-    return list(rows[:_SHOWN_STORES])

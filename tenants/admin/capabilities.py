@@ -99,17 +99,14 @@ def capability_labels(model: Model) -> list[str]:
     for field in fields(Capabilities):
         value = getattr(actual, field.name)
         if value != getattr(defaults, field.name):
-            label = _LABELS[field.name]
-            labels.append(_described(label[0].lower() + label[1:], value))
+            label = _LABELS[field.name][0].lower() + _LABELS[field.name][1:]
+            match value:
+                case True:
+                    labels.append(label)
+                case False:
+                    labels.append(f"no {label}")
+                case tuple():
+                    labels.append(f"{label} {', '.join(value)}")
+                case _:
+                    labels.append(f"{label} {value}")
     return labels
-
-
-def _described(label: str, value: Any) -> str:
-    match value:
-        case True:
-            return label
-        case False:
-            return f"no {label}"
-        case tuple():
-            return f"{label} {', '.join(value)}"
-    return f"{label} {value}"

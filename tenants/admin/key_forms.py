@@ -80,7 +80,14 @@ class AddressesField(ModelNamesField):
         if len(entries) > _MAX_ADDRESSES:
             message = f"Enter at most {_MAX_ADDRESSES} addresses and networks."
             raise forms.ValidationError(message)
-        return [_network(entry) for entry in entries] or None
+        networks = []
+        for entry in entries:
+            try:
+                networks.append(str(ip_network(entry, strict=False)))
+            except ValueError as error:
+                message = f"'{entry}' is not an IP address or network, such as 203.0.113.0/24."
+                raise forms.ValidationError(message) from error
+        return networks or None
 
     @override
     def has_changed(self, initial: Any, data: Any) -> bool:
@@ -89,14 +96,6 @@ class AddressesField(ModelNamesField):
         # Invalid input differs from any stored value; validation reports the error later.
         except forms.ValidationError:
             return True
-
-
-def _network(text: str) -> str:
-    try:
-        return str(ip_network(text, strict=False))
-    except ValueError as error:
-        message = f"'{text}' is not an IP address or network, such as 203.0.113.0/24."
-        raise forms.ValidationError(message) from error
 
 
 class PermissionsField(forms.MultipleChoiceField):

@@ -6,6 +6,7 @@ Everything it sends is content: viewers who may not read the content of the team
 
 from collections.abc import Iterable, Iterator
 from contextlib import aclosing
+from itertools import groupby
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -69,39 +70,29 @@ class FollowSocket(AdminSocket):
 
 def follow_messages(events: Iterable[dict[str, Any]]) -> Iterator[FollowMessage]:
     """Convert events to messages for the page. Consecutive deltas of the same part are merged."""
-    pending: FollowMessage | None = None
+    # A batch holds many small deltas: one message for a run of them is far less work for the browser.
+    for (_, part), messages in groupby(_messages(events), key=lambda message: (message["id"], message.get("part"))):
+        if part is None:
+            yield from messages
+        else:
+            first, *others = messages
+            yield {**first, "text": "".join([first["text"], *(other["text"] for other in others)])}
+
+
+def _messages(events: Iterable[dict[str, Any]]) -> Iterator[FollowMessage]:
     for event in events:
         kind = event.get("type", "").removeprefix("response.")
-        part = _DELTA_PARTS.get(kind)
-        if part is not None:
-            # A batch holds many small deltas: one message for a run of them is far less work for the browser.
-            if pending is not None and (pending["id"], pending["part"]) == (event["item_id"], part):
-                pending["text"] += event["delta"]
-                continue
-            if pending is not None:
-                yield pending
-            pending = {"id": event["item_id"], "part": part, "text": event["delta"]}
+        if kind in _DELTA_PARTS:
+            yield {"id": event["item_id"], "part": _DELTA_PARTS[kind], "text": event["delta"]}
         elif kind in {"output_item.added", "output_item.done"}:
-            if pending is not None:
-                yield pending
-            pending = None
-            yield _item(event["item"], is_done=kind.endswith("done"))
-    if pending is not None:
-        yield pending
-
-
-def _item(body: dict[str, Any], *, is_done: bool) -> FollowMessage:
-    """Return the message for an item that begins or has ended. `result` is what no delta contained."""
-    message: FollowMessage = {"id": body["id"], "type": body["type"], "name": _name(body)}
-    if is_done:
-        message["status"] = body.get("status") or "done"
-        message["result"] = _result(body)
-    return message
-
-
-def _name(body: dict[str, Any]) -> str:
-    names = (body.get("server_label"), body.get("namespace"), body.get("name"))
-    return ".".join(name for name in names if isinstance(name, str) and name)
+            body = event["item"]
+            names = (body.get("server_label"), body.get("namespace"), body.get("name"))
+            name = ".".join(name for name in names if isinstance(name, str) and name)
+            message = {"id": body["id"], "type": body["type"], "name": name}
+            if kind == "output_item.done":
+                # What no delta contained.
+                message |= {"status": body.get("status") or "done", "result": _result(body)}
+            yield message
 
 
 def _result(body: dict[str, Any]) -> str:
