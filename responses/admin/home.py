@@ -35,6 +35,9 @@ from responses.webhooks.models import DeliveryState, WebhookDelivery, WebhookEnd
 from tenants.console.roles import everywhere, teams_of
 from tenants.models import ApiKey, Team, Upstream
 
+# A short list of items that need attention: title, icon, url, rows (name, note and URL of each) and empty_text.
+Panel = dict[str, Any]
+
 MAX_ROWS = 1000
 """Rows read at most for a count of current activity; a count that reaches it is shown with a plus sign."""
 
@@ -81,17 +84,6 @@ class Tile:
     change_tone: str = ""
     tone: str = ""
     spark: SafeString | str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
-    """Short list of items that need attention; rows are name, note and URL."""
-
-    title: str
-    icon: str
-    url: str
-    rows: Sequence[tuple[str, str, str]]
-    empty_text: str
 
 
 def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
@@ -314,18 +306,18 @@ def _panels(request: HttpRequest, current_time: datetime, teams: Sequence[str] |
     idle = Q(last_used_at__lt=since) | Q(last_used_at=None, created_at__lt=since)
     old = keys.filter(idle).exclude(expires_at__lte=current_time).order_by("last_used_at", "created_at")
     found = [
-        Panel(
-            title="API keys expiring within 14 days",
-            icon="key",
-            url=changelist_url("tenants_apikey", status="active"),
-            rows=[(key.name, ago(key.expires_at), _page_of("tenants_apikey", key.pk)) for key in soon[:_SHOWN]],
-            empty_text="No API keys expire soon.",
-        ),
-        Panel(
-            title="API keys unused for 90 days",
-            icon="key_off",
-            url=changelist_url("tenants_apikey", status="active"),
-            rows=[
+        {
+            "title": "API keys expiring within 14 days",
+            "icon": "key",
+            "url": changelist_url("tenants_apikey", status="active"),
+            "rows": [(key.name, ago(key.expires_at), _page_of("tenants_apikey", key.pk)) for key in soon[:_SHOWN]],
+            "empty_text": "No API keys expire soon.",
+        },
+        {
+            "title": "API keys unused for 90 days",
+            "icon": "key_off",
+            "url": changelist_url("tenants_apikey", status="active"),
+            "rows": [
                 (
                     key.name,
                     f"used {ago(key.last_used_at)}" if key.last_used_at else "never used",
@@ -333,8 +325,8 @@ def _panels(request: HttpRequest, current_time: datetime, teams: Sequence[str] |
                 )
                 for key in old[:_SHOWN]
             ],
-            empty_text="All API keys are in use.",
-        ),
+            "empty_text": "All API keys are in use.",
+        },
         _tools(current_time, teams),
         _webhooks(request, current_time),
     ]
@@ -358,19 +350,19 @@ def _upstreams(current_time: datetime) -> Panel:
         share = f"{100 * values['failed'] / values['calls']:.1f} % of {values['calls']:,} calls failed"
         return f"{share}, p95 {duration(quantile(values['duration'], 0.95))}"
 
-    return Panel(
-        title="Upstreams, last 24 hours",
-        icon="dns",
-        url=changelist_url("tenants_upstream"),
-        rows=[
+    return {
+        "title": "Upstreams, last 24 hours",
+        "icon": "dns",
+        "url": changelist_url("tenants_upstream"),
+        "rows": [
             (names[row.key[0]], describe(row.values), _page_of("tenants_upstream", row.key[0]))
             # Every upstream is listed, the highest error rate first.
             for row in sorted(rows, key=lambda row: -row.values["failed"] / row.values["calls"])
             # The sums also count upstreams that were deleted since.
             if row.key[0] in names
         ][:_SHOWN],
-        empty_text="No upstream calls.",
-    )
+        "empty_text": "No upstream calls.",
+    }
 
 
 def _tools(current_time: datetime, teams: Sequence[str] | None) -> Panel:
@@ -380,11 +372,11 @@ def _tools(current_time: datetime, teams: Sequence[str] | None) -> Panel:
         RollupQuery(source=TOOLS, since=since, until=until, measures=measures, by=by, teams=teams)
     )
     failing = sorted((row for row in rows if row.values["failed"]), key=lambda row: -row.values["failed"])
-    return Panel(
-        title="Failing tools, last 24 hours",
-        icon="construction",
-        url=changelist_url("responses_toolcall", period="24h", status="failed"),
-        rows=[
+    return {
+        "title": "Failing tools, last 24 hours",
+        "icon": "construction",
+        "url": changelist_url("responses_toolcall", period="24h", status="failed"),
+        "rows": [
             (
                 row.key[1],
                 f"{row.values['failed']:,} of {row.values['calls']:,} calls failed",
@@ -392,8 +384,8 @@ def _tools(current_time: datetime, teams: Sequence[str] | None) -> Panel:
             )
             for row in failing[:_SHOWN]
         ],
-        empty_text="No failed tool calls.",
-    )
+        "empty_text": "No failed tool calls.",
+    }
 
 
 def _webhooks(request: HttpRequest, current_time: datetime) -> Panel:
@@ -409,11 +401,11 @@ def _webhooks(request: HttpRequest, current_time: datetime) -> Panel:
     endpoints = admin.site.get_model_admin(WebhookEndpoint).get_queryset(request)
     # An endpoint may fail now without a failed delivery: deliveries are retried for up to three days.
     failing = endpoints.filter(Q(pk__in=failed) | Q(failing_since__isnull=False)).order_by("failing_since")
-    return Panel(
-        title="Failing webhooks",
-        icon="webhook",
-        url=changelist_url("responses_webhookendpoint"),
-        rows=[
+    return {
+        "title": "Failing webhooks",
+        "icon": "webhook",
+        "url": changelist_url("responses_webhookendpoint"),
+        "rows": [
             (
                 endpoint.name,
                 f"{failed[endpoint.pk]:,} failed deliveries in 24 hours"
@@ -423,5 +415,5 @@ def _webhooks(request: HttpRequest, current_time: datetime) -> Panel:
             )
             for endpoint in failing[:_SHOWN]
         ],
-        empty_text="No failing webhooks.",
-    )
+        "empty_text": "No failing webhooks.",
+    }

@@ -19,7 +19,7 @@ from responses.models import PromptTemplate, PromptVersion
 from responses.requests import prompts
 from tenants.console.audited_admin import AuditedAdmin
 from tenants.console.content_access import audit_read, hidden_notice, may_read
-from tenants.console.roles import LEADS, ByRole, TeamScoped, teams_for
+from tenants.console.roles import LEADS, ByRole, TeamScoped
 
 _CONTENT = ("messages", "model", "parameters")
 _EXAMPLE = [{"role": "developer", "content": "Answer {{customer}} in one sentence."}]
@@ -172,13 +172,6 @@ class PromptAdmin(AuditedAdmin, TeamScoped):
         elif prompt is not None:
             context["hidden"] = hidden_notice(request, prompt.team_id)
         return super().render_change_form(request, context, *args, **kwargs)  # type: ignore[no-any-return]
-
-    @override
-    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        if db_field.name == "team":
-            # Only teams in which the user may create prompts.
-            kwargs["queryset"] = teams_for(request, self.managers)
-        return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     @override
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -64,18 +63,6 @@ def health_by_route(**_: Any) -> Mapping[tuple[str, str], CallHealth]:
     return {key: CallHealth(hour=hour.get(key), day=health) for key, health in day.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TestCallResult:
-    """Result of a test call. `error` is the upstream's message without the API key; empty if the call succeeded."""
-
-    took_ms: int
-    first_ms: int | None = None
-    text: str = ""
-    error: str = ""
-    status: int | None = None
-    tokens: tuple[int, int] | None = None
-
-
 @page("models/<int:model_id>/test/", name="model_test", viewers=OPERATORS)
 def test_call(request: HttpRequest, model_id: int) -> HttpResponseBase:
     """Make one call to the model (POST). The upstream bills it, and it is recorded for no team."""
@@ -91,7 +78,7 @@ def test_call(request: HttpRequest, model_id: int) -> HttpResponseBase:
         messages.error(request, "Enter a model name: this route accepts any name.")
         return HttpResponseRedirect(back)
     result = _run_sync(_call_model(directory.route_of(model, name)))
-    after = {"model": name, "error": result.error, "took_ms": result.took_ms}
+    after = {"model": name, "error": result.get("error", ""), "took_ms": result["took_ms"]}
     audit_row(request, model, "tested", after=after)
     context = {"model": model, "name": name, "result": result, "back": back, "max_tokens": MAX_TOKENS}
     return render(request, "admin/tenants/model/test_call.html", title=f"Test call: {name}", **context)
@@ -136,7 +123,7 @@ def _run_sync(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(run())
 
 
-async def _call_model(route: directory.Route) -> TestCallResult:
+async def _call_model(route: directory.Route) -> dict[str, Any]:
     began = time.monotonic()
 
     def elapsed() -> int:
@@ -158,17 +145,17 @@ async def _call_model(route: directory.Route) -> TestCallResult:
                 first = elapsed()
         result = stream.result()
     except TimeoutError:
-        return TestCallResult(took_ms=elapsed(), error="The upstream did not respond in time.")
+        return {"took_ms": elapsed(), "text": "", "error": "The upstream did not respond in time."}
     if result.failure is not None:
         error = _redacted(result.failure.message, route.upstream.api_key)
-        return TestCallResult(took_ms=elapsed(), first_ms=first, error=error, status=result.failure.status)
-    return TestCallResult(
-        took_ms=elapsed(),
-        first_ms=first,
-        text=" ".join(filter(None, (plain_text(item) for item in result.items))),
-        status=200,
-        tokens=(result.usage.input_tokens, result.usage.output_tokens) if result.usage else None,
-    )
+        return {"took_ms": elapsed(), "first_ms": first, "text": "", "error": error, "status": result.failure.status}
+    return {
+        "took_ms": elapsed(),
+        "first_ms": first,
+        "text": " ".join(filter(None, (plain_text(item) for item in result.items))),
+        "status": 200,
+        "tokens": (result.usage.input_tokens, result.usage.output_tokens) if result.usage else None,
+    }
 
 
 async def _list_models(upstream: directory.UpstreamEndpoint) -> tuple[list[str], str]:

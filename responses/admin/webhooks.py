@@ -471,9 +471,10 @@ class DeliveryAdmin(LogAdmin, TeamScoped):
         status = f"{delivery.last_status or 'no response'} after {duration(delivery.last_ms)}"
         return two_lines(status, texts[:_SNIPPET])
 
-    @display(description="Next attempt")
-    def next_attempt(self, delivery: WebhookDelivery) -> str:
-        return f"{delivery.next_attempt_at:%Y-%m-%d %H:%M:%S} UTC" if delivery.next_attempt_at else "–"
+    next_attempt = column(
+        "Next attempt",
+        lambda delivery: f"{delivery.next_attempt_at:%Y-%m-%d %H:%M:%S} UTC" if delivery.next_attempt_at else "–",
+    )
 
     @display(description="Attempts")
     def attempt_table(self, delivery: WebhookDelivery) -> SafeString:

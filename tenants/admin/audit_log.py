@@ -177,9 +177,10 @@ class AuditAdmin(LogAdmin, TeamScoped):
         is_id = bool(separator) and kind.isalpha() and any(map(str.isdigit, event.target))
         return copyable(event.target, href=reverse("console:go", args=[event.target]) if is_id else None)
 
-    @display(description="IP address")
-    def origin(self, event: AuditEvent) -> SafeString | str:
-        return two_lines(event.address, Truncator(event.agent).chars(_MAX_AGENT)) if event.address else "–"
+    origin = column(
+        "IP address",
+        lambda event: two_lines(event.address, Truncator(event.agent).chars(_MAX_AGENT)) if event.address else "–",
+    )
 
     @display(description="Seal")
     def seal(self, event: AuditEvent) -> SafeString:

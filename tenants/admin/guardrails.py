@@ -17,7 +17,7 @@ from kernel import egress
 from kernel.errors import EgressRefused
 from tenants.console.audited_admin import AuditedAdmin
 from tenants.console.content_access import HIDDEN, with_readable
-from tenants.console.roles import LEADS, OPERATORS, TeamScoped, teams_for
+from tenants.console.roles import LEADS, OPERATORS, TeamScoped
 from tenants.console.secrets import SecretForm, WriteOnlySecrets, secret_badge, secret_field
 from tenants.models import Checker, Guardrail, GuardrailDecision
 
@@ -105,19 +105,15 @@ class GuardrailAdmin(WriteOnlySecrets, AuditedAdmin, TeamScoped):
         return ["team"] if obj else []
 
     @override
-    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        # Leads may only choose their own teams.
-        if db_field.name == "team":
-            kwargs["queryset"] = teams_for(request, self.managers)
-        return super().formfield_for_foreignkey(db_field, request, **kwargs)
-
-    @override
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self.has_change_permission(request, obj)
 
-    @display(description="Input")
-    def input(self, row: Guardrail) -> SafeString | str:
-        return two_lines(row.get_input_checker_display(), row.get_input_action_display()) if row.input_checker else "–"
+    input = column(
+        "Input",
+        lambda row: (
+            two_lines(row.get_input_checker_display(), row.get_input_action_display()) if row.input_checker else "–"
+        ),
+    )
 
     @display(description="Output")
     def output(self, row: Guardrail) -> SafeString | str:

@@ -1,13 +1,9 @@
 # mypy: allow-subclassing-any
 """Shared parts of the admin pages of models, connectors and search engines, which all or some teams may use."""
 
-from typing import Any
-
-from django.contrib.admin import display
-from django.utils.safestring import SafeString
 from unfold.admin import TabularInline
 
-from console.widgets import badge, time_column
+from console.widgets import badge, column, time_column
 from tenants.console.audited_admin import AuditedAdmin
 from tenants.console.roles import ADMINISTRATORS_ONLY, ByRole, PlatformOnly
 
@@ -29,10 +25,7 @@ class SharedObjectAdmin(AuditedAdmin, PlatformOnly):
     list_prefetch = ("teams",)
     created = time_column("Created", "created_at", ordering="created_at")
 
-    @display(description="Teams")
-    def visible_to(self, row: Any) -> str:
-        return ", ".join(team.name for team in row.teams.all()) or "all teams"
-
-    @display(description="Status", ordering="enabled")
-    def state(self, row: Any) -> SafeString:
-        return badge("enabled", "success") if row.enabled else badge("disabled")
+    visible_to = column("Teams", lambda row: ", ".join(team.name for team in row.teams.all()) or "all teams")
+    state = column(
+        "Status", lambda row: badge("enabled", "success") if row.enabled else badge("disabled"), ordering="enabled"
+    )

@@ -85,9 +85,7 @@ class HealthColumn(UnfoldAdmin):
         context = {"may_try": may(request, OPERATORS), "health": health_cell(found) if found else ""}
         return super().change_view(request, object_id, form_url, context)  # type: ignore[no-any-return]
 
-    @display(description="Successful calls")
-    def health(self, row: Any) -> SafeString | str:
-        return health_cell(getattr(row, "call_health", None))
+    health = column("Successful calls", lambda row: health_cell(getattr(row, "call_health", None)))
 
 
 @register(Upstream)

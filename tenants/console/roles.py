@@ -97,6 +97,12 @@ class TeamScoped(ByRole, ConsoleAdmin):
             return rows
         return rows.filter(**{f"{self.team_field}__in": teams_of(request, self.viewers)})
 
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        # Users may only choose teams whose rows they manage.
+        if db_field.name == "team":
+            kwargs["queryset"] = teams_for(request, self.managers)
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
 
 class PlatformOnly(ByRole, ConsoleAdmin):
     """Admin page of objects that belong to no team: staff view them, operators manage them."""
