@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import background, conversations, matrix, vectors
-from benchmarks.chaos import command as chaos
+from benchmarks.chaos import evaluation as chaos
 from benchmarks.console import command as console
 from launcher.errors import LaunchError
 

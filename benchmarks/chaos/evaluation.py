@@ -1,7 +1,8 @@
-"""Evaluation of a scenario: figures with their expected values, and faults by run."""
+"""`python -m benchmarks chaos`: figures of a scenario with their expected values, and faults by run."""
 
 import asyncio
 import json
+from argparse import ArgumentParser
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import psycopg
 
 from benchmarks.chaos.mock_servers import CALLS, LABEL, STEPS, WRITE, result_of, words_of
 from benchmarks.chaos.scenario import Plan, Scenario, running_chaos
-from benchmarks.stack import ask
+from benchmarks.stack import ask, tell
 
 Event = dict[str, Any]
 _CUT = f"The call of '{LABEL}__{WRITE}' was interrupted, and its tool is not known to be repeatable."
@@ -73,6 +74,23 @@ class Call:
     status: str
     attempt: int
     stored_at: datetime | None
+
+
+def main(arguments: Sequence[str], *, directory: Path) -> int:
+    """Run the scenario and print the figures. Return 1 if there are faults."""
+    parser = ArgumentParser(prog="python -m benchmarks chaos")
+    parser.add_argument("--runs", type=int, default=1000, help="background responses of three turns with tools")
+    parser.add_argument("--kill-every", type=float, default=4.0, help="seconds between killed workers")
+    options = parser.parse_args(arguments)
+    plan = Plan(
+        runs=options.runs,
+        kill_every=options.kill_every,
+        valkey_restarts=(0.3, 0.7),
+        postgres_restarts=(0.5,),
+    )
+    figures = asyncio.run(evaluated(plan, directory=directory, log=tell))
+    print("\n".join(figure.text() for figure in figures))
+    return 1 if any(figure.faults for figure in figures) else 0
 
 
 async def evaluated(plan: Plan, *, directory: Path, log: Callable[[str], None] = lambda _: None) -> list[Figure]:

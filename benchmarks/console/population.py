@@ -141,190 +141,165 @@ def _indexes(admin: str, tables: Sequence[str]) -> list[tuple[str, str]]:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
+def _uuid(part: str) -> str:
+    return f"lpad(to_hex(i * 4 + {part}), 32, '0')::uuid"
+
+
+_ENDED = "at + duration * interval '1 ms'"
+_PARAMETERS = {
+    "object": "response",
+    "instructions": "You are the friendly agent of a shop that sells garden tools. Be brief. " * 3,
+    "tools": [{"type": "function", "name": "look_up", "parameters": {"type": "object", "properties": {}}}],
+    "text": {"format": {"type": "text"}, "verbosity": "medium"},
+    "reasoning": {"effort": None, "summary": None},
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "store": True,
+    "truncation": "disabled",
+    "metadata": {},
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+}
+_TOOL = "CASE WHEN u5 < 0.0005 THEN 14 ELSE (13 * u5 * u5)::int END"
+_FRAME = 'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":0}\n\n'
+_QUESTION = _MESSAGE % (0, "user", "input_text", _PADDING)
+_ANSWER = _MESSAGE % (2, "assistant", "output_text", _PADDING * 2)
+_ITEM = {
+    "key": _uuid("part"),
+    "team_id": "team_id",
+    "api_key_id": "key_id",
+    "id": "'msg_' || lpad(to_hex(i * 4 + part), 36, '0')",
+    "type": "'message'",
+    "body": f"CASE WHEN part < 2 THEN {_QUESTION} ELSE {_ANSWER} END",
+    "created_at": "at",
+}
+_PLACEMENT = {
+    "team_id": "team_id",
+    "owner": "id",
+    "section": "CASE WHEN part < 2 THEN 'input' ELSE 'output' END",
+    "position": "part % 2",
+    "item_id": _uuid("part"),
+}
+_RESPONSE = {
+    "id": "id",
+    "team_id": "team_id",
+    "api_key_id": "key_id",
+    "created_at": "at",
+    "status": "status",
+    "mode": "CASE WHEN u6 < 0.7 THEN 'stream' ELSE 'json' END",
+    "background": "u6 > 0.95",
+    "conversation_id": "conversation_id",
+    "history_id": "conversation_id",
+    "history_end": "CASE WHEN conversation_id IS NOT NULL THEN 0 END",
+    "model": "model",
+    "upstream_id": "'upst_' || lpad('1', 36, '0')",
+    "upstream_model": "model",
+    "parameters": f"'{json.dumps(_PARAMETERS)}'::jsonb",
+    "options": """'{"sent": [], "include": [], "obfuscate": true, "logprobs": false}'::jsonb""",
+    "metadata": 'CASE WHEN i % 100 = 0 THEN (\'{"order": "\' || i || \'", "shop": "s\' || i % 7 || \'"}\')::jsonb '
+    "WHEN u6 < 0.5 THEN ('{\"shop\": \"s' || i % 7 || '\"}')::jsonb ELSE '{}'::jsonb END",
+    "end_user": "end_user",
+    "request_id": "replace(id, 'resp_', 'req_')",
+    "input_preview": "'Where is the parcel ' || i || ', and when will it be here?'",
+    "output_preview": "'It was sent on Monday and will be here tomorrow, before noon.'",
+    "first_token_ms": "(100 + 900 * u6)::int",
+    "duration_ms": "duration",
+    "completed_at": f"CASE WHEN status = 'completed' THEN {_ENDED} END",
+    "ended_at": _ENDED,
+    "turns": "1",
+    "tool_calls": "calls",
+    "input_tokens": "(200 + 20000 * u6 * u6)::int",
+    "cached_tokens": "(100 * u6)::int",
+    "output_tokens": "(20 + 2000 * u5 * u5)::int",
+    "cost": "round((0.0001 + 0.05 * u5 * u6)::numeric, 10)",
+    "error": """CASE WHEN status = 'failed' THEN '{"message": "The upstream failed."}'::jsonb END""",
+    "error_code": "error_code",
+    "incomplete_reason": "CASE WHEN status = 'incomplete' THEN 'max_output_tokens' END",
+}
+_TURN = {
+    "team_id": "team_id",
+    "response_id": "id",
+    "number": "0",
+    "state": "'stop'",
+    "started_at": "at",
+    "first_token_at": "at + interval '300 ms'",
+    "ended_at": "at + duration * interval '1 ms'",
+    "finish_reason": "'stop'",
+    "input_tokens": "1000",
+    "output_tokens": "100",
+}
+_CALL = {
+    "team_id": "team_id",
+    "response_id": "id",
+    "turn": "call",
+    "call_id": "'call_' || i || '_' || call",
+    "kind": "CASE WHEN u5 < 0.0005 THEN 'image_generation' WHEN u6 > 0.97 THEN 'mcp' ELSE 'function' END",
+    "name": f"'tool_' || {_TOOL}",
+    "arguments": """'{"order": ' || i || '}'""",
+    "output": "'It is on its way.'",
+    "status": "CASE WHEN u5 > 0.98 THEN 'failed' ELSE 'completed' END",
+    "started_at": "at + interval '400 ms'",
+    "ended_at": "at + interval '900 ms'",
+}
+_USAGE = {
+    "team_id": "team_id",
+    "api_key_id": "key_id",
+    "occurred_at": "at + duration * interval '1 ms'",
+    "endpoint": "'responses'",
+    "object_id": "id",
+    "model": "model",
+    "upstream_id": "'upst_' || lpad('1', 36, '0')",
+    "upstream_model": "model",
+    "outcome": "status",
+    "input_tokens": "(200 + 20000 * u6 * u6)::int",
+    "cached_tokens": "(100 * u6)::int",
+    "output_tokens": "(20 + 2000 * u5 * u5)::int",
+    "cost": "round((0.0001 + 0.05 * u5 * u6)::numeric, 10)",
+    "duration_ms": "duration",
+    "request_id": "replace(id, 'resp_', 'req_')",
+}
+_AUDIT = {
+    "team_id": "team_id",
+    "occurred_at": "at",
+    "actor": "'key:' || key_id",
+    "action": "CASE WHEN u6 < 0.01 THEN 'api_key.created' ELSE 'response.deleted' END",
+    "target": "id",
+    "request_id": "replace(id, 'resp_', 'req_')",
+}
+_CONVERSATION = {
+    "id": "'conv_' || lpad(to_hex(i / 50), 36, '0')",
+    "team_id": "team_id",
+    "api_key_id": "key_id",
+    "created_at": "at",
+}
+_EVENTS = {
+    "team_id": "team_id",
+    "response_id": "id",
+    "first_sequence": "0",
+    "last_sequence": "0",
+    "created_at": "at",
+    "frames": f"E'{_FRAME}'".replace("\n", "\\n"),
+}
+
+
 def _groups() -> list[list[Table]]:
     """Return groups of tables. Groups are filled in parallel, the tables of a group one after the other."""
     from conversations.models import Conversation, Item, Placement
     from responses.models import EventBatch, Response, ToolCall, Turn
     from tenants.models import AuditEvent, UsageRecord
 
-    items = Table(model=Item, columns=_item(), source="seed CROSS JOIN generate_series(0, 3) AS part")
-    places = Table(model=Placement, columns=_placement(), source="seed CROSS JOIN generate_series(0, 3) AS part")
+    items = Table(model=Item, columns=_ITEM, source="seed CROSS JOIN generate_series(0, 3) AS part")
+    places = Table(model=Placement, columns=_PLACEMENT, source="seed CROSS JOIN generate_series(0, 3) AS part")
     return [
         [items],
         [
-            Table(model=Response, columns=_response()),
+            Table(model=Response, columns=_RESPONSE),
             places,
-            Table(model=Turn, columns=_turn()),
-            Table(model=ToolCall, columns=_call(), source="seed CROSS JOIN LATERAL generate_series(1, calls) AS call"),
-            Table(model=UsageRecord, columns=_usage()),
-            Table(model=AuditEvent, columns=_audit(), source="seed WHERE i % 20 = 0"),
-            Table(model=Conversation, columns=_conversation(), source="seed WHERE i % 50 = 0"),
-            Table(model=EventBatch, columns=_events(), source="seed WHERE i > (SELECT max(i) - 2000 FROM seed)"),
+            Table(model=Turn, columns=_TURN),
+            Table(model=ToolCall, columns=_CALL, source="seed CROSS JOIN LATERAL generate_series(1, calls) AS call"),
+            Table(model=UsageRecord, columns=_USAGE),
+            Table(model=AuditEvent, columns=_AUDIT, source="seed WHERE i % 20 = 0"),
+            Table(model=Conversation, columns=_CONVERSATION, source="seed WHERE i % 50 = 0"),
+            Table(model=EventBatch, columns=_EVENTS, source="seed WHERE i > (SELECT max(i) - 2000 FROM seed)"),
         ],
     ]
-
-
-def _uuid(part: str) -> str:
-    return f"lpad(to_hex(i * 4 + {part}), 32, '0')::uuid"
-
-
-def _item() -> dict[str, str]:
-    asked = _MESSAGE % (0, "user", "input_text", _PADDING)
-    answered = _MESSAGE % (2, "assistant", "output_text", _PADDING * 2)
-    return {
-        "key": _uuid("part"),
-        "team_id": "team_id",
-        "api_key_id": "key_id",
-        "id": "'msg_' || lpad(to_hex(i * 4 + part), 36, '0')",
-        "type": "'message'",
-        "body": f"CASE WHEN part < 2 THEN {asked} ELSE {answered} END",
-        "created_at": "at",
-    }
-
-
-def _placement() -> dict[str, str]:
-    return {
-        "team_id": "team_id",
-        "owner": "id",
-        "section": "CASE WHEN part < 2 THEN 'input' ELSE 'output' END",
-        "position": "part % 2",
-        "item_id": _uuid("part"),
-    }
-
-
-def _response() -> dict[str, str]:
-    parameters = {
-        "object": "response",
-        "instructions": "You are the friendly agent of a shop that sells garden tools. Be brief. " * 3,
-        "tools": [{"type": "function", "name": "look_up", "parameters": {"type": "object", "properties": {}}}],
-        "text": {"format": {"type": "text"}, "verbosity": "medium"},
-        "reasoning": {"effort": None, "summary": None},
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "store": True,
-        "truncation": "disabled",
-        "metadata": {},
-        "tool_choice": "auto",
-        "parallel_tool_calls": True,
-    }
-    ended = "at + duration * interval '1 ms'"
-    return {
-        "id": "id",
-        "team_id": "team_id",
-        "api_key_id": "key_id",
-        "created_at": "at",
-        "status": "status",
-        "mode": "CASE WHEN u6 < 0.7 THEN 'stream' ELSE 'json' END",
-        "background": "u6 > 0.95",
-        "conversation_id": "conversation_id",
-        "history_id": "conversation_id",
-        "history_end": "CASE WHEN conversation_id IS NOT NULL THEN 0 END",
-        "model": "model",
-        "upstream_id": "'upst_' || lpad('1', 36, '0')",
-        "upstream_model": "model",
-        "parameters": f"'{json.dumps(parameters)}'::jsonb",
-        "options": """'{"sent": [], "include": [], "obfuscate": true, "logprobs": false}'::jsonb""",
-        "metadata": 'CASE WHEN i % 100 = 0 THEN (\'{"order": "\' || i || \'", "shop": "s\' || i % 7 || \'"}\')::jsonb '
-        "WHEN u6 < 0.5 THEN ('{\"shop\": \"s' || i % 7 || '\"}')::jsonb ELSE '{}'::jsonb END",
-        "end_user": "end_user",
-        "request_id": "replace(id, 'resp_', 'req_')",
-        "input_preview": "'Where is the parcel ' || i || ', and when will it be here?'",
-        "output_preview": "'It was sent on Monday and will be here tomorrow, before noon.'",
-        "first_token_ms": "(100 + 900 * u6)::int",
-        "duration_ms": "duration",
-        "completed_at": f"CASE WHEN status = 'completed' THEN {ended} END",
-        "ended_at": ended,
-        "turns": "1",
-        "tool_calls": "calls",
-        "input_tokens": "(200 + 20000 * u6 * u6)::int",
-        "cached_tokens": "(100 * u6)::int",
-        "output_tokens": "(20 + 2000 * u5 * u5)::int",
-        "cost": "round((0.0001 + 0.05 * u5 * u6)::numeric, 10)",
-        "error": """CASE WHEN status = 'failed' THEN '{"message": "The upstream failed."}'::jsonb END""",
-        "error_code": "error_code",
-        "incomplete_reason": "CASE WHEN status = 'incomplete' THEN 'max_output_tokens' END",
-    }
-
-
-def _turn() -> dict[str, str]:
-    return {
-        "team_id": "team_id",
-        "response_id": "id",
-        "number": "0",
-        "state": "'stop'",
-        "started_at": "at",
-        "first_token_at": "at + interval '300 ms'",
-        "ended_at": "at + duration * interval '1 ms'",
-        "finish_reason": "'stop'",
-        "input_tokens": "1000",
-        "output_tokens": "100",
-    }
-
-
-def _call() -> dict[str, str]:
-    name = "CASE WHEN u5 < 0.0005 THEN 14 ELSE (13 * u5 * u5)::int END"
-    return {
-        "team_id": "team_id",
-        "response_id": "id",
-        "turn": "call",
-        "call_id": "'call_' || i || '_' || call",
-        "kind": "CASE WHEN u5 < 0.0005 THEN 'image_generation' WHEN u6 > 0.97 THEN 'mcp' ELSE 'function' END",
-        "name": f"'tool_' || {name}",
-        "arguments": """'{"order": ' || i || '}'""",
-        "output": "'It is on its way.'",
-        "status": "CASE WHEN u5 > 0.98 THEN 'failed' ELSE 'completed' END",
-        "started_at": "at + interval '400 ms'",
-        "ended_at": "at + interval '900 ms'",
-    }
-
-
-def _usage() -> dict[str, str]:
-    return {
-        "team_id": "team_id",
-        "api_key_id": "key_id",
-        "occurred_at": "at + duration * interval '1 ms'",
-        "endpoint": "'responses'",
-        "object_id": "id",
-        "model": "model",
-        "upstream_id": "'upst_' || lpad('1', 36, '0')",
-        "upstream_model": "model",
-        "outcome": "status",
-        "input_tokens": "(200 + 20000 * u6 * u6)::int",
-        "cached_tokens": "(100 * u6)::int",
-        "output_tokens": "(20 + 2000 * u5 * u5)::int",
-        "cost": "round((0.0001 + 0.05 * u5 * u6)::numeric, 10)",
-        "duration_ms": "duration",
-        "request_id": "replace(id, 'resp_', 'req_')",
-    }
-
-
-def _audit() -> dict[str, str]:
-    return {
-        "team_id": "team_id",
-        "occurred_at": "at",
-        "actor": "'key:' || key_id",
-        "action": "CASE WHEN u6 < 0.01 THEN 'api_key.created' ELSE 'response.deleted' END",
-        "target": "id",
-        "request_id": "replace(id, 'resp_', 'req_')",
-    }
-
-
-def _conversation() -> dict[str, str]:
-    return {
-        "id": "'conv_' || lpad(to_hex(i / 50), 36, '0')",
-        "team_id": "team_id",
-        "api_key_id": "key_id",
-        "created_at": "at",
-    }
-
-
-def _events() -> dict[str, str]:
-    frame = 'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":0}\n\n'
-    return {
-        "team_id": "team_id",
-        "response_id": "id",
-        "first_sequence": "0",
-        "last_sequence": "0",
-        "created_at": "at",
-        "frames": f"E'{frame}'".replace("\n", "\\n"),
-    }
