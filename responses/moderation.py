@@ -214,17 +214,6 @@ class GuardrailCheck:
     account: UsageAccount
     model: str
 
-    async def check_input(self, texts: Sequence[str], images: Sequence[str]) -> None:
-        """Check input. Raises `ContentFlagged` (400) if it is blocked, `UpstreamError` if it could not be checked."""
-        guard = self.guard
-        if not guard.input_checker:
-            return
-        found = await self._decide("input", guard.input_checker, guard.input_action, texts, images)
-        if found["blocked"]:
-            if found["outcome"] == "failed":
-                raise UpstreamError(found["message"])
-            raise ContentFlagged(found["message"], param="input")
-
     @property
     def holds_output_back(self) -> bool:
         """True if output is sent only after it was checked."""
@@ -236,7 +225,7 @@ class GuardrailCheck:
         if not guard.output_checker:
             return {"blocked": False}
         texts = [text for body in bodies if body["type"] != "reasoning" and (text := plain_text(body))]
-        return await self._decide("output", guard.output_checker, guard.output_action, texts, ())
+        return await self.decide("output", guard.output_checker, guard.output_action, texts, ())
 
     def failure_for(self, result: ModerationResult) -> Failure | None:
         """Return the failure of a blocked output: it was refused, or could not be checked."""
@@ -246,9 +235,10 @@ class GuardrailCheck:
             return Failure(code="server_error", message=result["message"])
         return Failure(code=ContentFlagged.default_code, message=result["message"], status=ContentFlagged.status)
 
-    async def _decide(
+    async def decide(
         self, stage: str, checker: str, action: str, texts: Sequence[str], images: Sequence[str]
     ) -> ModerationResult:
+        """Ask a checker, store its decision and return it. Raises nothing but the cancellation of an input check."""
         blocks = action == GuardAction.BLOCK.value
         try:
             is_hook = checker == Checker.HOOK.value
@@ -395,11 +385,17 @@ async def start_checks(
         )
     guard = await directory.aguardrails(principal.team_id)
     guardrail = _guardrail_check(guard, principal, body.model, response_id, request)
-    if guardrail is not None:
+    if guardrail is not None and guardrail.guard.input_checker:
         # Items may enter a conversation without a response, and so without a check: there the whole context is checked.
         items = context.items if context.conversation_id else [*context.preface, *context.input_items]
         texts, images = await _texts_and_images(items, attachments)
-        await guardrail.check_input([body.instructions, *texts] if body.instructions else texts, images)
+        texts = [body.instructions, *texts] if body.instructions else texts
+        checker, action = guardrail.guard.input_checker, guardrail.guard.input_action
+        found = await guardrail.decide("input", checker, action, texts, images)
+        if found["blocked"]:
+            if found["outcome"] == "failed":
+                raise UpstreamError(found["message"])
+            raise ContentFlagged(found["message"], param="input")
     return _output_checks(moderation, guardrail)
 
 

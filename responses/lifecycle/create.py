@@ -293,13 +293,6 @@ def _input_rows(identity: RunIdentity, context: RequestContext) -> list[models.M
     return rows
 
 
-def _predecessor_guard(identity: RunIdentity, context: RequestContext) -> PredecessorGuard | None:
-    # An unstored response has its context in memory, so it does not matter whether the predecessor is deleted.
-    if context.predecessor_id is None or not identity.stored:
-        return None
-    return PredecessorGuard(response_id=identity.response_id, previous_id=context.predecessor_id)
-
-
 def _answered_calls(body: CreateResponse, context: RequestContext) -> Sequence[CallUpdate]:
     """Return the updates that end the client's tool calls whose outputs this request brings."""
     calling_response_id = body.previous_response_id or context.answered_response_id

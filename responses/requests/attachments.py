@@ -242,7 +242,20 @@ class TeamAttachments:
         return AttachmentImage(url=await _data_url(content, kind))
 
     async def _file(self, part: InputFile, can: Capabilities) -> Attachment:
-        content, filename, kind = await self._bytes(part)
+        if part.file_id is not None:
+            file, content = await self._stored(part.file_id, MAX_FILE)
+            filename, kind = part.filename or file.filename, file.content_type or _type_of(file.filename)
+        elif part.file_url is not None:
+            fetched = await egress.default().get(part.file_url, max_bytes=MAX_FILE, timeout=_FETCH_SECONDS)
+            filename = part.filename or unquote(PurePosixPath(urlsplit(fetched.url).path).name) or "file"
+            content, kind = fetched.content, fetched.content_type or _type_of(filename)
+        else:
+            filename, data = part.filename or "file", part.file_data or ""
+            head = _DATA_URL.match(data)
+            if head is not None and not head[2].lower().endswith(";base64"):
+                raise InvalidFile("The file's data URL is not base64-encoded.")
+            content = await _decoded(data[head.end() :] if head else data)
+            kind = (head[1].lower() if head else "") or _type_of(filename)
         self._count(content)
         if not content:
             raise InvalidFile("The file is empty.")
@@ -251,23 +264,6 @@ class TeamAttachments:
         read = partial(extract_text, content, filename=filename, content_type=kind)
         text = await asyncio.get_running_loop().run_in_executor(_READERS, read)
         return AttachmentText(text=f"{filename}\n\n{text}")
-
-    async def _bytes(self, part: InputFile) -> tuple[bytes, str, str]:
-        """Return the content, name and media type of a file."""
-        if part.file_id is not None:
-            file, content = await self._stored(part.file_id, MAX_FILE)
-            return content, part.filename or file.filename, file.content_type or _type_of(file.filename)
-        if part.file_url is not None:
-            fetched = await egress.default().get(part.file_url, max_bytes=MAX_FILE, timeout=_FETCH_SECONDS)
-            name = part.filename or unquote(PurePosixPath(urlsplit(fetched.url).path).name) or "file"
-            return fetched.content, name, fetched.content_type or _type_of(name)
-        name, data = part.filename or "file", part.file_data or ""
-        head = _DATA_URL.match(data)
-        if head is None:
-            return await _decoded(data), name, _type_of(name)
-        if not head[2].lower().endswith(";base64"):
-            raise InvalidFile("The file's data URL is not base64-encoded.")
-        return await _decoded(data[head.end() :]), name, head[1].lower() or _type_of(name)
 
     async def _stored(self, file_id: str, limit: int) -> tuple[File, bytes]:
         def find() -> File | None:

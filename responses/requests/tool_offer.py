@@ -68,7 +68,14 @@ def available_tools(tools: Sequence[Shown], choice: Any, items: Iterable[StoredI
     has loaded it, unless the tool choice forces it.
     """
     found = {offer.tool.name: offer for offer in client_tool_offers(tools)}
-    for offer in client_tool_offers(_tools_of_items(items)):
+    # The tools that tool searches have found, or that developers have added.
+    loaded = [
+        tool.shown()
+        for item in items
+        if isinstance(item, ToolSearchOutput | AdditionalTools)
+        for tool in loaded_tools(item, param=f"{item.type}.tools")
+    ]
+    for offer in client_tool_offers(loaded):
         # A loaded tool replaces its deferred definition in the request.
         found[offer.tool.name] = replace(offer, deferred=False)
     match choice:
@@ -109,16 +116,6 @@ def upstream_tool_choice(choice: Any, known_tools: Iterable[ToolOffer]) -> str |
     return None
 
 
-def _tools_of_items(items: Iterable[StoredItem]) -> list[Shown]:
-    """Return the tools that tool searches have found, or that developers have added, in some items."""
-    return [
-        tool.shown()
-        for item in items
-        if isinstance(item, ToolSearchOutput | AdditionalTools)
-        for tool in loaded_tools(item, param=f"{item.type}.tools")
-    ]
-
-
 def client_tool_offers(tools: Iterable[Shown]) -> Iterator[ToolOffer]:
     """Yield an offer for each client tool. Hosted tools are offered by their toolboxes."""
     for tool in tools:
@@ -152,6 +149,9 @@ def _named(tool: Shown, *, namespace: str | None = None, about: str = "") -> Too
         sentences.append(f"It belongs to {namespace}: {about}")
     if tool.get("output_schema") is not None:
         sentences.append(f"It returns JSON with this schema: {orjson.dumps(tool['output_schema']).decode()}")
+    given, grammar = tool.get("format"), None
+    if given is not None and given["type"] == "grammar":
+        grammar = Grammar(syntax=given["syntax"], definition=given["definition"])
     function = FunctionTool(
         name=upstream_name(namespace, tool["name"]),
         description="\n".join(sentence for sentence in sentences if sentence) or tool["description"],
@@ -160,19 +160,13 @@ def _named(tool: Shown, *, namespace: str | None = None, about: str = "") -> Too
         form=CallForm.CUSTOM if tool["type"] == "custom" else CallForm.FUNCTION,
         label=tool["name"],
         namespace=namespace,
-        grammar=_grammar(tool.get("format")),
+        grammar=grammar,
         asynchronous=bool(tool.get("async")),
     )
     shown = (
         tool if namespace is None else {"type": "namespace", "name": namespace, "description": about, "tools": [tool]}
     )
     return ToolOffer(tool=function, label=_label(tool), deferred=bool(tool.get("defer_loading")), shown=shown)
-
-
-def _grammar(given: Shown | None) -> Grammar | None:
-    if given is None or given["type"] != "grammar":
-        return None
-    return Grammar(syntax=given["syntax"], definition=given["definition"])
 
 
 def _about(tool: Shown) -> str:

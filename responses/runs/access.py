@@ -21,7 +21,9 @@ def get_response(
     *, principal: Principal, response_id: str, annotations: Mapping[str, BaseExpression] | None = None
 ) -> Response:
     """Return a stored response of the caller's team, with optional annotations. Raises `NotFound`."""
-    response = find_response(team_id=principal.team_id, response_id=response_id, annotations=annotations)
+    responses = Response.objects.filter(pk=response_id, team_id=principal.team_id, stored=True)
+    # PostgreSQL rejects NUL in a parameter; no id contains one.
+    response = None if "\x00" in response_id else responses.annotate(**annotations or {}).first()
     if response is None:
         raise NotFound(f"Response with id '{response_id}' not found.")
     return response
@@ -56,14 +58,3 @@ def get_prompt_version(*, principal: Principal, prompt_id: str, version: str | N
             message = f"Prompt with id '{prompt_id}' has no version '{version}'."
             raise NotFound(message, param="prompt.version")
     raise NotFound(f"Prompt with id '{prompt_id}' not found.", param="prompt.id")
-
-
-def find_response(
-    *, team_id: str, response_id: str, annotations: Mapping[str, BaseExpression] | None = None
-) -> Response | None:
-    """Return a stored response of a team, with optional annotations, or None if there is none with this id."""
-    # PostgreSQL rejects NUL in a parameter; no id contains one.
-    if "\x00" in response_id:
-        return None
-    found = Response.objects.filter(pk=response_id, team_id=team_id, stored=True)
-    return (found.annotate(**annotations) if annotations else found).first()

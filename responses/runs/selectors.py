@@ -193,18 +193,17 @@ class ResponseFilter:
 def list_responses(*, team_id: str, filters: ResponseFilter, page: PageRequest) -> Page[Response]:
     """Return a page of a team's stored responses, ordered by creation time."""
     rows = Response.objects.filter(team_id=team_id, stored=True)
-    if filters.model:
-        rows = rows.filter(model=filters.model)
-    if filters.status:
-        rows = rows.filter(status=filters.status)
-    if filters.conversation_id:
-        rows = rows.filter(conversation_id=filters.conversation_id)
-    if filters.created_after:
-        rows = rows.filter(created_at__gt=filters.created_after)
-    if filters.created_before:
-        rows = rows.filter(created_at__lt=filters.created_before)
-    if filters.metadata:
-        rows = rows.filter(metadata__contains=filters.metadata)
+    conditions = {
+        "model": filters.model,
+        "status": filters.status,
+        "conversation_id": filters.conversation_id,
+        "created_at__gt": filters.created_after,
+        "created_at__lt": filters.created_before,
+        "metadata__contains": filters.metadata,
+    }
+    for name, value in conditions.items():
+        if value:
+            rows = rows.filter(**{name: value})
     return keyset(rows, page=page, position=partial(_position, team_id))
 
 
