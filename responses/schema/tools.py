@@ -277,10 +277,6 @@ TOOLS = {**_CLIENT_TOOLS}
 """All tools by type. The hosted tools are added when the application starts, before the first request."""
 
 
-def _addable() -> Mapping[str, type[ToolParam]]:
-    return _CLIENT_TOOLS
-
-
 def _loadable() -> Mapping[str, type[ToolParam]]:
     return _CLIENT_TOOLS | {kind: tool for kind, tool in TOOLS.items() if tool.is_loadable}
 
@@ -302,7 +298,7 @@ AnyTool = Annotated[ToolParam, _OneOf(lambda: TOOLS)]
 class _AddedTools(Wire):
     """Tools that an `additional_tools` item may add during a conversation: tools that the client runs."""
 
-    tools: Annotated[list[Annotated[ToolParam, _OneOf(_addable)]], Field(max_length=MAX_TOOLS)]
+    tools: Annotated[list[Annotated[ToolParam, _OneOf(lambda: _CLIENT_TOOLS)]], Field(max_length=MAX_TOOLS)]
 
 
 class LoadedTools(Wire):

@@ -8,7 +8,9 @@ from django.db import transaction
 from conversations.items import McpApprovalRequest, McpApprovalResponse, McpCall, StoredItem
 from kernel.clock import now
 from kernel.errors import BadRequest, InvalidValue, NotFound
+from responses.engine.calls.client_tools import upstream_name
 from responses.engine.calls.outcomes import request_digest
+from responses.engine.turn import Call
 from responses.models import Approval, ApprovalState
 from responses.runs.store import CallUpdate
 from tenants import scope
@@ -30,6 +32,12 @@ class GrantedApproval:
     request: McpApprovalRequest
     request_id: str
     definition: str
+
+    @property
+    def call(self) -> Call:
+        """The call to make, with the approval request's id as its call id, so that no run makes it twice."""
+        name = upstream_name(self.request.server_label, self.request.name)
+        return Call(item_id="", call_id=self.request_id, name=name, arguments=self.request.arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,10 @@ from responses.lifecycle import resume
 from responses.models import Approval, Response
 from responses.runs.recorder import Recorder
 from responses.tools import approvals
+from responses.tools.approvals import GrantedApproval
 from responses.tools.mcp import request as mcp
 from responses.tools.mcp.catalogue import AvailableTool
-from responses.tools.mcp.execution import ApprovedCall, McpTools
+from responses.tools.mcp.execution import McpTools
 from responses.tools.mcp.servers import ApprovalPolicy, ListedTool, RemoteServer
 from responses.tools.mcp.sessions import McpSessions
 from tenants import scope
@@ -66,7 +67,7 @@ TURNS = [
 class Execution:
     """All processes that execute one response, one after the other. Each knows only the servers in the row."""
 
-    def __init__(self, begun: Begun, turns: list[list[Chunk]], approved: tuple[ApprovedCall, ...] = ()) -> None:
+    def __init__(self, begun: Begun, turns: list[list[Chunk]], approved: tuple[GrantedApproval, ...] = ()) -> None:
         self.begun = begun
         self.turns = turns
         self.approved = approved
@@ -169,7 +170,8 @@ async def test_secrets_are_erased_when_the_run_ends(database: None, caller: Call
 async def test_an_approved_call_is_made_at_most_once(database: None, caller: Caller, served: McpServer) -> None:
     note = ListedTool(name="note", **_described(served, "note"))
     definition = AvailableTool(server=RemoteServer(label="box", url=served.url), tool=note).definition
-    one = ApprovedCall(request_id="mcpr_1", server_label="box", name="note", arguments="{}", definition=definition)
+    request = McpApprovalRequest(id="mcpr_1", server_label="box", name="note", arguments="{}")
+    one = GrantedApproval(request=request, request_id="mcpr_1", definition=definition)
     outcomes = set()
     for cut in itertools.count():
         execution = Execution(await begin(caller, served), [text("Done.")], approved=(one,))

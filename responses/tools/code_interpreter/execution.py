@@ -1,14 +1,11 @@
 """The code interpreter. The item of a call holds the program's output; clients see it with `include`."""
 
-from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from typing_extensions import override
 
 from kernel.errors import ApiError
 from kernel.ids import new_id
-from responses.containers.models import ContainerFile
-from responses.containers.services import ContainerExecution
 from responses.engine.calls.client_tools import upstream_name
 from responses.engine.calls.outcomes import ToolLimits, ToolResult, parse_object
 from responses.engine.calls.toolbox import HostedTool, hosted_function
@@ -16,7 +13,7 @@ from responses.engine.events.types import Body
 from responses.engine.state import RunContext, RunState
 from responses.engine.turn import Call, FunctionTool
 from responses.tools.code_interpreter.run_container import CODE_INTERPRETER, RunContainer, error_text, file_references
-from sandbox.client import ExecutionResult, OperationFailed, SandboxUnavailable
+from sandbox.client import OperationFailed, SandboxUnavailable
 
 PYTHON = "python"
 _MAX_LOGS = 60_000
@@ -83,9 +80,26 @@ class CodeInterpreter(HostedTool):
         if code is None:
             return ToolResult(output="error: 'code' must be a string", error="invalid_arguments")
         try:
-            return _result(await self._container.run(code))
+            execution = await self._container.run(code)
         except (ApiError, SandboxUnavailable, OperationFailed) as error:
             return ToolResult(output=error_text(error), error="failed")
+        result, files = execution.result, execution.files
+        stopped = f"The program was stopped: {result.stopped}. Its variables are lost." if result.stopped else ""
+        written = (result.stdout, result.stderr, result.value or "", result.error or "", stopped)
+        logs = "\n".join(part.rstrip("\n") for part in written if part)
+        if len(logs) > _MAX_LOGS:
+            logs = logs[:_MAX_LOGS] + _TRUNCATED
+        images = [file for file in files if PurePosixPath(file.path).name in result.images]
+        fields = {
+            "logs": logs,
+            "container_id": execution.container_id,
+            # Paths of the API: reading the content takes an API key.
+            "images": [f"/v1/containers/{file.container_id}/files/{file.pk}/content" for file in images],
+            "files": file_references(execution),
+        }
+        listed = f"Files written: {', '.join(file.path for file in files)}" if files else ""
+        output = "\n".join(part for part in (logs, listed) if part) or "(no output)"
+        return ToolResult(output=output, fields=fields)
 
     @override
     def close_items(self, body: Body, call: Call, result: ToolResult) -> list[Body]:
@@ -103,34 +117,3 @@ class CodeInterpreter(HostedTool):
 def _code(call: Call) -> str | None:
     code = (parse_object(call.arguments) or {}).get("code")
     return code if isinstance(code, str) else None
-
-
-def _result(execution: ContainerExecution) -> ToolResult:
-    logs, files = output_text(execution.result), execution.files
-    images = [file for file in files if PurePosixPath(file.path).name in execution.result.images]
-    fields = {
-        "logs": logs,
-        "container_id": execution.container_id,
-        "images": [content_url(file) for file in images],
-        "files": file_references(execution),
-    }
-    return ToolResult(output=model_output(logs, [file.path for file in files]), fields=fields)
-
-
-def output_text(result: ExecutionResult) -> str:
-    """Return everything a program has written as one text, truncated to the maximum length."""
-    stopped = f"The program was stopped: {result.stopped}. Its variables are lost." if result.stopped else ""
-    parts = (result.stdout, result.stderr, result.value or "", result.error or "", stopped)
-    text = "\n".join(part.rstrip("\n") for part in parts if part)
-    return text if len(text) <= _MAX_LOGS else text[:_MAX_LOGS] + _TRUNCATED
-
-
-def model_output(logs: str, paths: Sequence[str]) -> str:
-    """Return the text that the model reads as the result of a call."""
-    files = f"Files written: {', '.join(paths)}" if paths else ""
-    return "\n".join(part for part in (logs, files) if part) or "(no output)"
-
-
-def content_url(file: ContainerFile) -> str:
-    """Return the API path of a file's content; reading it takes an API key."""
-    return f"/v1/containers/{file.container_id}/files/{file.pk}/content"

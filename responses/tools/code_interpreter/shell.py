@@ -14,7 +14,7 @@ from responses.engine.events.types import Body
 from responses.engine.state import RunContext, RunState
 from responses.engine.turn import Call, CallForm, FunctionTool
 from responses.tools.code_interpreter.run_container import RunContainer, error_text, file_references
-from sandbox.client import ExecutionResult, OperationFailed, SandboxUnavailable
+from sandbox.client import OperationFailed, SandboxUnavailable
 
 NAME = "shell"
 _MAX_COMMANDS = 20
@@ -74,12 +74,19 @@ class HostedShell(HostedTool):
         commands, asked = _commands(call), parse_object(call.arguments) or {}
         if commands is None:
             return ToolResult(output="error: 'commands' must be an array of strings", error="invalid_arguments")
-        timeout, most = _number(asked.get("timeout_ms")), _number(asked.get("max_output_length"))
-        outputs, files = [], []
+        timeout = _number(asked.get("timeout_ms"))
+        most = min(_number(asked.get("max_output_length")) or _MAX_OUTPUT, _MAX_OUTPUT)
+        outputs: list[Body] = []
+        files: list[Body] = []
         try:
             for command in commands:
                 execution = await self._container.shell(command, seconds=timeout / 1000 if timeout else None)
-                outputs.append(_output(execution.result, most=min(most or _MAX_OUTPUT, _MAX_OUTPUT)))
+                result = execution.result
+                outcome: Body = {"type": "exit", "exit_code": _KILLED if result.exit_code is None else result.exit_code}
+                if result.stopped is not None and "longer than" in result.stopped:
+                    outcome = {"type": "timeout"}
+                stderr = f"{result.stderr}\n{result.stopped}".strip() if result.stopped else result.stderr
+                outputs.append({"stdout": result.stdout[:most], "stderr": stderr[:most], "outcome": outcome})
                 files += file_references(execution)
         except (ApiError, SandboxUnavailable, OperationFailed) as error:
             outputs.append(_failed(error_text(error)))
@@ -109,14 +116,6 @@ def _commands(call: Call) -> list[str] | None:
 
 def _number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-def _output(result: ExecutionResult, *, most: int) -> Body:
-    outcome: Body = {"type": "exit", "exit_code": _KILLED if result.exit_code is None else result.exit_code}
-    if result.stopped is not None and "longer than" in result.stopped:
-        outcome = {"type": "timeout"}
-    stderr = f"{result.stderr}\n{result.stopped}".strip() if result.stopped else result.stderr
-    return {"stdout": result.stdout[:most], "stderr": stderr[:most], "outcome": outcome}
 
 
 def _failed(why: str) -> Body:

@@ -11,8 +11,9 @@ from responses.tools.file_search import card
 from responses.tools.file_search.execution import FileSearchTool
 from responses.tools.file_search.history import past_call
 from responses.tools.file_search.schema import FileSearchToolParam
-from responses.tools.file_search.searcher import StoreSearcher, refuse_unusable, searchers
+from responses.tools.file_search.searcher import StoreSearcher
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
+from responses.vectors import search
 from tenants.models import ToolKind
 
 
@@ -28,14 +29,17 @@ class FileSearchPlugin(ToolPlugin):
     @override
     async def resolve(self, request: NewToolRequest) -> list[StoreSearcher]:
         def check() -> list[StoreSearcher]:
-            refuse_unusable(request.account.team_id, request.params)
+            for index, tool in enumerate(request.params):
+                if isinstance(tool, FileSearchToolParam):
+                    param = f"tools[{index}].vector_store_ids"
+                    search.open_stores(team_id=request.account.team_id, store_ids=tool.vector_store_ids, param=param)
             return self.restore(request, "")
 
         return await in_db_thread(check)
 
     @override
     def restore(self, request: ToolRequest, secrets: str) -> list[StoreSearcher]:
-        return searchers(request.account, request.tools, request.choice)
+        return [StoreSearcher(request.account, tool) for tool in request.offered(self.types)]
 
     @override
     def tools(

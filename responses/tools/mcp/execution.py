@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from typing_extensions import override
@@ -26,6 +26,7 @@ from responses.engine.state import OutputItem, RunContext, RunState
 from responses.engine.steps import CallRecord, Emitted, ToolsPrepared
 from responses.engine.turn import Call, FunctionTool
 from responses.requests.tool_offer import ToolOffer
+from responses.tools.approvals import GrantedApproval
 from responses.tools.mcp import results
 from responses.tools.mcp.catalogue import AvailableTool, ToolCatalogue
 from responses.tools.mcp.servers import ListedTool, RemoteServer
@@ -35,23 +36,6 @@ KIND = "mcp"
 _UNAUTHORIZED = 401
 _CHANGED = "The call was not made: the tool has changed since it was approved. Request approval again."
 _GONE = "The call was not made: the server no longer offers this tool."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovedCall:
-    """A call that waited for approval and got it. `definition` is the digest of the approved tool."""
-
-    request_id: str
-    server_label: str
-    name: str
-    arguments: str
-    definition: str
-
-    @property
-    def call(self) -> Call:
-        """The call to make, with the approval request's id as its call id, so that no run makes it twice."""
-        name = upstream_name(self.server_label, self.name)
-        return Call(item_id="", call_id=self.request_id, name=name, arguments=self.arguments)
 
 
 class McpTools(HostedTool):
@@ -69,7 +53,7 @@ class McpTools(HostedTool):
         servers: Sequence[RemoteServer],
         sessions: McpSessions,
         *,
-        approved: Sequence[ApprovedCall] = (),
+        approved: Sequence[GrantedApproval] = (),
         answers_http: bool = False,
     ) -> None:
         self._catalogue = ToolCatalogue(servers)
@@ -198,7 +182,7 @@ class McpTools(HostedTool):
         approved, known = self._approved.get(call.call_id), self._catalogue.find(call.name)
         body = super().open_item(call)
         if approved is not None:
-            label, name = approved.server_label, approved.name
+            label, name = approved.request.server_label, approved.request.name
             return {**body, "server_label": label, "name": name, "approval_request_id": approved.request_id}
         label, name = (known.server.label, known.tool.name) if known else ("", call.name)
         return {**body, "server_label": label, "name": name}
@@ -215,9 +199,9 @@ class McpTools(HostedTool):
 
     async def _known_tool(self, call: Call) -> AvailableTool:
         approved = self._approved.get(call.call_id)
-        if approved is not None and approved.server_label not in self._fresh:
+        if approved is not None and approved.request.server_label not in self._fresh:
             # The user approved the tool as it was described then: list it again, unless that was just done.
-            server = self._catalogue.servers[approved.server_label]
+            server = self._catalogue.servers[approved.request.server_label]
             self._fresh[server.label] = await self._sessions.list_tools(server)
             self._catalogue.add_listing(server, self._fresh[server.label])
         known = self._catalogue.find(call.name)

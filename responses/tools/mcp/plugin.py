@@ -11,7 +11,7 @@ from responses.schema.tools import ToolParam
 from responses.tools import approvals
 from responses.tools.mcp import card
 from responses.tools.mcp import request as servers
-from responses.tools.mcp.execution import ApprovedCall, McpTools
+from responses.tools.mcp.execution import McpTools
 from responses.tools.mcp.history import past_call
 from responses.tools.mcp.schema import McpToolParam, is_built_in
 from responses.tools.mcp.servers import RemoteServer
@@ -55,18 +55,8 @@ class McpPlugin(ToolPlugin):
     ) -> list[HostedTool]:
         if not resolved:
             return []
-        approved = [
-            ApprovedCall(
-                request_id=one.request_id,
-                server_label=one.request.server_label,
-                name=one.request.name,
-                arguments=one.request.arguments,
-                definition=one.definition,
-            )
-            for one in request.granted
-        ]
         sessions = McpSessions(egress.default())
-        return [McpTools(resolved, sessions, approved=approved, answers_http=request.answers_http)]
+        return [McpTools(resolved, sessions, approved=request.granted, answers_http=request.answers_http)]
 
     @override
     def secrets(self, resolved: Sequence[RemoteServer]) -> str:

@@ -47,21 +47,20 @@ class PageReader:
     async def page(self, url: str) -> WebPage:
         """Return the page at a URL. Raises UnreadablePage."""
         if url not in self._read:
-            self._read[url] = await self._fetch(url)
+            try:
+                fetched = await self._egress.get(url, max_bytes=_MAX_BYTES, timeout=_SECONDS, accept=_READABLE)
+                self._read[url] = await asyncio.to_thread(_page, fetched)
+            except ApiError as error:
+                raise UnreadablePage(str(error)) from error
         return self._read[url]
-
-    async def _fetch(self, url: str) -> WebPage:
-        try:
-            fetched = await self._egress.get(url, max_bytes=_MAX_BYTES, timeout=_SECONDS, accept=_READABLE)
-            return await asyncio.to_thread(_page, fetched)
-        except ApiError as error:
-            raise UnreadablePage(str(error)) from error
 
 
 def _page(fetched: Fetched) -> WebPage:
     content = to_utf8(fetched.content, charset=fetched.charset)
     text = extract_text(content, content_type=fetched.content_type)
-    return WebPage(url=fetched.url, title=_title(content) or fetched.url, text=text)
+    found = _TITLE.search(content[:100_000])
+    title = " ".join(html.unescape(found[1].decode(errors="replace")).split())[:300] if found else ""
+    return WebPage(url=fetched.url, title=title or fetched.url, text=text)
 
 
 def to_utf8(content: bytes, *, charset: str) -> bytes:
@@ -85,11 +84,6 @@ def to_utf8(content: bytes, *, charset: str) -> bytes:
 
 
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
-
-
-def _title(content: bytes) -> str:
-    found = _TITLE.search(content[:100_000])
-    return " ".join(html.unescape(found[1].decode(errors="replace")).split())[:300] if found else ""
 
 
 def find_matches(text: str, pattern: str) -> list[str]:
