@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from conversations.items.base import MAX_ID, MAX_ITEMS, MAX_TEXT, Wire, by_type
-from kernel.validation import TAG
+from kernel.validation import TAG, string_or
 
 # Data URLs: in characters of base64, a third longer than the bytes.
 MAX_IMAGE_URL = 20_971_520
@@ -160,19 +160,15 @@ OutputPart = Annotated[
 ]
 
 
-def _text_tag(value: Any) -> str:
-    return f"{TAG}text" if isinstance(value, str) else f"{TAG}parts"
-
-
 InputContent = Annotated[
     Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")]
     | Annotated[list[InputPart], Field(max_length=MAX_ITEMS, fail_fast=True), Tag(f"{TAG}parts")],
-    Discriminator(_text_tag),
+    string_or("parts"),
 ]
 OutputContent = Annotated[
     Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")]
     | Annotated[list[OutputPart], Field(max_length=MAX_ITEMS, fail_fast=True), Tag(f"{TAG}parts")],
-    Discriminator(_text_tag),
+    string_or("parts"),
 ]
 
 

@@ -38,25 +38,14 @@ def _keys(*names: str) -> Callable[[Body], str]:
 
     def extract(body: Body) -> str:
         values = (body.get(name) for name in names)
-        return "\n".join(_as_text(value) for value in values if value)
+        texts = (value if isinstance(value, str) else orjson.dumps(value).decode() for value in values if value)
+        return "\n".join(texts)
 
     return extract
 
 
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
-
-
 def _lines(texts: list[str | None]) -> str:
     return "\n".join(text for text in texts if text)
-
-
-def _shell_output(body: Body) -> str:
-    return _lines([text for command in body["output"] for text in (command["stdout"], command["stderr"])])
-
-
-def _file_search(body: Body) -> str:
-    return _lines([*body["queries"], *(result.get("text") for result in body.get("results") or ())])
 
 
 def _web_search(body: Body) -> str:
@@ -65,21 +54,15 @@ def _web_search(body: Body) -> str:
     return _lines([*queries, action.get("pattern"), action.get("url")])
 
 
-def _program(body: Body) -> str:
-    return _lines([body.get("code"), *(output.get("logs") for output in body.get("outputs") or ())])
-
-
-def _nothing(_: Body) -> str:
-    return ""
-
-
 _EXTRACTORS: dict[str, Callable[[Body], str]] = {
     "function_call": _keys("arguments"),
     "custom_tool_call": _keys("input"),
     "computer_call": _keys("action", "actions"),
-    "computer_call_output": _nothing,
+    "computer_call_output": lambda _: "",
     "shell_call": lambda body: _lines(body["action"]["commands"]),
-    "shell_call_output": _shell_output,
+    "shell_call_output": lambda body: _lines(
+        [text for command in body["output"] for text in (command["stdout"], command["stderr"])]
+    ),
     "local_shell_call": lambda body: " ".join(body["action"]["command"]),
     "apply_patch_call": lambda body: _lines([body["operation"]["path"], body["operation"].get("diff")]),
     "tool_search_call": _keys("arguments"),
@@ -89,12 +72,16 @@ _EXTRACTORS: dict[str, Callable[[Body], str]] = {
     "mcp_call": _keys("arguments", "output", "error"),
     "mcp_approval_request": _keys("arguments"),
     "mcp_approval_response": _keys("reason"),
-    "file_search_call": _file_search,
+    "file_search_call": lambda body: _lines(
+        [*body["queries"], *(result.get("text") for result in body.get("results") or ())]
+    ),
     "web_search_call": _web_search,
-    "code_interpreter_call": _program,
+    "code_interpreter_call": lambda body: _lines(
+        [body.get("code"), *(output.get("logs") for output in body.get("outputs") or ())]
+    ),
     "image_generation_call": _keys("revised_prompt"),
     "program": _keys("code"),
     "program_output": _keys("result"),
-    "compaction": _nothing,
+    "compaction": lambda _: "",
     "configuration_update": _keys("reasoning", "text"),
 }

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import orjson
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Discriminator, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from kernel.errors import (
@@ -32,6 +32,12 @@ Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
 ]
 """Up to 16 key-value pairs that clients attach to an object."""
+
+
+def string_or(other: str, *, string: str = "text") -> Discriminator:
+    """Return the discriminator of a union of a string and something else, with the tags of both."""
+    return Discriminator(lambda value: f"{TAG}{string if isinstance(value, str) else other}")
+
 
 _EXPECTED = {
     "string_type": "a string",

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from conversations.items import MAX_IMAGE_URL, Wire, by_type
 from kernel.errors import BadRequest, InvalidType, InvalidValue, MissingParameter
-from kernel.validation import TAG, json_type
+from kernel.validation import TAG, json_type, string_or
 
 ROLES = ("developer", "system", "user", "assistant", "tool", "function")
 
@@ -86,10 +86,6 @@ class ChatRefusalPart(Wire):
 
 # Discriminators select the branch of a union by its JSON type: without them pydantic would report the defects of every
 # branch, in which the relevant one cannot be recognised.
-def _content_tag(value: Any) -> str:
-    return f"{TAG}text" if isinstance(value, str) else f"{TAG}parts"
-
-
 _TextTag = Annotated[ChatTextPart, Tag(f"{TAG}text")]
 _UserPart = Annotated[
     _TextTag
@@ -103,15 +99,15 @@ _Texts = list[ChatTextPart]
 _AssistantPart = Annotated[_TextTag | Annotated[ChatRefusalPart, Tag(f"{TAG}refusal")], Discriminator(by_type)]
 _TextContent = Annotated[
     Annotated[str, Tag(f"{TAG}text")] | Annotated[_Texts, Field(min_length=1), Tag(f"{TAG}parts")],
-    Discriminator(_content_tag),
+    string_or("parts"),
 ]
 _UserContent = Annotated[
     Annotated[str, Tag(f"{TAG}text")] | Annotated[list[_UserPart], Field(min_length=1), Tag(f"{TAG}parts")],
-    Discriminator(_content_tag),
+    string_or("parts"),
 ]
 _AssistantContent = Annotated[
     Annotated[str, Tag(f"{TAG}text")] | Annotated[list[_AssistantPart], Field(min_length=1), Tag(f"{TAG}parts")],
-    Discriminator(_content_tag),
+    string_or("parts"),
 ]
 
 

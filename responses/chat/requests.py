@@ -20,7 +20,7 @@ from kernel.errors import (
     UnsupportedParameter,
 )
 from kernel.nulls import validate_without_nulls
-from kernel.validation import TAG, Metadata, first_defect, path
+from kernel.validation import TAG, Metadata, first_defect, path, string_or
 from responses.chat.messages import ChatMessage, check_conversation, check_roles
 from responses.engine.constraints.json_schema import schema_defect
 from responses.schema.options import Effort
@@ -132,26 +132,18 @@ class ChatAllowedChoice(Wire):
     allowed_tools: ChatAllowedTools
 
 
-def _choice_tag(choice: Any) -> str | None:
-    return f"{TAG}mode" if isinstance(choice, str) else by_type(choice)
-
-
 ChatToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag(f"{TAG}mode")]
     | Annotated[ChatFunctionChoice, Tag(f"{TAG}function")]
     | Annotated[ChatCustomChoice, Tag(f"{TAG}custom")]
     | Annotated[ChatAllowedChoice, Tag(f"{TAG}allowed_tools")],
-    Discriminator(_choice_tag),
+    Discriminator(lambda choice: f"{TAG}mode" if isinstance(choice, str) else by_type(choice)),
 ]
-
-
-def _function_choice_tag(choice: Any) -> str:
-    return f"{TAG}mode" if isinstance(choice, str) else f"{TAG}named"
 
 
 LegacyChoice = Annotated[
     Annotated[Literal["none", "auto"], Tag(f"{TAG}mode")] | Annotated[NamedTool, Tag(f"{TAG}named")],
-    Discriminator(_function_choice_tag),
+    string_or("named", string="mode"),
 ]
 
 
@@ -269,10 +261,6 @@ class ChatPromptCacheOptions(Wire):
     ttl: Literal["30m", "12h"] | None = None
 
 
-def _stop_tag(value: Any) -> str:
-    return f"{TAG}one" if isinstance(value, str) else f"{TAG}some"
-
-
 class CreateChatCompletion(Wire):
     """Body of a request for a chat completion."""
 
@@ -302,7 +290,7 @@ class CreateChatCompletion(Wire):
     stop: (
         Annotated[
             Annotated[str, Tag(f"{TAG}one")] | Annotated[list[str], Field(max_length=4), Tag(f"{TAG}some")],
-            Discriminator(_stop_tag),
+            string_or("some", string="one"),
         ]
         | None
     ) = None

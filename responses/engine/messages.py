@@ -40,78 +40,62 @@ def input_messages(*, instructions: str | None, items: Iterable[Body], tools: Se
             case _:
                 others.append(message)
     if tools:
-        developer.append(_text(_listed(tools)))
+        described = [
+            [f"## {FUNCTIONS}{tool.name}", tool.description, _json(tool.parameters) if tool.parameters else None]
+            for tool in tools
+        ]
+        developer.append(_text("\n\n".join([TOOLS_TITLE, *("\n".join(filter(None, lines)) for lines in described)])))
     opening = [_message("system", system or [_text(LEGEND)])]
     return opening + ([_message("developer", developer)] if developer else []) + others
 
 
 def item_messages(items: Iterable[Body]) -> list[Message]:
     """Return the items as messages. A call with its result becomes two messages, a setting none."""
+    # Recipients of calls by call id, since an output only has the call id.
     names: dict[str, str] = {}
-    return [message for item in items for message in _of_item(item, names)]
+    messages: list[Message] = []
+    for item in items:
+        kind, call_id = item["type"], item.get("call_id") or item.get("id") or ""
+        if kind == "message":
+            message = _message(item["role"], _parts(item["content"]))
+            if item["role"] == "assistant":
+                message["channel"] = "commentary" if item.get("phase") == "commentary" else "final"
+            messages.append(message)
+        elif kind == "reasoning":
+            # Encrypted reasoning is not shown.
+            if parts := [_text(part["text"]) for part in item.get("content") or item["summary"]]:
+                messages.append({**_message("assistant", parts), "channel": "analysis"})
+        elif kind in {"mcp_call", "code_interpreter_call"}:
+            messages += _hosted_call(item)
+        elif kind.endswith("_call"):
+            names[call_id] = _recipient(item)
+            text = item.get("arguments", item.get("input"))
+            if not isinstance(text, str):
+                text = _json({key: value for key, value in item.items() if key not in _HEADS})
+            messages.append(_call(names[call_id], text, call_id=call_id))
+        elif kind.endswith(_ANSWERS):
+            name = names.get(call_id, kind.removesuffix(f"_call{_ANSWERS}"))
+            messages.append(_answer(name, _parts(item.get("output", item.get("tools"))), call_id=call_id))
+    return messages
 
 
-def _of_item(item: Body, names: dict[str, str]) -> list[Message]:
-    # `names` collects the recipients of calls by call id, since an output only has the call id.
-    kind = item["type"]
-    if kind == "message":
-        return [_message_of(item)]
-    if kind == "reasoning":
-        return _reasoning(item)
-    if kind == "mcp_call":
-        return _remote_call(item)
-    if kind == "code_interpreter_call":
-        return _program(item)
-    if kind.endswith("_call"):
-        call_id = item.get("call_id") or item["id"]
-        names[call_id] = _recipient(item)
-        return [_call(names[call_id], _arguments(item), call_id=call_id)]
-    if kind.endswith(_ANSWERS):
-        call_id = item.get("call_id") or item["id"]
-        name = names.get(call_id, kind.removesuffix(f"_call{_ANSWERS}"))
-        return [_answer(name, _parts(item.get("output", item.get("tools"))), call_id=call_id)]
-    return []
-
-
-def _message_of(item: Body) -> Message:
-    message = _message(item["role"], _parts(item["content"]))
-    if item["role"] == "assistant":
-        message["channel"] = "commentary" if item.get("phase") == "commentary" else "final"
-    return message
-
-
-def _reasoning(item: Body) -> list[Message]:
-    # Encrypted reasoning is not shown.
-    parts = [_text(part["text"]) for part in item.get("content") or item["summary"]]
-    return [{**_message("assistant", parts), "channel": "analysis"}] if parts else []
-
-
-def _remote_call(item: Body) -> list[Message]:
-    name, call_id = f"{item['server_label']}.{item['name']}", item["id"]
-    if item["server_label"] == "code_interpreter":
-        name = PYTHON
-    messages = [_call(name, item["arguments"], call_id=call_id)]
-    result = item.get("output") if item.get("error") is None else item["error"]
-    return messages if result is None else [*messages, _answer(name, _parts(result), call_id=call_id)]
-
-
-def _program(item: Body) -> list[Message]:
-    messages = [_call(PYTHON, item.get("code") or "", call_id=item["id"])]
-    if item.get("outputs") is None:
-        return messages
-    output = "\n".join(one["logs"] if one["type"] == "logs" else f"[image: {one['url']}]" for one in item["outputs"])
-    return [*messages, _answer(PYTHON, _parts(output), call_id=item["id"])]
+def _hosted_call(item: Body) -> list[Message]:
+    if item["type"] == "code_interpreter_call":
+        name, text, result = PYTHON, item.get("code") or "", item.get("outputs")
+        if result is not None:
+            result = "\n".join(one["logs"] if one["type"] == "logs" else f"[image: {one['url']}]" for one in result)
+    else:
+        is_python = item["server_label"] == "code_interpreter"
+        name, text = PYTHON if is_python else f"{item['server_label']}.{item['name']}", item["arguments"]
+        result = item.get("output") if item.get("error") is None else item["error"]
+    call = _call(name, text, call_id=item["id"])
+    return [call] if result is None else [call, _answer(name, _parts(result), call_id=item["id"])]
 
 
 def _recipient(item: Body) -> str:
     if item["type"] in {"function_call", "custom_tool_call"}:
         return FUNCTIONS + upstream_name(item.get("namespace"), item["name"])
     return str(item["type"].removesuffix("_call"))
-
-
-def _arguments(item: Body) -> str:
-    text = item.get("arguments", item.get("input"))
-    return text if isinstance(text, str) else _json({key: value for key, value in item.items() if key not in _HEADS})
 
 
 def _call(recipient: str, text: str, *, call_id: str) -> Message:
@@ -155,15 +139,6 @@ def _place(part: Mapping[str, Any], *names: str) -> str:
     # A data URL is left out, since it would be the bytes themselves.
     found = next((part[name] for name in names if part.get(name)), "")
     return f": {found}" if found and not found.startswith("data:") else ""
-
-
-def _listed(tools: Sequence[FunctionTool]) -> str:
-    return "\n\n".join([TOOLS_TITLE, *map(_described, tools)])
-
-
-def _described(tool: FunctionTool) -> str:
-    lines = [f"## {FUNCTIONS}{tool.name}", tool.description or "", _json(tool.parameters) if tool.parameters else ""]
-    return "\n".join(line for line in lines if line)
 
 
 def _text(text: str) -> Body:

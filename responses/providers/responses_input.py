@@ -5,7 +5,7 @@ to upstreams, as for chat completions.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from conversations.items import (
@@ -52,26 +52,37 @@ class InputWriter:
         items = without_executed_approvals(items)
         # Reasoning before the last user message is only sent if the client asks for it.
         since = 0 if self._all_turns else after_last_user_message(items)
-        return _with_placeholders(
-            [
-                entry
-                for position, item in enumerate(items)
-                if position >= since or not isinstance(item, Reasoning)
-                for entry in self._item(item)
-            ]
-        )
+        entries = [
+            entry
+            for position, item in enumerate(items)
+            if position >= since or not isinstance(item, Reasoning)
+            for entry in self._item(item)
+        ]
+        # Upstreams reject a call without an output, so a call that is still in progress gets a placeholder.
+        outputs = Counter(entry["call_id"] for entry in entries if entry["type"] in _CALLS.values())
+        written: list[Entry] = []
+        for entry in entries:
+            written.append(entry)
+            if entry["type"] in _CALLS:
+                outputs[entry["call_id"]] -= 1
+                if outputs[entry["call_id"]] < 0:
+                    kind = _CALLS[entry["type"]]
+                    written.append({"type": kind, "call_id": entry["call_id"], "output": NO_OUTPUT})
+        return written
 
     def _item(self, item: StoredItem) -> list[Entry]:
         match item:
             case InputMessage():
-                return [{"type": "message", "role": self._role(item.role), "content": self._content(item.parts())}]
+                parts = item.parts()
+                role = "system" if item.role == "developer" and not self._can.developer_role else item.role
+                content: str | list[Entry] | None = single_text(parts)
+                if content is None:
+                    content = [self._part(part) for part in parts]
+                return [{"type": "message", "role": role, "content": content}]
             case AssistantMessage():
                 return [_assistant(item)]
             case Reasoning():
                 return self._reasoning(item)
-        return self._called(item)
-
-    def _called(self, item: StoredItem) -> list[Entry]:
         # An item of a hosted call is both a call and an output. Items that are neither are not for models.
         entries: list[Entry] = []
         if (call := self._calls.call(item)) is not None:
@@ -93,9 +104,6 @@ class InputWriter:
         kind = "custom_tool_call_output" if call_id in self._custom else "function_call_output"
         return {"type": kind, "call_id": call_id, "output": output}
 
-    def _role(self, role: str) -> str:
-        return "system" if role == "developer" and not self._can.developer_role else role
-
     def _reasoning(self, item: Reasoning) -> list[Entry]:
         # Encrypted reasoning can only be read by the upstream that created it. Raw reasoning is only sent to upstreams
         # whose capabilities name a field for it.
@@ -108,11 +116,6 @@ class InputWriter:
         if not self._can.reasoning_field or not raw:
             return []
         return [{"type": "reasoning", "summary": summary, "content": [{"type": "reasoning_text", "text": raw}]}]
-
-    def _content(self, parts: Sequence[InputPart]) -> str | list[Entry]:
-        if (text := single_text(parts)) is not None:
-            return text
-        return [self._part(part) for part in parts]
 
     def _part(self, part: InputPart) -> Entry:
         entry = _from_chat(self._parts.part(part))
@@ -146,17 +149,3 @@ def _from_chat(part: Message) -> Entry:
         case "file":
             return {"type": "input_file", **part["file"], **marks}
     return {"type": "input_text", "text": part["text"], **marks}
-
-
-def _with_placeholders(entries: Sequence[Entry]) -> list[Entry]:
-    # Upstreams reject a call without an output, so a call that is still in progress gets a placeholder.
-    outputs = Counter(entry["call_id"] for entry in entries if entry["type"] in _CALLS.values())
-    return [one for entry in entries for one in _with_output(entry, outputs)]
-
-
-def _with_output(entry: Entry, outputs: Counter[str]) -> Iterator[Entry]:
-    yield entry
-    if entry["type"] in _CALLS:
-        outputs[entry["call_id"]] -= 1
-        if outputs[entry["call_id"]] < 0:
-            yield {"type": _CALLS[entry["type"]], "call_id": entry["call_id"], "output": NO_OUTPUT}

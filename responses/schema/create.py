@@ -7,7 +7,7 @@ has no other meaning, or rejected by name. No parameter is ignored.
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Discriminator, Field, Tag, ValidationError
+from pydantic import Field, Tag, ValidationError
 
 from conversations.items import MAX_ITEMS, CompactionTrigger, Includable, InputItem, StoredItem, Wire
 from kernel.errors import (
@@ -22,7 +22,7 @@ from kernel.errors import (
     UnsupportedValue,
 )
 from kernel.nulls import lenient_validator, validate_without_nulls
-from kernel.validation import TAG, Metadata, first_defect
+from kernel.validation import TAG, Metadata, first_defect, string_or
 from responses.schema.choices import AllowedTools, KindChoice, ToolChoice, check_choice
 from responses.schema.messages import PreviousMessage, history
 from responses.schema.options import (
@@ -51,16 +51,11 @@ from responses.schema.tools import (
     tool_defect,
 )
 
-
-def _input_tag(value: Any) -> str:
-    return f"{TAG}text" if isinstance(value, str) else f"{TAG}items"
-
-
 Input = Annotated[
     Annotated[str, Field(max_length=10_485_760), Tag(f"{TAG}text")]
     # fail_fast: the errors of thousands of invalid items would take long to collect, and only one is reported.
     | Annotated[list[InputItem], Field(max_length=MAX_ITEMS, fail_fast=True), Tag(f"{TAG}items")],
-    Discriminator(_input_tag),
+    string_or("items"),
 ]
 
 
@@ -146,7 +141,17 @@ def parse_create(values: dict[str, Any]) -> CreateResponse:
 
     Null means "not sent" for every parameter except `model` and `input`.
     """
-    _refuse_by_name(values)
+    for name, value in values.items():
+        # Clients of Chat Completions make this mistake; OpenAI answers it with the same message.
+        if name == "messages":
+            message = "Unsupported parameter: 'messages'. In the Responses API, this parameter has moved to 'input'."
+            raise UnsupportedParameter(message, param=name)
+        if name in _UNSUPPORTED and value is not None:
+            raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
+        if name not in CreateResponse.model_fields and name not in _UNSUPPORTED:
+            # Cut to a bounded length: names come from the client, and fuzzy matching is quadratic.
+            near = get_close_matches(name[:_MAX_NAME], CreateResponse.model_fields, n=1)
+            raise UnknownParameter(name[:_MAX_NAME], suggestion=near[0] if near else None)
     # For `model` and `input` null is a type error, as in OpenAI's API.
     sent = {name: value for name, value in values.items() if value is not None or name in {"model", "input"}}
     if "model" in sent and sent["model"] is None:
@@ -162,7 +167,10 @@ def parse_create(values: dict[str, Any]) -> CreateResponse:
     elsewhere = {"previous_response_id", "conversation", "prompt"} & sent.keys() or sent.get("previous_input_messages")
     if sent["input"] in ("", []) and not elsewhere:
         raise BadRequest(_EMPTY_INPUT, code="missing_required_parameter", param="input")
-    body = _validated(sent)
+    try:
+        body = validate_without_nulls(CreateResponse, sent)
+    except ValidationError as error:
+        raise tool_defect(error) or first_defect(error) from error
     # A prompt may provide parameters that others depend on, so its request is checked once the prompt is resolved.
     if body.prompt is None:
         check_combinations(body)
@@ -179,13 +187,6 @@ def add_tools(*tools: type[ToolParam]) -> None:
     for model in (KindChoice, AllowedTools, LoadedTools, CreateResponse):
         model.model_rebuild(force=True)
     lenient_validator.cache_clear()
-
-
-def _validated(sent: dict[str, Any]) -> CreateResponse:
-    try:
-        return validate_without_nulls(CreateResponse, sent)
-    except ValidationError as error:
-        raise tool_defect(error) or first_defect(error) from error
 
 
 def check_combinations(body: CreateResponse) -> None:
@@ -253,17 +254,3 @@ def _refuse_unsupported_values(body: CreateResponse) -> None:
             param="access_programs.cyber",
             code="access_program_not_granted",
         )
-
-
-def _refuse_by_name(values: dict[str, Any]) -> None:
-    for name, value in values.items():
-        # Clients of Chat Completions make this mistake; OpenAI answers it with the same message.
-        if name == "messages":
-            message = "Unsupported parameter: 'messages'. In the Responses API, this parameter has moved to 'input'."
-            raise UnsupportedParameter(message, param=name)
-        if name in _UNSUPPORTED and value is not None:
-            raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
-        if name not in CreateResponse.model_fields and name not in _UNSUPPORTED:
-            # Cut to a bounded length: names come from the client, and fuzzy matching is quadratic.
-            near = get_close_matches(name[:_MAX_NAME], CreateResponse.model_fields, n=1)
-            raise UnknownParameter(name[:_MAX_NAME], suggestion=near[0] if near else None)

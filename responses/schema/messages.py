@@ -6,10 +6,10 @@ anew.
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import regex
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field, Tag
 
 from conversations.items import (
     MAX_TEXT,
@@ -30,7 +30,7 @@ from conversations.items import (
 )
 from kernel.errors import InvalidValue, MissingParameter
 from kernel.ids import new_id
-from kernel.validation import TAG
+from kernel.validation import TAG, string_or
 from responses.engine.calls.client_tools import upstream_name
 from responses.engine.messages import FUNCTIONS, LEGEND, TOOLS_TITLE
 from responses.schema.tools import CustomToolParam, NamespaceToolParam, ToolParam
@@ -57,10 +57,6 @@ class Author(Wire):
     name: str | None = None
 
 
-def _content_tag(value: Any) -> str:
-    return f"{TAG}text" if isinstance(value, str) else f"{TAG}parts"
-
-
 class PreviousMessage(Wire):
     """A message of the conversation so far. The role is set in `role`, in `author`, or in both."""
 
@@ -69,7 +65,7 @@ class PreviousMessage(Wire):
     name: str | None = None
     content: Annotated[
         Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")] | Annotated[list[TextPart], Tag(f"{TAG}parts")],
-        Discriminator(_content_tag),
+        string_or("parts"),
     ]
     channel: Literal["analysis", "commentary", "final"] | None = None
     recipient: str | None = None

@@ -7,7 +7,7 @@ from pydantic import AliasChoices, Discriminator, Field, Tag, ValidationError, W
 from conversations.items import MAX_ITEMS, MAX_TEXT, ConfigurationUpdate, InputPart, Wire, by_type
 from kernel.errors import BadRequest
 from kernel.nulls import validate_without_nulls
-from kernel.validation import TAG, Schema, first_defect
+from kernel.validation import TAG, Schema, first_defect, string_or
 from responses.engine.constraints.json_schema import schema_defect
 from responses.schema.tools import NAME
 
@@ -114,13 +114,9 @@ class ModerationParam(Wire):
         return mode is not None and mode.mode == "block"
 
 
-def _variable_tag(value: Any) -> str:
-    return f"{TAG}text" if isinstance(value, str) else f"{TAG}part"
-
-
 Variable = Annotated[
     Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")] | Annotated[InputPart, Tag(f"{TAG}part")],
-    Discriminator(_variable_tag),
+    string_or("part"),
 ]
 
 
