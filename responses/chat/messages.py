@@ -232,35 +232,27 @@ def check_conversation(messages: Sequence[ChatMessage]) -> None:
     for index, message in enumerate(messages):
         param = f"messages[{index}]"
         if isinstance(message, ChatToolMessage):
-            _check_tool_message(message, call_ids, param)
+            if not call_ids:
+                # The misspelling is OpenAI's.
+                text = "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
+                raise BadRequest(f"Invalid parameter: {text}", param=f"{param}.role")
+            if message.tool_call_id not in call_ids:
+                text = f"'tool_call_id' of '{message.tool_call_id[:64]}' not found in 'tool_calls' of previous message."
+                raise BadRequest(f"Invalid parameter: {text}", param=f"{param}.tool_call_id")
             pending.pop(message.tool_call_id, None)
             continue
         _check_none_pending(pending, f"{param}.role")
         # Outputs may only follow the message with their calls, so the ids of earlier messages no longer count.
         call_ids = set()
         if isinstance(message, ChatAssistantMessage):
-            _check_not_empty(message, param)
+            contents = (message.content, message.tool_calls, message.function_call, message.refusal, message.audio)
+            if all(content is None for content in contents):
+                if "content" not in message.model_fields_set:
+                    raise MissingParameter(f"{param}.content")
+                raise InvalidType(f"{param}.content", expected="a string or an array", got="null")
             call_ids = {call.id for call in message.tool_calls or ()}
             pending = dict.fromkeys(call.id for call in message.tool_calls or ())
     _check_none_pending(pending, "messages")
-
-
-def _check_not_empty(message: ChatAssistantMessage, param: str) -> None:
-    contents = (message.content, message.tool_calls, message.function_call, message.refusal, message.audio)
-    if all(content is None for content in contents):
-        if "content" not in message.model_fields_set:
-            raise MissingParameter(f"{param}.content")
-        raise InvalidType(f"{param}.content", expected="a string or an array", got="null")
-
-
-def _check_tool_message(message: ChatToolMessage, call_ids: set[str], param: str) -> None:
-    if not call_ids:
-        # The misspelling is OpenAI's.
-        text = "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
-        raise BadRequest(f"Invalid parameter: {text}", param=f"{param}.role")
-    if message.tool_call_id not in call_ids:
-        text = f"'tool_call_id' of '{message.tool_call_id[:64]}' not found in 'tool_calls' of previous message."
-        raise BadRequest(f"Invalid parameter: {text}", param=f"{param}.tool_call_id")
 
 
 def _check_none_pending(pending: dict[str, None], param: str) -> None:

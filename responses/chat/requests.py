@@ -341,7 +341,14 @@ class ChatRequest:
 
 def parse_chat(values: dict[str, Any]) -> ChatRequest:
     """Validate a body; raises the `BadRequest` of its first defect."""
-    _check_names(values)
+    for name, value in values.items():
+        if name in _UNSUPPORTED and value is not None:
+            message = f"The parameter '{name}' is not supported by this server: {_UNSUPPORTED[name]}."
+            raise UnsupportedParameter(message, param=name)
+        if name not in CreateChatCompletion.model_fields and name not in _UNSUPPORTED:
+            # Truncated, as a client controls the length of the name and matching is slow.
+            near = get_close_matches(name[:_MAX_NAME], CreateChatCompletion.model_fields, n=1)
+            raise UnknownParameter(name[:_MAX_NAME], suggestion=near[0] if near else None)
     sent = {name: value for name, value in values.items() if value is not None or name in {"model", "messages"}}
     model = sent.get("model")
     if isinstance(model, str) and len(model) > _MAX_MODEL:
@@ -367,17 +374,6 @@ def parse_update(values: dict[str, Any]) -> dict[str, str]:
     return body.metadata or {}
 
 
-def _check_names(values: dict[str, Any]) -> None:
-    for name, value in values.items():
-        if name in _UNSUPPORTED and value is not None:
-            message = f"The parameter '{name}' is not supported by this server: {_UNSUPPORTED[name]}."
-            raise UnsupportedParameter(message, param=name)
-        if name not in CreateChatCompletion.model_fields and name not in _UNSUPPORTED:
-            # Truncated, as a client controls the length of the name and matching is slow.
-            near = get_close_matches(name[:_MAX_NAME], CreateChatCompletion.model_fields, n=1)
-            raise UnknownParameter(name[:_MAX_NAME], suggestion=near[0] if near else None)
-
-
 def _defect(error: ValidationError) -> BadRequest:
     """Return the first defect of a body, worded like OpenAI's chat completions where these differ from responses."""
     details = error.errors(include_url=False)
@@ -398,12 +394,14 @@ def _defect(error: ValidationError) -> BadRequest:
 
 def _check_combinations(body: CreateChatCompletion) -> None:
     """Raise `InvalidValue` for parameters that exclude or require each other."""
-    if body.stream_options is not None and not body.stream:
-        raise _only_with("stream_options", "stream")
-    if body.top_logprobs is not None and not body.logprobs:
-        raise _only_with("top_logprobs", "logprobs")
-    if body.metadata and not body.store:
-        raise _only_with("metadata", "store")
+    given = {
+        ("stream_options", "stream"): body.stream_options is not None and not body.stream,
+        ("top_logprobs", "logprobs"): body.top_logprobs is not None and not body.logprobs,
+        ("metadata", "store"): body.metadata and not body.store,
+    }
+    for (name, other), is_wrong in given.items():
+        if is_wrong:
+            raise InvalidValue(f"The '{name}' parameter is only allowed when '{other}' is enabled.", param=name)
     if body.parallel_tool_calls is not None and not body.tools:
         message = "Invalid value for 'parallel_tool_calls': 'parallel_tool_calls' is only allowed when 'tools' are "
         raise InvalidValue(f"{message}specified.", param="parallel_tool_calls")
@@ -411,15 +409,8 @@ def _check_combinations(body: CreateChatCompletion) -> None:
         message = "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported."
         raise InvalidValue(message, param="max_tokens")
     if isinstance(body.response_format, ChatJsonSchemaFormat):
-        _check_schema(body.response_format.json_schema)
-
-
-def _only_with(name: str, other: str) -> BadRequest:
-    return InvalidValue(f"The '{name}' parameter is only allowed when '{other}' is enabled.", param=name)
-
-
-def _check_schema(given: ChatNamedSchema) -> None:
-    # No completion could ever conform to an invalid schema.
-    if (problem := schema_defect(given.definition)) is not None:
-        message = f"Invalid schema for response_format '{given.name}': {problem}."
-        raise BadRequest(message, param="response_format.json_schema.schema", code="invalid_json_schema")
+        named = body.response_format.json_schema
+        # No completion could ever conform to an invalid schema.
+        if (problem := schema_defect(named.definition)) is not None:
+            message = f"Invalid schema for response_format '{named.name}': {problem}."
+            raise BadRequest(message, param="response_format.json_schema.schema", code="invalid_json_schema")

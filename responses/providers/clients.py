@@ -165,7 +165,9 @@ def to_failure(error: openai.APIError) -> Failure:
 
 def failure_from_status(status: int, body: object, *, retry_after: str | None = None) -> Failure:
     """Return the failure for an HTTP error of an upstream."""
-    message = _message_in(body)
+    # The SDK has already unwrapped `error`, bodies inside a stream have not been.
+    inner = body.get("error", body) if isinstance(body, dict) else ""
+    message = str((inner.get("message") if isinstance(inner, dict) else inner) or "")[:500]
     if status == httpx2.codes.TOO_MANY_REQUESTS:
         headers = {"retry-after": retry_after} if retry_after else {}
         text = "The model's server is receiving too many requests. Please retry."
@@ -176,7 +178,8 @@ def failure_from_status(status: int, body: object, *, retry_after: str | None = 
     if status == httpx2.codes.NOT_FOUND:
         text = "The requested model does not exist."
         return Failure(code="model_not_found", message=text, param="model", status=400)
-    if _is_too_long(status, body, message):
+    named = isinstance(inner, dict) and "context_length_exceeded" in [inner.get("code"), inner.get("type")]
+    if named or (httpx2.codes.is_client_error(status) and _TOO_LONG.search(message)):
         text = f"The input is too long for the model: {message}" if message else "The input is too long for the model."
         return Failure(code="context_length_exceeded", message=text, param="input", status=400)
     if httpx2.codes.is_client_error(status):
@@ -185,22 +188,6 @@ def failure_from_status(status: int, body: object, *, retry_after: str | None = 
     if status == httpx2.codes.SERVICE_UNAVAILABLE:
         return Failure(code="server_is_overloaded", message="The model's server is overloaded.", status=503)
     return Failure(code="server_error", message=f"The model's server failed (HTTP {status}).", status=500)
-
-
-def _is_too_long(status: int, body: object, message: str) -> bool:
-    inner = body.get("error", body) if isinstance(body, dict) else None
-    if isinstance(inner, dict) and "context_length_exceeded" in [inner.get("code"), inner.get("type")]:
-        return True
-    return bool(httpx2.codes.is_client_error(status) and _TOO_LONG.search(message))
-
-
-def _message_in(body: object) -> str:
-    # The SDK has already unwrapped `error`, bodies inside a stream have not been.
-    if isinstance(body, dict):
-        inner = body.get("error", body)
-        message = inner.get("message") if isinstance(inner, dict) else inner
-        return str(message or "")[:500]
-    return ""
 
 
 # HTTP status of errors that are reported inside a stream, where there is no status. Some servers put the name in

@@ -83,77 +83,49 @@ def history(messages: Sequence[PreviousMessage], *, instructed: bool, tools: Seq
     `instructed` is true if the request has its own instructions, which replace the system message. `tools` are the
     tools of the request; calls of its custom tools become custom tool calls.
     """
-    reader = _HistoryReader(instructed=instructed, custom=frozenset(_custom(tools)))
+    custom = frozenset(_custom(tools))
+    items: list[StoredItem] = []
+    # Calls without an output, by name, in order.
+    waiting: dict[str, deque[str]] = defaultdict(deque)
     for index, message in enumerate(messages):
-        reader.read(message, where=f"{_PARAM}[{index}]")
-    return reader.items
-
-
-class _HistoryReader:
-    """Converts messages one by one and matches outputs to calls, by id or in the order of the calls."""
-
-    def __init__(self, *, instructed: bool, custom: frozenset[str]) -> None:
-        self.items: list[StoredItem] = []
-        self._instructed = instructed
-        self._custom = custom
-        self._waiting: dict[str, deque[str]] = defaultdict(deque)
-
-    def read(self, message: PreviousMessage, *, where: str) -> None:
-        """Add the item for a message; `where` is the path for errors."""
+        where, texts = f"{_PARAM}[{index}]", message.texts()
         match _role(message, where=where):
+            # The instructions of the request replace the system message of the earlier conversation.
+            case "system" if instructed:
+                continue
             case "system" | "developer" | "user" as role:
-                self._add_input_message(message, role)
+                if role != "user":
+                    # Skips what this server adds to the messages it shows.
+                    texts = [text for text in texts if text != LEGEND and not text.startswith(TOOLS_TITLE)]
+                if texts:
+                    items.append(InputMessage(role=role, content=[InputText(text=text) for text in texts]))
+            case "assistant" if message.recipient not in _NON_TOOL_RECIPIENTS:
+                name, call_id = _function(message.recipient or ""), message.call_id or new_id("call")
+                waiting[name].append(call_id)
+                if name in custom:
+                    items.append(CustomToolCall(call_id=call_id, name=name, input="".join(texts)))
+                else:
+                    items.append(FunctionCall(call_id=call_id, name=name, arguments="".join(texts)))
+            case "assistant" if message.channel == "analysis":
+                items.append(Reasoning(summary=[], content=[ReasoningText(text=text) for text in texts]))
             case "assistant":
-                self._add_assistant_message(message)
+                parts: list[OutputPart] = [OutputText(text=text) for text in texts]
+                phase: Literal["commentary"] | None = "commentary" if message.channel == "commentary" else None
+                items.append(AssistantMessage(content=parts, phase=phase))
             case "tool":
-                self._add_tool_output(message, where=where)
-
-    def _add_input_message(self, message: PreviousMessage, role: Literal["system", "developer", "user"]) -> None:
-        # The instructions of the request replace the system message of the earlier conversation.
-        if role == "system" and self._instructed:
-            return
-        texts = message.texts()
-        if role != "user":
-            # Skips what this server adds to the messages it shows.
-            texts = [text for text in texts if text != LEGEND and not text.startswith(TOOLS_TITLE)]
-        if texts:
-            self.items.append(InputMessage(role=role, content=[InputText(text=text) for text in texts]))
-
-    def _add_assistant_message(self, message: PreviousMessage) -> None:
-        if message.recipient not in _NON_TOOL_RECIPIENTS:
-            self._add_call(message, message.recipient or "")
-        elif message.channel == "analysis":
-            thoughts = [ReasoningText(text=text) for text in message.texts()]
-            self.items.append(Reasoning(summary=[], content=thoughts))
-        else:
-            parts: list[OutputPart] = [OutputText(text=text) for text in message.texts()]
-            phase: Literal["commentary"] | None = "commentary" if message.channel == "commentary" else None
-            self.items.append(AssistantMessage(content=parts, phase=phase))
-
-    def _add_call(self, message: PreviousMessage, recipient: str) -> None:
-        name, call_id = _function(recipient), message.call_id or new_id("call")
-        text = "".join(message.texts())
-        # Outputs without an id are matched in the order of the calls.
-        self._waiting[name].append(call_id)
-        if name in self._custom:
-            self.items.append(CustomToolCall(call_id=call_id, name=name, input=text))
-        else:
-            self.items.append(FunctionCall(call_id=call_id, name=name, arguments=text))
-
-    def _add_tool_output(self, message: PreviousMessage, *, where: str) -> None:
-        given = message.name or (message.author.name if message.author else None)
-        if given is None:
-            raise MissingParameter(f"{where}.name")
-        name = _function(given)
-        waiting = self._waiting[name]
-        # Without an id, an output belongs to the oldest call of this tool that has none.
-        if not waiting or (message.call_id is not None and message.call_id not in waiting):
-            raise InvalidValue(f"No tool call found for this output of '{given}'.", param=where)
-        call_id = message.call_id or waiting[0]
-        waiting.remove(call_id)
-        output: list[InputPart] = [InputText(text=text) for text in message.texts()]
-        kind = CustomToolCallOutput if name in self._custom else FunctionCallOutput
-        self.items.append(kind(call_id=call_id, output=output))
+                given = message.name or (message.author.name if message.author else None)
+                if given is None:
+                    raise MissingParameter(f"{where}.name")
+                name = _function(given)
+                # Without an id, an output belongs to the oldest call of this tool that has none.
+                if not waiting[name] or (message.call_id is not None and message.call_id not in waiting[name]):
+                    raise InvalidValue(f"No tool call found for this output of '{given}'.", param=where)
+                call_id = message.call_id or waiting[name][0]
+                waiting[name].remove(call_id)
+                output: list[InputPart] = [InputText(text=text) for text in texts]
+                kind = CustomToolCallOutput if name in custom else FunctionCallOutput
+                items.append(kind(call_id=call_id, output=output))
+    return items
 
 
 def _custom(tools: Sequence[ToolParam]) -> Iterator[str]:

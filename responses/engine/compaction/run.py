@@ -206,8 +206,17 @@ class Compactor:
 
     def _finish(self, result: TurnResult) -> ContextCompacted:
         cipher, state = self._context.cipher, self._state
-        summary = "\n\n".join(text for item in result.items if (text := _text(item)))
-        self.failure = _failure(result, summary)
+        # A refusal is not a summary.
+        written = (
+            "".join(part["text"] for part in item["content"] if part["type"] == "output_text").strip()
+            for item in result.items
+            if item["type"] == "message"
+        )
+        summary = "\n\n".join(filter(None, written))
+        self.failure = result.failure
+        if self.failure is None and (result.finish is Finish.LENGTH or not summary):
+            message = _TRUNCATED if result.finish is Finish.LENGTH else _EMPTY
+            self.failure = Failure(code="server_error", message=message)
         if self.failure is not None or cipher is None:
             state.compaction_failed = True
             return ContextCompacted(turn=self._record(result), items=[], events=[])
@@ -223,7 +232,12 @@ class Compactor:
     def _record(self, result: TurnResult) -> TurnRecord:
         # A pass counts as a turn, but not as an answer: `tool_choice` still applies to the turn after it.
         state = self._state
-        usage = result.usage or self._estimate(result)
+        usage = result.usage
+        if usage is None:
+            usage = Usage(estimated=True)
+            if self._request is not None and (result.failure is None or result.items):
+                tokens = token_estimate.tokens(*map(plain_text, result.items))
+                usage = Usage(input_tokens=self._tokens(self._request.items), output_tokens=tokens, estimated=True)
         record = TurnRecord(
             number=state.turn,
             started_at=self._began,
@@ -238,24 +252,3 @@ class Compactor:
         state.compactions += 1
         state.compaction_tokens += usage.output_tokens
         return record
-
-    def _estimate(self, result: TurnResult) -> Usage:
-        if self._request is None or (result.failure is not None and not result.items):
-            return Usage(estimated=True)
-        written = token_estimate.tokens(*map(plain_text, result.items))
-        return Usage(input_tokens=self._tokens(self._request.items), output_tokens=written, estimated=True)
-
-
-def _text(item: Body) -> str:
-    # A refusal is not a summary.
-    if item["type"] != "message":
-        return ""
-    return "".join(part["text"] for part in item["content"] if part["type"] == "output_text").strip()
-
-
-def _failure(result: TurnResult, summary: str) -> Failure | None:
-    if result.failure is not None:
-        return result.failure
-    if result.finish is Finish.LENGTH:
-        return Failure(code="server_error", message=_TRUNCATED)
-    return None if summary else Failure(code="server_error", message=_EMPTY)

@@ -48,14 +48,13 @@ def input_tokens(
     # Reasoning does not count: most models do not get earlier reasoning back.
     bodies = [item.wire() for item in items if not isinstance(item, Reasoning)]
     texts = [text for body in bodies for text in (body.get("name") or "", plain_text(body))]
-    images = sum(_images(body) for body in bodies)
+    images = sum(
+        _TOKENS_OF_A_SMALL_IMAGE if detail == "low" else _TOKENS_OF_AN_IMAGE
+        for body in bodies
+        for detail in image_details(body)
+    )
     files = attachments.file_texts(items) if attachments else ()
     return tokens(instructions or "", *texts, *files, *_definitions(sampling)) + images
-
-
-def _images(body: dict[str, Any]) -> int:
-    details = image_details(body)
-    return sum(_TOKENS_OF_A_SMALL_IMAGE if detail == "low" else _TOKENS_OF_AN_IMAGE for detail in details)
 
 
 def _definitions(sampling: Sampling) -> list[str]:

@@ -54,7 +54,10 @@ def fit(
     `halved`: keep at most half of the items' size, because the upstream has rejected the whole input as too long.
     """
     overhead = token_estimate.input_tokens(instructions=instructions, items=(), sampling=sampling)
-    sizes = [_size(item, attachments) for item in items]
+    sizes = [
+        token_estimate.input_tokens(instructions=None, items=[item], sampling=_NOTHING, attachments=attachments)
+        for item in items
+    ]
     room = min(
         window - overhead if window is not None else sum(sizes),
         sum(sizes) // 2 if halved else sum(sizes),
@@ -69,14 +72,13 @@ def fit(
     return [item for position, item in enumerate(items) if position not in dropped]
 
 
-def _size(item: StoredItem, attachments: Attachments | None) -> int:
-    return token_estimate.input_tokens(instructions=None, items=[item], sampling=_NOTHING, attachments=attachments)
-
-
 def _units(items: Sequence[StoredItem]) -> list[set[int]]:
     # Sets of positions that may only be dropped together, in the order of their first position. Upstreams reject a call
     # without its output and the reverse, and reasoning without the call that it led to.
-    kept = _kept(items)
+    users = [position for position, item in enumerate(items) if isinstance(item, InputMessage) and item.role == "user"]
+    rules = {p for p, item in enumerate(items) if isinstance(item, InputMessage) and item.role != "user"}
+    settings = {p for p, item in enumerate(items) if item.type in {"additional_tools", "configuration_update"}}
+    kept = rules | settings | set(users[-1:])
     units: list[set[int]] = []
     of_call: dict[str, set[int]] = {}
     reasoning: set[int] = set()
@@ -108,10 +110,3 @@ def _call_id(item: StoredItem) -> str | None:
         case ToolSearchCall() | ToolSearchOutput():
             return item.call_id or item.execution
     return getattr(item, "call_id", None)
-
-
-def _kept(items: Sequence[StoredItem]) -> set[int]:
-    users = [position for position, item in enumerate(items) if isinstance(item, InputMessage) and item.role == "user"]
-    rules = {p for p, item in enumerate(items) if isinstance(item, InputMessage) and item.role != "user"}
-    settings = {p for p, item in enumerate(items) if item.type in {"additional_tools", "configuration_update"}}
-    return rules | settings | set(users[-1:])

@@ -129,7 +129,12 @@ class ChatConverter(TurnConverter):
         if reasoning := read_reasoning(delta):
             self._write_reasoning(reasoning, events)
         if content := delta.get("content"):
-            text = content if isinstance(content, str) else _joined(content)
+            text = content
+            if not isinstance(content, str):
+                # Some upstreams send content as a list of parts of various types.
+                text = "".join(
+                    part.get("text") or part.get("thinking") or part.get("summary") or "" for part in content
+                )
             if self._think_tags is None:
                 self._write_text("output_text", text, logprobs, events)
             else:
@@ -138,7 +143,16 @@ class ChatConverter(TurnConverter):
             # Some upstreams send log probabilities one chunk before their text.
             self._loose_logprobs += logprobs
         if self._citations or delta.get("annotations"):
-            self._cite(delta.get("annotations") or ())
+            # Chat completions nest the fields of a citation under the name of its type.
+            self._citations += citations(
+                {"type": one.get("type"), **(one.get(str(one.get("type"))) or {})}
+                for one in delta.get("annotations") or ()
+            )
+            # Citations refer to the text before them. If there is none yet, they wait for the first text.
+            tail = self._queue.tail
+            if isinstance(tail, MessageSegment) and tail.parts and tail.parts[-1].kind == "output_text":
+                tail.parts[-1].annotations += self._citations
+                self._citations = []
         if refusal := delta.get("refusal"):
             self._write_text("refusal", str(refusal), [], events)
         if calls := delta.get("tool_calls"):
@@ -147,17 +161,6 @@ class ChatConverter(TurnConverter):
         # The format of function calls before `tool_calls`, which some servers still use.
         if legacy := delta.get("function_call"):
             self._call({"index": 0, "function": legacy}, 0, events)
-
-    def _cite(self, annotations: Iterable[Chunk]) -> None:
-        # Chat completions nest the fields of a citation under the name of its type.
-        self._citations += citations(
-            {"type": one.get("type"), **(one.get(str(one.get("type"))) or {})} for one in annotations
-        )
-        # Citations refer to the text before them. If there is none yet, they wait for the first text.
-        tail = self._queue.tail
-        if isinstance(tail, MessageSegment) and tail.parts and tail.parts[-1].kind == "output_text":
-            tail.parts[-1].annotations += self._citations
-            self._citations = []
 
     def _write_text(self, kind: PartKind, text: str, logprobs: list[Body], events: list[Event]) -> None:
         if self._loose_logprobs and kind == "output_text":
@@ -231,11 +234,6 @@ class ChatConverter(TurnConverter):
             events += self._queue.push(ExtrasSegment(self._cipher, [(call, extras)]))
         else:
             self._late_extras.append((call, extras))
-
-
-def _joined(parts: list[Chunk]) -> str:
-    # Some upstreams send content as a list of parts of various types.
-    return "".join(part.get("text") or part.get("thinking") or part.get("summary") or "" for part in parts)
 
 
 def _last_covering(logprobs: list[Body], text: str) -> list[Body]:
