@@ -16,8 +16,18 @@ _NOT_FORWARDED = ("store", "metadata", "stream", "stream_options")
 def check(request: ChatRequest, route: Route) -> None:
     """Raise `UnsupportedParameter` or `UnsupportedValue` for anything that the model does not support."""
     body, capabilities = request.body, route.capabilities
-    _check_images(body, route)
-    _check_files(body, route)
+    images = [param for param, part in _user_parts(body) if isinstance(part, ChatImagePart)]
+    if images and not capabilities.vision:
+        raise UnsupportedValue("The model does not support images.", param=images[0])
+    if capabilities.max_images is not None and len(images) > capabilities.max_images:
+        message = f"The model supports at most {capabilities.max_images} images, but the request has {len(images)}."
+        raise UnsupportedValue(message, param=images[capabilities.max_images])
+    for param, part in _user_parts(body):
+        if isinstance(part, ChatFilePart) and part.file.file_id is not None:
+            message = "Uploaded files are not supported in chat completions. Send the content in 'file_data' instead."
+            raise UnsupportedValue(message, param=f"{param}.file.file_id")
+        if isinstance(part, ChatFilePart) and not capabilities.files:
+            raise UnsupportedValue("The model does not support files.", param=param)
     if not capabilities.logprobs and body.logprobs:
         message = f"Unsupported parameter: 'logprobs' is not supported with the '{route.model}' model."
         raise UnsupportedParameter(message, param="logprobs")
@@ -34,27 +44,6 @@ def check(request: ChatRequest, route: Route) -> None:
         if not capabilities.extra_sampling and getattr(body, name) is not None:
             message = f"Unsupported parameter: '{name}' is not supported with the '{route.model}' model."
             raise UnsupportedParameter(message, param=name)
-
-
-def _check_images(body: CreateChatCompletion, route: Route) -> None:
-    capabilities = route.capabilities
-    images = [param for param, part in _user_parts(body) if isinstance(part, ChatImagePart)]
-    if images and not capabilities.vision:
-        raise UnsupportedValue("The model does not support images.", param=images[0])
-    if capabilities.max_images is not None and len(images) > capabilities.max_images:
-        message = f"The model supports at most {capabilities.max_images} images, but the request has {len(images)}."
-        raise UnsupportedValue(message, param=images[capabilities.max_images])
-
-
-def _check_files(body: CreateChatCompletion, route: Route) -> None:
-    for param, part in _user_parts(body):
-        if not isinstance(part, ChatFilePart):
-            continue
-        if part.file.file_id is not None:
-            message = "Uploaded files are not supported in chat completions. Send the content in 'file_data' instead."
-            raise UnsupportedValue(message, param=f"{param}.file.file_id")
-        if not route.capabilities.files:
-            raise UnsupportedValue("The model does not support files.", param=param)
 
 
 def _user_parts(body: CreateChatCompletion) -> Iterator[tuple[str, Any]]:

@@ -101,34 +101,25 @@ class CompletionAccumulator:
         self._head.update(fields)
         for choice in chunk.get("choices") or []:
             if isinstance(choice, dict):
-                self._add_choice(choice)
-
-    def _add_choice(self, choice: dict[str, Any]) -> None:
-        index = choice.get("index") or 0
-        known = self._choices.setdefault(index, {"message": {}, "logprobs": {}, "finish_reason": None})
-        for part, delta in (("message", choice.get("delta")), ("logprobs", choice.get("logprobs"))):
-            if isinstance(delta, dict):
-                _merge(known[part], delta)
-        known["finish_reason"] = choice.get("finish_reason") or known["finish_reason"]
+                index = choice.get("index") or 0
+                known = self._choices.setdefault(index, {"message": {}, "logprobs": {}, "finish_reason": None})
+                for part, delta in (("message", choice.get("delta")), ("logprobs", choice.get("logprobs"))):
+                    if isinstance(delta, dict):
+                        _merge(known[part], delta)
+                known["finish_reason"] = choice.get("finish_reason") or known["finish_reason"]
 
     def completion(self) -> dict[str, Any]:
         """Return the completion as an upstream that does not stream would have sent it."""
-        choices = [self._choice(index) for index in sorted(self._choices)]
+        choices = []
+        for index, known in sorted(self._choices.items()):
+            message = {"role": "assistant", "content": None, "refusal": None, **_joined(known["message"])}
+            for call in message.get("tool_calls") or ():
+                # The index exists in deltas only, and some upstreams omit the type.
+                call.pop("index", None)
+                call.setdefault("type", "function")
+            logprobs, reason = _joined(known["logprobs"]) or None, known["finish_reason"] or "stop"
+            choices.append({"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason})
         return {**self._head, "object": "chat.completion", "choices": choices}
-
-    def _choice(self, index: int) -> dict[str, Any]:
-        known = self._choices[index]
-        message = {"role": "assistant", "content": None, "refusal": None, **_joined(known["message"])}
-        for call in message.get("tool_calls") or ():
-            # The index exists in deltas only, and some upstreams omit the type.
-            call.pop("index", None)
-            call.setdefault("type", "function")
-        return {
-            "index": index,
-            "message": message,
-            "logprobs": _joined(known["logprobs"]) or None,
-            "finish_reason": known["finish_reason"] or "stop",
-        }
 
 
 def _merge(into: dict[str, Any], delta: dict[str, Any]) -> None:

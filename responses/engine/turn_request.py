@@ -32,7 +32,9 @@ def required_choice(context: RunContext, state: RunState) -> str | FunctionTool 
 def build(context: RunContext, state: RunState, tools: Toolbox) -> TurnRequest:
     """Return the request of the next turn."""
     functions = tools.functions()
-    sampling = _sampling(context, state)
+    sampling = context.sampling
+    if state.turn and sampling.max_output_tokens is not None:
+        sampling = replace(sampling, max_output_tokens=tokens_left(context, state))
     if functions:
         sampling = replace(sampling, tools=(*sampling.tools, *functions))
     sampling = replace(sampling, tool_choice=_choice(context, state, tools, functions))
@@ -41,7 +43,9 @@ def build(context: RunContext, state: RunState, tools: Toolbox) -> TurnRequest:
         instruction_parts.append(_format_instruction(sampling.response_format))
         sampling = replace(sampling, response_format=None)
     if not context.traits.forced_tool_choice and not is_optional(sampling.tool_choice):
-        instruction_parts.append(_choice_instruction(sampling.tool_choice))
+        chosen = sampling.tool_choice
+        named = f"the tool '{chosen.name}'" if isinstance(chosen, FunctionTool) else "one of your tools"
+        instruction_parts.append(f"Your next answer must be a call of {named}.")
         sampling = replace(sampling, tool_choice="auto")
     instructions = "\n\n".join(filter(None, instruction_parts)) or context.instructions
     return TurnRequest(
@@ -98,13 +102,6 @@ def _items(context: RunContext, state: RunState, instructions: str | None, sampl
     )
 
 
-def _sampling(context: RunContext, state: RunState) -> Sampling:
-    sampling = context.sampling
-    if state.turn == 0 or sampling.max_output_tokens is None:
-        return sampling
-    return replace(sampling, max_output_tokens=tokens_left(context, state))
-
-
 def _choice(
     context: RunContext, state: RunState, tools: Toolbox, functions: Sequence[FunctionTool]
 ) -> str | FunctionTool | None:
@@ -130,9 +127,3 @@ def _format_instruction(response_format: dict[str, object]) -> str:
         return f"{_ONLY_JSON} object{_NOTHING_ELSE}"
     schema = orjson.dumps(promised["schema"]).decode()
     return f"{_ONLY_JSON} document{_NOTHING_ELSE} It must be valid against this JSON schema:\n{schema}"
-
-
-def _choice_instruction(choice: str | FunctionTool | None) -> str:
-    if isinstance(choice, FunctionTool):
-        return f"Your next answer must be a call of the tool '{choice.name}'."
-    return "Your next answer must be a call of one of your tools."

@@ -197,21 +197,17 @@ def check_updates(given: Any, *, param: str = "input") -> None:
         return
     for index, item in enumerate(given):
         if isinstance(item, ConfigurationUpdate):
-            _check(item, f"{param}[{index}]")
-
-
-def _check(update: ConfigurationUpdate, param: str) -> None:
-    if update.reasoning is not None:
-        _validated(ReasoningUpdate, update.reasoning, f"{param}.reasoning.")
-    if update.text is not None:
-        # Validation also removes nulls that SDK clients send for unset fields.
-        text = _validated(TextUpdate, update.text, f"{param}.text.")
-        if isinstance(text.format, JsonSchemaFormat):
-            check_schema(text.format, param=f"{param}.text.format.schema")
-            format_values = update.text["format"]
-            # Clients that dump the SDK's objects send pydantic's alias of the field.
-            if "schema_" in format_values:
-                format_values["schema"] = format_values.pop("schema_")
+            where = f"{param}[{index}]"
+            if item.reasoning is not None:
+                _validated(ReasoningUpdate, item.reasoning, f"{where}.reasoning.")
+            if item.text is not None:
+                # Validation also removes nulls that SDK clients send for unset fields.
+                text = _validated(TextUpdate, item.text, f"{where}.text.")
+                if isinstance(text.format, JsonSchemaFormat):
+                    check_schema(text.format, param=f"{where}.text.format.schema")
+                    # Clients that dump the SDK's objects send pydantic's alias of the field.
+                    if "schema_" in item.text["format"]:
+                        item.text["format"]["schema"] = item.text["format"].pop("schema_")
 
 
 def _validated(schema: type[Schema], values: dict[str, Any], prefix: str) -> Schema:

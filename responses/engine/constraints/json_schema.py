@@ -154,12 +154,10 @@ def _pattern(_: Validator, pattern: str, instance: Any, __: Mapping[str, Any]) -
 
 def _unique(_: Validator, unique: object, instance: Any, __: Mapping[str, Any]) -> Iterator[ValidationError]:
     # The library compares every pair of entries, which takes too long for large lists.
-    if unique and isinstance(instance, list) and len({_canonical(entry) for entry in instance}) < len(instance):
-        yield ValidationError("a list has duplicate entries")
-
-
-def _canonical(value: Any) -> str:
-    return json.dumps(_whole(value), sort_keys=True)
+    if unique and isinstance(instance, list):
+        distinct = {json.dumps(_whole(entry), sort_keys=True) for entry in instance}
+        if len(distinct) < len(instance):
+            yield ValidationError("a list has duplicate entries")
 
 
 def _whole(value: Any) -> Any:

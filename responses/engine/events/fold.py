@@ -39,17 +39,19 @@ class Fold:
     @property
     def fragments(self) -> list[Fragment]:
         """Every item as a fragment, as if its turn had been cut here."""
-        return [self._fragment(index, body) for index, body in sorted(self.items.items())]
-
-    def _fragment(self, index: int, body: Body) -> Fragment:
-        where, part = self._open.get(index) or ("", None)
-        return Fragment(
-            output_index=index,
-            body=body,
-            is_open=index in self._open,
-            open_part=part if where == "content" else None,
-            open_summary=part if where == "summary" else None,
-        )
+        fragments = []
+        for index, body in sorted(self.items.items()):
+            where, part = self._open.get(index) or ("", None)
+            fragments.append(
+                Fragment(
+                    output_index=index,
+                    body=body,
+                    is_open=index in self._open,
+                    open_part=part if where == "content" else None,
+                    open_summary=part if where == "summary" else None,
+                )
+            )
+        return fragments
 
     def apply(self, event: dict[str, Any]) -> None:
         """Apply one event."""
