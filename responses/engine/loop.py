@@ -383,8 +383,7 @@ class Run:
 
 def _output_items(items: Sequence[Body]) -> list[OutputItem]:
     # A call that was cut stays visible, but its incomplete JSON arguments make many upstreams reject the next request.
-    return [OutputItem(body=body, in_context=not _is_truncated_call(body)) for body in items]
-
-
-def _is_truncated_call(body: Body) -> bool:
-    return bool(body["type"].endswith("_call") and body["status"] == "incomplete")
+    return [
+        OutputItem(body=body, in_context=not (body["type"].endswith("_call") and body["status"] == "incomplete"))
+        for body in items
+    ]

@@ -104,7 +104,8 @@ def from_latest_compaction(items: Sequence[StoredItem], decrypt: Decrypt) -> Com
     if found is None:
         raise unverified_content(item.id)
     before = [one for one in items[:latest] if _is_kept(one)]
-    return CompactedContext(compacted=[*_merge(found.items(), before), _notes(found.summary)], rest=items[latest + 1 :])
+    notes = InputMessage(role="developer", content=f"{_INTRODUCTION}\n\n{found.summary}")
+    return CompactedContext(compacted=[*_merge(found.items(), before), notes], rest=items[latest + 1 :])
 
 
 def unverified_content(name: str | None, *, param: str = "input") -> InvalidEncryptedContent:
@@ -166,7 +167,3 @@ def _merge(kept: Sequence[StoredItem], before: Sequence[StoredItem]) -> list[Sto
 def _identity(body: dict[str, Any]) -> str:
     # Equal for items with equal content; ids differ when a client sends an item again.
     return repr(sorted((name, repr(value)) for name, value in body.items() if name != "id"))
-
-
-def _notes(summary: str) -> InputMessage:
-    return InputMessage(role="developer", content=f"{_INTRODUCTION}\n\n{summary}")
