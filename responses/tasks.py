@@ -10,7 +10,7 @@ from responses.lifecycle.worker import Dispatcher
 from responses.rollups import aggregate
 from responses.vectors import services as vector_stores
 from responses.vectors.ingestion import Ingestion
-from responses.webhooks import retention
+from responses.webhooks import queue as webhooks
 
 
 @shared_task(name="responses.tasks.sweep_dead_runs", expires=30)
@@ -29,7 +29,7 @@ def drop_expired_logs() -> int:
 @shared_task(name="responses.tasks.sweep_webhooks", expires=300)
 def sweep_webhooks() -> int:
     """Give up late webhook deliveries and delete old ones."""
-    return retention.sweep()
+    return webhooks.sweep()
 
 
 @shared_task(name="responses.tasks.run_background", expires=10)

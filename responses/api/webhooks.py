@@ -5,7 +5,7 @@ from rest_framework.response import Response
 from kernel.db_threads import in_db_thread
 from kernel.endpoints import STRING, UNIX_TIME, ApiObject, Endpoint, Schema
 from kernel.pagination import PAGE, PageRequest
-from responses.webhooks import access, services
+from responses.webhooks import services
 from responses.webhooks.events import EVENT_TYPES
 from responses.webhooks.models import WebhookEndpoint
 from responses.webhooks.schema import (
@@ -76,7 +76,7 @@ class WebhookEndpointsView(ApiView, path="webhook_endpoints"):
     @Endpoint(Scope.WEBHOOKS_READ, "List webhook endpoints", query=(PAGE,), returns=_ENDPOINT.page())
     def get(self, request: ApiRequest, page: PageRequest) -> Response:
         with scope.team(request.principal.team_id):
-            found = access.list_endpoints(principal=request.principal, page=page)
+            found = services.list_endpoints(principal=request.principal, page=page)
         return Response(found.as_list(present=public_endpoint))
 
 
@@ -182,4 +182,4 @@ def _actor(request: ApiRequest) -> Actor:
 
 def _find(request: ApiRequest, endpoint_id: str) -> WebhookEndpoint:
     with scope.team(request.principal.team_id):
-        return access.get_endpoint(principal=request.principal, endpoint_id=endpoint_id)
+        return services.get_endpoint(principal=request.principal, endpoint_id=endpoint_id)

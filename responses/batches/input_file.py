@@ -1,12 +1,14 @@
 """Reading the input file of a batch: all lines are validated before any is executed, and stored in one transaction."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from django.conf import settings
 from django.core.files import File as Content
+from django.db.models import QuerySet
 
 from conversations.files import storage
 from conversations.models import File
@@ -52,8 +54,7 @@ class _Summary:
 
     def add_error(self, error: InvalidLine, number: int | None = None) -> None:
         """Record the error of a line. Line numbers start at 1."""
-        entry = {"code": error.code, "message": error.message, "param": error.param, "line": number}
-        self.errors.append(without_nul(entry))
+        self.errors.append(without_nul(_error(error, number)))
 
     def add(self, line: BatchInputLine) -> None:
         """Count a valid line. Raises InvalidLine if it conflicts with the other lines of the batch."""
@@ -70,22 +71,20 @@ class _Summary:
 
 async def read_input(job: Job) -> None:
     """Read and validate the input file of a batch, which is in progress or failed afterwards."""
-    batch, file = await in_db_thread(lambda: _find(job))
-    if file is None:
-        message = f"The input file '{batch.input_file_id}' no longer exists."
-        await in_db_thread(lambda: _fail(job, [_error(InvalidLine("invalid_request", message, param="input_file_id"))]))
-    elif file.size > MAX_BYTES:
-        message = f"The input file is too large: the limit is {MAX_BYTES // 1024 // 1024} MiB."
-        await in_db_thread(lambda: _fail(job, [_error(InvalidLine("file_too_large", message, param="input_file_id"))]))
-    else:
-        content = await storage.open_content(file)
-        await run_in_thread(partial(_read, job, batch, content))
 
+    def find() -> tuple[Batch, File | None]:
+        with scope.team(job.team_id):
+            batch = Batch.objects.get(pk=job.id)
+            return batch, storage.find_file(team_id=job.team_id, file_id=batch.input_file_id)
 
-def _find(job: Job) -> tuple[Batch, File | None]:
-    with scope.team(job.team_id):
-        batch = Batch.objects.get(pk=job.id)
-        return batch, storage.find_file(team_id=job.team_id, file_id=batch.input_file_id)
+    batch, file = await in_db_thread(find)
+    if file is not None and file.size <= MAX_BYTES:
+        await run_in_thread(partial(_read, job, batch, await storage.open_content(file)))
+        return
+    code, message = "invalid_request", f"The input file '{batch.input_file_id}' no longer exists."
+    if file is not None:
+        code, message = "file_too_large", f"The input file is too large: the limit is {MAX_BYTES // 1024 // 1024} MiB."
+    await in_db_thread(lambda: _fail(job, [_error(InvalidLine(code, message, param="input_file_id"))]))
 
 
 def _read(job: Job, batch: Batch, content: "Content[bytes]", stop: StopSignal) -> None:
@@ -98,17 +97,19 @@ def _read(job: Job, batch: Batch, content: "Content[bytes]", stop: StopSignal) -
             _fail(job, summary.errors)
             return
         content.seek(0)
-        try:
-            _store(job, batch, summary, stop.unless_set(_chunks(batch, content)))
-        except _LeaseLost:
-            return
-
-
-def _store(job: Job, batch: Batch, summary: _Summary, chunks: Iterator[list[BatchLine]]) -> None:
-    with scope.team(batch.team_id):
-        for rows in chunks:
-            BatchLine.objects.bulk_create(rows)
-        _start(job, summary)
+        [*models] = summary.models
+        with suppress(_LeaseLost), scope.team(batch.team_id):
+            for rows in stop.unless_set(_chunks(batch, content)):
+                BatchLine.objects.bulk_create(rows)
+            started = _validating(job).update(
+                status=BatchStatus.IN_PROGRESS,
+                total=summary.lines,
+                model=models[0] if len(models) == 1 else None,
+                in_progress_at=now(),
+                lease_until=None,
+            )
+            if not started:
+                raise _LeaseLost
 
 
 def _chunks(batch: Batch, content: "Content[bytes]") -> Iterator[list[BatchLine]]:
@@ -134,8 +135,15 @@ def _valid_lines(endpoint: str, summary: _Summary, content: "Content[bytes]") ->
         if not raw.strip():
             continue
         summary.lines += 1
-        if (fatal := _fatal_error(summary, raw)) is not None:
-            summary.add_error(fatal, number)
+        # After these errors, reading on is pointless.
+        if summary.lines > MAX_LINES:
+            message = f"The input file has more than {MAX_LINES} lines."
+            summary.add_error(InvalidLine("too_many_tasks", message), number)
+            return
+        # `readline` stopped at its limit, so the next one would start in the middle of this line.
+        if len(raw) >= _MAX_LINE_BYTES:
+            message = "This line exceeds the maximum size of a request body."
+            summary.add_error(InvalidLine("invalid_request", message), number)
             return
         try:
             line = parse_line(raw, endpoint=endpoint)
@@ -150,39 +158,18 @@ def _valid_lines(endpoint: str, summary: _Summary, content: "Content[bytes]") ->
         summary.add_error(InvalidLine("empty_batch", "The input file has no lines."))
 
 
-def _fatal_error(summary: _Summary, raw: bytes) -> InvalidLine | None:
-    """Return an error after which reading on is pointless."""
-    if summary.lines > MAX_LINES:
-        return InvalidLine("too_many_tasks", f"The input file has more than {MAX_LINES} lines.")
-    # `readline` stopped at its limit, so the next one would start in the middle of this line.
-    if len(raw) >= _MAX_LINE_BYTES:
-        return InvalidLine("invalid_request", "This line exceeds the maximum size of a request body.")
-    return None
-
-
-def _start(job: Job, summary: _Summary) -> None:
-    [*models] = summary.models
-    batches = queue.claimed_batch(job).filter(status=BatchStatus.VALIDATING, ending=BatchStatus.COMPLETED)
-    started = batches.update(
-        status=BatchStatus.IN_PROGRESS,
-        total=summary.lines,
-        model=models[0] if len(models) == 1 else None,
-        in_progress_at=now(),
-        lease_until=None,
-    )
-    if not started:
-        raise _LeaseLost
+def _validating(job: Job) -> "QuerySet[Batch]":
+    return queue.claimed_batch(job).filter(status=BatchStatus.VALIDATING, ending=BatchStatus.COMPLETED)
 
 
 def _fail(job: Job, errors: list[dict[str, Any]]) -> None:
     with scope.team(job.team_id):
-        batches = queue.claimed_batch(job).filter(status=BatchStatus.VALIDATING, ending=BatchStatus.COMPLETED)
-        failed = batches.update(
+        failed = _validating(job).update(
             status=BatchStatus.FAILED, ending=BatchStatus.FAILED, errors=errors, ended_at=now(), lease_until=None
         )
         if failed:
             announce(team_id=job.team_id, event_type="batch.failed", object_id=job.id)
 
 
-def _error(error: InvalidLine) -> dict[str, Any]:
-    return {"code": error.code, "message": error.message, "param": error.param, "line": None}
+def _error(error: InvalidLine, number: int | None = None) -> dict[str, Any]:
+    return {"code": error.code, "message": error.message, "param": error.param, "line": number}

@@ -4,7 +4,6 @@ The lines are deleted in the transaction that ends the batch.
 """
 
 import tempfile
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import IO
@@ -35,49 +34,37 @@ _MAX_IN_MEMORY = 1024 * 1024
 _TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Files:
-    """The two temporary files of a batch."""
-
-    output: IO[bytes]
-    errors: IO[bytes]
-
-
 async def write_output(job: Job) -> None:
     """Write the files of a batch whose lines have all ended, and end the batch."""
-    batch = await in_db_thread(lambda: _find(job))
+
+    def find() -> Batch:
+        with scope.team(job.team_id):
+            return Batch.objects.get(pk=job.id)
+
+    batch = await in_db_thread(find)
     with (
         tempfile.SpooledTemporaryFile(_MAX_IN_MEMORY) as output,
         tempfile.SpooledTemporaryFile(_MAX_IN_MEMORY) as errors,
     ):
-        await run_in_thread(partial(_write, batch, _Files(output=output, errors=errors)))
+        await run_in_thread(partial(_write, batch, output, errors))
         stored = await _store(batch, output, "output"), await _store(batch, errors, "error")
     await in_db_thread(lambda: _end(job, batch, *stored))
 
 
-def _find(job: Job) -> Batch:
-    with scope.team(job.team_id):
-        return Batch.objects.get(pk=job.id)
-
-
-def _write(batch: Batch, files: _Files, stop: StopSignal) -> None:
+def _write(batch: Batch, output: IO[bytes], errors: IO[bytes], stop: StopSignal) -> None:
     with scope.team(batch.team_id):
         lines = BatchLine.objects.filter(batch=batch).defer("body").order_by("position")
         for line in stop.unless_set(lines.iterator(chunk_size=_CHUNK_ROWS)):
-            target = files.output if line.state == LineState.COMPLETED else files.errors
-            target.write(_record(line))
-
-
-def _record(line: BatchLine) -> bytes:
-    response = error = None
-    if line.error_code is not None:
-        error = {"code": line.error_code, "message": _REASONS[line.error_code]}
-    else:
-        # The stored answer is JSON already; parsing it again would only cost time.
-        body = orjson.Fragment(line.answer)
-        response = {"status_code": line.status_code, "request_id": line.request_id, "body": body}
-    record = {"id": line.pk, "custom_id": line.custom_id, "response": response, "error": error}
-    return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+            response = error = None
+            if line.error_code is not None:
+                error = {"code": line.error_code, "message": _REASONS[line.error_code]}
+            else:
+                # The stored answer is JSON already; parsing it again would only cost time.
+                body = orjson.Fragment(line.answer)
+                response = {"status_code": line.status_code, "request_id": line.request_id, "body": body}
+            record = {"id": line.pk, "custom_id": line.custom_id, "response": response, "error": error}
+            target = output if line.state == LineState.COMPLETED else errors
+            target.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
 
 
 async def _store(batch: Batch, content: IO[bytes], name: str) -> File | None:

@@ -1,7 +1,7 @@
 """Validation of `POST /v1/batches` and of the lines of input files. The error codes of lines are OpenAI's."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import orjson
 from pydantic import Field
@@ -78,10 +78,6 @@ def parse_line(raw: bytes, *, endpoint: str) -> BatchInputLine:
     for name in values:
         if name not in _KEYS:
             raise InvalidLine("invalid_request", f"Unknown parameter: '{name[:64]}'.", param=name[:64])
-    return _line(values, endpoint)
-
-
-def _line(values: dict[str, Any], endpoint: str) -> BatchInputLine:
     custom_id, body = values["custom_id"], values["body"]
     if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID or "\x00" in custom_id:
         message = f"Invalid 'custom_id': expected a string of 1 to {MAX_CUSTOM_ID} characters."

@@ -1,6 +1,5 @@
 """Reads: the batches of a team, and their representation in the API."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -59,6 +58,18 @@ def list_batches(*, team_id: str, page: PageRequest) -> Page[Batch]:
 
 def public_batch(batch: Batch) -> dict[str, Any]:
     """Return the `batch` object of the API."""
+    # The totals are written when the batch ends.
+    usage = (
+        None
+        if batch.ended_at is None
+        else {
+            "input_tokens": batch.input_tokens,
+            "input_tokens_details": {"cached_tokens": batch.cached_tokens},
+            "output_tokens": batch.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": batch.reasoning_tokens},
+            "total_tokens": batch.input_tokens + batch.output_tokens,
+        }
+    )
     return {
         "id": batch.pk,
         "object": "batch",
@@ -85,7 +96,7 @@ def public_batch(batch: Batch) -> dict[str, Any]:
             "completed": batch.completed + getattr(batch, "lines_completed", 0),
             "failed": batch.failed + getattr(batch, "lines_failed", 0),
         },
-        "usage": _usage(batch),
+        "usage": usage,
         "metadata": batch.metadata,
     }
 
@@ -96,16 +107,3 @@ def _ended(batch: Batch, status: BatchStatus) -> int | None:
 
 def _unix(moment: datetime | None) -> int | None:
     return None if moment is None else unix(moment)
-
-
-def _usage(batch: Batch) -> Mapping[str, Any] | None:
-    # The totals are written when the batch ends.
-    if batch.ended_at is None:
-        return None
-    return {
-        "input_tokens": batch.input_tokens,
-        "input_tokens_details": {"cached_tokens": batch.cached_tokens},
-        "output_tokens": batch.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": batch.reasoning_tokens},
-        "total_tokens": batch.input_tokens + batch.output_tokens,
-    }

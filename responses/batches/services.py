@@ -25,7 +25,13 @@ def create_batch(*, principal: Principal, body: CreateBatch, request: RequestInf
     principal.require(SCOPES[body.endpoint])
     at = now()
     with scope.team(principal.team_id):
-        _check_input(principal, body.input_file_id)
+        file_id = body.input_file_id
+        file = storage.find_file(team_id=principal.team_id, file_id=file_id)
+        if file is None:
+            raise storage.unknown_file(file_id, param="input_file_id")
+        if file.purpose != Purpose.BATCH:
+            message = f"The input file of a batch must have the purpose 'batch', but '{file_id}' has '{file.purpose}'."
+            raise InvalidValue(message, param="input_file_id")
         batch = Batch.objects.create(
             team_id=principal.team_id,
             api_key_id=principal.key_id,
@@ -40,15 +46,6 @@ def create_batch(*, principal: Principal, body: CreateBatch, request: RequestInf
         )
         _note(batch, principal, "batch.created", request)
     return batch
-
-
-def _check_input(principal: Principal, file_id: str) -> None:
-    file = storage.find_file(team_id=principal.team_id, file_id=file_id)
-    if file is None:
-        raise storage.unknown_file(file_id, param="input_file_id")
-    if file.purpose != Purpose.BATCH:
-        message = f"The input file of a batch must have the purpose 'batch', but '{file_id}' has '{file.purpose}'."
-        raise InvalidValue(message, param="input_file_id")
 
 
 def cancel_batch(*, principal: Principal, batch_id: str, request: RequestInfo) -> Batch:

@@ -4,6 +4,7 @@ A claim lasts a little longer than an attempt can take. If a worker dies, its cl
 the deliveries again. Every event is therefore delivered at least once, always under the same id.
 """
 
+import random
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,16 +12,23 @@ from typing import Any
 from django.conf import settings
 from django.db import connection
 
+from kernel.clock import now
 from kernel.leases import Claim
 from responses.webhooks.attempt import GONE, AttemptResult
 from responses.webhooks.models import DeliveryState, DisabledReason, WebhookDelivery, WebhookEndpoint
-from responses.webhooks.schedule import GIVE_UP_ON_ENDPOINT, jitter, next_attempt
 from tenants import scope
 from tenants.audit import audit
 
 PER_ENDPOINT = 4
 _CLAIM_MARGIN = timedelta(seconds=5)
 _ENDPOINTS_AT_ONCE = 100
+LIFETIME = timedelta(hours=72)
+RETENTION = timedelta(days=30)
+_GIVE_UP_ON_ENDPOINT = timedelta(days=5)
+_MAX_JITTER = 0.1
+_random = random.SystemRandom()
+_UNCLAIMED = timedelta(minutes=10)
+_BATCH_SIZE = 10_000
 # The history is rewritten with each attempt, so it has to stay small.
 _KEPT_ATTEMPTS = 50
 # A failing endpoint gets one attempt at a time and is served after the healthy ones, so that a slow endpoint occupies
@@ -96,13 +104,12 @@ def record_attempt(*, delivery: WebhookDelivery, result: AttemptResult) -> bool:
     attempts = delivery.attempts + 1
     retry_at = None
     if not result.succeeded:
-        retry_at = next_attempt(
-            created_at=delivery.created_at,
-            attempts=attempts,
-            at=result.at,
-            delays=settings.WEBHOOK_RETRY_SECONDS,
-            jitter=jitter(),
-        )
+        # The last delay repeats. Jitter: a receiver that comes back after an outage must not get all retries at the
+        # same moment.
+        delays = settings.WEBHOOK_RETRY_SECONDS
+        delay = delays[min(attempts, len(delays)) - 1] * (1 + _random.uniform(0, _MAX_JITTER))
+        if result.at + timedelta(seconds=delay) <= delivery.created_at + LIFETIME:
+            retry_at = result.at + timedelta(seconds=delay)
     final_state = DeliveryState.DELIVERED if result.succeeded else DeliveryState.FAILED
     columns: dict[str, Any] = {
         "state": final_state if retry_at is None else DeliveryState.PENDING,
@@ -127,23 +134,42 @@ def record_attempt(*, delivery: WebhookDelivery, result: AttemptResult) -> bool:
         else:
             # Only the first failure sets the time, so that it marks the start of the outage.
             endpoints.filter(failing_since=None).update(failing_since=result.at)
-            _disable_if_dead(delivery, result)
+            enabled = WebhookEndpoint.objects.filter(pk=delivery.endpoint_id, enabled=True)
+            if result.status == GONE:
+                # Receivers answer 410 on purpose, to unsubscribe.
+                dead, reason = enabled, DisabledReason.GONE
+            else:
+                dead, reason = (
+                    enabled.filter(failing_since__lte=result.at - _GIVE_UP_ON_ENDPOINT),
+                    DisabledReason.FAILING,
+                )
+            # Several attempts can fail at the same time; only the one that disables the endpoint writes to the audit log.
+            if dead.update(enabled=False, disabled_at=result.at, disabled_reason=reason) == 1:
+                audit(
+                    team_id=delivery.team_id,
+                    actor="system",
+                    action="webhook_endpoint.disabled",
+                    target=delivery.endpoint_id,
+                    after={"reason": reason.value, "status": result.status, "error": result.error},
+                )
     return True
 
 
-def _disable_if_dead(delivery: WebhookDelivery, result: AttemptResult) -> None:
-    enabled = WebhookEndpoint.objects.filter(pk=delivery.endpoint_id, enabled=True)
-    if result.status == GONE:
-        # Receivers answer 410 on purpose, to unsubscribe.
-        dead, reason = enabled, DisabledReason.GONE
-    else:
-        dead, reason = enabled.filter(failing_since__lte=result.at - GIVE_UP_ON_ENDPOINT), DisabledReason.FAILING
-    # Several attempts can fail at the same time; only the one that disables the endpoint writes to the audit log.
-    if dead.update(enabled=False, disabled_at=result.at, disabled_reason=reason) == 1:
-        audit(
-            team_id=delivery.team_id,
-            actor="system",
-            action="webhook_endpoint.disabled",
-            target=delivery.endpoint_id,
-            after={"reason": reason.value, "status": result.status, "error": result.error},
+def sweep() -> int:
+    """Mark expired deliveries as failed, delete those older than 30 days, and return the number of rows changed."""
+    at = now()
+    with scope.every_team():
+        # A delivery that is due for so long without a claim belongs to a disabled endpoint. Those of enabled endpoints
+        # are left to the delivery workers, which record their last attempt.
+        waiting = WebhookDelivery.objects.filter(
+            state=DeliveryState.PENDING, created_at__lt=at - LIFETIME, next_attempt_at__lt=at - _UNCLAIMED
         )
+        expired = waiting.order_by("created_at").values("pk")[:_BATCH_SIZE]
+        failed = WebhookDelivery.objects.filter(pk__in=expired).update(
+            state=DeliveryState.FAILED, next_attempt_at=None, claimed_until=None
+        )
+        outdated = WebhookDelivery.objects.filter(created_at__lt=at - RETENTION)
+        deleted, _ = WebhookDelivery.objects.filter(
+            pk__in=outdated.order_by("created_at").values("pk")[:_BATCH_SIZE]
+        ).delete()
+    return failed + deleted

@@ -1,4 +1,4 @@
-"""Writes to endpoints and deliveries, for API and admin. Each is one transaction with its audit event."""
+"""Endpoints and deliveries, for API and admin. Each write is one transaction with its audit event."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,9 +7,9 @@ from typing import Any
 
 from kernel import egress
 from kernel.clock import now
-from kernel.errors import EgressFailed, EgressRefused, TooManyWebhookEndpoints
+from kernel.errors import EgressFailed, EgressRefused, NotFound, TooManyWebhookEndpoints
+from kernel.pagination import Page, PageRequest, Position, keyset
 from responses.webhooks import outbox
-from responses.webhooks.access import unknown_endpoint
 from responses.webhooks.attempt import AttemptResult, WebhookEvent, send
 from responses.webhooks.events import new_event_id, sample_object_id
 from responses.webhooks.models import DeliveryState, DisabledReason, WebhookDelivery, WebhookEndpoint
@@ -17,6 +17,7 @@ from responses.webhooks.signing import new_secret
 from tenants import scope
 from tenants.audit import audit
 from tenants.models import Team
+from tenants.principal import Principal
 
 MAX_ENDPOINTS = 20
 OVERLAP = timedelta(hours=24)
@@ -36,6 +37,32 @@ class NewSecret:
 
     endpoint: WebhookEndpoint
     secret: str = field(repr=False)
+
+
+def get_endpoint(*, principal: Principal, endpoint_id: str, param: str | None = None) -> WebhookEndpoint:
+    """Return an endpoint of the caller's team.
+
+    Must run inside a scope that sees the team. Raises NotFound for an unknown id or another team's id.
+    """
+    # PostgreSQL refuses NUL in a parameter; no id has one.
+    found = (
+        None
+        if "\x00" in endpoint_id
+        else WebhookEndpoint.objects.filter(pk=endpoint_id, team_id=principal.team_id).first()
+    )
+    if found is None:
+        raise NotFound(f"No such webhook endpoint: {endpoint_id}", param=param)
+    return found
+
+
+def list_endpoints(*, principal: Principal, page: PageRequest) -> Page[WebhookEndpoint]:
+    """Return a page of the endpoints of the caller's team, ordered by creation time."""
+
+    def position(endpoint_id: str, param: str) -> Position:
+        found = get_endpoint(principal=principal, endpoint_id=endpoint_id, param=param)
+        return found.created_at, found.pk
+
+    return keyset(WebhookEndpoint.objects.filter(team_id=principal.team_id), page=page, position=position)
 
 
 def check_url(url: str) -> None:
@@ -134,10 +161,8 @@ def set_enabled(*, endpoint: WebhookEndpoint, actor: Actor, enabled: bool) -> bo
 def delete_endpoint(*, endpoint: WebhookEndpoint, actor: Actor) -> None:
     """Delete an endpoint with its deliveries. Raises NotFound if it no longer exists."""
     with scope.team(endpoint.team_id):
-        # The full lock (not NO KEY) makes the outbox skip this endpoint until it is gone.
-        row = WebhookEndpoint.objects.select_for_update().filter(pk=endpoint.pk).first()
-        if row is None:
-            raise unknown_endpoint(endpoint.pk)
+        # The full lock makes the outbox skip this endpoint until it is gone.
+        row = _locked(endpoint, no_key=False)
         _audit(row, actor, "deleted", before=_settings(row))
         row.delete()
 
@@ -180,10 +205,10 @@ def resend(*, delivery: WebhookDelivery, actor: Actor) -> bool:
     return changed == 1
 
 
-def _locked(endpoint: WebhookEndpoint) -> WebhookEndpoint:
-    row = WebhookEndpoint.objects.select_for_update(no_key=True).filter(pk=endpoint.pk).first()
+def _locked(endpoint: WebhookEndpoint, *, no_key: bool = True) -> WebhookEndpoint:
+    row = WebhookEndpoint.objects.select_for_update(no_key=no_key).filter(pk=endpoint.pk).first()
     if row is None:
-        raise unknown_endpoint(endpoint.pk)
+        raise NotFound(f"No such webhook endpoint: {endpoint.pk}")
     return row
 
 

@@ -12,7 +12,7 @@ import pytest
 from openai import InvalidWebhookSignatureError, OpenAI
 
 from kernel.clock import now
-from responses.webhooks import queue, retention, services
+from responses.webhooks import queue, services
 from responses.webhooks.models import DisabledReason
 from tenants import scope
 from tenants.models import AuditEvent
@@ -237,10 +237,10 @@ def test_undeliverable_events_are_given_up_and_old_ones_deleted(caller: Caller) 
     change_endpoint(caller, enabled=False, disabled_at=now())
     past = now() - timedelta(hours=73)
     change_deliveries(caller, created_at=past, next_attempt_at=past)
-    retention.sweep()
+    queue.sweep()
     settled(caller, "failed")
     change_deliveries(caller, created_at=now() - timedelta(days=31))
-    retention.sweep()
+    queue.sweep()
     assert deliveries_of(caller) == []
 
 
