@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import uvloop
 
 Result = TypeVar("Result")
+_CLOSE_SECONDS = 1.0
 
 
 class WorkerLoop:
@@ -22,6 +23,7 @@ class WorkerLoop:
         self._name = name
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     def submit(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
         """Run a coroutine on the loop; callable from any thread.
@@ -36,9 +38,18 @@ class WorkerLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = uvloop.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True).start()
+                self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
+                self._thread.start()
             return self._loop
+
+    def close(self) -> None:
+        """End the thread; work that has not ended remains unfinished. For the end of the process."""
+        # The loop runs compiled code, which crashes the process if it still runs while the interpreter is finalized.
+        if self._loop is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_CLOSE_SECONDS)
 
 
 _loop = WorkerLoop(name="worker-loop")
 submit = _loop.submit
+close = _loop.close

@@ -71,7 +71,7 @@ class Command(BaseCommand):
         finally:
             _ignore_signals()
             work_queue.stop()
-            work_queue.wait(Dispatcher.kind, BatchRunner.kind)
+            work_queue.wait(Dispatcher.kind, BatchRunner.kind, Ingestion.kind)
             worker_loop.submit(close_clients()).result()
             work_queue.wait(DeliveryWorker.kind, seconds=_FINAL_DELIVERIES_SECONDS)
             # Lets another worker claim the released runs immediately. In a thread with a limit: without Redis, Celery
@@ -79,6 +79,7 @@ class Command(BaseCommand):
             sending = threading.Thread(target=MESSAGE.send, name="notify-worker", daemon=True)
             sending.start()
             sending.join(_FINAL_NOTIFICATION_SECONDS)
+            worker_loop.close()
 
 
 def _stop(**_: Any) -> None:
