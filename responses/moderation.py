@@ -383,7 +383,7 @@ async def start_checks(
             context=context,
             attachments=attachments,
         )
-    guard = await directory.aguardrails(principal.team_id)
+    guard = await directory.guardrails.aget(principal.team_id)
     guardrail = _guardrail_check(guard, principal, body.model, response_id, request)
     if guardrail is not None and guardrail.guard.input_checker:
         # Items may enter a conversation without a response, and so without a check: there the whole context is checked.
@@ -417,7 +417,7 @@ def restore_checks(response: Response, principal: Principal) -> OutputChecks | N
 
 async def reject_if_guarded(principal: Principal) -> None:
     """Raise `Forbidden` for a team whose guardrail blocks, on endpoints that cannot hold output back."""
-    guard = await directory.aguardrails(principal.team_id)
+    guard = await directory.guardrails.aget(principal.team_id)
     if guard is None:
         return
     sides = ((guard.input_checker, guard.input_action), (guard.output_checker, guard.output_action))

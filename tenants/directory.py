@@ -93,34 +93,31 @@ class GuardrailSettings:
 
 
 class CachedLookup(Generic[Found]):
-    """A lookup by a tuple of strings whose results, including None, are cached for `CACHE_SECONDS`."""
+    """Decorator of a lookup by strings: its results, including None, are cached for `CACHE_SECONDS`."""
 
     def __init__(self, look_up: Callable[..., Found]) -> None:
         self._look_up = look_up
         self._entries: dict[tuple[str, ...], tuple[float, Found]] = {}
         self._lock = threading.Lock()
 
-    def get(self, *name: str) -> Found:
-        """Return the result from the cache or the database."""
-        entry = self._fresh(name)
-        return entry[0] if entry else self._keep(name, self._look_up(*name))
-
-    async def aget(self, *name: str) -> Found:
-        """Like `get`, for the event loop. Only a miss switches to a thread."""
-        entry = self._fresh(name)
-        return entry[0] if entry else await in_db_thread(lambda: self.get(*name))
-
-    def _fresh(self, name: tuple[str, ...]) -> tuple[Found] | None:
+    def __call__(self, *name: str) -> Found:
         entry = self._entries.get(name)
-        return (entry[1],) if entry and entry[0] > time.monotonic() else None
-
-    def _keep(self, name: tuple[str, ...], found: Found) -> Found:
+        if entry is not None and entry[0] > time.monotonic():
+            return entry[1]
+        found = self._look_up(*name)
         with self._lock:
             # Clearing everything is cheap: entries live for a second anyway.
             if len(self._entries) >= _MAX_ENTRIES:
                 self._entries.clear()
             self._entries[name] = (time.monotonic() + CACHE_SECONDS, found)
         return found
+
+    async def aget(self, *name: str) -> Found:
+        """Return the same for the event loop. Only a miss switches to a thread."""
+        entry = self._entries.get(name)
+        if entry is not None and entry[0] > time.monotonic():
+            return entry[1]
+        return await in_db_thread(lambda: self(*name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +134,8 @@ class _Secret:
         return self.key.old_used_at if self.is_old else self.key.last_used_at
 
 
-def _find_key(digest: str) -> _Secret | None:
+@CachedLookup
+def _key(digest: str) -> _Secret | None:
     with scope.every_team():
         key = ApiKey.objects.select_related("team").filter(Q(digest=digest) | Q(old_digest=digest)).first()
     if key is None:
@@ -147,12 +145,14 @@ def _find_key(digest: str) -> _Secret | None:
     return _Secret(key=key, is_old=key.digest != digest, networks=networks)
 
 
-def _find_key_by_id(key_id: str) -> ApiKey | None:
+@CachedLookup
+def _key_by_id(key_id: str) -> ApiKey | None:
     with scope.every_team():
         return ApiKey.objects.select_related("team").filter(pk=key_id).first()
 
 
-def _find_route(team_id: str, name: str) -> Route | None:
+@CachedLookup
+def _route_by_name(team_id: str, name: str) -> Route | None:
     visible = Q(teams__isnull=True) | Q(teams=team_id)
     # Not `scope.team`: row-level security would hide the rows that restrict a model to other teams, and the model would
     # look as if every team could use it.
@@ -183,27 +183,30 @@ def upstream_of(server: "models.Upstream") -> UpstreamEndpoint:
 
 
 def _route(best: Model, name: str, upstream_model: str) -> Route:
-    upstream = upstream_of(best.upstream)
     return Route(
         model=name,
         upstream_model=upstream_model,
-        upstream=upstream,
+        upstream=upstream_of(best.upstream),
         capabilities=best.capabilities(),
         prices=best.prices(),
     )
 
 
-def _find_connector(team_id: str, name: str) -> McpServer | None:
+@CachedLookup
+def connector(team_id: str, name: str) -> McpServer | None:
+    """Return the MCP server of a `connector_id`, or None if the team has no connector of that name."""
     visible = Q(teams__isnull=True) | Q(teams=team_id)
-    # Not `scope.team`, for the same reason as in `_find_route`.
+    # Not `scope.team`, for the same reason as in `_route_by_name`.
     with scope.every_team():
         found = Connector.objects.filter(visible, name=name, enabled=True).first()
     return McpServer(url=found.url, authorization=found.authorization) if found else None
 
 
-def _find_search_engine(team_id: str) -> SearchEngineSettings | None:
+@CachedLookup
+def search_engine(team_id: str) -> SearchEngineSettings | None:
+    """Return the search engine of a team, or None."""
     visible = Q(teams__isnull=True) | Q(teams=team_id)
-    # Not `scope.team`, for the same reason as in `_find_route`.
+    # Not `scope.team`, for the same reason as in `_route_by_name`.
     with scope.every_team():
         found = SearchEngine.objects.filter(visible, enabled=True).annotate(for_team=Q(teams=team_id))
         # The team's own engine before shared ones; the server's configuration is the last resort.
@@ -215,13 +218,17 @@ def _find_search_engine(team_id: str) -> SearchEngineSettings | None:
     return None
 
 
-def _find_image_model(team_id: str) -> str:
+@CachedLookup
+def image_model(team_id: str) -> str:
+    """Return the team's default image model: its own, that of the server's configuration, or an empty string."""
     with scope.every_team():
         own = Team.objects.values_list("image_model", flat=True).filter(pk=team_id).first()
     return own or settings.IMAGE_MODEL
 
 
-def _find_guardrail(team_id: str) -> GuardrailSettings | None:
+@CachedLookup
+def guardrails(team_id: str) -> GuardrailSettings | None:
+    """Return the guardrail of a team, or None."""
     with scope.every_team():
         found = Guardrail.objects.filter(pk=team_id).first()
     if found is None:
@@ -241,13 +248,6 @@ def _find_guardrail(team_id: str) -> GuardrailSettings | None:
 # Monotonic time from which the use of a secret is recorded again, by key id and whether it is the old secret. As the
 # cached row is up to a second old, every request within that second would otherwise write.
 _next_touch: dict[tuple[str, bool], float] = {}
-_keys = CachedLookup(_find_key)
-_keys_by_id = CachedLookup(_find_key_by_id)
-_routes = CachedLookup(_find_route)
-_connectors = CachedLookup(_find_connector)
-_search_engines = CachedLookup(_find_search_engine)
-_image_models = CachedLookup(_find_image_model)
-_guardrails = CachedLookup(_find_guardrail)
 
 
 def principal(bearer: str) -> Principal:
@@ -256,7 +256,7 @@ def principal(bearer: str) -> Principal:
     Raises `Unauthorized` for unknown, revoked, disabled and expired keys, and `Forbidden` for suspended teams and
     addresses from which the key may not be used.
     """
-    secret = _require_key(_keys.get(keyed_digest(bearer)))
+    secret = _require_key(_key(keyed_digest(bearer)))
     caller = _check_secret(secret)
     if _touch_is_due(secret):
         _touch(secret)
@@ -265,7 +265,7 @@ def principal(bearer: str) -> Principal:
 
 async def aprincipal(bearer: str) -> Principal:
     """Like `principal`, for the event loop."""
-    secret = _require_key(await _keys.aget(keyed_digest(bearer)))
+    secret = _require_key(await _key.aget(keyed_digest(bearer)))
     caller = _check_secret(secret)
     if _touch_is_due(secret):
         await in_db_thread(lambda: _touch(secret))
@@ -274,45 +274,15 @@ async def aprincipal(bearer: str) -> Principal:
 
 async def aprincipal_by_id(key_id: str) -> Principal:
     """Return the principal of a key for deferred work. Raises `Unauthorized` if the key would be refused now."""
-    return _check_key(_require_key(await _keys_by_id.aget(key_id)))
+    return _check_key(_require_key(await _key_by_id.aget(key_id)))
 
 
 async def aroute(caller: Principal, model: str) -> Route:
     """Return the route of a model. Raises `ModelNotFound`, also for a model that the key may not use."""
-    route = await _routes.aget(caller.team_id, model) if caller.may_use(model) else None
+    route = await _route_by_name.aget(caller.team_id, model) if caller.may_use(model) else None
     if route is None:
         raise ModelNotFound(model)
     return route
-
-
-async def aconnector(caller: Principal, name: str) -> McpServer | None:
-    """Return the MCP server of a `connector_id`, or None if the caller's team has no connector of that name."""
-    return await _connectors.aget(caller.team_id, name)
-
-
-async def asearch_engine(team_id: str) -> SearchEngineSettings | None:
-    """Return the search engine of a team, or None."""
-    return await _search_engines.aget(team_id)
-
-
-def search_engine(team_id: str) -> SearchEngineSettings | None:
-    """Like `asearch_engine`, for synchronous callers."""
-    return _search_engines.get(team_id)
-
-
-async def aimage_model(team_id: str) -> str:
-    """Return the team's default image model: its own, that of the server's configuration, or an empty string."""
-    return await _image_models.aget(team_id)
-
-
-async def aguardrails(team_id: str) -> GuardrailSettings | None:
-    """Return the guardrail of a team, or None."""
-    return await _guardrails.aget(team_id)
-
-
-def guardrails(team_id: str) -> GuardrailSettings | None:
-    """Like `aguardrails`, for synchronous callers."""
-    return _guardrails.get(team_id)
 
 
 def principal_of_run(key_id: str) -> Principal:
@@ -370,14 +340,11 @@ def _check_secret(secret: _Secret) -> Principal:
         message = "This API key was rotated and its old secret has expired."
         raise Unauthorized(message, code="api_key_expired")
     caller = _check_key(key)
-    if secret.networks and not _is_within(origin().address, secret.networks):
+    address = origin().address
+    # An unknown address is in no network.
+    if secret.networks and not (address and any(ip_address(address) in network for network in secret.networks)):
         raise Forbidden("This API key may not be used from your IP address.", code="ip_not_allowed")
     return caller
-
-
-def _is_within(address: str, networks: tuple[IPv4Network | IPv6Network, ...]) -> bool:
-    # An unknown address is in no network.
-    return bool(address) and any(ip_address(address) in network for network in networks)
 
 
 def _check_key(key: ApiKey) -> Principal:

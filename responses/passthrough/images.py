@@ -73,7 +73,7 @@ async def check_image_model(principal: Principal, model: str | None, *, param: s
             # Only checks that the caller may use the model; the call resolves the route again.
             await directory.aroute(principal, model)
             return
-        default = await directory.aimage_model(principal.team_id)
+        default = await directory.image_model.aget(principal.team_id)
         if default:
             await directory.aroute(_operator_principal(principal), default)
             return
@@ -94,7 +94,7 @@ async def forward_images(
 ) -> Chunk:
     """Return the answer of an image model's server unchanged. With `uploads`, images are edited. Raises `ApiError`."""
     named = values.get("model")
-    model = named or await directory.aimage_model(principal.team_id)
+    model = named or await directory.image_model.aget(principal.team_id)
     if not model:
         raise UnsupportedValue(f"Images cannot be generated: {_UNCONFIGURED}", param="model")
     route = await directory.aroute(principal if named else _operator_principal(principal), model)
@@ -118,7 +118,7 @@ class TeamImageGenerator:
     ) -> GeneratedImage:
         """Return the image. Calls `partial` with each preview and its index. Raises `ApiError`."""
         account = self._account
-        model = self._model or await directory.aimage_model(account.team_id)
+        model = self._model or await directory.image_model.aget(account.team_id)
         if not model:
             raise UnsupportedValue(f"Images cannot be generated: {_UNCONFIGURED}")
         # The caller's permission for the model was checked when its request came in.

@@ -143,7 +143,7 @@ def record_attempt(*, delivery: WebhookDelivery, result: AttemptResult) -> bool:
                     enabled.filter(failing_since__lte=result.at - _GIVE_UP_ON_ENDPOINT),
                     DisabledReason.FAILING,
                 )
-            # Several attempts can fail at the same time; only the one that disables the endpoint writes to the audit log.
+            # Several attempts can fail at the same time; only the one that disables the endpoint is audited.
             if dead.update(enabled=False, disabled_at=result.at, disabled_reason=reason) == 1:
                 audit(
                     team_id=delivery.team_id,

@@ -45,7 +45,7 @@ def decrypt_servers(text: str, shown: Sequence[Mapping[str, Any]]) -> list[Remot
 async def _server(tool: McpToolParam, *, principal: Principal, param: str) -> RemoteServer:
     url, token = tool.server_url or "", None
     if tool.connector_id is not None:
-        connector = await directory.aconnector(principal, tool.connector_id)
+        connector = await directory.connector.aget(principal.team_id, tool.connector_id)
         if connector is None:
             message = f"Invalid value: '{tool.connector_id}'. Your team has no connector with this id."
             raise InvalidValue(message, param=f"{param}.connector_id")

@@ -31,7 +31,7 @@ class WebSearchPlugin(ToolPlugin):
 
     @override
     async def resolve(self, request: NewToolRequest) -> SearchEngineSettings:
-        settings = await directory.asearch_engine(request.principal.team_id)
+        settings = await directory.search_engine.aget(request.principal.team_id)
         if settings is None:
             index = next(index for index, tool in enumerate(request.params) if tool.type in self.types)
             message = (
