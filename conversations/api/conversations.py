@@ -113,9 +113,8 @@ class ConversationsView(ApiView, path="conversations"):
         note="extension: lists the team's conversations, see below",
     )
     def get(self, request: ApiRequest, page: PageRequest, filters: ConversationFilter) -> Response:
-        team_id = request.principal.team_id
-        with scope.team(team_id):
-            found = selectors.list_conversations(team_id=team_id, filters=filters, page=page)
+        with scope.team(request.principal.team_id):
+            found = selectors.list_conversations(team_id=request.principal.team_id, filters=filters, page=page)
         return Response(found.as_list(present=public_conversation))
 
 

@@ -124,9 +124,8 @@ class FilesView(ApiView, path="files"):
         returns=FILE.page(),
     )
     def get(self, request: ApiRequest, purpose: str | None, page: PageRequest) -> Response:
-        team_id = request.principal.team_id
-        with scope.team(team_id):
-            found = storage.list_files(team_id=team_id, purpose=purpose, page=page)
+        with scope.team(request.principal.team_id):
+            found = storage.list_files(team_id=request.principal.team_id, purpose=purpose, page=page)
         return Response(found.as_list(present=storage.public_file))
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from io import SEEK_END, BytesIO
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import Any
 
 from asgiref.sync import iscoroutinefunction
 from django.core.handlers.asgi import ASGIHandler, ASGIRequest
@@ -23,7 +23,7 @@ from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, BadRequest, NotFound, RequestTooLarge
 from kernel.http import as_api_error, error_response
 from kernel.ids import new_id
-from kernel.origin import Origin, origin_of, use_origin
+from kernel.origin import origin_of, use_origin
 
 Scope = dict[str, Any]
 Message = Mapping[str, Any]
@@ -65,21 +65,18 @@ def with_request_id(app: App, *, trusted_proxies: int = 0) -> App:
                 message = {**message, "headers": headers}
             await send(message)
 
-        with use_origin(_sender(scope, trusted_proxies)):
+        peer = scope.get("client")
+        origin = origin_of(
+            peer=peer[0] if peer else "",
+            forwarded_for=header(scope, b"x-forwarded-for"),
+            agent=header(scope, b"user-agent"),
+            request_id=request_id,
+            trusted_proxies=trusted_proxies,
+        )
+        with use_origin(origin):
             await app(scope, receive, send_with_id)
 
     return with_id
-
-
-def _sender(scope: Scope, trusted_proxies: int) -> Origin:
-    peer = scope.get("client")
-    return origin_of(
-        peer=peer[0] if peer else "",
-        forwarded_for=header(scope, b"x-forwarded-for"),
-        agent=header(scope, b"user-agent"),
-        request_id=scope["request_id"],
-        trusted_proxies=trusted_proxies,
-    )
 
 
 class ApiShell:
@@ -115,10 +112,14 @@ class ApiShell:
             await send(message)
 
         try:
-            _check_client_request_id(scope)
-            _check_query(scope)
+            check_client_request_id(scope)
+            # PostgreSQL raises an error for NUL in a query's parameters. No id, name or value of ours contains one.
+            if b"%00" in scope["query_string"]:
+                raise BadRequest("Invalid query: it contains a NUL character.", code="invalid_value")
             # Checked before the body is read: clients without a valid key must not be able to fill memory and disk.
-            if _is_large(scope):
+            # A chunked body has no announced length and counts as large.
+            announced = header(scope, b"content-length")
+            if int(announced) > _LARGE_BYTES if announced.isdigit() else header(scope, b"transfer-encoding"):
                 await self._admit(scope)
             if self._is_upload(scope):
                 await self._serve_upload(scope, receive, send_with_headers)
@@ -134,24 +135,15 @@ class ApiShell:
     async def _serve_upload(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Daphne has already written the body to disk and passes the file on.
         with scope.get("spooled") or TemporaryFile() as upload:
-            await self._spool(upload, scope, receive)
+            async for chunk in _body_chunks(scope, receive, self._max_upload_bytes):
+                if chunk:
+                    await asyncio.to_thread(upload.write, chunk)
+            # Measured on disk, because a file written by the server never went through `_body_chunks`.
+            if upload.seek(0, SEEK_END) > self._max_upload_bytes:
+                raise _too_large(self._max_upload_bytes)
+            upload.seek(0)
             scope["body"], scope["upload"] = b"", upload
             await self._app(scope, _replay(b"", receive), send)
-
-    async def _spool(self, upload: IO[bytes], scope: Scope, receive: Receive) -> None:
-        async for chunk in _body_chunks(scope, receive, self._max_upload_bytes):
-            if chunk:
-                await asyncio.to_thread(upload.write, chunk)
-        # Measured on disk, because a file written by the server never went through `_body_chunks`.
-        if upload.seek(0, SEEK_END) > self._max_upload_bytes:
-            raise _too_large(self._max_upload_bytes)
-        upload.seek(0)
-
-
-def _is_large(scope: Scope) -> bool:
-    # A chunked body has no announced length and counts as large.
-    announced = header(scope, b"content-length")
-    return int(announced) > _LARGE_BYTES if announced.isdigit() else bool(header(scope, b"transfer-encoding"))
 
 
 async def _body_chunks(scope: Scope, receive: Receive, max_bytes: int) -> AsyncIterator[bytes]:
@@ -177,17 +169,12 @@ def _too_large(limit: int) -> RequestTooLarge:
     return RequestTooLarge(f"The request body is too large: the limit is {limit // 1024 // 1024} MiB.")
 
 
-def _check_client_request_id(scope: Scope) -> None:
+def check_client_request_id(scope: Scope) -> None:
+    """Raise `BadRequest` for a header `X-Client-Request-Id` that is too long or not ASCII."""
     given = header(scope, b"x-client-request-id")
     if len(given) > _MAX_CLIENT_REQUEST_ID or not given.isascii():
         message = f"Invalid 'X-Client-Request-Id': expected at most {_MAX_CLIENT_REQUEST_ID} ASCII characters."
         raise BadRequest(message, param="X-Client-Request-Id", code="invalid_value")
-
-
-def _check_query(scope: Scope) -> None:
-    # PostgreSQL raises an error for NUL in a query's parameters. No id, name or value of ours contains one.
-    if b"%00" in scope["query_string"]:
-        raise BadRequest("Invalid query: it contains a NUL character.", code="invalid_value")
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

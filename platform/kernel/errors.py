@@ -90,7 +90,7 @@ class ApiError(Exception):
     """The request could not be processed."""
 
     status: ClassVar[int] = 500
-    type: ClassVar[str] = "server_error"
+    type: ClassVar[str] = "invalid_request_error"
     default_code: ClassVar[str | None] = None
     codes: ClassVar[Mapping[str, str]] = {}
     """Further codes of this class alone, with their meanings."""
@@ -122,7 +122,6 @@ class BadRequest(ApiError):
     """The request is invalid."""
 
     status = 400
-    type = "invalid_request_error"
     codes = {
         "invalid_type": "A value has the wrong type.",
         "invalid_value": "A value is invalid.",
@@ -430,7 +429,6 @@ class Unauthorized(ApiError):
     """Missing or invalid API key."""
 
     status = 401
-    type = "invalid_request_error"
     default_code: ClassVar[str | None] = "invalid_api_key"
     codes = {
         "api_key_revoked": "The API key was revoked.",
@@ -473,7 +471,6 @@ class NotFound(ApiError):
     """Not found."""
 
     status = 404
-    type = "invalid_request_error"
     codes = {"model_not_found": "The model does not exist."}
 
 
@@ -481,7 +478,6 @@ class MethodNotAllowed(ApiError):
     """Method not allowed."""
 
     status = 405
-    type = "invalid_request_error"
     default_code = "method_not_supported"
 
 
@@ -489,14 +485,12 @@ class Conflict(ApiError):
     """The operation is not possible in the object's current state."""
 
     status = 409
-    type = "invalid_request_error"
 
 
 class RequestTooLarge(ApiError):
     """The request body is too large."""
 
     status = 413
-    type = "invalid_request_error"
     default_code = "request_too_large"
 
 
@@ -512,6 +506,7 @@ class RateLimited(ApiError):
 class ServerError(ApiError):
     """The server had an error while processing your request."""
 
+    type = "server_error"
     default_code = "server_error"
 
 

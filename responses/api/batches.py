@@ -62,9 +62,8 @@ class BatchesView(ApiView, path="batches"):
 
     @Endpoint(Scope.BATCHES_READ, "List batches", query=(PAGE,), returns=_BATCH.page())
     def get(self, request: ApiRequest, page: PageRequest) -> Response:
-        team_id = request.principal.team_id
-        with scope.team(team_id):
-            found = selectors.list_batches(team_id=team_id, page=page)
+        with scope.team(request.principal.team_id):
+            found = selectors.list_batches(team_id=request.principal.team_id, page=page)
         return Response(found.as_list(present=selectors.public_batch))
 
 

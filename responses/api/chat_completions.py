@@ -65,9 +65,8 @@ class ChatCompletionsView(ApiView, path="chat/completions"):
         note="completions that were created with `store: true`",
     )
     def get(self, request: ApiRequest, page: PageRequest, filters: CompletionFilter) -> Response:
-        team_id = request.principal.team_id
-        with scope.team(team_id):
-            found = stored.list_completions(team_id=team_id, filters=filters, page=page)
+        with scope.team(request.principal.team_id):
+            found = stored.list_completions(team_id=request.principal.team_id, filters=filters, page=page)
         return Response(found.as_list(present=stored.public_body))
 
 

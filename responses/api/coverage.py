@@ -6,9 +6,10 @@ Run `manage.py api_coverage` after every change here: it generates the tables of
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, get_args
 
 from kernel.errors import error_table
@@ -33,12 +34,12 @@ class Support(StrEnum):
     REJECTED = "rejected"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SupportedParameter:
     """Parameter of `POST /v1/responses`. `rejected`: a value that OpenAI accepts and this server does not."""
 
-    name: str
     support: Support
+    name: str
     example: Any
     note: str = ""
     rejected: Any = None
@@ -63,22 +64,9 @@ class SupportedItem:
     note: str = ""
 
 
-def _supported(name: str, example: Any, note: str = "", *, rejected: Any = None) -> SupportedParameter:
-    return SupportedParameter(name=name, support=Support.SUPPORTED, example=example, note=note, rejected=rejected)
-
-
-def _echoed(name: str, example: Any, note: str = "", *, rejected: Any = None) -> SupportedParameter:
-    return SupportedParameter(name=name, support=Support.ECHOED, example=example, note=note, rejected=rejected)
-
-
-def _depends(name: str, example: Any, note: str = "") -> SupportedParameter:
-    return SupportedParameter(name=name, support=Support.DEPENDS, example=example, note=note)
-
-
-def _rejected(name: str, example: Any, note: str = "") -> SupportedParameter:
-    return SupportedParameter(name=name, support=Support.REJECTED, example=example, note=note)
-
-
+_supported = partial(SupportedParameter, Support.SUPPORTED)
+_echoed = partial(SupportedParameter, Support.ECHOED)
+_depends = partial(SupportedParameter, Support.DEPENDS)
 _FORWARDED = "forwarded"
 _EXTENSION = "a vLLM extension; forwarded to models whose settings allow it"
 PARAMETERS = (
@@ -166,7 +154,7 @@ PARAMETERS = (
         [{"type": "compaction", "compact_threshold": 50_000}],
         "beyond the threshold, or four fifths of the context window, a summary by the model replaces earlier items",
     ),
-    _rejected("multi_agent", {"enabled": True}, "a beta feature of OpenAI"),
+    SupportedParameter(Support.REJECTED, "multi_agent", {"enabled": True}, "a beta feature of OpenAI"),
 )
 
 
@@ -270,9 +258,28 @@ EVENTS: Sequence[str] = [get_args(kind.__annotations__["type"])[0] for kind in g
 
 def update_tables(manual: str) -> str:
     """Return the manual with current tables between `<!-- begin name -->` and `<!-- end name -->`."""
-    return _REGION.sub(
-        lambda match: f"<!-- begin {match[1]} -->\n{_TABLES[match[1]]()}\n<!-- end {match[1]} -->", manual
-    )
+    tables = {
+        "endpoints": _table(
+            ("endpoint", "scope", "notes"),
+            (
+                (f"`{one.method} /v1{one.template}`", f"`{one.scope}`", one.note)
+                for one in (*ENDPOINTS, websocket.ENDPOINT)
+            ),
+        ),
+        "errors": _table(
+            ("status", "code", "meaning"),
+            ((str(status), f"`{code}`" if code else "null", meaning) for status, _, code, meaning in error_table()),
+        ),
+        "parameters": _table(("parameter", "", "example", "notes"), map(_parameter, PARAMETERS)),
+        "tools": _table(("tool", "", "notes"), ((f"`{one.type}`", one.support, one.note) for one in TOOLS)),
+        "items": _table(
+            ("item", "in `input`", "in `output`", "notes"),
+            ((f"`{one.type}`", "yes" * one.input, "yes" * one.output, one.note) for one in ITEMS),
+        ),
+        # A list, not a table: the names of events need no notes.
+        "events": "\n".join(f"- `{name}`" for name in EVENTS),
+    }
+    return _REGION.sub(lambda match: f"<!-- begin {match[1]} -->\n{tables[match[1]]}\n<!-- end {match[1]} -->", manual)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -280,51 +287,10 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _endpoints() -> str:
-    declared = (*ENDPOINTS, websocket.ENDPOINT)
-    rows = ((f"`{one.method} /v1{one.template}`", f"`{one.scope}`", one.note) for one in declared)
-    return _table(("endpoint", "scope", "notes"), rows)
-
-
-def _errors() -> str:
-    rows = ((str(status), f"`{code}`" if code else "null", meaning) for status, _, code, meaning in error_table())
-    return _table(("status", "code", "meaning"), rows)
-
-
-def _parameters() -> str:
-    return _table(("parameter", "", "example", "notes"), map(_parameter, PARAMETERS))
-
-
 def _parameter(one: SupportedParameter) -> Sequence[str]:
-    note = one.note
-    if one.rejected is not None:
-        note += f"; {_json(one.rejected)} is rejected"
+    note = one.note if one.rejected is None else f"{one.note}; {_json(one.rejected)} is rejected"
     return f"`{one.name}`", one.support, _json(one.example), note
 
 
 def _json(value: Any) -> str:
     return f"`{json.dumps(value, ensure_ascii=False)}`"
-
-
-def _tool_types() -> str:
-    return _table(("tool", "", "notes"), ((f"`{one.type}`", one.support, one.note) for one in TOOLS))
-
-
-def _item_types() -> str:
-    rows = ((f"`{one.type}`", "yes" * one.input, "yes" * one.output, one.note) for one in ITEMS)
-    return _table(("item", "in `input`", "in `output`", "notes"), rows)
-
-
-# A list, not a table: the names of events need no notes.
-def _event_types() -> str:
-    return "\n".join(f"- `{name}`" for name in EVENTS)
-
-
-_TABLES: dict[str, Callable[[], str]] = {
-    "endpoints": _endpoints,
-    "errors": _errors,
-    "parameters": _parameters,
-    "tools": _tool_types,
-    "items": _item_types,
-    "events": _event_types,
-}

@@ -111,9 +111,8 @@ class VectorStoresView(ApiView, path="vector_stores"):
 
     @Endpoint(Scope.VECTOR_STORES_READ, "List vector stores", query=(PAGE,), returns=_STORE.page())
     def get(self, request: ApiRequest, page: PageRequest) -> Response:
-        team_id = request.principal.team_id
-        with scope.team(team_id):
-            found = selectors.list_stores(team_id=team_id, page=page)
+        with scope.team(request.principal.team_id):
+            found = selectors.list_stores(team_id=request.principal.team_id, page=page)
         return Response(found.as_list(present=public_store))
 
 

@@ -159,9 +159,8 @@ class ResponsesView(ApiView, path="responses"):
         note="extension: lists the team's stored responses, see below",
     )
     def get(self, request: ApiRequest, page: PageRequest, filters: ResponseFilter) -> Response:
-        team_id = request.principal.team_id
-        with scope.team(team_id):
-            found = selectors.list_responses(team_id=team_id, filters=filters, page=page)
+        with scope.team(request.principal.team_id):
+            found = selectors.list_responses(team_id=request.principal.team_id, filters=filters, page=page)
             outputs = selectors.outputs(found.rows)
         return Response(found.as_list(present=lambda row: selectors.public_body(row, outputs.get(row.pk, []))))
 

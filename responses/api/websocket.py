@@ -18,7 +18,7 @@ from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 
-from kernel.asgi import Message, Receive, Scope, Send, header, send_error
+from kernel.asgi import Message, Receive, Scope, Send, check_client_request_id, header, send_error
 from kernel.endpoints import Endpoint
 from kernel.errors import (
     ApiError,
@@ -54,7 +54,6 @@ ENDPOINT = Endpoint(
     note="`response.create` events as in OpenAI's WebSocket mode, for an hour",
 )
 _LIFETIME_SECONDS = 60 * 60.0
-_MAX_CLIENT_REQUEST_ID = 512
 _CLOSED_NORMALLY = 1000
 # Close codes from 4000 are for applications; a refused connection gets 4000 plus the HTTP status.
 _REFUSED = 4000
@@ -107,8 +106,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         if self._expired:
             return
         try:
-            raw = _text(text_data)
-            await self._handle(parse_json(raw), len(raw))
+            await self._handle(text_data)
         except Exception as error:
             await self._send_error(error)
 
@@ -124,11 +122,12 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         if "websocket.http.response" not in (self.scope.get("extensions") or {}):
             await self.close(code=_REFUSED + error.status)
             return
-        error.headers["x-request-id"] = self.scope["request_id"]
-        await send_error(error, self._send_denial)
 
-    async def _send_denial(self, message: Message) -> None:
-        await self.base_send({**message, "type": f"websocket.{message['type']}"})
+        async def send_denial(message: Message) -> None:
+            await self.base_send({**message, "type": f"websocket.{message['type']}"})
+
+        error.headers["x-request-id"] = self.scope["request_id"]
+        await send_error(error, send_denial)
 
     async def _expire(self) -> None:
         await asyncio.sleep(self._lifetime_seconds)
@@ -139,10 +138,18 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
 
     # -- client events -------------------------------------------------------------------------------------------------
 
-    async def _handle(self, event: dict[str, Any], size: int) -> None:
+    async def _handle(self, text_data: str | None) -> None:
+        if text_data is None:
+            raise BadRequest("Expected a text frame with a JSON object, but got a binary frame.", code="invalid_type")
+        raw = text_data.encode()
+        event = parse_json(raw)
         match event.pop("type", None):
             case "response.create":
-                await self._enqueue(event, size)
+                stream_id = pop_stream_id(event)
+                try:
+                    self._streams.enqueue(stream_id, QueuedRequest(values=event, size=len(raw)))
+                except ApiError as error:
+                    await self._send_error(error, stream_id)
             case "response.steer":
                 await self._send(orjson.dumps(self._refused_steer(event)))
             case None:
@@ -150,16 +157,16 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             case other:
                 raise InvalidValue.unsupported(other, _EVENTS, param="type")
 
-    async def _enqueue(self, values: dict[str, Any], size: int) -> None:
-        stream_id = pop_stream_id(values)
-        try:
-            self._streams.enqueue(stream_id, QueuedRequest(values=values, size=size))
-        except ApiError as error:
-            await self._send_error(error, stream_id)
-
     def _refused_steer(self, event: dict[str, Any]) -> dict[str, Any]:
         # Active runs cannot be steered here. The event returns the input, so the client can send it as a new request.
-        _check_steer(event)
+        fields = (("previous_response_id", str, "a string"), ("input", str | list, "one of a string or an array"))
+        for name in event.keys() - {field[0] for field in fields}:
+            raise UnknownParameter(name)
+        for name, kind, expected in fields:
+            if name not in event:
+                raise MissingParameter(name)
+            if not isinstance(event[name], kind):
+                raise InvalidType(name, expected=expected, got=json_type(event[name]))
         target, error = event["previous_response_id"], SteeringNotSupported()
         stream_id = self._streams.stream_of(target)
         return {
@@ -176,7 +183,15 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         """Execute one request; its errors are sent as events."""
         started: StartedRun | None = None
         try:
-            started = await self._start(values)
+            principal = await self._authenticate()
+            body = parse_message(values)
+            started = await create.start_response(
+                principal=principal,
+                body=body,
+                mode=Mode.STREAM,
+                request=info_of(self.scope),
+                previous=self._streams.recall(body.previous_response_id),
+            )
             stream.running = started.run.identity.response_id
             await self._send_events(stream, started)
         except Exception as error:
@@ -188,17 +203,6 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             stream.running = None
             if started is not None:
                 started.run.detach()
-
-    async def _start(self, values: dict[str, Any]) -> StartedRun:
-        principal = await self._authenticate()
-        body = parse_message(values)
-        return await create.start_response(
-            principal=principal,
-            body=body,
-            mode=Mode.STREAM,
-            request=info_of(self.scope),
-            previous=self._streams.recall(body.previous_response_id),
-        )
 
     async def _send_events(self, stream: SocketStream, started: StartedRun) -> None:
         """Send the events of a run, ending with a terminal event or an error."""
@@ -240,7 +244,12 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             await self.send(text_data=data.decode())
 
     async def _send_error(self, error: Exception, stream_id: str | None = None) -> None:
-        await self._send(orjson.dumps(_error_event(as_api_error(error), stream_id)))
+        api_error = as_api_error(error)
+        detail: dict[str, Any] = dict(api_error.detail())
+        if api_error.headers:
+            detail["headers"] = api_error.headers
+        place = {} if stream_id is None else {"stream_id": stream_id}
+        await self._send(orjson.dumps({"type": "error", "status": api_error.status, **place, "error": detail}))
 
 
 def parse_message(values: dict[str, Any]) -> CreateResponse:
@@ -269,35 +278,7 @@ def _json(event: bytes, stream_id: str | None) -> bytes:
     return data if stream_id is None else b'%b,"stream_id":"%b"}' % (data[:-1], stream_id.encode())
 
 
-def _error_event(error: ApiError, stream_id: str | None) -> dict[str, Any]:
-    detail: dict[str, Any] = dict(error.detail())
-    if error.headers:
-        detail["headers"] = error.headers
-    place = {} if stream_id is None else {"stream_id": stream_id}
-    return {"type": "error", "status": error.status, **place, "error": detail}
-
-
 def _check_request(scope: Scope) -> None:
     if not ENDPOINT.matches("WEBSOCKET", scope["path"]):
         raise NotFound(f"Invalid URL (GET {scope['path']})")
-    given = header(scope, b"x-client-request-id")
-    if len(given) > _MAX_CLIENT_REQUEST_ID or not given.isascii():
-        message = f"Invalid 'X-Client-Request-Id': expected at most {_MAX_CLIENT_REQUEST_ID} ASCII characters."
-        raise BadRequest(message, param="X-Client-Request-Id", code="invalid_value")
-
-
-def _text(text_data: str | None) -> bytes:
-    if text_data is None:
-        raise BadRequest("Expected a text frame with a JSON object, but got a binary frame.", code="invalid_type")
-    return text_data.encode()
-
-
-def _check_steer(event: dict[str, Any]) -> None:
-    fields = (("previous_response_id", str, "a string"), ("input", str | list, "one of a string or an array"))
-    for name in event.keys() - {field[0] for field in fields}:
-        raise UnknownParameter(name)
-    for name, kind, expected in fields:
-        if name not in event:
-            raise MissingParameter(name)
-        if not isinstance(event[name], kind):
-            raise InvalidType(name, expected=expected, got=json_type(event[name]))
+    check_client_request_id(scope)

@@ -86,9 +86,8 @@ class ContainersView(ApiView, path="containers"):
 
     @Endpoint(Scope.CONTAINERS_READ, "List containers", query=(_NAME, PAGE), returns=_CONTAINER.page())
     def get(self, request: ApiRequest, name: str | None, page: PageRequest) -> Response:
-        team_id = request.principal.team_id
-        with scope.team(team_id):
-            found = selectors.list_containers(team_id=team_id, name=name, page=page)
+        with scope.team(request.principal.team_id):
+            found = selectors.list_containers(team_id=request.principal.team_id, name=name, page=page)
         return Response(found.as_list(present=selectors.public_container))
 
 
@@ -127,7 +126,7 @@ class ContainerFilesView(ApiView, path="containers/<str:container_id>/files"):
     async def post(self, request: ApiRequest, container_id: str) -> Response:
         principal = _permitted(request)
         new = read_file(request.asgi["body"], header(request.asgi, b"content-type"))
-        container = await in_db_thread(lambda: _running(principal, container_id))
+        container = await in_db_thread(lambda: _container(principal, container_id, running=True))
         if new.file_id is None:
             file = await services.add_file(container=container, filename=new.filename, content=new.content)
         else:
@@ -207,14 +206,10 @@ def _permitted(request: ApiRequest) -> Principal:
     return request.principal
 
 
-def _container(principal: Principal, container_id: str) -> Container:
+def _container(principal: Principal, container_id: str, *, running: bool = False) -> Container:
+    find = access.get_running_container if running else access.get_container
     with scope.team(principal.team_id):
-        return access.get_container(principal=principal, container_id=container_id)
-
-
-def _running(principal: Principal, container_id: str) -> Container:
-    with scope.team(principal.team_id):
-        return access.get_running_container(principal=principal, container_id=container_id)
+        return find(principal=principal, container_id=container_id)
 
 
 def _file(principal: Principal, container_id: str, file_id: str) -> tuple[Container, ContainerFile]:
