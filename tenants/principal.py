@@ -36,10 +36,6 @@ class Principal:
         if Scope.ALL.value not in self.scopes and scope.value not in self.scopes:
             raise Forbidden(f"Your API key is missing the scope '{scope.value}', which this request requires.")
 
-    def require_tool(self, kind: ToolKind, *, param: str) -> None:
-        """Raise `Forbidden` if the team or the key may not use the tool."""
-        self.require_any_tool(kind, param=param)
-
     def require_any_tool(self, *kinds: ToolKind, param: str | None = None) -> None:
         """Raise `Forbidden` if the team or the key may use none of these tools."""
         if self.tools.isdisjoint({ToolKind.ALL.value, *(kind.value for kind in kinds)}):

@@ -5,8 +5,8 @@ visible. Both open a transaction, because the setting is local to one. A nested 
 ends.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from django.db import connections, transaction
 
@@ -16,19 +16,6 @@ from kernel.row_security import EVERY_TEAM, open_to, visible_teams
 @contextmanager
 def team(*team_ids: str, using: str = "default") -> Iterator[None]:
     """Open a transaction that sees only the rows of these teams."""
-    with _opened(team_ids, using=using):
-        yield
-
-
-@contextmanager
-def every_team(*, using: str = "default") -> Iterator[None]:
-    """Open a transaction that sees all teams, for key lookups, sweeps and staff."""
-    with _opened([EVERY_TEAM], using=using):
-        yield
-
-
-@contextmanager
-def _opened(team_ids: Iterable[str], *, using: str) -> Iterator[None]:
     connection = connections[using]
     outer = visible_teams(using=using) if connection.in_atomic_block else None
     with transaction.atomic(using=using):
@@ -37,3 +24,8 @@ def _opened(team_ids: Iterable[str], *, using: str) -> Iterator[None]:
         # After a rollback to the savepoint, PostgreSQL has restored the setting itself.
         if outer is not None and not connection.needs_rollback:
             open_to(outer, using=using)
+
+
+def every_team(*, using: str = "default") -> AbstractContextManager[None]:
+    """Open a transaction that sees all teams, for key lookups, sweeps and staff."""
+    return team(EVERY_TEAM, using=using)

@@ -75,7 +75,7 @@ async def create_tools(
     for index, tool in enumerate(params):
         for plugin in PLUGINS:
             if tool.type in plugin.types and (kind := plugin.permission(tool)) is not None:
-                principal.require_tool(kind, param=f"tools[{index}].type")
+                principal.require_any_tool(kind, param=f"tools[{index}].type")
     answers = approvals.approval_answers(input_items(body), items)
     if not body.generates:
         if any(answer.approve for answer in answers):
