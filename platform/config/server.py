@@ -18,22 +18,20 @@ def serve(server: str, *, host: str, port: int) -> None:
     """Serve until a signal arrives, then store a terminal state for every active run."""
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     allow_many_sockets()
-    _start_heartbeat(server)
-    {"daphne": _daphne, "uvicorn": _uvicorn}[server](host, port)
-
-
-def _start_heartbeat(server: str) -> None:
+    # Imported late: these modules need the app registry.
     from kernel import heartbeats
     from kernel.leases import PROCESS
     from responses.runs.runner import live_runs
 
     heartbeats.start("web", name=PROCESS, facts=lambda: {"server": server, "runs": live_runs()})
+    {"daphne": _daphne, "uvicorn": _uvicorn}[server](host, port)
 
 
 def _daphne(host: str, port: int) -> None:
     # Must come first: daphne installs Twisted's asyncio reactor on import, before anything imports `reactor`.
     from config.daphne_bodies import DaphneServer  # isort: skip
     from twisted.internet import reactor
+    from twisted.internet.defer import Deferred
 
     from config.asgi import application, is_upload
 
@@ -55,7 +53,11 @@ def _daphne(host: str, port: int) -> None:
         server_name="platform",
     )
     # Twisted's annotations treat the module `reactor` as the interface that it implements, including `self`.
-    _ = reactor.addSystemEventTrigger("before", "shutdown", lambda: _as_deferred(_stop()))  # type: ignore[arg-type]
+    _ = reactor.addSystemEventTrigger(
+        "before",
+        "shutdown",  # type: ignore[arg-type]
+        lambda: Deferred.fromFuture(asyncio.ensure_future(_stop())),
+    )
     instance.run()
     if instance.abort_start:
         msg = "the port is in use"
@@ -88,12 +90,6 @@ def freeze_startup_objects() -> None:
     # Modules and settings live as long as the process; scanning them again and again causes pauses.
     gc.collect()
     gc.freeze()
-
-
-def _as_deferred(work: Any) -> Any:
-    from twisted.internet.defer import Deferred
-
-    return Deferred.fromFuture(asyncio.ensure_future(work))
 
 
 def _uvicorn(host: str, port: int) -> None:
