@@ -74,13 +74,13 @@ INCLUDE = QueryArgument(
 )
 
 
-def _filters(query: QueryDict) -> ConversationFilter:
-    return ConversationFilter(
+_FILTERS = QueryArgument(
+    "filters",
+    [parameter("created_after", {"type": "integer"}), METADATA_FILTER],
+    lambda query: ConversationFilter(
         created_after=unix_time(query, "created_after"), metadata=nested_values(query, "metadata")
-    )
-
-
-_FILTERS = QueryArgument("filters", [parameter("created_after", {"type": "integer"}), METADATA_FILTER], _filters)
+    ),
+)
 
 
 class ConversationsView(ApiView, path="conversations"):

@@ -24,28 +24,22 @@ def extract_text(content: bytes, *, filename: str = "", content_type: str = "") 
 
     Raises `UnsupportedFile`, `InvalidFile` or `FileTooLarge`.
     """
-    kind = _kind(content, filename.lower(), content_type.lower())
-    text = _decoded(content) if kind == "text" else _parsed(kind, content)
+    # The content decides where it can: file names and media types are only what the client claims. PDF readers accept
+    # the marker anywhere in the first kilobyte.
+    beginning = content[:1024].lstrip().lower()
+    claims_html = filename.lower().endswith((".html", ".htm")) or content_type.lower().startswith("text/html")
+    if b"%PDF-" in content[:1024]:
+        text = _parsed("pdf", content)
+    elif content.startswith(b"PK\x03\x04"):
+        text = _parsed("office", content)
+    elif claims_html or beginning.startswith((b"<!doctype html", b"<html")):
+        text = _parsed("html", content)
+    else:
+        text = _decoded(content)
     if not text.strip():
         raise InvalidFile("The file contains no text.")
     # PostgreSQL cannot store NUL.
     return text.replace("\x00", "")
-
-
-def _kind(content: bytes, filename: str, content_type: str) -> str:
-    # The content decides where it can: file names and media types are only what the client claims. PDF readers accept
-    # the marker anywhere in the first kilobyte.
-    if b"%PDF-" in content[:1024]:
-        return "pdf"
-    if content.startswith(b"PK\x03\x04"):
-        return "office"
-    beginning = content[:1024].lstrip().lower()
-    if filename.endswith((".html", ".htm")) or content_type.startswith("text/html") or beginning.startswith(_HTML):
-        return "html"
-    return "text"
-
-
-_HTML = (b"<!doctype html", b"<html")
 
 
 def _decoded(content: bytes) -> str:

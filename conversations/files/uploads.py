@@ -104,7 +104,14 @@ async def complete_upload(*, principal: Principal, upload_id: str, part_ids: Seq
         # Also for a cancelled request: the client may try again, with another order or checksum.
         await in_db_thread(lambda: _change_state(upload, UploadState.COMPLETING, UploadState.PENDING))
         raise
-    return await in_db_thread(lambda: _complete(upload, file, parts))
+
+    def finish() -> Upload:
+        _change_state(upload, UploadState.COMPLETING, UploadState.COMPLETED, file=file)
+        with scope.team(upload.team_id):
+            _expire_parts(upload)
+            return Upload.objects.select_related("file").get(pk=upload.pk)
+
+    return await in_db_thread(finish)
 
 
 async def _assembled(principal: Principal, upload: Upload, parts: Sequence[File], md5: str | None) -> File:
@@ -144,13 +151,6 @@ def _ordered(upload: Upload, part_ids: Sequence[str]) -> list[File]:
         message = f"The parts add up to {total} bytes, but the upload was created with {upload.size} bytes."
         raise InvalidValue(message, param="part_ids")
     return parts
-
-
-def _complete(upload: Upload, file: File, parts: Sequence[File]) -> Upload:
-    _change_state(upload, UploadState.COMPLETING, UploadState.COMPLETED, file=file)
-    with scope.team(upload.team_id):
-        _expire_parts(upload)
-        return Upload.objects.select_related("file").get(pk=upload.pk)
 
 
 def cancel_upload(*, principal: Principal, upload_id: str) -> Upload:

@@ -1,6 +1,5 @@
 """Endpoints of `/v1/chat/completions`."""
 
-from django.http import QueryDict
 from rest_framework.response import Response
 
 from kernel.endpoints import NULLABLE_STRING, STRING, ApiObject, Endpoint
@@ -33,11 +32,11 @@ _CREATE = ApiObject.of(
 _PAGE = page_argument(order=Order.ASC, before=False)
 
 
-def _filters(query: QueryDict) -> CompletionFilter:
-    return CompletionFilter(model=query.get("model"), metadata=nested_values(query, "metadata"))
-
-
-_FILTERS = QueryArgument("filters", [parameter("model", STRING), METADATA_FILTER], _filters)
+_FILTERS = QueryArgument(
+    "filters",
+    [parameter("model", STRING), METADATA_FILTER],
+    lambda query: CompletionFilter(model=query.get("model"), metadata=nested_values(query, "metadata")),
+)
 
 
 class ChatCompletionsView(ApiView, path="chat/completions"):

@@ -14,7 +14,9 @@ def polling_headers(response: Response, progress: RunProgress) -> dict[str, str]
     """Return the headers for a response that has not ended, read from its row; empty for other responses."""
     if response.status not in RUNNING:
         return {}
-    headers = {"openai-poll-after-ms": str(_poll_after_ms(response))}
+    # A tenth of the response's age: a poll that is late by that much is hardly noticed after a long wait.
+    tenth = round((now() - response.created_at).total_seconds() * 100)
+    headers = {"openai-poll-after-ms": str(max(_MIN_POLL_MS, min(_MAX_POLL_MS, tenth)))}
     if response.status == Status.QUEUED:
         return {**headers, "x-queue-position": str(progress.ahead + 1)}
     headers["x-progress-turns"] = str(response.turns)
@@ -23,9 +25,3 @@ def polling_headers(response: Response, progress: RunProgress) -> dict[str, str]
         # Tools may have names in any language; headers are ASCII.
         headers["x-progress-tool"] = quote(progress.tool)
     return headers
-
-
-def _poll_after_ms(response: Response) -> int:
-    # A tenth of the response's age: a poll that is late by that much is hardly noticed after a long wait.
-    age = now() - response.created_at
-    return max(_MIN_POLL_MS, min(_MAX_POLL_MS, round(age.total_seconds() * 100)))

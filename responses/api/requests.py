@@ -22,17 +22,6 @@ def info_of(scope: Scope) -> RequestInfo:
     return RequestInfo(request_id=scope["request_id"], client_request_id=header(scope, b"x-client-request-id"))
 
 
-def _filters(query: QueryDict) -> ResponseFilter:
-    return ResponseFilter(
-        model=query.get("model"),
-        status=choice(query, "status", Status.values),
-        conversation_id=query.get("conversation_id"),
-        created_after=unix_time(query, "created_after"),
-        created_before=unix_time(query, "created_before"),
-        metadata=nested_values(query, "metadata"),
-    )
-
-
 RESPONSE_FILTERS = QueryArgument(
     "filters",
     [
@@ -43,7 +32,14 @@ RESPONSE_FILTERS = QueryArgument(
         parameter("created_before", INTEGER),
         METADATA_FILTER,
     ],
-    _filters,
+    lambda query: ResponseFilter(
+        model=query.get("model"),
+        status=choice(query, "status", Status.values),
+        conversation_id=query.get("conversation_id"),
+        created_after=unix_time(query, "created_after"),
+        created_before=unix_time(query, "created_before"),
+        metadata=nested_values(query, "metadata"),
+    ),
 )
 
 

@@ -103,7 +103,7 @@ class SocketStreams:
         if stream_id not in self._streams:
             # The default stream does not count: clients that name no streams must always be able to use it.
             if stream_id is not None and len(self._streams.keys() - {None}) >= MAX_NAMED_STREAMS:
-                raise TooManyStreams(param="stream_id")
+                raise TooManyStreams
             self._streams[stream_id] = SocketStream(stream_id)
         return self._streams[stream_id]
 
@@ -131,5 +131,5 @@ def pop_stream_id(values: dict[str, Any]) -> str | None:
     if not isinstance(given, str):
         raise InvalidType("stream_id", expected="a string", got=json_type(given))
     if not _STREAM_ID.fullmatch(given):
-        raise InvalidStreamId(param="stream_id")
+        raise InvalidStreamId
     return given

@@ -1,7 +1,5 @@
 """Endpoints of `/v1/vector_stores`."""
 
-from typing import Any
-
 from rest_framework.response import Response
 
 from kernel.endpoints import (
@@ -30,7 +28,7 @@ from responses.vectors.requests import (
     UpdateStore,
     UpdateStoreFile,
 )
-from responses.vectors.search import SearchHit, SearchRequest
+from responses.vectors.search import SearchRequest
 from responses.vectors.selectors import public_batch, public_entry, public_store
 from tenants import scope
 from tenants.models import Scope
@@ -175,21 +173,20 @@ class SearchVectorStoreView(ApiView, path="vector_stores/<str:store_id>/search")
             {
                 "object": "vector_store.search_results.page",
                 "search_query": list(wanted.queries),
-                "data": [_public_hit(hit) for hit in hits],
+                "data": [
+                    {
+                        "file_id": hit.file_id,
+                        "filename": hit.filename,
+                        "score": hit.score,
+                        "attributes": hit.attributes,
+                        "content": [{"type": "text", "text": hit.text}],
+                    }
+                    for hit in hits
+                ],
                 "has_more": False,
                 "next_page": None,
             }
         )
-
-
-def _public_hit(hit: SearchHit) -> dict[str, Any]:
-    return {
-        "file_id": hit.file_id,
-        "filename": hit.filename,
-        "score": hit.score,
-        "attributes": hit.attributes,
-        "content": [{"type": "text", "text": hit.text}],
-    }
 
 
 class VectorStoreFilesView(ApiView, path="vector_stores/<str:store_id>/files"):
