@@ -59,12 +59,6 @@ def with_request_id(app: App, *, trusted_proxies: int = 0) -> App:
     async def with_id(scope: Scope, receive: Receive, send: Send) -> None:
         scope["request_id"] = request_id = new_id("req")
 
-        async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
-                message = {**message, "headers": headers}
-            await send(message)
-
         peer = scope.get("client")
         origin = origin_of(
             peer=peer[0] if peer else "",
@@ -74,9 +68,20 @@ def with_request_id(app: App, *, trusted_proxies: int = 0) -> App:
             trusted_proxies=trusted_proxies,
         )
         with use_origin(origin):
-            await app(scope, receive, send_with_id)
+            await app(scope, receive, _adding(send, lambda: [(b"x-request-id", request_id.encode())]))
 
     return with_id
+
+
+def _adding(send: Send, headers: Callable[[], list[tuple[bytes, bytes]]]) -> Send:
+    """Return a `send` that adds headers to the start of a response."""
+
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *headers()]}
+        await send(message)
+
+    return send_with_headers
 
 
 class ApiShell:
@@ -104,13 +109,11 @@ class ApiShell:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
 
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                elapsed_ms = str(round((time.perf_counter() - started) * 1000)).encode()
-                headers = [*message.get("headers", ()), _VERSION, (b"openai-processing-ms", elapsed_ms)]
-                message = {**message, "headers": headers}
-            await send(message)
+        def headers() -> list[tuple[bytes, bytes]]:
+            elapsed_ms = str(round((time.perf_counter() - started) * 1000)).encode()
+            return [_VERSION, (b"openai-processing-ms", elapsed_ms)]
 
+        send_with_headers = _adding(send, headers)
         try:
             check_client_request_id(scope)
             # PostgreSQL raises an error for NUL in a query's parameters. No id, name or value of ours contains one.

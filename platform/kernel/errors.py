@@ -92,6 +92,7 @@ class ApiError(Exception):
     status: ClassVar[int] = 500
     type: ClassVar[str] = "invalid_request_error"
     default_code: ClassVar[str | None] = None
+    default_param: ClassVar[str | None] = None
     codes: ClassVar[Mapping[str, str]] = {}
     """Further codes of this class alone, with their meanings."""
 
@@ -104,7 +105,7 @@ class ApiError(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.message = message or (type(self).__doc__ or "").strip().split("\n")[0]
-        self.param = param
+        self.param = param if param is not None else self.default_param
         self.code = code if code is not None else self.default_code
         self.headers = dict(headers or {})
         super().__init__(self.message)
@@ -247,9 +248,7 @@ class ConversationLocked(BadRequest):
     """Another process is currently operating on this conversation. Please retry in a few seconds."""
 
     default_code = "conversation_locked"
-
-    def __init__(self) -> None:
-        super().__init__(param="conversation")
+    default_param = "conversation"
 
 
 class ContainerExpired(BadRequest):
@@ -257,24 +256,18 @@ class ContainerExpired(BadRequest):
 
     default_code = "container_expired"
 
-    def __init__(self, *, param: str | None = None) -> None:
-        super().__init__("Container is expired.", param=param)
-
 
 class ContextTooLong(BadRequest):
     """Your input exceeds the context window of this model. Please adjust your input and try again."""
 
     default_code = "context_length_exceeded"
-
-    def __init__(self, message: str | None = None) -> None:
-        super().__init__(message, param="input")
+    default_param = "input"
 
 
 class ToolCallMismatch(BadRequest):
     """A tool call has no output, or an output has no tool call."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, param="input")
+    default_param = "input"
 
 
 class ContentFlagged(BadRequest):
@@ -371,12 +364,14 @@ class InvalidStreamId(BadRequest):
     """Invalid 'stream_id': expected 1 to 256 ASCII letters, digits, underscores, periods or hyphens."""
 
     default_code = "invalid_stream_id"
+    default_param = "stream_id"
 
 
 class TooManyStreams(BadRequest):
     """Too many different values of 'stream_id' on this connection. Reuse one of them or open another connection."""
 
     default_code = "websocket_stream_limit_reached"
+    default_param = "stream_id"
 
 
 class ConnectionExpired(BadRequest):

@@ -8,8 +8,9 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Generic, TypeVar
 
 from django.db import connection
@@ -59,8 +60,11 @@ class GroupCommit(Generic[Change]):
 
     def submit(self, change: Change) -> "asyncio.Future[None]":
         """Queue a change; changes are committed in the order of their submission. Await the future for the commit."""
-        if self._thread is None:
-            self._begin()
+        with self._start:
+            # Two event loops may submit their first changes at the same time.
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write, name=self._name, daemon=True)
+                self._thread.start()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._queue.put(_Waiting(change, loop, future))
@@ -69,13 +73,6 @@ class GroupCommit(Generic[Change]):
     def wait_forever(self) -> None:
         """Wait for an unavailable database without a limit; for workers, whose runs no client is waiting for."""
         self._waits_forever = True
-
-    def _begin(self) -> None:
-        with self._start:
-            # Checked again under the lock: two event loops may submit their first changes at the same time.
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._write, name=self._name, daemon=True)
-                self._thread.start()
 
     def _write(self) -> None:
         while True:
@@ -102,7 +99,7 @@ class GroupCommit(Generic[Change]):
     def _apply_connected(self, changes: Sequence[Change]) -> Outcomes:
         """Apply the changes, waiting for the database while it is unavailable, for example during a restart."""
         was_tried = False
-        pauses = self._pauses()
+        pauses = chain(self._reconnect_seconds, repeat(self._reconnect_seconds[-1]) if self._waits_forever else ())
         while True:
             try:
                 connection.ensure_connection()
@@ -117,11 +114,6 @@ class GroupCommit(Generic[Change]):
                     raise
                 connection.close()
                 threading.Event().wait(pause)
-
-    def _pauses(self) -> Iterator[float]:
-        yield from self._reconnect_seconds
-        while self._waits_forever:
-            yield self._reconnect_seconds[-1]
 
 
 def _resolve(batch: Sequence[_Waiting[Change]], outcomes: Sequence[Exception | None]) -> None:

@@ -62,7 +62,11 @@ def live_processes() -> list[Heartbeat] | None:
             notes = client.mget(keys) if keys else []
     except redis.RedisError:
         return None
-    return sorted((_read(note) for note in notes if note), key=lambda beat: (beat.kind, beat.name))
+    beats = []
+    for values in (json.loads(note) for note in notes if note):
+        moments = {name: datetime.fromtimestamp(values[name], UTC) for name in ("started_at", "beat_at")}
+        beats.append(Heartbeat(**{**values, **moments}))
+    return sorted(beats, key=lambda beat: (beat.kind, beat.name))
 
 
 def _beat(kind: str, name: str, facts: Facts) -> None:
@@ -84,13 +88,6 @@ def _beat(kind: str, name: str, facts: Facts) -> None:
                 logger.warning("heartbeats cannot be sent: %s", error)
             is_away = True
         time.sleep(BEAT_SECONDS)
-
-
-def _read(note: bytes) -> Heartbeat:
-    values = json.loads(note)
-    for name in ("started_at", "beat_at"):
-        values[name] = datetime.fromtimestamp(values[name], UTC)
-    return Heartbeat(**values)
 
 
 def _client() -> Any:

@@ -156,12 +156,21 @@ class Notifications:
                 self._has_pending.clear()
                 notifiers, self._pending = list(self._pending), set()
                 # Notifications that cannot be sent are dropped: listeners poll the database anyway.
-                error = await _publish(client, notifiers)
-                if error is not None:
+                pipeline = client.pipeline(transaction=False)
+                for notifier in notifiers:
+                    pipeline.publish(notifier.channel, b"")
+                try:
+                    receivers = await pipeline.execute()
+                except (redis.RedisError, OSError) as error:
                     if not is_away:
                         logger.warning("notifications cannot be sent: %s", error)
+                    receivers, is_away = [0] * len(notifiers), True
+                else:
+                    is_away = False
+                for notifier, count in zip(notifiers, receivers, strict=True):
+                    notifier.has_listeners = count > 0
+                if is_away:
                     await asyncio.sleep(_RECONNECT_SECONDS)
-                is_away = error is not None
         finally:
             await client.aclose()
 
@@ -170,22 +179,6 @@ def _is_cancelled() -> bool:
     # `asyncio.wait_for`, which the client uses, swallows a cancellation that arrives together with its result.
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-async def _publish(client: Any, notifiers: list[Notifier]) -> Exception | None:
-    """Send notifications in one round trip and update `has_listeners`; return the error, if any."""
-    pipeline = client.pipeline(transaction=False)
-    for notifier in notifiers:
-        pipeline.publish(notifier.channel, b"")
-    try:
-        receivers = await pipeline.execute()
-    except (redis.RedisError, OSError) as error:
-        for notifier in notifiers:
-            notifier.has_listeners = False
-        return error
-    for notifier, count in zip(notifiers, receivers, strict=True):
-        notifier.has_listeners = count > 0
-    return None
 
 
 def _client(url: str, *, retries: int) -> Any:

@@ -148,50 +148,32 @@ def _untagged(detail: ErrorDetails, param: str) -> BadRequest:
 
 
 def _too_small(sign: str, detail: ErrorDetails, param: str) -> BadRequest:
-    limit, number = _bound(detail)
+    number = _number(detail)
     return LimitExceeded(
         f"Invalid '{param}': {number} below minimum value. "
-        f"Expected a value {sign} {limit}, but got {detail['input']} instead.",
+        f"Expected a value {sign} {_limit(detail)}, but got {detail['input']} instead.",
         param=param,
         code="integer_below_min_value" if number == "integer" else "decimal_below_min_value",
     )
 
 
 def _too_large(sign: str, detail: ErrorDetails, param: str) -> BadRequest:
-    limit, number = _bound(detail)
+    number = _number(detail)
     return LimitExceeded(
         f"Invalid '{param}': {number} above maximum value. "
-        f"Expected a value {sign} {limit}, but got {detail['input']} instead.",
+        f"Expected a value {sign} {_limit(detail)}, but got {detail['input']} instead.",
         param=param,
         code="integer_above_max_value" if number == "integer" else "decimal_above_max_value",
     )
 
 
-def _bound(detail: ErrorDetails) -> tuple[Any, str]:
-    limit = next(iter(detail.get("ctx", {}).values()), None)
-    return limit, "integer" if isinstance(detail["input"], int) and isinstance(limit, int) else "decimal"
+def _limit(detail: ErrorDetails) -> Any:
+    # The only or first entry of the context, for all of these errors.
+    return next(iter(detail.get("ctx", {}).values()), None)
 
 
-def _too_long_string(detail: ErrorDetails, param: str) -> BadRequest:
-    limit = detail.get("ctx", {}).get("max_length")
-    return LimitExceeded(
-        f"Invalid '{param}': string too long. Expected a string with maximum length {limit}, "
-        f"but got a string with length {len(detail['input'])} instead.",
-        param=param,
-        code="string_above_max_length",
-    )
-
-
-def _too_short_string(_: ErrorDetails, param: str) -> BadRequest:
-    return LimitExceeded(f"Invalid '{param}': empty string.", param=param, code="empty_string")
-
-
-def _mismatch(detail: ErrorDetails, param: str) -> BadRequest:
-    pattern = detail.get("ctx", {}).get("pattern")
-    message = (
-        f"Invalid '{param}': string does not match pattern. Expected a string that matches the pattern '{pattern}'."
-    )
-    return InvalidValue(message, param=param)
+def _number(detail: ErrorDetails) -> str:
+    return "integer" if isinstance(detail["input"], int) and isinstance(_limit(detail), int) else "decimal"
 
 
 def _too_many(detail: ErrorDetails, param: str) -> BadRequest:
@@ -212,15 +194,6 @@ def _too_many(detail: ErrorDetails, param: str) -> BadRequest:
     )
 
 
-def _too_few(detail: ErrorDetails, param: str) -> BadRequest:
-    return LimitExceeded(
-        f"Invalid '{param}': empty array. Expected an array with minimum length "
-        f"{detail.get('ctx', {}).get('min_length')}, but got an empty array instead.",
-        param=param,
-        code="empty_array",
-    )
-
-
 _EXPLAINED: dict[str, Callable[[ErrorDetails, str], BadRequest]] = {
     "missing": lambda _, param: MissingParameter(param),
     "extra_forbidden": lambda _, param: UnknownParameter(param),
@@ -231,11 +204,27 @@ _EXPLAINED: dict[str, Callable[[ErrorDetails, str], BadRequest]] = {
     "greater_than": partial(_too_small, ">"),
     "less_than_equal": partial(_too_large, "<="),
     "less_than": partial(_too_large, "<"),
-    "string_too_long": _too_long_string,
-    "string_too_short": _too_short_string,
-    "string_pattern_mismatch": _mismatch,
+    "string_too_long": lambda detail, param: LimitExceeded(
+        f"Invalid '{param}': string too long. Expected a string with maximum length {_limit(detail)}, "
+        f"but got a string with length {len(detail['input'])} instead.",
+        param=param,
+        code="string_above_max_length",
+    ),
+    "string_too_short": lambda _, param: LimitExceeded(
+        f"Invalid '{param}': empty string.", param=param, code="empty_string"
+    ),
+    "string_pattern_mismatch": lambda detail, param: InvalidValue(
+        f"Invalid '{param}': string does not match pattern. "
+        f"Expected a string that matches the pattern '{_limit(detail)}'.",
+        param=param,
+    ),
     "too_long": _too_many,
-    "too_short": _too_few,
+    "too_short": lambda detail, param: LimitExceeded(
+        f"Invalid '{param}': empty array. Expected an array with minimum length "
+        f"{detail.get('ctx', {}).get('min_length')}, but got an empty array instead.",
+        param=param,
+        code="empty_array",
+    ),
 }
 
 
