@@ -13,7 +13,7 @@ from conversations.items import InputItem
 from conversations.models import Conversation, Item, Placement, RemovedItem, Section
 from kernel.clock import unix
 from kernel.errors import BadRequest, NotFound
-from kernel.pagination import Page, PageRequest, Position, keyset
+from kernel.pagination import Page, PageRequest, keyset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +41,12 @@ def list_conversations(*, team_id: str, filters: ConversationFilter, page: PageR
         rows = rows.filter(created_at__gt=filters.created_after)
     if filters.metadata:
         rows = rows.filter(metadata__contains=filters.metadata)
-
-    def position(conversation_id: str, param: str) -> Position:
-        found = find_conversation(team_id=team_id, conversation_id=conversation_id)
-        if found is None:
-            raise unknown_conversation(conversation_id, param=param)
-        return found.created_at, found.pk
-
-    return keyset(rows, page=page, position=position)
+    return keyset(
+        rows,
+        page=page,
+        find=lambda cursor: find_conversation(team_id=team_id, conversation_id=cursor),
+        unknown=unknown_conversation,
+    )
 
 
 def placements(conversation: Conversation) -> QuerySet[Placement]:
@@ -77,17 +75,15 @@ def _placements_of(team_id: str, conversation_id: str, item_ids: Sequence[str]) 
 def list_items(*, conversation: Conversation, page: PageRequest) -> Page[Placement]:
     """Return a page of a conversation's items. Ids of deleted items remain valid cursors."""
 
-    def position(item_id: str, param: str) -> Position:
+    def find(item_id: str) -> Placement | RemovedItem | None:
         found: Placement | RemovedItem | None = find_placement(conversation=conversation, item_id=item_id)
         if found is None and "\x00" not in item_id:
             removed = RemovedItem.objects.filter(conversation=conversation, item_id=item_id)
             found = removed.order_by("position").last()
-        if found is None:
-            raise unknown_item(item_id, param=param)
-        return (found.position,)
+        return found
 
     rows = placements(conversation).select_related("item")
-    return keyset(rows, page=page, position=position, by=("position",))
+    return keyset(rows, page=page, find=find, unknown=unknown_item, by=("position",))
 
 
 def items_between(*, conversation: Conversation, after: int, limit: int) -> list[Placement]:

@@ -21,7 +21,7 @@ from conversations.models import File, FileState, Purpose
 from kernel.clock import now, unix
 from kernel.db_threads import in_db_thread
 from kernel.errors import NotFound, RequestTooLarge, ServerError
-from kernel.pagination import Page, PageRequest, Position, keyset
+from kernel.pagination import Page, PageRequest, keyset
 from tenants import scope
 from tenants.audit import audit
 from tenants.principal import Principal
@@ -171,14 +171,7 @@ def list_files(*, team_id: str, purpose: str | None, page: PageRequest) -> Page[
     rows = File.objects.filter(team_id=team_id, state=FileState.READY).exclude(expires_at__lte=now())
     if purpose is not None:
         rows = rows.filter(purpose=purpose)
-
-    def position(file_id: str, param: str) -> Position:
-        found = find_file(team_id=team_id, file_id=file_id)
-        if found is None:
-            raise unknown_file(file_id, param=param)
-        return found.created_at, found.pk
-
-    return keyset(rows, page=page, position=position)
+    return keyset(rows, page=page, find=lambda cursor: find_file(team_id=team_id, file_id=cursor), unknown=unknown_file)
 
 
 def find_file(*, team_id: str, file_id: str) -> File | None:

@@ -8,13 +8,11 @@ from typing import Any, Generic, TypeVar
 from django.db.models import Model, Q, QuerySet
 from django.http import QueryDict
 
-from kernel.errors import InvalidType, LimitExceeded
+from kernel.errors import ApiError, InvalidType, LimitExceeded
 from kernel.query import QueryArgument, choice, parameter
 
 Row = TypeVar("Row")
 ModelRow = TypeVar("ModelRow", bound=Model)
-Position = tuple[Any, ...]
-"""Values of a row's sort fields."""
 _BY_TIME = ("created_at", "id")
 MAX_LIMIT = 100
 DEFAULT_LIMIT = 20
@@ -105,18 +103,20 @@ def keyset(
     rows: QuerySet[ModelRow],
     *,
     page: PageRequest,
-    position: Callable[[str, str], Position],
+    find: Callable[[str], object | None],
+    unknown: Callable[..., ApiError],
     by: Sequence[str] = _BY_TIME,
 ) -> Page[ModelRow]:
     """Return one page of rows, ordered by the fields `by`, which must be unique together.
 
-    `position(id, param)` returns the sort values of the row with this id, or raises a 404 that names the parameter.
+    `find(id)` returns the row of a cursor, which has these fields, or None; `unknown(id, param=…)` is the error then.
     """
     newest_first = page.order is Order.DESC
-    if page.after:
-        rows = rows.filter(_beyond(by, position(page.after, "after"), older=newest_first))
-    if page.before:
-        rows = rows.filter(_beyond(by, position(page.before, "before"), older=not newest_first))
+    for param, cursor_id, older in (("after", page.after, newest_first), ("before", page.before, not newest_first)):
+        if cursor_id:
+            if (cursor := find(cursor_id)) is None:
+                raise unknown(cursor_id, param=param)
+            rows = rows.filter(_beyond(by, [getattr(cursor, field) for field in by], older=older))
     # With `before` alone the page is the one that ends right before the cursor: scan backwards, then reverse it.
     backwards = bool(page.before) and not page.after
     descending = newest_first is not backwards
@@ -124,11 +124,11 @@ def keyset(
     return Page.cut(list(rows[: page.limit + 1]), request=page)
 
 
-def _beyond(by: Sequence[str], cursor: Position, *, older: bool) -> Q:
+def _beyond(by: Sequence[str], cursor: Sequence[Any], *, older: bool) -> Q:
     # Spelled out instead of a row comparison `(a, b) > (x, y)`, which the ORM cannot express.
     (field, *further), (value, *rest) = by, cursor
     beyond = Q(**{f"{field}__{'lt' if older else 'gt'}": value})
-    return beyond | Q(**{field: value}) & _beyond(further, tuple(rest), older=older) if further else beyond
+    return beyond | Q(**{field: value}) & _beyond(further, rest, older=older) if further else beyond
 
 
 PAGE = page_argument()

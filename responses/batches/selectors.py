@@ -8,7 +8,7 @@ from django.db.models.functions import Coalesce
 
 from kernel.clock import unix
 from kernel.errors import NotFound
-from kernel.pagination import Page, PageRequest, Position, keyset
+from kernel.pagination import Page, PageRequest, keyset
 from responses.models.batches import Batch, BatchLine, BatchStatus, LineState
 from tenants.principal import Principal
 
@@ -46,14 +46,12 @@ def unknown_batch(batch_id: str, *, param: str | None = None) -> NotFound:
 
 def list_batches(*, team_id: str, page: PageRequest) -> Page[Batch]:
     """Return a page of the team's batches."""
-
-    def position(batch_id: str, param: str) -> Position:
-        found = find_batch(team_id=team_id, batch_id=batch_id)
-        if found is None:
-            raise unknown_batch(batch_id, param=param)
-        return found.created_at, found.pk
-
-    return keyset(_counted(team_id), page=page, position=position)
+    return keyset(
+        _counted(team_id),
+        page=page,
+        find=lambda cursor: find_batch(team_id=team_id, batch_id=cursor),
+        unknown=unknown_batch,
+    )
 
 
 def public_batch(batch: Batch) -> dict[str, Any]:

@@ -4,8 +4,6 @@ All functions but `build_row` must run inside a scope (`tenants.scope`) that mak
 """
 
 from dataclasses import dataclass, field
-from datetime import datetime
-from functools import partial
 from typing import Any
 
 from kernel.clock import now, unix
@@ -71,14 +69,8 @@ def list_completions(*, team_id: str, filters: CompletionFilter, page: PageReque
         rows = rows.filter(model=filters.model)
     if filters.metadata:
         rows = rows.filter(metadata__contains=filters.metadata)
-    return keyset(rows, page=page, position=partial(_position, team_id))
-
-
-def _position(team_id: str, completion_id: str, param: str) -> tuple[datetime, str]:
-    cursor = ChatCompletion.objects.filter(team_id=team_id, pk=completion_id).only("created_at").first()
-    if cursor is None:
-        raise _not_found(completion_id, param=param)
-    return cursor.created_at, cursor.pk
+    known = ChatCompletion.objects.filter(team_id=team_id).only("created_at")
+    return keyset(rows, page=page, find=lambda cursor: known.filter(pk=cursor).first(), unknown=_not_found)
 
 
 def get_completion(*, principal: Principal, completion_id: str) -> ChatCompletion:

@@ -4,7 +4,7 @@ from typing import Any
 
 from kernel.clock import now, unix
 from kernel.errors import NotFound
-from kernel.pagination import Page, PageRequest, Position, keyset
+from kernel.pagination import Page, PageRequest, keyset
 from responses.containers.models import Container, ContainerFile
 
 
@@ -13,14 +13,12 @@ def list_containers(*, team_id: str, name: str | None, page: PageRequest) -> Pag
     rows = Container.objects.filter(team_id=team_id)
     if name is not None:
         rows = rows.filter(name=name)
-
-    def position(container_id: str, param: str) -> Position:
-        found = find_container(team_id=team_id, container_id=container_id)
-        if found is None:
-            raise unknown_container(container_id, param=param)
-        return found.created_at, found.pk
-
-    return keyset(rows, page=page, position=position)
+    return keyset(
+        rows,
+        page=page,
+        find=lambda cursor: find_container(team_id=team_id, container_id=cursor),
+        unknown=unknown_container,
+    )
 
 
 def find_container(*, team_id: str, container_id: str) -> Container | None:
@@ -33,14 +31,12 @@ def find_container(*, team_id: str, container_id: str) -> Container | None:
 
 def list_container_files(*, container: Container, page: PageRequest) -> Page[ContainerFile]:
     """List the files of a container by creation time."""
-
-    def position(file_id: str, param: str) -> Position:
-        found = find_container_file(container=container, file_id=file_id)
-        if found is None:
-            raise unknown_container_file(file_id, param=param)
-        return found.created_at, found.pk
-
-    return keyset(ContainerFile.objects.filter(container=container), page=page, position=position)
+    return keyset(
+        ContainerFile.objects.filter(container=container),
+        page=page,
+        find=lambda cursor: find_container_file(container=container, file_id=cursor),
+        unknown=unknown_container_file,
+    )
 
 
 def find_container_file(*, container: Container, file_id: str) -> ContainerFile | None:

@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 
 import orjson
 from django.conf import settings
@@ -204,14 +203,12 @@ def list_responses(*, team_id: str, filters: ResponseFilter, page: PageRequest) 
     for name, value in conditions.items():
         if value:
             rows = rows.filter(**{name: value})
-    return keyset(rows, page=page, position=partial(_position, team_id))
+    known = Response.objects.filter(team_id=team_id, stored=True).only("created_at")
+    return keyset(rows, page=page, find=lambda cursor: known.filter(pk=cursor).first(), unknown=_unknown)
 
 
-def _position(team_id: str, response_id: str, param: str) -> tuple[datetime, str]:
-    cursor = Response.objects.filter(team_id=team_id, pk=response_id, stored=True).only("created_at").first()
-    if cursor is None:
-        raise NotFound(f"Response with id '{response_id}' not found.", param=param)
-    return cursor.created_at, cursor.pk
+def _unknown(response_id: str, *, param: str) -> NotFound:
+    return NotFound(f"Response with id '{response_id}' not found.", param=param)
 
 
 # The input of a response: the chain or the conversation before it, and its own. An item that occurs several times,

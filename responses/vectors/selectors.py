@@ -4,13 +4,14 @@ An unknown id and the id of another team raise the same error.
 """
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from django.db.models import Count, Q, QuerySet, Sum
 
 from kernel.clock import now, unix
 from kernel.errors import NotFound
-from kernel.pagination import Page, PageRequest, Position, keyset
+from kernel.pagination import Page, PageRequest, keyset
 from responses.models.vector_stores import EntryStatus, VectorChunk, VectorStore, VectorStoreBatch, VectorStoreFile
 from tenants.principal import Principal
 
@@ -60,14 +61,7 @@ def _unknown_entry(store_id: str, file_id: str, *, param: str | None = None) -> 
 def list_stores(*, team_id: str, page: PageRequest) -> Page[VectorStore]:
     """List a team's stores by creation time."""
     rows = VectorStore.objects.filter(team_id=team_id)
-
-    def position(store_id: str, param: str) -> Position:
-        found = rows.filter(pk=store_id).first()
-        if found is None:
-            raise unknown_store(store_id, param=param)
-        return found.created_at, found.pk
-
-    return keyset(_counted(rows), page=page, position=position)
+    return keyset(_counted(rows), page=page, find=lambda cursor: rows.filter(pk=cursor).first(), unknown=unknown_store)
 
 
 def list_entries(
@@ -78,14 +72,14 @@ def list_entries(
     if batch is not None:
         rows = rows.filter(batch=batch)
 
-    def position(file_id: str, param: str) -> Position:
-        found = rows.filter(file_id=file_id).first()
-        if found is None:
-            raise _unknown_entry(store_id, file_id, param=param)
-        return found.created_at, found.file_id
-
     filtered = rows if status is None else rows.filter(status=status)
-    return keyset(filtered, page=page, position=position, by=("created_at", "file_id"))
+    return keyset(
+        filtered,
+        page=page,
+        find=lambda cursor: rows.filter(file_id=cursor).first(),
+        unknown=partial(_unknown_entry, store_id),
+        by=("created_at", "file_id"),
+    )
 
 
 def passages_of(entry: VectorStoreFile) -> list[str]:

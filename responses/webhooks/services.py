@@ -8,7 +8,7 @@ from typing import Any
 from kernel import egress
 from kernel.clock import now
 from kernel.errors import EgressFailed, EgressRefused, NotFound, TooManyWebhookEndpoints
-from kernel.pagination import Page, PageRequest, Position, keyset
+from kernel.pagination import Page, PageRequest, keyset
 from responses.webhooks import outbox
 from responses.webhooks.attempt import AttemptResult, WebhookEvent, send
 from responses.webhooks.events import new_event_id, sample_object_id
@@ -57,12 +57,12 @@ def get_endpoint(*, principal: Principal, endpoint_id: str, param: str | None = 
 
 def list_endpoints(*, principal: Principal, page: PageRequest) -> Page[WebhookEndpoint]:
     """Return a page of the endpoints of the caller's team, ordered by creation time."""
+    rows = WebhookEndpoint.objects.filter(team_id=principal.team_id)
 
-    def position(endpoint_id: str, param: str) -> Position:
-        found = get_endpoint(principal=principal, endpoint_id=endpoint_id, param=param)
-        return found.created_at, found.pk
+    def unknown(endpoint_id: str, *, param: str) -> NotFound:
+        return NotFound(f"No such webhook endpoint: {endpoint_id}", param=param)
 
-    return keyset(WebhookEndpoint.objects.filter(team_id=principal.team_id), page=page, position=position)
+    return keyset(rows, page=page, find=lambda cursor: rows.filter(pk=cursor).first(), unknown=unknown)
 
 
 def check_url(url: str) -> None:
