@@ -8,7 +8,6 @@ from rest_framework.response import Response
 
 from conversations.api.files import FILE, FileExpiresAfter, PurposeName, read_file, usable_type
 from conversations.files import uploads
-from conversations.files.uploads import UploadDeclaration
 from conversations.items import Wire
 from conversations.models import Purpose
 from kernel.endpoints import BINARY, INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
@@ -67,14 +66,14 @@ class UploadsView(ApiView, path="uploads"):
         note="a file that is uploaded in parts within an hour, up to 512 MiB",
     )
     def post(self, request: ApiRequest, body: CreateUpload) -> Response:
-        declaration = UploadDeclaration(
+        upload = uploads.open_upload(
+            principal=request.principal,
             filename=body.filename,
             size=body.bytes,
             content_type=usable_type(body.mime_type, filename=body.filename),
             purpose=Purpose(body.purpose),
             lifetime=body.expires_after.lifetime if body.expires_after else None,
         )
-        upload = uploads.open_upload(principal=request.principal, declaration=declaration)
         return Response(uploads.public_upload(upload))
 
 

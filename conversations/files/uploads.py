@@ -7,7 +7,6 @@ became complete. Nothing is left over wherever a client or a process stops.
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -29,20 +28,17 @@ _LIFETIME = timedelta(hours=1)
 _PARTS_KEPT = timedelta(hours=2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UploadDeclaration:
-    """Properties of the file that a client declares when it opens an upload."""
-
-    filename: str
-    size: int
-    content_type: str
-    purpose: Purpose
-    lifetime: timedelta | None = None
-
-
-def open_upload(*, principal: Principal, declaration: UploadDeclaration) -> Upload:
-    """Open an upload. Raises `RequestTooLarge`."""
-    if declaration.size > settings.MAX_UPLOAD_BYTES:
+def open_upload(
+    *,
+    principal: Principal,
+    filename: str,
+    size: int,
+    content_type: str,
+    purpose: Purpose,
+    lifetime: timedelta | None = None,
+) -> Upload:
+    """Open an upload of a file that the client declares. Raises `RequestTooLarge`."""
+    if size > settings.MAX_UPLOAD_BYTES:
         limit = settings.MAX_UPLOAD_BYTES // 1024 // 1024
         raise RequestTooLarge(f"The file is too large: the limit is {limit} MiB.", param="bytes")
     at = now()
@@ -50,11 +46,11 @@ def open_upload(*, principal: Principal, declaration: UploadDeclaration) -> Uplo
         return Upload.objects.create(
             team_id=principal.team_id,
             api_key_id=principal.key_id,
-            filename=declaration.filename,
-            size=declaration.size,
-            content_type=declaration.content_type,
-            purpose=declaration.purpose,
-            lifetime_seconds=int(declaration.lifetime.total_seconds()) if declaration.lifetime else None,
+            filename=filename,
+            size=size,
+            content_type=content_type,
+            purpose=purpose,
+            lifetime_seconds=int(lifetime.total_seconds()) if lifetime else None,
             created_at=at,
             expires_at=at + _LIFETIME,
         )

@@ -80,12 +80,6 @@ class ErrorDetail(TypedDict):
     code: str | None
 
 
-class ErrorEnvelope(TypedDict):
-    """JSON body of an error response."""
-
-    error: ErrorDetail
-
-
 class ApiError(Exception):
     """The request could not be processed."""
 
@@ -114,7 +108,7 @@ class ApiError(Exception):
         """Return the error as the API shows it."""
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
 
-    def envelope(self) -> ErrorEnvelope:
+    def envelope(self) -> dict[str, ErrorDetail]:
         """Return the body of an error response."""
         return {"error": self.detail()}
 
