@@ -133,8 +133,7 @@ def _known(connection: psycopg.Connection, rows: int) -> Known:
         [f"team_{0:036}"],
     ).fetchone()
     if found is None:
-        message = f"{rows} responses are too few."
-        raise RuntimeError(message)
+        raise RuntimeError(f"{rows} responses are too few.")
     last = population.TEAMS - 1
     return Known(
         response=found[0],

@@ -143,8 +143,7 @@ class Browser:
         if status in {http.client.FORBIDDEN, http.client.NOT_FOUND}:
             return None
         if status not in {http.client.OK, http.client.FOUND}:
-            message = f"{page.name} was answered {status} to {self.who}"
-            raise RuntimeError(message)
+            raise RuntimeError(f"{page.name} was answered {status} to {self.who}")
         before, _ = statements(self._admin)
         warm = [self.get(page.path)[1] for _ in range(WARM)]
         queries = statements(self._admin)[0] - before

@@ -301,8 +301,9 @@ def _check_tool_messages(messages: list[DemoMessage]) -> None:
         param = "messages" if message is None else f"messages[{position}]"
         if message is not None and message.role == "tool":
             if message.tool_call_id not in waiting:
-                text = "A tool message must answer a preceding tool call."
-                raise DemoApiError(text, param=param, code="invalid_value")
+                raise DemoApiError(
+                    "A tool message must answer a preceding tool call.", param=param, code="invalid_value"
+                )
             waiting.discard(message.tool_call_id)
         elif waiting:
             raise DemoApiError(f"No tool message answers the call {min(waiting)}.", param=param, code="invalid_value")

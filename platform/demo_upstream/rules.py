@@ -127,8 +127,11 @@ def fills_the_schema(chat: DemoChatRequest) -> Reply | None:
             wanted.json_schema.definition, values=TextValues(text), otherwise=_short(text) or "demo", extent=Fill.ALL
         )
     except UnfillableError as reason:
-        message = f"The demo model cannot fill this schema: {reason}."
-        raise DemoApiError(message, param="response_format.json_schema.schema", code="invalid_json_schema") from reason
+        raise DemoApiError(
+            f"The demo model cannot fill this schema: {reason}.",
+            param="response_format.json_schema.schema",
+            code="invalid_json_schema",
+        ) from reason
     return Reply(json.dumps(document, ensure_ascii=False), is_json=True)
 
 

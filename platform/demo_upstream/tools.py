@@ -48,8 +48,11 @@ def call(function: Function, *, words: str, around: str = "") -> DemoCall:
         values = TextValues(words, around)
         filled = schema.fill(parameters, values=values, otherwise=DEFAULT_TEXT, extent=Fill.NEEDED)
     except UnfillableError as reason:
-        message = f"The demo model cannot call '{function.name}': {reason}."
-        raise DemoApiError(message, param="tools", code="invalid_function_parameters") from reason
+        raise DemoApiError(
+            f"The demo model cannot call '{function.name}': {reason}.",
+            param="tools",
+            code="invalid_function_parameters",
+        ) from reason
     # Not orjson: its compact output would be one word and therefore a single delta.
     return DemoCall(name=function.name, arguments=json.dumps(filled, ensure_ascii=False))
 

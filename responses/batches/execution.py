@@ -60,8 +60,7 @@ def _reject_unsupported(values: _Body) -> None:
     # No client is connected that could read a stream, and a batch is in the background already.
     for name in ("stream", "background"):
         if values.get(name):
-            message = f"The parameter '{name}' is not supported in batches."
-            raise InvalidValue(message, param=name)
+            raise InvalidValue(f"The parameter '{name}' is not supported in batches.", param=name)
 
 
 def _error_result(error: ApiError, request: RequestInfo) -> LineResult:

@@ -59,14 +59,20 @@ class _Summary:
     def add(self, line: BatchInputLine) -> None:
         """Count a valid line. Raises InvalidLine if it conflicts with the other lines of the batch."""
         if line.custom_id in self.custom_ids:
-            message = "The 'custom_id' of this line is already used by another line. It must be unique in the batch."
-            raise InvalidLine("duplicate_custom_id", message, param="custom_id")
+            raise InvalidLine(
+                "duplicate_custom_id",
+                "The 'custom_id' of this line is already used by another line. It must be unique in the batch.",
+                param="custom_id",
+            )
         self.custom_ids.add(line.custom_id)
         self.models.add(line.model)
         self.inputs += line.inputs
         if self.inputs > MAX_EMBEDDING_INPUTS:
-            message = f"The batch has more than {MAX_EMBEDDING_INPUTS} embedding inputs."
-            raise InvalidLine("too_many_tasks", message, param="body.input")
+            raise InvalidLine(
+                "too_many_tasks",
+                f"The batch has more than {MAX_EMBEDDING_INPUTS} embedding inputs.",
+                param="body.input",
+            )
 
 
 async def read_input(job: Job) -> None:

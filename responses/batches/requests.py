@@ -68,8 +68,7 @@ def parse_line(raw: bytes, *, endpoint: str) -> BatchInputLine:
     try:
         values = orjson.loads(raw)
     except orjson.JSONDecodeError as broken:
-        message = "This line is not parseable as valid JSON."
-        raise InvalidLine("invalid_json_line", message) from broken
+        raise InvalidLine("invalid_json_line", "This line is not parseable as valid JSON.") from broken
     if not isinstance(values, dict) or is_too_deep(values, raw):
         raise InvalidLine("invalid_json_line", "This line is not a JSON object, or is nested too deeply.")
     for name in _KEYS:
@@ -80,13 +79,19 @@ def parse_line(raw: bytes, *, endpoint: str) -> BatchInputLine:
             raise InvalidLine("invalid_request", f"Unknown parameter: '{name[:64]}'.", param=name[:64])
     custom_id, body = values["custom_id"], values["body"]
     if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID or "\x00" in custom_id:
-        message = f"Invalid 'custom_id': expected a string of 1 to {MAX_CUSTOM_ID} characters."
-        raise InvalidLine("invalid_request", message, param="custom_id")
+        raise InvalidLine(
+            "invalid_request",
+            f"Invalid 'custom_id': expected a string of 1 to {MAX_CUSTOM_ID} characters.",
+            param="custom_id",
+        )
     if values["method"] != "POST":
         raise InvalidLine("invalid_request", "Invalid 'method': only 'POST' is supported.", param="method")
     if values["url"] != endpoint:
-        message = f"The 'url' of this line does not match the endpoint of the batch, '{endpoint}'."
-        raise InvalidLine("url_mismatch", message, param="url")
+        raise InvalidLine(
+            "url_mismatch",
+            f"The 'url' of this line does not match the endpoint of the batch, '{endpoint}'.",
+            param="url",
+        )
     if not isinstance(body, dict):
         raise InvalidLine("invalid_request", "Invalid 'body': expected an object.", param="body")
     model, given = body.get("model"), body.get("input")

@@ -28,8 +28,10 @@ def create_batch(*, principal: Principal, body: CreateBatch, request: RequestInf
         if file is None:
             raise storage.unknown_file(file_id, param="input_file_id")
         if file.purpose != Purpose.BATCH:
-            message = f"The input file of a batch must have the purpose 'batch', but '{file_id}' has '{file.purpose}'."
-            raise InvalidValue(message, param="input_file_id")
+            raise InvalidValue(
+                f"The input file of a batch must have the purpose 'batch', but '{file_id}' has '{file.purpose}'.",
+                param="input_file_id",
+            )
         batch = Batch.objects.create(
             team_id=principal.team_id,
             api_key_id=principal.key_id,

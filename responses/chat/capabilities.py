@@ -20,17 +20,22 @@ def check(request: ChatRequest, route: Route) -> None:
     if images and not capabilities.vision:
         raise UnsupportedValue("The model does not support images.", param=images[0])
     if capabilities.max_images is not None and len(images) > capabilities.max_images:
-        message = f"The model supports at most {capabilities.max_images} images, but the request has {len(images)}."
-        raise UnsupportedValue(message, param=images[capabilities.max_images])
+        raise UnsupportedValue(
+            f"The model supports at most {capabilities.max_images} images, but the request has {len(images)}.",
+            param=images[capabilities.max_images],
+        )
     for param, part in _user_parts(body):
         if isinstance(part, ChatFilePart) and part.file.file_id is not None:
-            message = "Uploaded files are not supported in chat completions. Send the content in 'file_data' instead."
-            raise UnsupportedValue(message, param=f"{param}.file.file_id")
+            raise UnsupportedValue(
+                "Uploaded files are not supported in chat completions. Send the content in 'file_data' instead.",
+                param=f"{param}.file.file_id",
+            )
         if isinstance(part, ChatFilePart) and not capabilities.files:
             raise UnsupportedValue("The model does not support files.", param=param)
     if not capabilities.logprobs and body.logprobs:
-        message = f"Unsupported parameter: 'logprobs' is not supported with the '{route.model}' model."
-        raise UnsupportedParameter(message, param="logprobs")
+        raise UnsupportedParameter(
+            f"Unsupported parameter: 'logprobs' is not supported with the '{route.model}' model.", param="logprobs"
+        )
     if (
         body.reasoning_effort
         and capabilities.reasoning_efforts is not None
@@ -42,8 +47,9 @@ def check(request: ChatRequest, route: Route) -> None:
     # Extensions of vLLM and others; servers that do not know them reject the whole request.
     for name in _EXTRA_SAMPLING:
         if not capabilities.extra_sampling and getattr(body, name) is not None:
-            message = f"Unsupported parameter: '{name}' is not supported with the '{route.model}' model."
-            raise UnsupportedParameter(message, param=name)
+            raise UnsupportedParameter(
+                f"Unsupported parameter: '{name}' is not supported with the '{route.model}' model.", param=name
+            )
 
 
 def _user_parts(body: CreateChatCompletion) -> Iterator[tuple[str, Any]]:

@@ -164,21 +164,25 @@ def check_tools(tools: Sequence[ChatFunctionTool | ChatCustomTool], choice: Chat
 
         # Calls refer to a tool by its name, so a name has to be unique across types.
         if name in names:
-            message = f"Invalid 'tools': duplicate tool name '{name}'."
-            raise InvalidValue(message, param=f"tools[{index}].{tool.type}.name")
+            raise InvalidValue(
+                f"Invalid 'tools': duplicate tool name '{name}'.", param=f"tools[{index}].{tool.type}.name"
+            )
         names.add(name)
         defined[tool.type, name] = None
     if choice in {"none", "auto"} if isinstance(choice, str) else choice is None:
         return
     if not tools:
-        message = "Invalid value for 'tool_choice': 'tool_choice' is only allowed when 'tools' are specified."
-        raise InvalidValue(message, param="tool_choice")
+        raise InvalidValue(
+            "Invalid value for 'tool_choice': 'tool_choice' is only allowed when 'tools' are specified.",
+            param="tool_choice",
+        )
     # A mode such as `required` is a string and names no tool; the loop ignores it.
     named = choice.allowed_tools.tools if isinstance(choice, ChatAllowedChoice) else [choice]
     for one in named:
         if isinstance(one, ChatFunctionChoice | ChatCustomChoice) and _label(one) not in defined:
-            message = f"Tool choice '{_label(one)[1][:64]}' not found in 'tools' parameter."
-            raise InvalidValue(message, param="tool_choice")
+            raise InvalidValue(
+                f"Tool choice '{_label(one)[1][:64]}' not found in 'tools' parameter.", param="tool_choice"
+            )
 
 
 def _label(choice: ChatFunctionChoice | ChatCustomChoice) -> tuple[str, str]:
@@ -191,16 +195,21 @@ def check_functions(functions: Sequence[LegacyFunction] | None, choice: LegacyCh
     names = [function.name for function in functions or ()]
     for index, name in enumerate(names):
         if name in names[:index]:
-            message = f"Invalid 'functions': duplicate function name '{name}'."
-            raise InvalidValue(message, param=f"functions[{index}].name")
+            raise InvalidValue(
+                f"Invalid 'functions': duplicate function name '{name}'.", param=f"functions[{index}].name"
+            )
     if choice is None or choice == "none":
         return
     if functions is None:
-        message = "Invalid value for 'function_call': 'function_call' is only allowed when 'functions' are specified."
-        raise InvalidValue(message, param="function_call")
+        raise InvalidValue(
+            "Invalid value for 'function_call': 'function_call' is only allowed when 'functions' are specified.",
+            param="function_call",
+        )
     if isinstance(choice, NamedTool) and choice.name not in names:
-        message = f"Invalid value for 'function_call': no function named '{choice.name[:64]}' is specified."
-        raise InvalidValue(message, param="function_call")
+        raise InvalidValue(
+            f"Invalid value for 'function_call': no function named '{choice.name[:64]}' is specified.",
+            param="function_call",
+        )
 
 
 # No model has a longer name; error messages that repeat the name stay short.
@@ -343,8 +352,9 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
     """Validate a body; raises the `BadRequest` of its first defect."""
     for name, value in values.items():
         if name in _UNSUPPORTED and value is not None:
-            message = f"The parameter '{name}' is not supported by this server: {_UNSUPPORTED[name]}."
-            raise UnsupportedParameter(message, param=name)
+            raise UnsupportedParameter(
+                f"The parameter '{name}' is not supported by this server: {_UNSUPPORTED[name]}.", param=name
+            )
         if name not in CreateChatCompletion.model_fields and name not in _UNSUPPORTED:
             # Truncated, as a client controls the length of the name and matching is slow.
             near = get_close_matches(name[:_MAX_NAME], CreateChatCompletion.model_fields, n=1)
@@ -406,11 +416,15 @@ def _check_combinations(body: CreateChatCompletion) -> None:
         message = "Invalid value for 'parallel_tool_calls': 'parallel_tool_calls' is only allowed when 'tools' are "
         raise InvalidValue(f"{message}specified.", param="parallel_tool_calls")
     if body.max_tokens is not None and body.max_completion_tokens is not None:
-        message = "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported."
-        raise InvalidValue(message, param="max_tokens")
+        raise InvalidValue(
+            "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.", param="max_tokens"
+        )
     if isinstance(body.response_format, ChatJsonSchemaFormat):
         named = body.response_format.json_schema
         # No completion could ever conform to an invalid schema.
         if (problem := schema_defect(named.definition)) is not None:
-            message = f"Invalid schema for response_format '{named.name}': {problem}."
-            raise BadRequest(message, param="response_format.json_schema.schema", code="invalid_json_schema")
+            raise BadRequest(
+                f"Invalid schema for response_format '{named.name}': {problem}.",
+                param="response_format.json_schema.schema",
+                code="invalid_json_schema",
+            )

@@ -74,8 +74,10 @@ async def check_sandbox(memory: str, *, param: str, memory_param: str) -> Sandbo
     except SandboxUnavailable as missing:
         raise UnsupportedValue(f"Code execution is not available on this server: {missing}.", param=param) from missing
     if not sandbox_info.supports_memory(memory):
-        message = f"The memory limit '{memory}' is not supported: containers have at most '{sandbox_info.max_memory}'."
-        raise UnsupportedValue(message, param=memory_param)
+        raise UnsupportedValue(
+            f"The memory limit '{memory}' is not supported: containers have at most '{sandbox_info.max_memory}'.",
+            param=memory_param,
+        )
     return sandbox_info
 
 

@@ -111,8 +111,7 @@ class _NoModel:
     """The model of a run that was loaded to be ended."""
 
     def open(self, request: TurnRequest) -> TurnStream:
-        message = "this run was loaded to be ended"
-        raise RuntimeError(message)
+        raise RuntimeError("this run was loaded to be ended")
 
 
 def _state(response: Response, fold: Fold) -> RunState:

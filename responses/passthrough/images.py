@@ -80,8 +80,9 @@ async def check_image_model(principal: Principal, model: str | None, *, param: s
     except ModelNotFound as error:
         error.param = f"{param}.model"
         raise
-    message = f"The tool type 'image_generation' is not supported here: {_UNCONFIGURED}"
-    raise UnsupportedValue(message, param=f"{param}.type")
+    raise UnsupportedValue(
+        f"The tool type 'image_generation' is not supported here: {_UNCONFIGURED}", param=f"{param}.type"
+    )
 
 
 def _operator_principal(principal: Principal) -> Principal:

@@ -147,11 +147,15 @@ async def read_bytes(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
         async for piece in response.aiter_bytes():
             yield piece
     except httpx2.TimeoutException as error:
-        message = "The model's server stopped responding in the middle of its answer."
-        raise UpstreamFailed(Failure(code="server_error", message=message)) from error
+        raise UpstreamFailed(
+            Failure(code="server_error", message="The model's server stopped responding in the middle of its answer.")
+        ) from error
     except httpx2.HTTPError as error:
-        message = "The connection to the model's server broke in the middle of its answer."
-        raise UpstreamFailed(Failure(code="server_error", message=message)) from error
+        raise UpstreamFailed(
+            Failure(
+                code="server_error", message="The connection to the model's server broke in the middle of its answer."
+            )
+        ) from error
 
 
 def to_failure(error: openai.APIError) -> Failure:

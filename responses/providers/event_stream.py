@@ -20,11 +20,13 @@ _NO_JSON = Failure(code="server_error", message="The model's server sent somethi
 def check_object(parsed: object, data: bytes) -> Chunk:
     """Return a JSON object that PostgreSQL can store. Raises `UpstreamFailed` for anything else."""
     if not isinstance(parsed, dict):
-        message = "The model's server sent something that is not a JSON object."
-        raise UpstreamFailed(Failure(code="server_error", message=message))
+        raise UpstreamFailed(
+            Failure(code="server_error", message="The model's server sent something that is not a JSON object.")
+        )
     if is_too_deep(parsed, data):
-        message = "The model's server sent something that is nested too deeply."
-        raise UpstreamFailed(Failure(code="server_error", message=message))
+        raise UpstreamFailed(
+            Failure(code="server_error", message="The model's server sent something that is nested too deeply.")
+        )
     return without_nul(parsed) if b"\\u0000" in data else parsed
 
 

@@ -107,8 +107,10 @@ async def check_attachments(
         raise UnsupportedValue("The model does not support images.", param=images[0] if images else "input")
     if can.max_images is not None and len(images) + seen > can.max_images:
         room = max(0, can.max_images - seen)
-        message = f"The model supports at most {can.max_images} images, but the input has {len(images) + seen}."
-        raise UnsupportedValue(message, param=images[room] if room < len(images) else "input")
+        raise UnsupportedValue(
+            f"The model supports at most {can.max_images} images, but the input has {len(images) + seen}.",
+            param=images[room] if room < len(images) else "input",
+        )
     # A part that occurs twice is loaded only once.
     read: dict[str, str] = {}
     for path, part in own:

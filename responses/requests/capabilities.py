@@ -24,8 +24,9 @@ def check(body: CreateResponse, route: Route) -> None:
         sent = {"include": LOGPROBS in (body.include or []), "top_logprobs": bool(body.top_logprobs)}
         for param, is_sent in sent.items():
             if is_sent:
-                message = f"The model '{route.model}' does not support log probabilities."
-                raise UnsupportedParameter(message, param=param)
+                raise UnsupportedParameter(
+                    f"The model '{route.model}' does not support log probabilities.", param=param
+                )
     effort, efforts = reasoning.effort if reasoning else None, can.reasoning_efforts
     if effort is not None and efforts is not None and effort not in efforts:
         known = ", ".join(f"'{one}'" for one in efforts)
@@ -45,8 +46,9 @@ def check(body: CreateResponse, route: Route) -> None:
     if not can.extra_sampling:
         for name in EXTRA_SAMPLING:
             if getattr(body, name) is not None:
-                message = f"Unsupported parameter: '{name}' is not supported with the '{route.model}' model."
-                raise UnsupportedParameter(message, param=name)
+                raise UnsupportedParameter(
+                    f"Unsupported parameter: '{name}' is not supported with the '{route.model}' model.", param=name
+                )
 
 
 def check_length(context: RunContext) -> None:

@@ -203,8 +203,10 @@ def _resolve_references(principal: Principal, body: CreateResponse, history: lis
             items.append(item)
             continue
         if item.id not in found:
-            message = f"Item with id '{item.id}' not found. Items are not persisted when `store` is set to false."
-            raise NotFound(message, param="input")
+            raise NotFound(
+                f"Item with id '{item.id}' not found. Items are not persisted when `store` is set to false.",
+                param="input",
+            )
         bodies.append(found[item.id].body)
         items.append(from_wire(found[item.id].body))
         shared_keys[position] = found[item.id].key
@@ -219,8 +221,7 @@ def _checked(principal: Principal, body: CreateResponse, context: RequestContext
     if compacted.compacted:
         context = replace(context, compacted_context=compacted)
     if body.compacts and not context.items:
-        message = "There is nothing to compact before the 'compaction_trigger'."
-        raise InvalidValue(message, param="input")
+        raise InvalidValue("There is nothing to compact before the 'compaction_trigger'.", param="input")
     pairing.check(context.items)
     return context
 

@@ -73,8 +73,9 @@ def check(items: Iterable[StoredItem]) -> None:
                 requests.add(item.id)
             case McpApprovalResponse() if item.approval_request_id not in requests:
                 name = item.approval_request_id
-                message = f"No approval request found for approval response with approval_request_id {name}."
-                raise ToolCallMismatch(message)
+                raise ToolCallMismatch(
+                    f"No approval request found for approval response with approval_request_id {name}."
+                )
             case _ if type(item) in _LABELS:
                 key = type(item), _call_id(item)
                 # A client may send the same item twice, which opens no new call. But the same call id on another item

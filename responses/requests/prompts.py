@@ -152,14 +152,18 @@ def parse_prompt_content(values: dict[str, Any]) -> PromptContent:
     content = validate(PromptContent, values)
     for name in content.parameters:
         if name not in PARAMETERS:
-            message = f"The parameter '{name}' can only be set in a request, not in a prompt."
-            raise UnsupportedParameter(message, param=name)
+            raise UnsupportedParameter(
+                f"The parameter '{name}' can only be set in a request, not in a prompt.", param=name
+            )
     # Reject invalid values now instead of with every request that names the prompt.
     parse_create({**content.parameters, "model": "any", "input": "any"})
     for tool in content.parameters.get("tools") or ():
         if any(tool.get(name) for name in _SECRET):
-            message = "A prompt cannot store secrets. Send the authorization of tools with each request."
-            raise BadRequest(message, param="tools", code="invalid_value")
+            raise BadRequest(
+                "A prompt cannot store secrets. Send the authorization of tools with each request.",
+                param="tools",
+                code="invalid_value",
+            )
     return content
 
 

@@ -36,8 +36,9 @@ def get_chain(*, principal: Principal, response_id: str) -> Chain:
     if found is None:
         raise PreviousResponseNotFound(response_id)
     if found.status in RUNNING:
-        message = f"Previous response with id '{response_id}' is not finished yet."
-        raise BadRequest(message, param="previous_response_id")
+        raise BadRequest(
+            f"Previous response with id '{response_id}' is not finished yet.", param="previous_response_id"
+        )
     return found
 
 
@@ -55,6 +56,5 @@ def get_prompt_version(*, principal: Principal, prompt_id: str, version: str | N
         if found is not None:
             return found
         if version is not None and versions.exists():
-            message = f"Prompt with id '{prompt_id}' has no version '{version}'."
-            raise NotFound(message, param="prompt.version")
+            raise NotFound(f"Prompt with id '{prompt_id}' has no version '{version}'.", param="prompt.version")
     raise NotFound(f"Prompt with id '{prompt_id}' not found.", param="prompt.id")

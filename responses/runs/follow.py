@@ -70,8 +70,9 @@ def _check_followable(principal: Principal, response_id: str) -> bool:
         response = access.get_response(principal=principal, response_id=response_id)
         kept = has_event_log(response)
     if not kept:
-        message = "The events of this response are no longer available. Retrieve it without 'stream'."
-        raise BadRequest(message, param="stream")
+        raise BadRequest(
+            "The events of this response are no longer available. Retrieve it without 'stream'.", param="stream"
+        )
     return response.background
 
 

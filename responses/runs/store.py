@@ -248,8 +248,7 @@ class MarkedWriter:
         with connection.cursor() as cursor:
             cursor.execute(_TERMINATE, [self._backend])
             if cursor.fetchone() != (True,):
-                message = "the backend of the lost connection is still running"
-                raise OperationalError(message)
+                raise OperationalError("the backend of the lost connection is still running")
             cursor.execute(_READ_MARK, [self._writer, self._batch])
             found = cursor.fetchone()
         return None if found is None else _outcomes(changes, held=set(found[0]))

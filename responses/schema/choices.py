@@ -99,9 +99,12 @@ def check_choice(choice: ToolChoice | None, tools: Sequence[ToolParam]) -> None:
     for one in choice.tools if isinstance(choice, AllowedTools) else [choice]:
         label = label_of(one.type, one.server_label if isinstance(one, McpChoice) else getattr(one, "name", None))
         if label not in available:
-            message = f"Tool choice '{label[1] or one.type}' not found in 'tools' parameter."
-            raise InvalidValue(message, param="tool_choice")
+            raise InvalidValue(
+                f"Tool choice '{label[1] or one.type}' not found in 'tools' parameter.", param="tool_choice"
+            )
         # A name may occur in several namespaces. An allowed name then allows all of them, but a forced call needs one.
         if label[0] != "mcp" and available.count(label) > 1 and one is choice:
-            message = f"Tool choice '{label[1]}' is ambiguous: more than one namespace has a tool with this name."
-            raise InvalidValue(message, param="tool_choice")
+            raise InvalidValue(
+                f"Tool choice '{label[1]}' is ambiguous: more than one namespace has a tool with this name.",
+                param="tool_choice",
+            )

@@ -144,8 +144,10 @@ def parse_create(values: dict[str, Any]) -> CreateResponse:
     for name, value in values.items():
         # Clients of Chat Completions make this mistake; OpenAI answers it with the same message.
         if name == "messages":
-            message = "Unsupported parameter: 'messages'. In the Responses API, this parameter has moved to 'input'."
-            raise UnsupportedParameter(message, param=name)
+            raise UnsupportedParameter(
+                "Unsupported parameter: 'messages'. In the Responses API, this parameter has moved to 'input'.",
+                param=name,
+            )
         if name in _UNSUPPORTED and value is not None:
             raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
         if name not in CreateResponse.model_fields and name not in _UNSUPPORTED:
@@ -198,8 +200,10 @@ def check_combinations(body: CreateResponse) -> None:
         raise MissingParameter("model")
     _refuse_unsupported_values(body)
     if body.moderation and not body.generates:
-        message = "The parameter 'moderation' requires generated output, but the request does not generate any."
-        raise InvalidValue(message, param="moderation")
+        raise InvalidValue(
+            "The parameter 'moderation' requires generated output, but the request does not generate any.",
+            param="moderation",
+        )
     check_updates(body.input)
     _check_compaction_trigger(body)
     if body.conversation and body.previous_response_id:
@@ -216,38 +220,42 @@ def check_combinations(body: CreateResponse) -> None:
     if body.text and isinstance(body.text.format, JsonSchemaFormat):
         check_schema(body.text.format)
     if body.stream_options is not None and not body.stream:
-        message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
-        raise InvalidValue(message, param="stream_options")
+        raise InvalidValue(
+            "The 'stream_options' parameter is only allowed when 'stream' is enabled.", param="stream_options"
+        )
 
 
 def _check_compaction_trigger(body: CreateResponse) -> None:
     # Items after a trigger would be neither compacted nor answered.
     for index, item in enumerate(body.input[:-1]):
         if isinstance(item, CompactionTrigger):
-            message = "An item of type 'compaction_trigger' must be the last item of the input."
-            raise InvalidValue(message, param=f"input[{index}]")
+            raise InvalidValue(
+                "An item of type 'compaction_trigger' must be the last item of the input.", param=f"input[{index}]"
+            )
     if body.compacts and not body.generates:
-        message = "An item of type 'compaction_trigger' cannot be used when 'generate' is false."
-        raise InvalidValue(message, param="generate")
+        raise InvalidValue(
+            "An item of type 'compaction_trigger' cannot be used when 'generate' is false.", param="generate"
+        )
 
 
 def _check_background(body: CreateResponse) -> None:
     # The client can read a background response only by its id.
     if body.store is False:
-        message = "Background responses must be stored: 'store' must not be false."
-        raise InvalidValue(message, param="background")
+        raise InvalidValue("Background responses must be stored: 'store' must not be false.", param="background")
     if not body.generates:
-        message = "The parameter 'background' requires generated output, but the request does not generate any."
-        raise InvalidValue(message, param="background")
+        raise InvalidValue(
+            "The parameter 'background' requires generated output, but the request does not generate any.",
+            param="background",
+        )
 
 
 def _refuse_unsupported_values(body: CreateResponse) -> None:
     if body.reasoning and body.reasoning.mode not in {None, "standard"}:
-        message = "Reasoning modes other than 'standard' are not supported by this server."
-        raise UnsupportedValue(message, param="reasoning.mode")
+        raise UnsupportedValue(
+            "Reasoning modes other than 'standard' are not supported by this server.", param="reasoning.mode"
+        )
     if body.image and body.image.context_compression == "enabled":
-        message = "Image compression is not supported by this server."
-        raise UnsupportedValue(message, param="image.context_compression")
+        raise UnsupportedValue("Image compression is not supported by this server.", param="image.context_compression")
     if body.access_programs and body.access_programs.cyber not in {None, "standard"}:
         raise Forbidden(
             f"This team is not part of the access program '{body.access_programs.cyber}'.",

@@ -52,12 +52,10 @@ class ComparisonFilter(Wire):
     def _value_fits(self) -> Self:
         if isinstance(self.value, list) is not (self.type in {"in", "nin"}):
             needs = "an array" if self.type in {"in", "nin"} else "a string, a number or a boolean"
-            message = f"a filter of type '{self.type}' takes {needs}."
-            raise ValueError(message)
+            raise ValueError(f"a filter of type '{self.type}' takes {needs}.")
         # Booleans have no order.
         if self.type in _ORDERED and isinstance(self.value, bool):
-            message = f"a filter of type '{self.type}' takes a string or a number."
-            raise ValueError(message)
+            raise ValueError(f"a filter of type '{self.type}' takes a string or a number.")
         return self
 
 
@@ -91,8 +89,7 @@ class HybridSearch(Wire):
     def _something_counts(self) -> Self:
         # Scores are divided by the sum of the weights.
         if not self.embedding_weight + self.text_weight:
-            message = "at least one weight must be greater than 0."
-            raise ValueError(message)
+            raise ValueError("at least one weight must be greater than 0.")
         return self
 
 

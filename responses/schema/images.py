@@ -56,5 +56,7 @@ def check_image(values: Mapping[str, Any]) -> None:
     # These endpoints wait for the final image. Partial images are available from the `image_generation` tool.
     for name in ("stream", "partial_images"):
         if values.get(name):
-            message = f"The parameter '{name}' is not supported here: use the 'image_generation' tool of a response."
-            raise UnsupportedParameter(message, param=name)
+            raise UnsupportedParameter(
+                f"The parameter '{name}' is not supported here: use the 'image_generation' tool of a response.",
+                param=name,
+            )

@@ -172,8 +172,9 @@ def check_schema(given: JsonSchemaFormat, *, param: str = "text.format.schema") 
     """Raise BadRequest for an invalid JSON Schema, which no output could match."""
     # Checked here: otherwise an upstream would reject it later, with its own message.
     if (wrong := schema_defect(given.json_schema)) is not None:
-        message = f"Invalid schema for response_format '{given.name}': {wrong}."
-        raise BadRequest(message, param=param, code="invalid_json_schema")
+        raise BadRequest(
+            f"Invalid schema for response_format '{given.name}': {wrong}.", param=param, code="invalid_json_schema"
+        )
 
 
 class ReasoningUpdate(Wire):

@@ -364,22 +364,29 @@ def check_tools(tools: Sequence[Any], *, param: str) -> None:
     prefixes = {tool.prefix: f"{param}[{index}].server_label" for index, tool in enumerate(tools) if tool.prefix}
     for name, where in (*names, *((prefix.removesuffix("__"), where) for prefix, where in prefixes.items())):
         if name.startswith(tuple(prefixes)):
-            message = f"Invalid '{param}': the name '{name}' conflicts with the tools of an MCP server."
-            raise InvalidValue(message, param=where)
+            raise InvalidValue(
+                f"Invalid '{param}': the name '{name}' conflicts with the tools of an MCP server.", param=where
+            )
     has_search = any(tool.type == "tool_search" for tool in tools)
     for tool, where in walk(tools, param):
         callers = getattr(tool, "allowed_callers", None)
         # The model cannot call tools from programs here, so any other value would have no effect.
         if callers is not None and callers != ["direct"]:
-            message = "Programmatic tool calling is not supported by this server: 'allowed_callers' must be ['direct']."
-            raise UnsupportedValue(message, param=f"{where}.allowed_callers")
+            raise UnsupportedValue(
+                "Programmatic tool calling is not supported by this server: 'allowed_callers' must be ['direct'].",
+                param=f"{where}.allowed_callers",
+            )
         if isinstance(tool, FunctionToolParam) and (wrong := _parameters_defect(tool.parameters or {})) is not None:
-            message = f"Invalid schema for function '{tool.name}': {wrong}."
-            raise BadRequest(message, param=f"{where}.parameters", code="invalid_function_parameters")
+            raise BadRequest(
+                f"Invalid schema for function '{tool.name}': {wrong}.",
+                param=f"{where}.parameters",
+                code="invalid_function_parameters",
+            )
         # Without a search the model could never learn of a deferred tool.
         if param == "tools" and getattr(tool, "defer_loading", None) and not has_search:
-            message = "Tools with 'defer_loading' require a 'tool_search' tool."
-            raise InvalidValue(message, param=f"{where}.defer_loading")
+            raise InvalidValue(
+                "Tools with 'defer_loading' require a 'tool_search' tool.", param=f"{where}.defer_loading"
+            )
 
 
 def _parameters_defect(schema: dict[str, Any]) -> str | None:

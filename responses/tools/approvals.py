@@ -74,8 +74,9 @@ def check_labels(answers: Sequence[ApprovalAnswer], labels: Sequence[str]) -> No
         # Server credentials are not stored, so every request has to name the server again.
         label = answer.request.server_label
         if answer.approve and label not in labels:
-            message = f"The MCP server '{label}' of approval request '{answer.request_id}' is not in 'tools'."
-            raise InvalidValue(message, param="tools")
+            raise InvalidValue(
+                f"The MCP server '{label}' of approval request '{answer.request_id}' is not in 'tools'.", param="tools"
+            )
 
 
 def record_answers(*, team_id: str, response_id: str, answers: Sequence[ApprovalAnswer]) -> ApprovalOutcome:
@@ -96,8 +97,11 @@ def record_answers(*, team_id: str, response_id: str, answers: Sequence[Approval
                 raise NotFound(f"Approval request with id '{answer.request_id}' not found.", param="input")
             # A client may edit the item it sends back. Only the call that was shown to the user may be approved.
             if row.request != request_digest(answer.request.wire()):
-                message = f"Approval request '{answer.request_id}' does not match the one that was issued."
-                raise BadRequest(message, code="invalid_value", param="input")
+                raise BadRequest(
+                    f"Approval request '{answer.request_id}' does not match the one that was issued.",
+                    code="invalid_value",
+                    param="input",
+                )
             # Sending a denial again changes nothing, so clients may keep it in their context.
             if answer.approve or row.state != ApprovalState.DENIED:
                 fresh.append((answer, row))
@@ -106,8 +110,9 @@ def record_answers(*, team_id: str, response_id: str, answers: Sequence[Approval
             asked = Approval.objects.filter(pk=row.pk, state=ApprovalState.ASKED)
             # The filter on the state decides races: only one of two concurrent answers updates the row.
             if asked.update(state=state, answered_at=now(), answered_in=response_id) != 1:
-                message = f"Approval request '{row.pk}' has already been answered."
-                raise BadRequest(message, code="invalid_value", param="input")
+                raise BadRequest(
+                    f"Approval request '{row.pk}' has already been answered.", code="invalid_value", param="input"
+                )
     return ApprovalOutcome(
         granted=[
             GrantedApproval(request=answer.request, request_id=row.pk, definition=row.definition)

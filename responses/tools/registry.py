@@ -79,8 +79,10 @@ async def create_tools(
     answers = approvals.approval_answers(input_items(body), items)
     if not body.generates:
         if any(answer.approve for answer in answers):
-            message = "A request with 'generate' set to false cannot approve a tool call, because nothing would run it."
-            raise InvalidValue(message, param="generate")
+            raise InvalidValue(
+                "A request with 'generate' set to false cannot approve a tool call, because nothing would run it.",
+                param="generate",
+            )
         return RunTools(toolbox=Toolbox())
     request = NewToolRequest(
         tools=[tool.shown() for tool in params],

@@ -62,8 +62,10 @@ def parse_container(values: dict[str, Any]) -> CreateContainer:
         raise UnsupportedParameter("Skills are not supported by this server.", param="skills")
     match values.get("network_policy"):
         case {"type": str() as kind} if kind != "disabled":
-            message = "Containers on this server have no network access: 'network_policy' must be 'disabled'."
-            raise UnsupportedParameter(message, param="network_policy")
+            raise UnsupportedParameter(
+                "Containers on this server have no network access: 'network_policy' must be 'disabled'.",
+                param="network_policy",
+            )
     return read(CreateContainer, values)
 
 

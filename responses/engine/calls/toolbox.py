@@ -142,8 +142,7 @@ class Toolbox:
     def __getitem__(self, name: str) -> HostedTool:
         tool = self.find(name)
         if tool is None:
-            message = f"There is no hosted tool named {name!r}."
-            raise LookupError(message)
+            raise LookupError(f"There is no hosted tool named {name!r}.")
         return tool
 
     async def close(self) -> None:

@@ -138,8 +138,10 @@ def _check_container(container: object, *, param: str) -> None:
     if not isinstance(container, AutoContainer | AutoEnvironment):
         return
     if container.network_policy is not None and container.network_policy.type != "disabled":
-        message = "Containers on this server have no network access: 'network_policy' must be 'disabled'."
-        raise UnsupportedParameter(message, param=f"{param}.network_policy")
+        raise UnsupportedParameter(
+            "Containers on this server have no network access: 'network_policy' must be 'disabled'.",
+            param=f"{param}.network_policy",
+        )
     # Skills would be ignored silently, and the model would lack the files they describe.
     if isinstance(container, AutoEnvironment) and container.skills:
         raise UnsupportedParameter("Skills are not supported by this server.", param=f"{param}.skills")

@@ -64,10 +64,12 @@ class ImageGenerationParam(ToolParam):
     def check(self, tools: Sequence[ToolParam], *, param: str) -> None:
         for name in _UNSUPPORTED:
             if getattr(self, name) is not None:
-                message = f"The parameter '{name}' is not supported: animations and vector graphics cannot be made."
-                raise UnsupportedParameter(message, param=f"{param}.{name}")
+                raise UnsupportedParameter(
+                    f"The parameter '{name}' is not supported: animations and vector graphics cannot be made.",
+                    param=f"{param}.{name}",
+                )
         if self.output_format in {"gif", "svg"}:
-            message = (
-                f"The output format '{self.output_format}' is not supported by this server: use png, webp or jpeg."
+            raise UnsupportedValue(
+                (f"The output format '{self.output_format}' is not supported by this server: use png, webp or jpeg."),
+                param=f"{param}.output_format",
             )
-            raise UnsupportedValue(message, param=f"{param}.output_format")

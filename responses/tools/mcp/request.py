@@ -47,8 +47,10 @@ async def _server(tool: McpToolParam, *, principal: Principal, param: str) -> Re
     if tool.connector_id is not None:
         connector = await directory.connector.aget(principal.team_id, tool.connector_id)
         if connector is None:
-            message = f"Invalid value: '{tool.connector_id}'. Your team has no connector with this id."
-            raise InvalidValue(message, param=f"{param}.connector_id")
+            raise InvalidValue(
+                f"Invalid value: '{tool.connector_id}'. Your team has no connector with this id.",
+                param=f"{param}.connector_id",
+            )
         url, token = connector.url, connector.authorization
         # An operator chose the connector's address, so it may be a private one.
         _check(url, egress.default().trusting, param=f"{param}.connector_id")

@@ -171,8 +171,10 @@ class McpToolParam(ToolParam):
         # Items refer to a server by its label only.
         first = next(tool for tool in tools if tool.labels() == self.labels())
         if first is not self:
-            message = f"Invalid 'tools': the server label '{self.server_label}' is used more than once."
-            raise InvalidValue(message, param=f"{param}.server_label")
+            raise InvalidValue(
+                f"Invalid 'tools': the server label '{self.server_label}' is used more than once.",
+                param=f"{param}.server_label",
+            )
 
     @override
     def labels(self) -> list[Label]:
@@ -203,11 +205,15 @@ def _check_built_in(tool: McpToolParam, *, param: str) -> None:
     # A built-in tool has no connection to configure and never asks for approval.
     for name in ("headers", "authorization", "allowed_tools", "defer_loading", "server_description"):
         if getattr(tool, name):
-            message = f"'{tool.server_label}' without 'server_url' is a built-in tool, which does not support '{name}'."
-            raise UnsupportedParameter(message, param=f"{param}.{name}")
+            raise UnsupportedParameter(
+                f"'{tool.server_label}' without 'server_url' is a built-in tool, which does not support '{name}'.",
+                param=f"{param}.{name}",
+            )
     if tool.require_approval not in (None, "never"):
-        message = f"'{tool.server_label}' without 'server_url' is a built-in tool, which does not support approvals."
-        raise UnsupportedValue(message, param=f"{param}.require_approval")
+        raise UnsupportedValue(
+            f"'{tool.server_label}' without 'server_url' is a built-in tool, which does not support approvals.",
+            param=f"{param}.require_approval",
+        )
 
 
 def _dumped(value: Any) -> Any:

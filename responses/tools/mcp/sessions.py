@@ -207,8 +207,11 @@ class _McpSession:
             await self._ask(self._opened.list_tools())
             result = await self._ask(session.send_request(request, either))
         if isinstance(result, InputRequiredResult):
-            message = "The tool asked for user input during the call, which is not supported."
-            raise ServerFailed(message, code=-32000, kind="mcp_protocol_error")
+            raise ServerFailed(
+                "The tool asked for user input during the call, which is not supported.",
+                code=-32000,
+                kind="mcp_protocol_error",
+            )
         return result
 
     async def close(self) -> None:
@@ -223,8 +226,7 @@ class _McpSession:
     @property
     def _opened(self) -> "Client":
         if self._client is None:
-            message = "the session is not open"
-            raise RuntimeError(message)
+            raise RuntimeError("the session is not open")
         return self._client
 
     # -- session task --------------------------------------------------------------------------------------------------
@@ -277,8 +279,7 @@ class _McpSession:
             return await self._or_broken(asyncio.ensure_future(work))
         except Exception as error:
             failure = _failure(await self._cause(error), failure_below)
-            message = self._server.redact(failure.message)
-            raise ServerFailed(message, code=failure.code, kind=failure.kind) from error
+            raise ServerFailed(self._server.redact(failure.message), code=failure.code, kind=failure.kind) from error
         finally:
             transport_failure.reset(token)
 

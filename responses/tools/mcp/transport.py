@@ -80,8 +80,7 @@ class _BoundedBody(httpx2.AsyncByteStream):
         async for piece in self._body:
             size += len(piece)
             if size > MAX_MESSAGE_BYTES:
-                message = "The response is too large."
-                raise httpx2.ReadError(message, request=self._request)
+                raise httpx2.ReadError("The response is too large.", request=self._request)
             yield piece
 
     @override

@@ -34,5 +34,4 @@ class ToolSearchParam(ToolParam):
         if not any(getattr(tool, "defer_loading", None) for tool, _ in walk(tools, "")):
             raise InvalidValue("A 'tool_search' tool requires at least one tool with 'defer_loading'.", param=param)
         if self.parameters is not None:
-            message = "'parameters' can only be set if 'execution' is 'client'."
-            raise InvalidValue(message, param=f"{param}.parameters")
+            raise InvalidValue("'parameters' can only be set if 'execution' is 'client'.", param=f"{param}.parameters")

@@ -34,11 +34,11 @@ class WebSearchPlugin(ToolPlugin):
         settings = await directory.search_engine.aget(request.principal.team_id)
         if settings is None:
             index = next(index for index, tool in enumerate(request.params) if tool.type in self.types)
-            message = (
-                f"The tool type '{request.params[index].type}' is not supported here: no search engine is configured. "
-                "An operator can set SEARXNG_URL or add a search engine in the admin."
+            raise UnsupportedValue(
+                f"The tool type '{request.params[index].type}' is not supported here: no search engine is "
+                "configured. An operator can set SEARXNG_URL or add a search engine in the admin.",
+                param=f"tools[{index}].type",
             )
-            raise UnsupportedValue(message, param=f"tools[{index}].type")
         return settings
 
     @override

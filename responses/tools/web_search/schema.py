@@ -71,8 +71,10 @@ class WebSearchParam(_Search):
     @override
     def check(self, tools: Sequence[ToolParam], *, param: str) -> None:
         if self.external_web_access is False:
-            message = "Web search without external web access is not supported by this server."
-            raise UnsupportedValue(message, param=f"{param}.external_web_access")
+            raise UnsupportedValue(
+                "Web search without external web access is not supported by this server.",
+                param=f"{param}.external_web_access",
+            )
 
 
 class WebSearchPreviewParam(_Search):
@@ -89,5 +91,6 @@ class WebSearchPreviewParam(_Search):
     @override
     def check(self, tools: Sequence[ToolParam], *, param: str) -> None:
         if "image" in (self.search_content_types or ()):
-            message = "Searching for images is not supported by this server."
-            raise UnsupportedValue(message, param=f"{param}.search_content_types")
+            raise UnsupportedValue(
+                "Searching for images is not supported by this server.", param=f"{param}.search_content_types"
+            )
