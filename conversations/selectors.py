@@ -149,8 +149,10 @@ def reject_duplicates(*, team_id: str, conversation_id: str, items: Sequence[Inp
     for item_id in ids:
         if item_id in taken:
             # OpenAI's wording.
-            message = f"Duplicate item found with id {item_id}. Remove duplicate items from your input and try again."
-            raise BadRequest(message, param=param)
+            raise BadRequest(
+                f"Duplicate item found with id {item_id}. Remove duplicate items from your input and try again.",
+                param=param,
+            )
         taken.add(item_id)
 
 

@@ -75,8 +75,10 @@ def _append(principal: Principal, conversation: Conversation, items: Sequence[In
     for index, item in enumerate(items):
         match item:
             case CompactionTrigger():
-                message = "Items of type 'compaction_trigger' cannot be added to a conversation."
-                raise UnsupportedValue(message, param=f"items[{index}].type")
+                raise UnsupportedValue(
+                    "Items of type 'compaction_trigger' cannot be added to a conversation.",
+                    param=f"items[{index}].type",
+                )
             case ItemReference() if item.id not in found:
                 raise selectors.unknown_item(item.id, param="items")
             case ItemReference():

@@ -337,8 +337,7 @@ def _require_key(found: Found | None) -> Found:
 def _check_secret(secret: _Secret) -> Principal:
     key = secret.key
     if secret.is_old and (key.old_until is None or key.old_until <= clock.now()):
-        message = "This API key was rotated and its old secret has expired."
-        raise Unauthorized(message, code="api_key_expired")
+        raise Unauthorized("This API key was rotated and its old secret has expired.", code="api_key_expired")
     caller = _check_key(key)
     address = origin().address
     # An unknown address is in no network.

@@ -40,8 +40,11 @@ class Principal:
         """Raise `Forbidden` if the team or the key may use none of these tools."""
         if self.tools.isdisjoint({ToolKind.ALL.value, *(kind.value for kind in kinds)}):
             names = " or ".join(f"'{kind.value}'" for kind in kinds)
-            message = f"Your team or your API key is not allowed to use the tool {names}."
-            raise Forbidden(message, param=param, code="tool_not_allowed")
+            raise Forbidden(
+                f"Your team or your API key is not allowed to use the tool {names}.",
+                param=param,
+                code="tool_not_allowed",
+            )
 
     def may_use(self, model: str) -> bool:
         """Return true if the key's own list of models allows this name."""

@@ -88,8 +88,7 @@ def rotate_key(*, key: ApiKey, grace: timedelta, actor: str = "system") -> NewKe
         # Locked, as two rotations at the same time would each believe that the same secret is the old one.
         locked = ApiKey.objects.select_for_update().get(pk=key.pk)
         if locked.revoked_at is not None:
-            message = "a revoked key cannot be rotated"
-            raise ValueError(message)
+            raise ValueError("a revoked key cannot be rotated")
         present = now()
         locked.old_digest, locked.old_name = locked.digest, f"{locked.prefix}…{locked.last_four}"
         locked.old_until, locked.old_used_at = present + grace, None
@@ -173,8 +172,7 @@ def _validated(capabilities: Mapping[str, Any]) -> dict[str, Any]:
         if name not in known:
             similar = get_close_matches(name, known, n=1)
             hint = f" Did you mean '{similar[0]}'?" if similar else ""
-            message = f"Unknown capability '{name}'.{hint}"
-            raise ValidationError(message)
+            raise ValidationError(f"Unknown capability '{name}'.{hint}")
     row = Model(**capabilities)
     others = {field.name for field in Model._meta.fields} - set(capabilities)  # noqa: SLF001 - documented
     try:

@@ -97,8 +97,7 @@ def store(file: File, content: "UploadedFile[bytes]") -> str:
     name = _name(file)
     # Django's storages rename a file when the name is taken; then nothing would find it under its id.
     if (stored_as := _storage().save(name, content)) != name:
-        msg = f"the storage saved {name} as {stored_as}"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"the storage saved {name} as {stored_as}")
     return digest.hexdigest()
 
 

@@ -144,8 +144,9 @@ def _ordered(upload: Upload, part_ids: Sequence[str]) -> list[File]:
         raise InvalidValue("Invalid 'part_ids': it contains a part more than once.", param="part_ids")
     parts = [known[part_id] for part_id in part_ids]
     if (total := sum(part.size for part in parts)) != upload.size:
-        message = f"The parts add up to {total} bytes, but the upload was created with {upload.size} bytes."
-        raise InvalidValue(message, param="part_ids")
+        raise InvalidValue(
+            f"The parts add up to {total} bytes, but the upload was created with {upload.size} bytes.", param="part_ids"
+        )
     return parts
 
 

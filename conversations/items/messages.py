@@ -115,8 +115,7 @@ class ConfigurationUpdate(ItemBase):
     @model_validator(mode="after")
     def _not_empty(self) -> "ConfigurationUpdate":
         if self.reasoning is None and self.text is None:
-            message = "at least one of 'reasoning' and 'text' must be given."
-            raise ValueError(message)
+            raise ValueError("at least one of 'reasoning' and 'text' must be given.")
         return self
 
 

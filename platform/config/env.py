@@ -20,8 +20,7 @@ def text(name: str, default: str = "") -> str:
 def required(name: str, *, hint: str) -> str:
     """Read a variable that has no default; `hint` completes the error message."""
     if not (value := text(name)):
-        msg = f"{name} is not set: {hint}"
-        raise ImproperlyConfigured(msg)
+        raise ImproperlyConfigured(f"{name} is not set: {hint}")
     return value
 
 
@@ -31,8 +30,7 @@ def flag(name: str, *, default: bool) -> bool:
     value = text(name).lower()
     if value in {"", "1", "true", "0", "false"}:
         return default if value == "" else value in {"1", "true"}
-    msg = f"{name} must be 1, true, 0 or false, not {value!r}."
-    raise ImproperlyConfigured(msg)
+    raise ImproperlyConfigured(f"{name} must be 1, true, 0 or false, not {value!r}.")
 
 
 def integer(name: str, *, default: int, minimum: int = 0) -> int:
@@ -43,8 +41,7 @@ def integer(name: str, *, default: int, minimum: int = 0) -> int:
     except ValueError:
         number = minimum - 1
     if number < minimum:
-        msg = f"{name} must be an integer of at least {minimum}, not {value!r}."
-        raise ImproperlyConfigured(msg)
+        raise ImproperlyConfigured(f"{name} must be an integer of at least {minimum}, not {value!r}.")
     return number
 
 
@@ -55,8 +52,9 @@ def integers(name: str, *, default: tuple[int, ...], minimum: int = 0) -> list[i
     except ValueError:
         numbers = []
     if not numbers or min(numbers) < minimum:
-        msg = f"{name} must be integers of at least {minimum}, separated by commas, not {text(name)!r}."
-        raise ImproperlyConfigured(msg)
+        raise ImproperlyConfigured(
+            f"{name} must be integers of at least {minimum}, separated by commas, not {text(name)!r}."
+        )
     return numbers
 
 
@@ -74,8 +72,7 @@ def postgres(url: str, *, name: str) -> dict[str, str | int]:
     except ValueError:
         port = 0
     if parts.scheme not in {"postgres", "postgresql"} or not parts.path.strip("/") or not port or parts.query:
-        msg = f"{name} must look like postgresql://user:password@host:5432/database."
-        raise ImproperlyConfigured(msg)
+        raise ImproperlyConfigured(f"{name} must look like postgresql://user:password@host:5432/database.")
     return {
         "NAME": unquote(parts.path.lstrip("/")),
         "USER": unquote(parts.username or ""),

@@ -60,8 +60,7 @@ def _daphne(host: str, port: int) -> None:
     )
     instance.run()
     if instance.abort_start:
-        msg = "the port is in use"
-        raise OSError(98, msg)
+        raise OSError(98, "the port is in use")
 
 
 def _max_bytes(path: bytes) -> int:

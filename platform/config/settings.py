@@ -180,8 +180,7 @@ def _files_options(text: str) -> dict[str, Any]:
     except ValueError:
         parsed = None
     if not isinstance(parsed, dict):
-        msg = "FILES_STORAGE_OPTIONS must be a JSON object."
-        raise ImproperlyConfigured(msg)
+        raise ImproperlyConfigured("FILES_STORAGE_OPTIONS must be a JSON object.")
     return parsed
 
 

@@ -176,8 +176,11 @@ def check_client_request_id(scope: Scope) -> None:
     """Raise `BadRequest` for a header `X-Client-Request-Id` that is too long or not ASCII."""
     given = header(scope, b"x-client-request-id")
     if len(given) > _MAX_CLIENT_REQUEST_ID or not given.isascii():
-        message = f"Invalid 'X-Client-Request-Id': expected at most {_MAX_CLIENT_REQUEST_ID} ASCII characters."
-        raise BadRequest(message, param="X-Client-Request-Id", code="invalid_value")
+        raise BadRequest(
+            f"Invalid 'X-Client-Request-Id': expected at most {_MAX_CLIENT_REQUEST_ID} ASCII characters.",
+            param="X-Client-Request-Id",
+            code="invalid_value",
+        )
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

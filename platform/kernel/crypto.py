@@ -34,8 +34,7 @@ def _fernet() -> MultiFernet:
 def _keys() -> list[str]:
     keys: list[str] = settings.ENCRYPTION_KEYS
     if not keys:
-        msg = "ENCRYPTION_KEYS is empty: secrets cannot be stored without a key."
-        raise ImproperlyConfigured(msg)
+        raise ImproperlyConfigured("ENCRYPTION_KEYS is empty: secrets cannot be stored without a key.")
     return keys
 
 

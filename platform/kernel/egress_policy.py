@@ -223,6 +223,7 @@ def _parse_entry(entry: str) -> AllowEntry:
         name = text.lower()
     ends_in_number = _NUMBER.fullmatch(name.rsplit(".", 1)[-1])
     if found is None or "/" in name or ends_in_number or not _NAME.fullmatch(name):
-        msg = f"EGRESS_ALLOW: {entry!r} is neither a network nor a host name (a port is optional)."
-        raise ImproperlyConfigured(msg)
+        raise ImproperlyConfigured(
+            f"EGRESS_ALLOW: {entry!r} is neither a network nor a host name (a port is optional)."
+        )
     return AllowEntry(name=name, port=port)

@@ -49,12 +49,18 @@ def page_argument(
         except ValueError:
             raise InvalidType("limit", expected="an integer", got="a string") from None
         if limit < 1:
-            message = f"Invalid 'limit': integer below minimum value. Expected a value >= 1, but got {limit} instead."
-            raise LimitExceeded(message, param="limit", code="integer_below_min_value")
+            raise LimitExceeded(
+                f"Invalid 'limit': integer below minimum value. Expected a value >= 1, but got {limit} instead.",
+                param="limit",
+                code="integer_below_min_value",
+            )
         if limit > most:
             expected = f"Expected a value <= {most}, but got {limit} instead."
-            message = f"Invalid 'limit': integer above maximum value. {expected}"
-            raise LimitExceeded(message, param="limit", code="integer_above_max_value")
+            raise LimitExceeded(
+                f"Invalid 'limit': integer above maximum value. {expected}",
+                param="limit",
+                code="integer_above_max_value",
+            )
         return PageRequest(
             limit=limit,
             order=Order(choice(query, "order", _ORDERS) or order),

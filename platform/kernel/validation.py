@@ -60,14 +60,13 @@ def parse_json(body: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError as broken:
         raise InvalidJson from broken
     if not isinstance(parsed, dict):
-        message = f"Invalid body: expected a JSON object, but got {json_type(parsed)} instead."
-        raise BadRequest(message, code="invalid_type")
+        raise BadRequest(
+            f"Invalid body: expected a JSON object, but got {json_type(parsed)} instead.", code="invalid_type"
+        )
     if is_too_deep(parsed, body):
-        message = f"Invalid body: JSON is nested more than {MAX_DEPTH} levels deep."
-        raise BadRequest(message, code="invalid_value")
+        raise BadRequest(f"Invalid body: JSON is nested more than {MAX_DEPTH} levels deep.", code="invalid_value")
     if body.count(b":") > MAX_KEYS and _is_wider(parsed, MAX_KEYS):
-        message = f"Invalid body: an object has more than {MAX_KEYS} keys."
-        raise BadRequest(message, code="invalid_value")
+        raise BadRequest(f"Invalid body: an object has more than {MAX_KEYS} keys.", code="invalid_value")
     # PostgreSQL cannot store NUL characters. They are dropped, as the API accepts them.
     return without_nul(parsed) if b"\\u0000" in body else parsed
 

@@ -71,8 +71,10 @@ class SocketStreams:
         stream = self._stream(stream_id)
         # Clients can send faster than models answer, and waiting requests are held in memory.
         if self._waiting >= MAX_WAITING or self._waiting_bytes + request.size > self._max_waiting_bytes:
-            message = "Too many requests are waiting on this connection. Wait until some of them have completed."
-            raise RateLimited(message, code="slow_down")
+            raise RateLimited(
+                "Too many requests are waiting on this connection. Wait until some of them have completed.",
+                code="slow_down",
+            )
         stream.waiting.append(request)
         self._count(request, +1)
         if stream.worker is None or stream.worker.done():

@@ -258,8 +258,9 @@ def parse_message(values: dict[str, Any]) -> CreateResponse:
     if values.get("background") is not None:
         raise UnsupportedParameter("The parameter 'background' is not supported over WebSocket.", param="background")
     if values.get("stream", True) is not True and values["stream"] is not None:
-        message = "The parameter 'stream' is not supported over WebSocket: every response is streamed."
-        raise UnsupportedParameter(message, param="stream")
+        raise UnsupportedParameter(
+            "The parameter 'stream' is not supported over WebSocket: every response is streamed.", param="stream"
+        )
     return parse_create({**values, "stream": True})
 
 

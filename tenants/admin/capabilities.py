@@ -86,8 +86,7 @@ def fieldsets() -> list[tuple[str, dict[str, Any]]]:
     grouped = {name for _, names in GROUPS for name in names}
     missing = {field.name for field in fields(Capabilities)} - grouped
     if missing:
-        message = f"Capabilities without a group: {', '.join(sorted(missing))}."
-        raise ImproperlyConfigured(message)
+        raise ImproperlyConfigured(f"Capabilities without a group: {', '.join(sorted(missing))}.")
     prices = ("Prices", tuple(field.name for field in fields(Prices)))
     return [(title, {"fields": list(names), "classes": ["tab"]}) for title, names in (prices, *GROUPS)]
 

@@ -22,8 +22,7 @@ def _check_url(url: str) -> str:
     try:
         parse_url(url)
     except EgressRefused as refused:
-        message = "Enter the URL in its plain form, without unusual notation."
-        raise forms.ValidationError(message) from refused
+        raise forms.ValidationError("Enter the URL in its plain form, without unusual notation.") from refused
     return url
 
 

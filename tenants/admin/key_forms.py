@@ -78,15 +78,15 @@ class AddressesField(ModelNamesField):
     def to_python(self, value: Any) -> Any:
         entries = super().to_python(value) or []
         if len(entries) > _MAX_ADDRESSES:
-            message = f"Enter at most {_MAX_ADDRESSES} addresses and networks."
-            raise forms.ValidationError(message)
+            raise forms.ValidationError(f"Enter at most {_MAX_ADDRESSES} addresses and networks.")
         networks = []
         for entry in entries:
             try:
                 networks.append(str(ip_network(entry, strict=False)))
             except ValueError as error:
-                message = f"'{entry}' is not an IP address or network, such as 203.0.113.0/24."
-                raise forms.ValidationError(message) from error
+                raise forms.ValidationError(
+                    f"'{entry}' is not an IP address or network, such as 203.0.113.0/24."
+                ) from error
         return networks or None
 
     @override

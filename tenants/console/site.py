@@ -48,8 +48,7 @@ def page(route: str, *, name: str, viewers: Roles = EVERY_ROLE) -> Callable[[Vie
     def register(view: View) -> View:
         # Found when the process starts, and not when one page silently replaces the other.
         if name in _pages:
-            message = f"There are two pages named '{name}'."
-            raise ValueError(message)
+            raise ValueError(f"There are two pages named '{name}'.")
         _pages[name] = ConsolePage(route=route, name=name, view=view, viewers=viewers)
         return view
 

@@ -17,11 +17,9 @@ def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        message = "not valid JSON"
-        raise ArgumentTypeError(message) from error
+        raise ArgumentTypeError("not valid JSON") from error
     if not isinstance(value, dict):
-        message = "not a JSON object"
-        raise ArgumentTypeError(message)
+        raise ArgumentTypeError("not a JSON object")
     return value
 
 

@@ -22,8 +22,7 @@ class Command(BaseCommand):
             span = f"lines {each.seal.first_id} to {each.seal.last_id}"
             self.stderr.write(f"Seal {each.seal.pk} ({span}, {each.seal.sealed_at:%Y-%m-%d %H:%M} UTC): {each.reason}.")
         if broken:
-            message = f"{len(broken)} of {AuditSeal.objects.count()} seals do not match."
-            raise CommandError(message)
+            raise CommandError(f"{len(broken)} of {AuditSeal.objects.count()} seals do not match.")
         last = AuditSeal.objects.order_by("-pk").first()
         # Operators note the last digest elsewhere: it proves later that the chain was not rewritten as a whole.
         count = AuditSeal.objects.count()
