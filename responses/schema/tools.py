@@ -341,7 +341,7 @@ def tool_defect(error: ValidationError, *, prefix: str = "") -> BadRequest | Non
     """Return the error for a tool type that the API has but this server does not support; None for other defects."""
     detail = error.errors(include_url=False)[0]
     kind = str(detail.get("ctx", {}).get("tag", "")).removeprefix(TAG)
-    if detail["type"] != "union_tag_invalid" or kind not in UNSUPPORTED_TYPES | TOOLS:
+    if detail["type"] != "union_tag_invalid" or kind not in UNSUPPORTED_TYPES | TOOLS or kind in _CLIENT_TOOLS:
         return None
     reason = UNSUPPORTED_TYPES.get(kind, "it can only be used in the 'tools' of a request")
     param = f"{prefix}{path(detail['loc'])}.type"
