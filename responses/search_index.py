@@ -139,5 +139,4 @@ def _searchable_text(item: Item) -> str:
     except (AttributeError, KeyError, TypeError):
         logger.warning("an item has no searchable text", extra={"item": item.id}, exc_info=True)
         return ""
-    cut = whole[:MAX_CHARACTERS].translate(_PLAIN).strip()
-    return cut.encode("utf-8", "replace").decode()
+    return whole[:MAX_CHARACTERS].translate(_PLAIN).strip().encode("utf-8", "replace").decode()

@@ -29,8 +29,7 @@ def add_member(*, team: Team, user: User, role: Role, actor: str) -> Membership 
     with scope.team(team.pk):
         member, made = Membership.objects.get_or_create(team=team, user=user, defaults={"role": role.value})
         if made:
-            after = {"user": user.get_username(), "role": role.value}
-            _audit(member, "created", actor, after=after)
+            _audit(member, "created", actor, after={"user": user.get_username(), "role": role.value})
     return member if made else None
 
 

@@ -106,8 +106,7 @@ def calls_the_demanded_tool(chat: DemoChatRequest) -> Reply | None:
     functions = chat.functions
     if choice.function is not None:
         functions = [function for function in functions if function.name == choice.function.name]
-    named = tools.named(chat.asked, functions)
-    return _at_once(named or (tools.call(functions[0], words=chat.asked),), chat)
+    return _at_once(tools.named(chat.asked, functions) or (tools.call(functions[0], words=chat.asked),), chat)
 
 
 def calls_the_named_tools(chat: DemoChatRequest) -> Reply | None:

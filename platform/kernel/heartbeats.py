@@ -48,8 +48,7 @@ def start(kind: str, *, name: str = "", facts: Facts = dict) -> None:
     """Start sending heartbeats of this process from a daemon thread; `facts` is called for each of them."""
     name = name or f"{socket.gethostname()}:{os.getpid()}"
     # A thread, as the scheduler process has no event loop.
-    work = threading.Thread(target=_beat, args=(kind, name, facts), name="heartbeat", daemon=True)
-    work.start()
+    threading.Thread(target=_beat, args=(kind, name, facts), name="heartbeat", daemon=True).start()
 
 
 def live_processes() -> list[Heartbeat] | None:

@@ -60,5 +60,4 @@ def _valid(address: str) -> str:
     except ValueError:
         return ""
     # A dual-stack socket reports IPv4 clients as ::ffff:1.2.3.4, which would match no IPv4 network of a key.
-    mapped = getattr(found, "ipv4_mapped", None)
-    return str(mapped or found)
+    return str(getattr(found, "ipv4_mapped", None) or found)

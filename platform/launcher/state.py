@@ -108,8 +108,7 @@ class InstanceLock:
             state.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file: IO[str] = (state.directory / "lock").open("a+")
         except OSError as refused:
-            message = f"The state directory {state.directory} is not usable: {refused.strerror}."
-            raise LaunchError(message) from refused
+            raise LaunchError(f"The state directory {state.directory} is not usable: {refused.strerror}.") from refused
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -121,8 +120,9 @@ class InstanceLock:
             except (ValueError, KeyError, TypeError):
                 # The holder has the lock but has not written the file yet.
                 raise LaunchError("The platform is already starting in this directory.") from None
-            message = f"The platform is already running{at_url} (pid {pid}). Stop it with Ctrl-C or `kill {pid}`."
-            raise LaunchError(message) from None
+            raise LaunchError(
+                f"The platform is already running{at_url} (pid {pid}). Stop it with Ctrl-C or `kill {pid}`."
+            ) from None
         self.announce(url="")
 
     def announce(self, *, url: str) -> None:

@@ -180,8 +180,9 @@ def _finish(claim: ClaimedFile, texts: Sequence[str], vectors: Sequence[Vector])
         ):
             return
         if store.dimensions not in {None, len(vectors[0])} or store.embedding_model not in {"", claim.model}:
-            message = "The embedding model does not match the vectors that are already in the store."
-            raise _IngestionError("server_error", message)
+            raise _IngestionError(
+                "server_error", "The embedding model does not match the vectors that are already in the store."
+            )
         store.embedding_model, store.dimensions = claim.model, len(vectors[0])
         store.save(update_fields=["embedding_model", "dimensions"])
         # The file may have been ingested before, with other settings.

@@ -20,8 +20,7 @@ FileId = Annotated[str, Field(min_length=1, max_length=64)]
 def _check_value_lengths(attributes: dict[str, Any]) -> dict[str, Any]:
     for key, value in attributes.items():
         if isinstance(value, str) and len(value) > _MAX_ATTRIBUTE_LENGTH:
-            message = f"the value of '{key}' is longer than {_MAX_ATTRIBUTE_LENGTH} characters."
-            raise ValueError(message)
+            raise ValueError(f"the value of '{key}' is longer than {_MAX_ATTRIBUTE_LENGTH} characters.")
     return attributes
 
 
@@ -44,8 +43,7 @@ class StaticChunkSizes(Wire):
     @model_validator(mode="after")
     def _overlap_fits(self) -> Self:
         if self.chunk_overlap_tokens * 2 > self.max_chunk_size_tokens:
-            message = "chunk_overlap_tokens must not exceed half of max_chunk_size_tokens."
-            raise ValueError(message)
+            raise ValueError("chunk_overlap_tokens must not exceed half of max_chunk_size_tokens.")
         return self
 
 
@@ -90,8 +88,7 @@ class CreateStore(Wire):
     def _files_are_chunked(self) -> Self:
         # Without files there is nothing the strategy could apply to.
         if self.chunking_strategy is not None and not self.file_ids:
-            message = "'chunking_strategy' is only applicable if 'file_ids' is non-empty."
-            raise ValueError(message)
+            raise ValueError("'chunking_strategy' is only applicable if 'file_ids' is non-empty.")
         return self
 
 
@@ -174,6 +171,5 @@ class SearchStore(Wire):
     def queries(self) -> list[str]:
         """Return the queries. Raises UnsupportedValue if they should be rewritten."""
         if self.rewrite_query:
-            message = "Rewriting queries is not supported by this server."
-            raise UnsupportedValue(message, param="rewrite_query")
+            raise UnsupportedValue("Rewriting queries is not supported by this server.", param="rewrite_query")
         return self.query if isinstance(self.query, list) else [self.query]

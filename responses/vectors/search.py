@@ -99,8 +99,9 @@ async def _search_same_model(
     except UpstreamFailed as failed:
         raise failed.failure.as_api_error() from failed
     if any(len(vector) != stores[0].dimensions for vector in vectors):
-        message = f"The embedding model '{stores[0].embedding_model}' does not match the vectors in the store."
-        raise InvalidValue(message)
+        raise InvalidValue(
+            f"The embedding model '{stores[0].embedding_model}' does not match the vectors in the store."
+        )
     return await in_db_thread(lambda: score_passages(stores, request, vectors))
 
 

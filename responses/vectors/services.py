@@ -69,8 +69,7 @@ def delete_store(*, principal: Principal, store_id: str, request_id: str) -> Non
 def attach_file(*, principal: Principal, store_id: str, body: AttachFile, request_id: str) -> VectorStoreFile:
     """Add a file to a store; a file that is already in it is ingested again."""
     with scope.team(principal.team_id):
-        store = _get_usable_store(principal, store_id)
-        _attach(principal, store, [body], request_id=request_id)
+        _attach(principal, _get_usable_store(principal, store_id), [body], request_id=request_id)
         return selectors.get_entry(principal=principal, store_id=store_id, file_id=body.file_id)
 
 
@@ -169,8 +168,7 @@ def _attach(
         ],
     )
     # Invalidates claims on these files: their workers have read the old settings.
-    existing = VectorStoreFile.objects.filter(store=store, file_id__in=rows)
-    existing.update(lease_token=F("lease_token") + 1)
+    VectorStoreFile.objects.filter(store=store, file_id__in=rows).update(lease_token=F("lease_token") + 1)
     transaction.on_commit(_FILES_WAITING.notify)
 
 

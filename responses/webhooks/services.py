@@ -82,8 +82,7 @@ def create_endpoint(*, team_id: str, actor: Actor, name: str, url: str, event_ty
         # because every event is stored and sent once per endpoint.
         Team.objects.select_for_update(no_key=True).get(pk=team_id)
         if WebhookEndpoint.objects.filter(team_id=team_id).count() >= MAX_ENDPOINTS:
-            message = f"A team can have at most {MAX_ENDPOINTS} webhook endpoints."
-            raise TooManyWebhookEndpoints(message)
+            raise TooManyWebhookEndpoints(f"A team can have at most {MAX_ENDPOINTS} webhook endpoints.")
         at = now()
         endpoint = WebhookEndpoint.objects.create(
             team_id=team_id,
