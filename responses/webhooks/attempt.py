@@ -11,22 +11,12 @@ from kernel.clock import now
 from kernel.egress import Egress
 from kernel.errors import EgressFailed, EgressRefused
 from responses.webhooks.events import payload
-from responses.webhooks.models import WebhookEndpoint
+from responses.webhooks.models import WebhookDelivery
 from responses.webhooks.signing import secrets_of, signed
 
 GONE = 410
 _SNIPPET = 500
 _SNIPPET_BYTES = 2048
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookEvent:
-    """An event to send."""
-
-    id: str
-    type: str
-    object_id: str
-    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +46,11 @@ class AttemptResult:
         }
 
 
-async def send(event: WebhookEvent, *, endpoint: WebhookEndpoint, egress: Egress) -> AttemptResult:
-    """Post the event to the endpoint, signed with the current time."""
-    at, started = now(), time.monotonic()
-    body = payload(event_id=event.id, event_type=event.type, object_id=event.object_id, created_at=event.created_at)
-    headers = signed(body, event_id=event.id, secrets=secrets_of(endpoint, at=at), at=at)
+async def send(delivery: WebhookDelivery, *, egress: Egress) -> AttemptResult:
+    """Post the event of the delivery to its endpoint, signed with the current time."""
+    at, started, endpoint = now(), time.monotonic(), delivery.endpoint
+    body = payload(delivery)
+    headers = signed(body, event_id=delivery.event_id, secrets=secrets_of(endpoint, at=at), at=at)
     try:
         answer = await egress.post(
             endpoint.url,

@@ -15,7 +15,7 @@ from kernel.db_threads import in_db_thread
 from kernel.egress import Egress
 from kernel.work_queue import WorkLoop
 from responses.webhooks import queue
-from responses.webhooks.attempt import WebhookEvent, send
+from responses.webhooks.attempt import send
 from responses.webhooks.outbox import CHANNEL
 from responses.webhooks.queue import ClaimedDelivery
 
@@ -50,13 +50,7 @@ class DeliveryWorker(WorkLoop[ClaimedDelivery]):
     @override
     async def execute(self, claim: ClaimedDelivery) -> None:
         delivery = claim.delivery
-        event = WebhookEvent(
-            id=delivery.event_id,
-            type=delivery.event_type,
-            object_id=delivery.object_id,
-            created_at=delivery.created_at,
-        )
-        result = await send(event, endpoint=delivery.endpoint, egress=self._egress)
+        result = await send(delivery, egress=self._egress)
         await in_db_thread(partial(queue.record_attempt, delivery=delivery, result=result))
 
     @override

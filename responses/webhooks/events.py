@@ -1,12 +1,12 @@
 """Event types of webhooks, and the payload of a delivery: event id, type and id of the object."""
 
-from datetime import datetime
 from typing import Any, Literal, get_args
 
 import orjson
 
 from kernel.clock import unix
 from kernel.ids import new_id
+from responses.webhooks.models import WebhookDelivery
 
 EventType = Literal[
     "batch.completed",
@@ -32,14 +32,14 @@ def sample_object_id(event_type: str) -> str:
     return new_id(_PREFIXES[event_type.partition(".")[0]])
 
 
-def payload(*, event_id: str, event_type: str, object_id: str, created_at: datetime) -> bytes:
+def payload(delivery: WebhookDelivery) -> bytes:
     """Return the body of a delivery as JSON. It is identical at every attempt."""
     # Only the id: receivers retrieve the object, with its current state and their own permissions.
     body: dict[str, Any] = {
-        "id": event_id,
+        "id": delivery.event_id,
         "object": "event",
-        "created_at": unix(created_at),
-        "type": event_type,
-        "data": {"id": object_id},
+        "created_at": unix(delivery.created_at),
+        "type": delivery.event_type,
+        "data": {"id": delivery.object_id},
     }
     return orjson.dumps(body)

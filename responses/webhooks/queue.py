@@ -134,15 +134,11 @@ def record_attempt(*, delivery: WebhookDelivery, result: AttemptResult) -> bool:
         else:
             # Only the first failure sets the time, so that it marks the start of the outage.
             endpoints.filter(failing_since=None).update(failing_since=result.at)
-            enabled = WebhookEndpoint.objects.filter(pk=delivery.endpoint_id, enabled=True)
-            if result.status == GONE:
-                # Receivers answer 410 on purpose, to unsubscribe.
-                dead, reason = enabled, DisabledReason.GONE
-            else:
-                dead, reason = (
-                    enabled.filter(failing_since__lte=result.at - _GIVE_UP_ON_ENDPOINT),
-                    DisabledReason.FAILING,
-                )
+            # Receivers answer 410 on purpose, to unsubscribe.
+            dead, reason = endpoints.filter(enabled=True), DisabledReason.GONE
+            if result.status != GONE:
+                reason = DisabledReason.FAILING
+                dead = dead.filter(failing_since__lte=result.at - _GIVE_UP_ON_ENDPOINT)
             # Several attempts can fail at the same time; only the one that disables the endpoint is audited.
             if dead.update(enabled=False, disabled_at=result.at, disabled_reason=reason) == 1:
                 audit(

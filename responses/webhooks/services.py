@@ -10,7 +10,7 @@ from kernel.clock import now
 from kernel.errors import EgressFailed, EgressRefused, NotFound, TooManyWebhookEndpoints
 from kernel.pagination import Page, PageRequest, keyset
 from responses.webhooks import outbox
-from responses.webhooks.attempt import AttemptResult, WebhookEvent, send
+from responses.webhooks.attempt import AttemptResult, send
 from responses.webhooks.events import new_event_id, sample_object_id
 from responses.webhooks.models import DeliveryState, DisabledReason, WebhookDelivery, WebhookEndpoint
 from responses.webhooks.signing import new_secret
@@ -171,8 +171,15 @@ async def send_test(*, endpoint: WebhookEndpoint, event_type: str) -> AttemptRes
 
     Raises EgressFailed if there was no response.
     """
-    event = WebhookEvent(id=new_event_id(), type=event_type, object_id=sample_object_id(event_type), created_at=now())
-    result = await send(event, endpoint=endpoint, egress=egress.default())
+    # Never saved: a test is not part of the endpoint's deliveries.
+    sample = WebhookDelivery(
+        event_id=new_event_id(),
+        endpoint=endpoint,
+        event_type=event_type,
+        object_id=sample_object_id(event_type),
+        created_at=now(),
+    )
+    result = await send(sample, egress=egress.default())
     if result.status is None:
         raise EgressFailed(result.error)
     return result
