@@ -4,7 +4,6 @@ It works in small transactions, continues where it stopped, and is safe to run t
 """
 
 import logging
-from collections.abc import Sequence
 
 from django.db import IntegrityError, connection
 from django.db.models import Max
@@ -101,7 +100,18 @@ def _collect_batch() -> int:
         fresh = [*{key: None for key in keys if key not in known}]
         for first in range(0, len(fresh), _ITEMS_PER_QUERY):
             items = Item.objects.filter(pk__in=fresh[first : first + _ITEMS_PER_QUERY])
-            SearchText.objects.bulk_create(_texts(list(items)), ignore_conflicts=True)
+            texts = [
+                SearchText(
+                    item=item,
+                    team_id=item.team_id,
+                    speaker=str(item.body.get("role") or item.type)[:40],
+                    created_at=item.created_at,
+                    text=text,
+                )
+                for item in items
+                if (text := _searchable_text(item))
+            ]
+            SearchText.objects.bulk_create(texts, ignore_conflicts=True)
         mark.through = found[-1][0] if len(found) == BATCH_SIZE else mark.safe
         mark.save(update_fields=["through"])
         return len(found)
@@ -116,20 +126,6 @@ def _number(sql: str) -> int:
     with connection.cursor() as cursor:
         cursor.execute(sql)
         return int(cursor.fetchone()[0])
-
-
-def _texts(items: Sequence[Item]) -> list[SearchText]:
-    return [
-        SearchText(
-            item=item,
-            team_id=item.team_id,
-            speaker=str(item.body.get("role") or item.type)[:40],
-            created_at=item.created_at,
-            text=text,
-        )
-        for item in items
-        if (text := _searchable_text(item))
-    ]
 
 
 def _searchable_text(item: Item) -> str:

@@ -163,7 +163,9 @@ def cells_sql(
     inner = [f"date_trunc('hour', {source.time}, 'UTC') AS hour", *source.columns]
     inner += [f"{source.dimensions[name]} AS d_{name}" for name in dimensions]
     inner += [f"{histograms.bucket_sql(sql)} AS b_{name}" for name, sql in buckets.items()]
-    outer = ["hour", *(f"{_shown(name)} AS {name}" for name in dimensions)]
+    # A null team means the sum of all teams; other dimensions that a level does not contain are empty.
+    shown = {name: f"d_{name}" if name == "team_id" else f"coalesce(d_{name}, '')" for name in dimensions}
+    outer = ["hour", *(f"{sql} AS {name}" for name, sql in shown.items())]
     outer += [f"{sql} AS {name}" for name, sql in sums.items()]
     outer += [f"{histograms.count_sql(f'b_{name}')} AS {name}" for name in buckets]
     if len(dimensions) == len(source.names):
@@ -175,8 +177,3 @@ SELECT {", ".join(outer)}
 FROM (SELECT {", ".join(inner)} FROM {rows} AS rows OFFSET 0) AS rows
 GROUP BY hour, GROUPING SETS ({grouped})
 """  # noqa: S608 - names and expressions of our own
-
-
-def _shown(name: str) -> str:
-    # A null team means the sum of all teams; other dimensions that a level does not contain are empty.
-    return f"d_{name}" if name == "team_id" else f"coalesce(d_{name}, '')"

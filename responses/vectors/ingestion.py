@@ -6,7 +6,7 @@ the lease, so a worker that died, lost its lease or was cancelled leaves nothing
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -84,26 +84,22 @@ class Ingestion(WorkLoop[ClaimedFile]):
 
     @override
     async def execute(self, claim: ClaimedFile) -> None:
-        if (record_failure := await _ingest(claim)) is not None:
-            await in_db_thread(record_failure)
-
-
-async def _ingest(claim: ClaimedFile) -> Callable[[], None] | None:
-    if claim.attempt > _MAX_ATTEMPTS:
-        # The workers before recorded nothing, so they have died, perhaps because of this file.
-        return partial(_fail, claim, _IngestionError("server_error", "The file could not be processed."))
-    try:
-        texts = await _passages(claim)
-        vectors = await _embed(claim, texts)
-        await in_db_thread(lambda: _finish(claim, texts, vectors))
-    except _IngestionError as error:
-        return partial(_fail, claim, error)
-    except (ApiError, UpstreamFailed) as error:
-        return partial(_retry_or_fail, claim, error)
-    except Exception:
-        logger.exception("ingesting a file of a vector store failed", extra={"file": claim.entry.file_id})
-        return partial(_fail, claim, _IngestionError("server_error", "The file could not be processed."))
-    return None
+        unknown_reason = _IngestionError("server_error", "The file could not be processed.")
+        if claim.attempt > _MAX_ATTEMPTS:
+            # The workers before recorded nothing, so they have died, perhaps because of this file.
+            await in_db_thread(partial(_fail, claim, unknown_reason))
+            return
+        try:
+            texts = await _passages(claim)
+            vectors = await _embed(claim, texts)
+            await in_db_thread(lambda: _finish(claim, texts, vectors))
+        except _IngestionError as error:
+            await in_db_thread(partial(_fail, claim, error))
+        except (ApiError, UpstreamFailed) as error:
+            await in_db_thread(partial(_retry_or_fail, claim, error))
+        except Exception:
+            logger.exception("ingesting a file of a vector store failed", extra={"file": claim.entry.file_id})
+            await in_db_thread(partial(_fail, claim, unknown_reason))
 
 
 def claim_file() -> ClaimedFile | None:
@@ -187,22 +183,18 @@ def _finish(claim: ClaimedFile, texts: Sequence[str], vectors: Sequence[Vector])
         store.save(update_fields=["embedding_model", "dimensions"])
         # The file may have been ingested before, with other settings.
         VectorChunk.objects.filter(entry=entry).delete()
-        _write(entry, texts, vectors)
-
-
-def _write(entry: VectorStoreFile, texts: Sequence[str], vectors: Sequence[Vector]) -> None:
-    where = {"team_id": entry.team_id, "store_id": entry.store_id, "entry_id": entry.pk}
-    chunks = VectorChunk.objects.bulk_create(
-        (VectorChunk(**where, position=position, text=text) for position, text in enumerate(texts)),
-        batch_size=_BATCH_SIZE,
-    )
-    VectorEmbedding.objects.bulk_create(
-        (
-            VectorEmbedding(**where, chunk_id=chunk.pk, dimensions=len(vector), embedding=vector)
-            for chunk, vector in zip(chunks, vectors, strict=True)
-        ),
-        batch_size=_BATCH_SIZE,
-    )
+        where = {"team_id": entry.team_id, "store_id": entry.store_id, "entry_id": entry.pk}
+        chunks = VectorChunk.objects.bulk_create(
+            (VectorChunk(**where, position=position, text=text) for position, text in enumerate(texts)),
+            batch_size=_BATCH_SIZE,
+        )
+        VectorEmbedding.objects.bulk_create(
+            (
+                VectorEmbedding(**where, chunk_id=chunk.pk, dimensions=len(vector), embedding=vector)
+                for chunk, vector in zip(chunks, vectors, strict=True)
+            ),
+            batch_size=_BATCH_SIZE,
+        )
 
 
 def _retry_or_fail(claim: ClaimedFile, error: ApiError | UpstreamFailed) -> None:

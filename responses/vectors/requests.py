@@ -151,17 +151,13 @@ class SearchRanking(Wire):
 Query = Annotated[str, Field(min_length=1, max_length=_MAX_QUERY)]
 
 
-def _query_tag(value: Any) -> str:
-    return f"{TAG}{'several' if isinstance(value, list) else 'one'}"
-
-
 class SearchStore(Wire):
     """Search a vector store for relevant chunks."""
 
     query: Annotated[
         Annotated[Query, Tag(f"{TAG}one")]
         | Annotated[list[Query], Field(min_length=1, max_length=_MAX_QUERIES), Tag(f"{TAG}several")],
-        Discriminator(_query_tag),
+        Discriminator(lambda value: f"{TAG}{'several' if isinstance(value, list) else 'one'}"),
     ]
     filters: Filter | None = None
     max_num_results: Annotated[int, Field(ge=1, le=MAX_RESULTS)] | None = None

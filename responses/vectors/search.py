@@ -11,6 +11,7 @@ finds too few, because the filter excludes most of what is near, all candidates 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import orjson
@@ -83,26 +84,18 @@ async def search(*, account: UsageAccount, store_ids: Sequence[str], request: Se
         if store.dimensions is not None:
             stores_by_model.setdefault((store.embedding_model, store.dimensions), []).append(store)
     scores: dict[int, float] = {}
-    for searched in stores_by_model.values():
-        scores |= await _search_same_model(account, searched, request)
+    for (model, dimensions), searched in stores_by_model.items():
+        try:
+            vectors = await embedding.embed(request.queries, model=model, account=account)
+        except UpstreamFailed as failed:
+            raise failed.failure.as_api_error() from failed
+        if any(len(vector) != dimensions for vector in vectors):
+            raise InvalidValue(f"The embedding model '{model}' does not match the vectors in the store.")
+        scores |= await in_db_thread(partial(score_passages, searched, request, vectors))
     # Equal scores are ordered by chunk id, so that the order of results is stable.
     found = ((score, -chunk) for chunk, score in scores.items() if max(score, 0.0) >= request.threshold)
     kept = {-negative: min(max(score, 0.0), 1.0) for score, negative in sorted(found, reverse=True)[: request.limit]}
     return await in_db_thread(lambda: _load_hits(account.team_id, kept)) if kept else []
-
-
-async def _search_same_model(
-    account: UsageAccount, stores: Sequence[VectorStore], request: SearchRequest
-) -> dict[int, float]:
-    try:
-        vectors = await embedding.embed(request.queries, model=stores[0].embedding_model, account=account)
-    except UpstreamFailed as failed:
-        raise failed.failure.as_api_error() from failed
-    if any(len(vector) != stores[0].dimensions for vector in vectors):
-        raise InvalidValue(
-            f"The embedding model '{stores[0].embedding_model}' does not match the vectors in the store."
-        )
-    return await in_db_thread(lambda: score_passages(stores, request, vectors))
 
 
 def open_stores(*, team_id: str, store_ids: Sequence[str], param: str | None = None) -> list[VectorStore]:
@@ -127,22 +120,6 @@ def open_stores(*, team_id: str, store_ids: Sequence[str], param: str | None = N
         return list(found.values())
 
 
-def score_passages(
-    stores: Sequence[VectorStore], request: SearchRequest, vectors: Sequence[Vector]
-) -> dict[int, float]:
-    """Return the score of each candidate by chunk id. With several queries the best score of a passage counts."""
-    weights = _VECTORS_ONLY if request.vectors_only else request.weights or _DEFAULT
-    scores: dict[int, float] = {}
-    with scope.team(stores[0].team_id):
-        candidates = _candidates(stores, request.filters)
-        if not candidates.passages:
-            return scores
-        for query, vector in zip(request.queries, vectors, strict=True):
-            for chunk, score in _rank(candidates, query, vector, weights, request.limit).items():
-                scores[chunk] = max(score, scores.get(chunk, score))
-    return scores
-
-
 _ENTRIES = """
 SELECT entry.id, entry.chunks FROM responses_vectorstorefile AS entry
 JOIN conversations_file AS file ON file.id = entry.file_id
@@ -151,25 +128,33 @@ AND file.state = 'ready' AND (file.expires_at IS NULL OR file.expires_at > %s)
 AND """
 
 
-def _candidates(stores: Sequence[VectorStore], narrow: ComparisonFilter | CompoundFilter | None) -> CandidateSet:
-    condition, values = filters.sql_condition(narrow, column="entry.attributes")
-    store_ids = [store.pk for store in stores]
-    found = _rows(_ENTRIES + condition, [store_ids, now(), *values])
-    return CandidateSet(
-        store_ids=store_ids,
-        entry_ids=[entry for entry, _ in found],
-        passages=sum(passages for _, passages in found),
-        dimensions=stores[0].dimensions or 0,
-    )
-
-
-def _rank(candidates: CandidateSet, query: str, vector: Vector, weights: HybridSearch, limit: int) -> dict[int, float]:
-    words: list[str] = []
-    if weights.text_weight:
-        ((words,),) = _rows("SELECT tsvector_to_array(to_tsvector('english', %s))", [query])
-    near = _nearest(candidates, vector, max(_MIN_NEAREST, 2 * limit))
-    holding = _passages_with_words(candidates, words) if words else []
-    return _weighted_scores([*near, *holding], vector, words, weights)
+def score_passages(
+    stores: Sequence[VectorStore], request: SearchRequest, vectors: Sequence[Vector]
+) -> dict[int, float]:
+    """Return the score of each candidate by chunk id. With several queries the best score of a passage counts."""
+    weights = _VECTORS_ONLY if request.vectors_only else request.weights or _DEFAULT
+    scores: dict[int, float] = {}
+    with scope.team(stores[0].team_id):
+        condition, values = filters.sql_condition(request.filters, column="entry.attributes")
+        store_ids = [store.pk for store in stores]
+        found = _rows(_ENTRIES + condition, [store_ids, now(), *values])
+        candidates = CandidateSet(
+            store_ids=store_ids,
+            entry_ids=[entry for entry, _ in found],
+            passages=sum(passages for _, passages in found),
+            dimensions=stores[0].dimensions or 0,
+        )
+        if not candidates.passages:
+            return scores
+        for query, vector in zip(request.queries, vectors, strict=True):
+            words: list[str] = []
+            if weights.text_weight:
+                ((words,),) = _rows("SELECT tsvector_to_array(to_tsvector('english', %s))", [query])
+            near = _nearest(candidates, vector, max(_MIN_NEAREST, 2 * request.limit))
+            holding = _passages_with_words(candidates, words) if words else []
+            for chunk, score in _weighted_scores([*near, *holding], vector, words, weights).items():
+                scores[chunk] = max(score, scores.get(chunk, score))
+    return scores
 
 
 # -- search by vector --------------------------------------------------------------------------------------------------
@@ -200,8 +185,9 @@ def nearest_by_index(candidates: CandidateSet, vector: Vector, count: int) -> li
     size = candidates.dimensions
     # SET LOCAL: the settings must not outlive the transaction, because connections are shared.
     settings = {"iterative_scan": "strict_order", "ef_search": "200", "max_scan_tuples": "60000"}
-    for name, value in settings.items():
-        _execute(f"SET LOCAL hnsw.{name} = '{value}'")
+    with connection.cursor() as cursor:
+        for name, value in settings.items():
+            cursor.execute(f"SET LOCAL hnsw.{name} = '{value}'")
     sql = (
         f"SELECT chunk_id {_FROM_CANDIDATES} AND dimensions = {size} "
         f"ORDER BY embedding::halfvec({size}) <=> %s::halfvec({size}) LIMIT %s"
@@ -282,11 +268,6 @@ def _load_hits(team_id: str, scores: dict[int, float]) -> list[SearchHit]:
 
 def _vector_literal(vector: Vector) -> str:
     return HalfVectorField().get_prep_value(vector) or ""
-
-
-def _execute(sql: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(sql)
 
 
 def _rows(sql: str, values: Sequence[Any]) -> list[Any]:

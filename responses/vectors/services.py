@@ -154,7 +154,10 @@ def _attach(
     if not files:
         return
     rows = {one.file_id: _row(principal, store, one, request_id, batch) for one in files}
-    _require_known_files(principal, rows)
+    known = storage.existing(team_id=principal.team_id, file_ids=rows)
+    for file_id in rows:
+        if file_id not in known:
+            raise storage.unknown_file(file_id, param="file_id")
     # The store first, then its files: workers lock both in this order, too.
     VectorStore.objects.filter(pk=store.pk).update(last_active_at=now())
     VectorStoreFile.objects.bulk_create(
@@ -187,13 +190,6 @@ def _row(
         overlap_tokens=overlap,
         request_id=request_id,
     )
-
-
-def _require_known_files(principal: Principal, rows: dict[str, VectorStoreFile]) -> None:
-    known = storage.existing(team_id=principal.team_id, file_ids=rows)
-    for file_id in rows:
-        if file_id not in known:
-            raise storage.unknown_file(file_id, param="file_id")
 
 
 def _audit(principal: Principal, action: str, target: str, request_id: str, **what: dict[str, Any]) -> None:
