@@ -8,7 +8,6 @@ would serialize all writers.
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import takewhile
 
@@ -25,14 +24,6 @@ SETTLED = timedelta(seconds=60)
 MAX_LINES = 5000
 # Arbitrary, but unique among the advisory locks of this database.
 _LOCK = 7_265_737_002
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SealMismatch:
-    """A seal that does not match its lines, and the reason."""
-
-    seal: AuditSeal
-    reason: str
 
 
 def seal_pending_lines(*, at: datetime | None = None) -> int:
@@ -69,18 +60,22 @@ def digest(previous: str, lines: Iterable[AuditEvent]) -> str:
     """Return the SHA-256 in hex of the previous seal's digest and the lines."""
     sha256 = hashlib.sha256(previous.encode())
     for line in lines:
-        sha256.update(_canonical(line))
+        # The stored form of old seals depends on this list: changing it would invalidate all of them.
+        values = [
+            line.pk, line.team_id, line.occurred_at.isoformat(), line.actor, line.action, line.target, line.before,
+            line.after, line.request_id, line.address, line.agent,
+        ]  # fmt: skip
+        sha256.update(orjson.dumps(values, option=orjson.OPT_SORT_KEYS))
     return sha256.hexdigest()
 
 
-def verify() -> Iterator[SealMismatch]:
-    """Yield the seals that do not match, oldest first. Reads the whole log, one seal at a time."""
+def verify() -> Iterator[tuple[AuditSeal, str]]:
+    """Yield the seals that do not match, with the reason, oldest first. Reads the whole log, one seal at a time."""
     previous = ""
     with scope.every_team():
         for seal in AuditSeal.objects.order_by("pk").iterator(chunk_size=100):
-            reason = check(seal, previous)
-            if reason:
-                yield SealMismatch(seal=seal, reason=reason)
+            if reason := check(seal, previous):
+                yield seal, reason
             # The stored digest, so that one changed line is reported once and not for every later seal.
             previous = seal.digest
 
@@ -102,12 +97,3 @@ def verify_event(event: AuditEvent) -> tuple[AuditSeal | None, str]:
             return None, ""
         before = AuditSeal.objects.filter(pk__lt=seal.pk).order_by("-pk").first()
         return seal, check(seal, before.digest if before else "")
-
-
-def _canonical(line: AuditEvent) -> bytes:
-    # The stored form of old seals depends on this list: changing it would invalidate all of them.
-    fields = [
-        line.pk, line.team_id, line.occurred_at.isoformat(), line.actor, line.action, line.target, line.before,
-        line.after, line.request_id, line.address, line.agent,
-    ]  # fmt: skip
-    return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)

@@ -386,20 +386,15 @@ def _touch(secret: _Secret) -> None:
         ApiKey.objects.filter(pk=secret.key.pk).update(**used)
 
 
-def _common_tools(team: list[str], key: list[str]) -> frozenset[str]:
-    # `*` means every tool, including tools that are added later.
-    if ToolKind.ALL.value in key:
-        return frozenset(team)
-    return frozenset(key) if ToolKind.ALL.value in team else frozenset(team) & frozenset(key)
-
-
 def _principal(key: ApiKey) -> Principal:
+    team, own, every = frozenset(key.team.tools), frozenset(key.tools), ToolKind.ALL.value
     return Principal(
         team_id=key.team_id,
         key_id=key.pk,
         scopes=frozenset(key.scopes),
         allowed_models=frozenset(key.allowed_models) if key.allowed_models else None,
-        tools=_common_tools(key.team.tools, key.tools),
+        # `*` means every tool, including tools that are added later.
+        tools=team if every in own else own if every in team else team & own,
         expires_at=key.expires_at,
         grace_seconds=key.team.disconnect_grace_seconds,
     )

@@ -23,12 +23,6 @@ def _json_object(text: str) -> dict[str, Any]:
     return value
 
 
-def _messages(error: ValidationError) -> list[str]:
-    if hasattr(error, "error_dict"):
-        return [f"{name}: {' '.join(messages)}" for name, messages in error.message_dict.items()]
-    return list(error.messages)
-
-
 class Command(BaseCommand):
     """Adds the upstream, or updates the one of the same name."""
 
@@ -72,6 +66,9 @@ class Command(BaseCommand):
                 capabilities=options["capabilities"],
             )
         except ValidationError as error:
-            raise CommandError(f"--capabilities: {' '.join(_messages(error))}") from error
+            messages = list(error.messages)
+            if hasattr(error, "error_dict"):
+                messages = [f"{name}: {' '.join(texts)}" for name, texts in error.message_dict.items()]
+            raise CommandError(f"--capabilities: {' '.join(messages)}") from error
         shown = {"upstream": upstream.pk, "name": upstream.name, "base_url": upstream.base_url, "models": models}
         self.stdout.write(json.dumps(shown) if options["json"] else f"{upstream.name}: {upstream.base_url}")

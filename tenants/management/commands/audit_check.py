@@ -18,9 +18,9 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         audit_seals.seal_pending_lines()
         broken = list(audit_seals.verify())
-        for each in broken:
-            span = f"lines {each.seal.first_id} to {each.seal.last_id}"
-            self.stderr.write(f"Seal {each.seal.pk} ({span}, {each.seal.sealed_at:%Y-%m-%d %H:%M} UTC): {each.reason}.")
+        for seal, reason in broken:
+            span = f"lines {seal.first_id} to {seal.last_id}"
+            self.stderr.write(f"Seal {seal.pk} ({span}, {seal.sealed_at:%Y-%m-%d %H:%M} UTC): {reason}.")
         if broken:
             raise CommandError(f"{len(broken)} of {AuditSeal.objects.count()} seals do not match.")
         last = AuditSeal.objects.order_by("-pk").first()

@@ -35,7 +35,11 @@ class Command(BaseCommand):
     @override
     def handle(self, *args: Any, **options: Any) -> None:
         _route_models(options["demo_upstream"])
-        password = _ensure_admin()
+        password = None
+        # The password is not stored anywhere, so it is only known for an account created just now.
+        if not User.objects.filter(is_superuser=True).exists():
+            password = secrets.token_urlsafe(12)
+            User.objects.create_superuser(_ADMIN, password=password)
         key = _ensure_key(settings.STATE_DIR / "demo-key")
         uses_demo = bool(options["demo_upstream"]) and not settings.UPSTREAM_BASE_URL
         _set_demo_model("embedding_model", _EMBEDDING_MODEL, used=uses_demo and not settings.EMBEDDING_MODEL)
@@ -66,16 +70,6 @@ def _set_demo_model(field: str, model: str, *, used: bool) -> None:
     before, after = ("", model) if used else (model, "")
     with scope.every_team():
         Team.objects.filter(name=_TEAM, **{field: before}).update(**{field: after})
-
-
-def _ensure_admin() -> str | None:
-    """Create the administrator if there is none; returns the password of a new one."""
-    # The password is not stored anywhere, so it is only known for an account created just now.
-    if User.objects.filter(is_superuser=True).exists():
-        return None
-    password = secrets.token_urlsafe(12)
-    User.objects.create_superuser(_ADMIN, password=password)
-    return password
 
 
 def _ensure_key(path: Path) -> str:
