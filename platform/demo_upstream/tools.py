@@ -6,7 +6,7 @@ next name supply the arguments; a JSON object among them is used unchanged.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from demo_upstream import schema
@@ -29,7 +29,11 @@ class DemoCall:
 def named(text: str, functions: Sequence[Function]) -> tuple[DemoCall, ...]:
     """Return a call of each offered function that the text names, in the order of the text, without duplicates."""
     by_name = {function.name: function for function in functions}
-    mentions = sorted((*match.span(), name) for name in by_name for match in _mentions(name, text))
+    mentions = sorted(
+        (*match.span(), name)
+        for name in by_name
+        for match in re.finditer(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text, re.IGNORECASE)
+    )
     ends = [start for start, _, _ in mentions[1:]] + [len(text)]
     calls = [
         call(by_name[name], words=text[named:end], around=f"{text[:start]}\n{text[end:]}")
@@ -55,10 +59,6 @@ def call(function: Function, *, words: str, around: str = "") -> DemoCall:
         ) from reason
     # Not orjson: its compact output would be one word and therefore a single delta.
     return DemoCall(name=function.name, arguments=json.dumps(filled, ensure_ascii=False))
-
-
-def _mentions(name: str, text: str) -> Iterator[re.Match[str]]:
-    return re.finditer(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text, re.IGNORECASE)
 
 
 def _spelled_out(words: str) -> str | None:

@@ -17,9 +17,20 @@ _RECONNECT_SECONDS = 2.0
 
 async def listen(channel: str, notified: Callable[[], None]) -> None:
     """Call `notified` for each notification until cancelled; opens its own connection and reopens it when it breaks."""
+    database = settings.DATABASES["default"]
     while True:
         try:
-            async with await _connect() as connection:
+            # Not one of Django's connections: LISTEN occupies a connection for the lifetime of the process.
+            async with await psycopg.AsyncConnection.connect(
+                dbname=database["NAME"],
+                user=database["USER"],
+                password=database["PASSWORD"],
+                host=database["HOST"],
+                port=database["PORT"],
+                connect_timeout=5,
+                application_name="platform-notices",
+                autocommit=True,
+            ) as connection:
                 await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
                 # Notifications sent before LISTEN took effect are lost: treat every new connection as one.
                 notified()
@@ -28,18 +39,3 @@ async def listen(channel: str, notified: Callable[[], None]) -> None:
         except (psycopg.Error, OSError):
             logger.warning("database notifications cannot be received", extra={"channel": channel})
         await asyncio.sleep(_RECONNECT_SECONDS)
-
-
-async def _connect() -> "psycopg.AsyncConnection[tuple[object, ...]]":
-    # Not one of Django's connections: LISTEN occupies a connection for the lifetime of the process.
-    database = settings.DATABASES["default"]
-    return await psycopg.AsyncConnection.connect(
-        dbname=database["NAME"],
-        user=database["USER"],
-        password=database["PASSWORD"],
-        host=database["HOST"],
-        port=database["PORT"],
-        connect_timeout=5,
-        application_name="platform-notices",
-        autocommit=True,
-    )

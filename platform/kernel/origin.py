@@ -48,16 +48,10 @@ def origin_of(*, peer: str, forwarded_for: str, agent: str, request_id: str, tru
     # Clients can send any X-Forwarded-For; proxies append to it. Only as many entries as we have proxies are trusted,
     # counted from the right.
     hops = [hop.strip() for hop in forwarded_for.split(",") if hop.strip()]
-    address = peer
-    if trusted_proxies and hops:
-        address = hops[-min(trusted_proxies, len(hops))]
-    return Origin(address=_valid(address), agent=agent[:_MAX_AGENT], request_id=request_id)
-
-
-def _valid(address: str) -> str:
     try:
-        found = ip_address(address)
+        found = ip_address(hops[-min(trusted_proxies, len(hops))] if trusted_proxies and hops else peer)
+        # A dual-stack socket reports IPv4 clients as ::ffff:1.2.3.4, which would match no IPv4 network of a key.
+        address = str(getattr(found, "ipv4_mapped", None) or found)
     except ValueError:
-        return ""
-    # A dual-stack socket reports IPv4 clients as ::ffff:1.2.3.4, which would match no IPv4 network of a key.
-    return str(getattr(found, "ipv4_mapped", None) or found)
+        address = ""
+    return Origin(address=address, agent=agent[:_MAX_AGENT], request_id=request_id)

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import chain
@@ -58,10 +57,15 @@ def enter(*, root: Path, requirements: str, argv: Sequence[str], report: Report)
     """
     environment = Environment(root=root)
     if not is_prepared(environment=environment, requirements=requirements):
-        with _installation_lock(root):
+        # The lock is on the directory of the checkout, so no lock file is left behind.
+        descriptor = os.open(root, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
             # Another process may have installed them while this one waited for the lock.
             if not is_prepared(environment=environment, requirements=requirements):
                 prepare(environment=environment, requirements=requirements, report=report)
+        finally:
+            os.close(descriptor)
     if not environment.is_active:
         _restart_in(environment, argv)
 
@@ -86,17 +90,6 @@ def _restart_in(environment: Environment, argv: Sequence[str]) -> NoReturn:
     # execv drops buffered output.
     sys.stdout.flush()
     os.execv(environment.python, [str(environment.python), *argv])  # noqa: S606 - replaces this process
-
-
-@contextmanager
-def _installation_lock(root: Path) -> Iterator[None]:
-    # The lock is on the directory of the checkout, so no lock file is left behind.
-    descriptor = os.open(root, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def is_prepared(*, environment: Environment, requirements: str) -> bool:
@@ -136,7 +129,13 @@ def prepare(*, environment: Environment, requirements: str, report: Report) -> N
     target, uv = str(environment.directory), shutil.which("uv")
     # Executed once: it may be the shim of a version manager that has no uv installed.
     uv = uv if uv and _succeeds([uv, "--version"]) else None
-    if not _works(environment):
+    version = _version(environment)
+    # After an upgrade to the next minor version, the interpreter runs but searches another directory for packages.
+    if (
+        version is None
+        or version < OLDEST
+        or not (environment.directory / "lib" / f"python{version[0]}.{version[1]}" / "site-packages").is_dir()
+    ):
         shutil.rmtree(environment.directory, ignore_errors=True)
         # Without an explicit interpreter, uv may try to download one.
         by_uv = [[uv, "venv", "--no-project", "--python", sys.executable, target]] if uv else []
@@ -162,14 +161,6 @@ def prepare(*, environment: Environment, requirements: str, report: Report) -> N
     stamps = {name: _fingerprint(environment.root / name, version=version) for name in names}
     (environment.directory / STAMP).write_text(json.dumps({**_stamp(environment), **stamps}, indent=2))
     report.step("Virtual environment ready")
-
-
-def _works(environment: Environment) -> bool:
-    version = _version(environment)
-    if version is None or version < OLDEST:
-        return False
-    # After an upgrade to the next minor version, the interpreter runs but searches another directory for packages.
-    return (environment.directory / "lib" / f"python{version[0]}.{version[1]}" / "site-packages").is_dir()
 
 
 def _pips(environment: Environment, *, report: Report) -> Iterator[list[str]]:

@@ -27,7 +27,8 @@ class Report:
     def step(self, text: str) -> None:
         """Print a finished step with the seconds since the start."""
         self._last_sign = monotonic()
-        self.line(f"{self._dim(f'{self.elapsed:6.1f} s')}  {text}")
+        since = f"{self.elapsed:6.1f} s"
+        self.line(f"\033[2m{since}\033[0m  {text}" if self._moving else f"{since}  {text}")
 
     def status(self, text: str) -> None:
         """Show what is in progress, on a line that is overwritten; in plain output, print a line every few seconds."""
@@ -48,9 +49,6 @@ class Report:
 
     def strong(self, text: str) -> str:
         return f"\033[1m{text}\033[0m" if self._moving else text
-
-    def _dim(self, text: str) -> str:
-        return f"\033[2m{text}\033[0m" if self._moving else text
 
     def _write(self, text: str) -> None:
         # A closed terminal or pipe must not end the platform or disturb its shutdown.

@@ -1,7 +1,6 @@
 """The sandbox service as started by `up` and by `manage.py sandbox`. It receives none of the platform's secrets."""
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,13 +19,6 @@ VARIABLES = (
     "SANDBOX_WARM",
     "SANDBOX_SECONDS",
 )
-
-
-def missing() -> str | None:
-    """Return a sentence about what must be installed to run code, or None if everything is."""
-    if shutil.which("bwrap") is None:
-        return "Code interpreter disabled: bubblewrap is not installed (apt-get install bubblewrap)"
-    return None
 
 
 def command(*, root: Path, log: Path, state_dir: Path, environment: Mapping[str, str], listen: str) -> ChildCommand:

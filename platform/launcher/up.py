@@ -6,6 +6,7 @@ Servers given by DATABASE_URL, REDIS_URL or UPSTREAM_BASE_URL are used instead o
 import json
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -224,8 +225,8 @@ class Platform:
         self._environment["REDIS_URL"] = server.url
 
     def _start_sandbox(self) -> None:
-        if (missing := sandboxes.missing()) is not None:
-            self._report.step(missing)
+        if shutil.which("bwrap") is None:
+            self._report.step("Code interpreter disabled: bubblewrap is not installed (apt-get install bubblewrap)")
             return
         place = f"{LOOPBACK}:{self._port(sandboxes.PORTS)}"
         self._default({"SANDBOX_TOKEN": self._secrets["SANDBOX_TOKEN"]})

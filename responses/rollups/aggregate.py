@@ -152,7 +152,7 @@ def _add_ended_rows(source: RollupSource) -> int:
         cursor.execute(
             f"""SELECT remembered.row_id FROM responses_unrolledrow AS remembered
             WHERE remembered.source = %s AND NOT EXISTS (
-                SELECT FROM {source.rows} WHERE id = remembered.row_id::{_id_type(source)} AND {source.is_open}
+                SELECT FROM {source.rows} WHERE id = remembered.row_id::{source.id_type} AND {source.is_open}
             ) LIMIT %s""",  # noqa: S608
             [source.name, _BATCH_SIZE],
         )
@@ -161,13 +161,9 @@ def _add_ended_rows(source: RollupSource) -> int:
             # There is a mark, because nothing is remembered without one. A call that was started again after it is not
             # added here: it is summed with its new hour.
             values: dict[str, Any] = {"ids": ids, "until": RollupMark.objects.values_list("until", flat=True).get()}
-            _insert(source, f"id = ANY(%(ids)s::{_id_type(source)}[]) AND {source.time} < %(until)s", values)
+            _insert(source, f"id = ANY(%(ids)s::{source.id_type}[]) AND {source.time} < %(until)s", values)
             UnrolledRow.objects.filter(source=source.name, row_id__in=ids).delete()
         return len(ids)
-
-
-def _id_type(source: RollupSource) -> str:
-    return "text" if source.name == "responses" else "bigint"
 
 
 def _insert(source: RollupSource, condition: str, values: dict[str, Any]) -> None:

@@ -119,11 +119,10 @@ def _live(source: RollupSource, conditions: str) -> str:
     {newest}LIMIT {MAX_LIVE_ROWS})"""  # noqa: S608
     if not source.is_open:
         return f"({newer})"
-    id_type = "text" if source.name == "responses" else "bigint"
     return f"""({newer}
     UNION ALL
     SELECT {columns} FROM {source.rows} WHERE id = ANY (ARRAY(
-        SELECT row_id::{id_type} FROM responses_unrolledrow WHERE source = %(source)s LIMIT {_MAX_UNROLLED_ROWS}
+        SELECT row_id::{source.id_type} FROM responses_unrolledrow WHERE source = %(source)s LIMIT {_MAX_UNROLLED_ROWS}
     )) AND {source.time} >= %(since)s AND {source.time} < %(edge)s{conditions})"""  # noqa: S608
 
 

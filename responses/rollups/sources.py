@@ -57,6 +57,11 @@ class RollupSource:
         """The numbers of all levels."""
         return [self.number(level) for level in self.levels]
 
+    @property
+    def id_type(self) -> str:
+        """The SQL type of the ids of the rows."""
+        return "text" if self.name == "responses" else "bigint"
+
     def within(self, since: str, until: str) -> str:
         """Return the SQL condition of rows between two times, in a form that uses an index."""
         span = f"{self.time} >= {since} AND {self.time} < {until}"

@@ -112,10 +112,6 @@ def _function(name: str) -> Parts:
     return {"name": name, "arguments": {"id": "${mark}$order"}}
 
 
-def _output(call_id: str) -> Parts:
-    return {"type": "function_call_output", "call_id": call_id, "output": '${mark}{"state": "shipped", "days": 2}'}
-
-
 _CHAT = [
     _question("$question", "$answer", instructions="$instructions"),
     *[_question("$follow_up", "$follow_up_answer", likely=0.6)] * 3,
@@ -285,7 +281,14 @@ SCENARIOS = (
                     pause=Between((0.2, 6)),
                 ),
                 _exchange(
-                    [_output(f"$call_{index}") for index, _ in enumerate(calls)],
+                    [
+                        {
+                            "type": "function_call_output",
+                            "call_id": f"$call_{index}",
+                            "output": '${mark}{"state": "shipped", "days": 2}',
+                        }
+                        for index, _ in enumerate(calls)
+                    ],
                     _turn("${mark}It was shipped two days ago and arrives tomorrow.", read=900, cached=640),
                     request={"tools": _FUNCTIONS},
                     stream=_SOMETIMES,
