@@ -3,13 +3,13 @@
 import time
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 
 from benchmarks.load import Target, cpu_seconds, resident_mb
 from benchmarks.matrix import PROMPT, SHORT
+from benchmarks.report import Floor
 from benchmarks.stack import Client, Stack, running
 
 SECONDS = 30
@@ -17,22 +17,6 @@ TOKENS = 64
 # 64 tokens in 30 seconds: 200 ms to the first, equal pauses between the others.
 SLOW = f"mock-d{(SECONDS * 1000 - 200) // (TOKENS - 1)}-f200"
 MOST_P50_MS, MOST_P95_MS, MOST_MB, MOST_CORES = 50.0, 150.0, 400.0, 0.4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """A figure with its limit."""
-
-    name: str
-    value: float
-    most: float
-
-    @property
-    def holds(self) -> bool:
-        return self.value < self.most
-
-    def text(self) -> str:
-        return f"{self.name:<58} {self.value:8.2f}   (below {self.most:g}: {'yes' if self.holds else 'NO'})"
 
 
 def main(arguments: Sequence[str], *, directory: Path) -> int:
@@ -49,7 +33,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     return 1 if options.check and not all(figure.holds for figure in figures) else 0
 
 
-def _pick_up(platform: Target, *, times: int) -> Iterator[Figure]:
+def _pick_up(platform: Target, *, times: int) -> Iterator[Floor]:
     """Measure the time from the request to `response.in_progress` at the client, one response after the other."""
     waited = []
     for _ in range(5 + times):
@@ -60,11 +44,11 @@ def _pick_up(platform: Target, *, times: int) -> Iterator[Figure]:
                 waited.append(1000 * (time.monotonic() - began))
     # The first ones warm the processes up.
     waited = sorted(waited[5:])
-    yield Figure(name="create to in_progress, p50 ms", value=waited[len(waited) // 2], most=MOST_P50_MS)
-    yield Figure(name="create to in_progress, p95 ms", value=waited[int(len(waited) * 0.95)], most=MOST_P95_MS)
+    yield Floor(name="create to in_progress, p50 ms", figure=waited[len(waited) // 2], limit=MOST_P50_MS)
+    yield Floor(name="create to in_progress, p95 ms", figure=waited[int(len(waited) * 0.95)], limit=MOST_P95_MS)
 
 
-def _many(stack: Stack, *, runs: int) -> Iterator[Figure]:
+def _many(stack: Stack, *, runs: int) -> Iterator[Floor]:
     """Measure many slow runs at the same time on one worker."""
     pid, most_mb = stack.worker_pid, 0.0
     if pid is None:
@@ -80,10 +64,10 @@ def _many(stack: Stack, *, runs: int) -> Iterator[Figure]:
         failed = database.execute("SELECT count(*) FROM responses_response WHERE status <> 'completed'").fetchone()
     spent, seconds = cpu_seconds(pid) - cpu, time.monotonic() - began
     load = f"{runs} runs of {TOKENS} tokens over {SECONDS} s"
-    yield Figure(name=f"{load}: seconds until all ended", value=seconds, most=SECONDS * 1.5)
-    yield Figure(name=f"{load}: MB", value=most_mb, most=MOST_MB)
-    yield Figure(name=f"{load}: cores", value=spent / seconds, most=MOST_CORES)
-    yield Figure(name=f"{load}: not completed", value=float(failed[0] if failed else 0), most=1)
+    yield Floor(name=f"{load}: seconds until all ended", figure=seconds, limit=SECONDS * 1.5)
+    yield Floor(name=f"{load}: MB", figure=most_mb, limit=MOST_MB)
+    yield Floor(name=f"{load}: cores", figure=spent / seconds, limit=MOST_CORES)
+    yield Floor(name=f"{load}: not completed", figure=float(failed[0] if failed else 0), limit=0)
 
 
 def _body(model: str, *, stream: bool) -> dict[str, object]:

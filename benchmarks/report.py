@@ -24,6 +24,10 @@ class Floor:
     def holds(self) -> bool:
         return self.figure is not None and self.figure <= self.limit
 
+    def text(self) -> str:
+        outcome = "holds" if self.holds else "MISSED"
+        return f"{outcome:7} {self.name}: {_figure(self.figure)} (at most {_figure(self.limit)})"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Count:
@@ -131,9 +135,7 @@ def _lines(results: Results, counts: Sequence[Count], floors: Sequence[Floor], p
     for count in counts:
         outcome = "all there" if count.found == count.expected else "MISMATCH"
         yield f"{count.kind}: {count.found:,} found, {count.expected:,} expected: {outcome}"
-    for floor in floors:
-        outcome = "holds" if floor.holds else "MISSED"
-        yield f"{outcome:7} {floor.name}: {_figure(floor.figure)} (at most {_figure(floor.limit)})"
+    yield from (floor.text() for floor in floors)
 
 
 def _figure(number: float | None) -> str:
