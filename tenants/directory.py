@@ -151,14 +151,17 @@ def _key_by_id(key_id: str) -> ApiKey | None:
         return ApiKey.objects.select_related("team").filter(pk=key_id).first()
 
 
+def _visible_to(team_id: str) -> Q:
+    return Q(teams__isnull=True) | Q(teams=team_id)
+
+
 @CachedLookup
 def _route_by_name(team_id: str, name: str) -> Route | None:
-    visible = Q(teams__isnull=True) | Q(teams=team_id)
     # Not `scope.team`: row-level security would hide the rows that restrict a model to other teams, and the model would
     # look as if every team could use it.
     with scope.every_team():
         candidates = list(
-            Model.objects.filter(visible, name__in=[name, "*"], enabled=True)
+            Model.objects.filter(_visible_to(team_id), name__in=[name, "*"], enabled=True)
             .select_related("upstream")
             .annotate(for_team=Q(teams=team_id))
             .order_by("created_at")
@@ -195,20 +198,18 @@ def _route(best: Model, name: str, upstream_model: str) -> Route:
 @CachedLookup
 def connector(team_id: str, name: str) -> McpServer | None:
     """Return the MCP server of a `connector_id`, or None if the team has no connector of that name."""
-    visible = Q(teams__isnull=True) | Q(teams=team_id)
     # Not `scope.team`, for the same reason as in `_route_by_name`.
     with scope.every_team():
-        found = Connector.objects.filter(visible, name=name, enabled=True).first()
+        found = Connector.objects.filter(_visible_to(team_id), name=name, enabled=True).first()
     return McpServer(url=found.url, authorization=found.authorization) if found else None
 
 
 @CachedLookup
 def search_engine(team_id: str) -> SearchEngineSettings | None:
     """Return the search engine of a team, or None."""
-    visible = Q(teams__isnull=True) | Q(teams=team_id)
     # Not `scope.team`, for the same reason as in `_route_by_name`.
     with scope.every_team():
-        found = SearchEngine.objects.filter(visible, enabled=True).annotate(for_team=Q(teams=team_id))
+        found = SearchEngine.objects.filter(_visible_to(team_id), enabled=True).annotate(for_team=Q(teams=team_id))
         # The team's own engine before shared ones; the server's configuration is the last resort.
         best = max(found.order_by("-created_at"), key=lambda one: bool(one.for_team), default=None)
     if best is not None:
@@ -304,9 +305,8 @@ def route_of_run(*, team_id: str, model: str, upstream_id: str, upstream_model: 
 
     Raises `ModelNotFound` if the upstream no longer serves the model for this team.
     """
-    visible = Q(teams__isnull=True) | Q(teams=team_id)
     with scope.every_team():
-        found = Model.objects.filter(visible, upstream=upstream_id, name__in=[model, "*"], enabled=True)
+        found = Model.objects.filter(_visible_to(team_id), upstream=upstream_id, name__in=[model, "*"], enabled=True)
         best = max(found.select_related("upstream"), key=lambda one: one.name == model, default=None)
     if best is None:
         raise ModelNotFound(model)
@@ -316,10 +316,9 @@ def route_of_run(*, team_id: str, model: str, upstream_id: str, upstream_model: 
 def list_models(caller: Principal) -> list[dict[str, Any]]:
     """Return the public objects of the models that the caller may use, without the wildcard `*`, by name."""
     with scope.every_team():
-        visible = Q(teams__isnull=True) | Q(teams=caller.team_id)
-        found = Model.objects.filter(visible, enabled=True).exclude(name="*").select_related("upstream")
+        found = Model.objects.filter(_visible_to(caller.team_id), enabled=True).exclude(name="*")
         # Deferred, as one upstream key that can no longer be decrypted must not break the list for every team.
-        found = found.defer("upstream__api_key")
+        found = found.select_related("upstream").defer("upstream__api_key")
         by_name = {model.name: model for model in found.order_by("-created_at")}
     return [
         {"id": name, "object": "model", "created": clock.unix(model.created_at), "owned_by": model.upstream.name}

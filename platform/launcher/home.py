@@ -26,7 +26,6 @@ UNPRIVILEGED = ("postgres", "nobody")
 class SystemAccount:
     """A system account to start a process as."""
 
-    name: str
     uid: int
     gid: int
 
@@ -41,13 +40,13 @@ def server_account(*, data: Path) -> SystemAccount | None:
     # The owner of existing data stays the owner: PostgreSQL refuses data of another account, and the account `postgres`
     # may have been created after the data.
     if data.exists() and (owner := data.stat()).st_uid != 0:
-        return SystemAccount(name=str(owner.st_uid), uid=owner.st_uid, gid=owner.st_gid)
+        return SystemAccount(uid=owner.st_uid, gid=owner.st_gid)
     for name in UNPRIVILEGED:
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
             continue
-        return SystemAccount(name=name, uid=entry.pw_uid, gid=entry.pw_gid)
+        return SystemAccount(uid=entry.pw_uid, gid=entry.pw_gid)
     raise LaunchError(
         "PostgreSQL does not run as root, and this system has neither a `postgres` nor a `nobody` account."
     )

@@ -52,7 +52,16 @@ class LogWatch:
 
     def serious_lines(self) -> Iterator[str]:
         """Yield the new lines that an operator should see; of a traceback only the line with the error."""
-        for line in self._new_lines():
+        try:
+            with self._path.open("rb") as log:
+                log.seek(self._position)
+                piece = log.read(MAX_PIECE)
+        except FileNotFoundError:
+            return
+        # An incomplete last line is left for the next call, unless it alone fills the buffer.
+        whole = piece[: piece.rfind(b"\n") + 1] if len(piece) < MAX_PIECE else piece
+        self._position += len(whole)
+        for line in whole.decode(errors="replace").splitlines():
             if line.startswith("Traceback "):
                 self._in_traceback = True
             elif self._in_traceback and line[:1].strip():
@@ -60,18 +69,6 @@ class LogWatch:
                 yield line.rstrip()
             elif SERIOUS.search(line):
                 yield line.rstrip()
-
-    def _new_lines(self) -> list[str]:
-        try:
-            with self._path.open("rb") as log:
-                log.seek(self._position)
-                piece = log.read(MAX_PIECE)
-        except FileNotFoundError:
-            return []
-        # An incomplete last line is left for the next call, unless it alone fills the buffer.
-        whole = piece[: piece.rfind(b"\n") + 1] if len(piece) < MAX_PIECE else piece
-        self._position += len(whole)
-        return whole.decode(errors="replace").splitlines()
 
     def rotate(self) -> None:
         """Rotate the log if it exceeds its maximum size."""

@@ -48,7 +48,7 @@ from responses.admin import cells
 from responses.webhooks import services
 from responses.webhooks.events import EVENT_TYPES
 from responses.webhooks.models import MAX_NAME, MAX_URL, DeliveryState, WebhookDelivery, WebhookEndpoint
-from responses.webhooks.services import Actor, NewSecret
+from responses.webhooks.services import Actor
 from responses.webhooks.signing import hint
 from tenants.console.audited_admin import actor
 from tenants.console.roles import LEADS, OPERATORS, TeamScoped, may, teams_for
@@ -238,13 +238,13 @@ class EndpointAdmin(TeamScoped):
         if request.method == "POST" and form.is_valid():
             values = {name: form.cleaned_data[name] for name in _STORED}
             try:
-                new_secret = services.create_endpoint(
+                endpoint = services.create_endpoint(
                     team_id=form.cleaned_data["team"].pk, actor=audit_actor(request), **values
                 )
             except ApiError as refused:
                 form.add_error(None, refused.message)
             else:
-                return self._show_secret(request, new_secret, "Copy the signing secret")
+                return self._show_secret(request, endpoint, "Copy the signing secret")
         return self.render(
             request,
             FORM_PAGE,
@@ -311,8 +311,8 @@ class EndpointAdmin(TeamScoped):
         if request.method == "POST":
             form = RotateSecretForm(request.POST)
             keep_old = form.is_valid() and form.cleaned_data["keep_old"]
-            new_secret = services.rotate_secret(endpoint=endpoint, actor=audit_actor(request), keep_old=keep_old)
-            return self._show_secret(request, new_secret, "Copy the new signing secret")
+            changed = services.rotate_secret(endpoint=endpoint, actor=audit_actor(request), keep_old=keep_old)
+            return self._show_secret(request, changed, "Copy the new signing secret")
         texts = {"button": "Rotate secret", "icon": "autorenew", "form": RotateSecretForm()}
         return self._confirm(request, endpoint, "Rotate the signing secret?", **texts)
 
@@ -349,8 +349,8 @@ class EndpointAdmin(TeamScoped):
         back = self.page_of(endpoint)
         return self.render(request, FORM_PAGE, title, original=endpoint, variant="primary", back=back, **texts)
 
-    def _show_secret(self, request: HttpRequest, new_secret: NewSecret, title: str) -> HttpResponse:
-        return self.render(request, _SECRET_PAGE, title, new_secret=new_secret, url=self.page_of(new_secret.endpoint))
+    def _show_secret(self, request: HttpRequest, endpoint: WebhookEndpoint, title: str) -> HttpResponse:
+        return self.render(request, _SECRET_PAGE, title, endpoint=endpoint, url=self.page_of(endpoint))
 
     # -- columns -------------------------------------------------------------------------------------------------------
 

@@ -117,16 +117,15 @@ def detach_file(*, principal: Principal, store_id: str, file_id: str) -> None:
 
 def clear_expired_stores() -> int:
     """Delete the chunks and vectors of expired stores, at most 100 stores. Return the number of stores cleared."""
-    emptied = 0
     with scope.every_team():
         kept = VectorStore.objects.exclude(expires_after_days=None).filter(entries__isnull=False)
         expired = [store.pk for store in kept.distinct().order_by("last_active_at") if selectors.has_expired(store)]
         # A bounded number, so that the task stays short; the rest follows with its next run.
-        for store_id in expired[:100]:
+        cleared = expired[:100]
+        for store_id in cleared:
             # The store remains, so that its id still answers with the status "expired".
             VectorStoreFile.objects.filter(store_id=store_id).delete()
-            emptied += 1
-    return emptied
+    return len(cleared)
 
 
 def _get_usable_store(principal: Principal, store_id: str) -> VectorStore:

@@ -7,7 +7,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from kernel.clock import unix
 from responses.webhooks.events import EventType
 from responses.webhooks.models import MAX_NAME, MAX_URL, WebhookEndpoint
-from responses.webhooks.services import NewSecret
 from responses.webhooks.signing import hint
 
 _Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
@@ -61,6 +60,6 @@ def public_endpoint(endpoint: WebhookEndpoint) -> dict[str, Any]:
     }
 
 
-def with_secret(created: NewSecret) -> dict[str, Any]:
+def with_secret(endpoint: WebhookEndpoint) -> dict[str, Any]:
     """Return the object with its secret, for the response to the request that created the secret."""
-    return {**public_endpoint(created.endpoint), "signing_secret": created.secret}
+    return {**public_endpoint(endpoint), "signing_secret": endpoint.secret}

@@ -1,7 +1,7 @@
 """Endpoints and deliveries, for API and admin. Each write is one transaction with its audit event."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -29,14 +29,6 @@ class Actor:
 
     name: str
     request_id: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewSecret:
-    """An endpoint with its new secret, which is never shown again."""
-
-    endpoint: WebhookEndpoint
-    secret: str = field(repr=False)
 
 
 def get_endpoint(*, principal: Principal, endpoint_id: str, param: str | None = None) -> WebhookEndpoint:
@@ -73,10 +65,9 @@ def check_url(url: str) -> None:
         raise EgressRefused(refused.message, param="url") from refused
 
 
-def create_endpoint(*, team_id: str, actor: Actor, name: str, url: str, event_types: Sequence[str]) -> NewSecret:
+def create_endpoint(*, team_id: str, actor: Actor, name: str, url: str, event_types: Sequence[str]) -> WebhookEndpoint:
     """Create an endpoint. Raises EgressRefused, or TooManyWebhookEndpoints above the limit of a team."""
     check_url(url)
-    secret = new_secret()
     with scope.team(team_id):
         # Locks the team: two simultaneous requests could otherwise both pass the check of the limit. The limit exists
         # because every event is stored and sent once per endpoint.
@@ -89,12 +80,12 @@ def create_endpoint(*, team_id: str, actor: Actor, name: str, url: str, event_ty
             name=name,
             url=url,
             event_types=_set(event_types),
-            secret=secret,
+            secret=new_secret(),
             created_at=at,
             updated_at=at,
         )
         _audit(endpoint, actor, "created", after=_settings(endpoint))
-    return NewSecret(endpoint=endpoint, secret=secret)
+    return endpoint
 
 
 def update_endpoint(
@@ -128,17 +119,15 @@ def update_endpoint(
     return row
 
 
-def rotate_secret(*, endpoint: WebhookEndpoint, actor: Actor, keep_old: bool) -> NewSecret:
+def rotate_secret(*, endpoint: WebhookEndpoint, actor: Actor, keep_old: bool) -> WebhookEndpoint:
     """Create a new secret. With `keep_old`, deliveries carry signatures of both secrets for another 24 hours."""
-    secret = new_secret()
     with scope.team(endpoint.team_id):
-        row = _locked(endpoint)
-        at = now()
+        row, at = _locked(endpoint), now()
         row.previous_secret, row.previous_until = (row.secret, at + OVERLAP) if keep_old else ("", None)
-        row.secret, row.updated_at = secret, at
+        row.secret, row.updated_at = new_secret(), at
         row.save()
         _audit(row, actor, "secret_rotated", after={"old_secret_kept": keep_old})
-    return NewSecret(endpoint=row, secret=secret)
+    return row
 
 
 def set_enabled(*, endpoint: WebhookEndpoint, actor: Actor, enabled: bool) -> bool:

@@ -74,7 +74,7 @@ def test_urls_that_deliveries_cannot_reach_are_rejected(lead: Client, caller: Ca
 
 def test_a_lead_changes_an_endpoint(lead: Client, caller: Caller) -> None:
     made = add_endpoint(caller, "https://a.example/")
-    assert lead.post(page_url(made.endpoint), {**SETTINGS, "name": "bills"}).status_code == 302
+    assert lead.post(page_url(made), {**SETTINGS, "name": "bills"}).status_code == 302
     changed = endpoint_of(caller)
     assert (changed.name, changed.url, changed.secret) == ("bills", SETTINGS["url"], made.secret)
     assert audited(caller) == ["webhook_endpoint.updated"]
@@ -82,16 +82,16 @@ def test_a_lead_changes_an_endpoint(lead: Client, caller: Caller) -> None:
 
 def test_rotating_can_keep_the_previous_secret(lead: Client, caller: Caller) -> None:
     made = add_endpoint(caller, "https://a.example/")
-    assert "24 hours" in text(lead.get(page_url(made.endpoint, "rotate")))
-    shown = secret_on(lead.post(page_url(made.endpoint, "rotate"), {"keep_old": "on"}))
+    assert "24 hours" in text(lead.get(page_url(made, "rotate")))
+    shown = secret_on(lead.post(page_url(made, "rotate"), {"keep_old": "on"}))
     row = endpoint_of(caller)
     assert (row.secret, row.previous_secret) == (shown, made.secret)
-    secret_on(lead.post(page_url(made.endpoint, "rotate"), {}))
+    secret_on(lead.post(page_url(made, "rotate"), {}))
     assert endpoint_of(caller).previous_secret == ""
 
 
 def test_an_endpoint_can_be_disabled_and_enabled(lead: Client, caller: Caller) -> None:
-    endpoint = add_endpoint(caller, "https://a.example/").endpoint
+    endpoint = add_endpoint(caller, "https://a.example/")
     for enabled in (False, True):
         assert lead.get(page_url(endpoint, "switch")).status_code == 200
         lead.post(page_url(endpoint, "switch"))
@@ -100,21 +100,21 @@ def test_an_endpoint_can_be_disabled_and_enabled(lead: Client, caller: Caller) -
 
 
 def test_a_disabled_endpoint_shows_the_reason(lead: Client, caller: Caller) -> None:
-    endpoint = add_endpoint(caller, "https://a.example/").endpoint
+    endpoint = add_endpoint(caller, "https://a.example/")
     change_endpoint(caller, enabled=False, disabled_at=now(), disabled_reason=DisabledReason.GONE)
     assert "the endpoint responded with 410 Gone" in text(lead.get(page_url(endpoint)))
     assert "Endpoint returned 410 Gone" in text(lead.get(ENDPOINTS))
 
 
 def test_an_unreachable_endpoint_fails_the_test(lead: Client, caller: Caller) -> None:
-    endpoint = add_endpoint(caller, "https://127.0.0.1/").endpoint
+    endpoint = add_endpoint(caller, "https://127.0.0.1/")
     assert "response.completed" in text(lead.get(page_url(endpoint, "test")))
     answer = lead.post(page_url(endpoint, "test"), {"event_type": "response.completed"})
     assert "Test failed" in messages_of(answer)
 
 
 def test_deleting_an_endpoint_deletes_its_deliveries(lead: Client, caller: Caller) -> None:
-    endpoint = add_endpoint(caller, "https://a.example/").endpoint
+    endpoint = add_endpoint(caller, "https://a.example/")
     announce(caller)
     assert lead.post(page_url(endpoint, "delete"), {"post": "yes"}).status_code == 302
     assert deliveries_of(caller) == []
@@ -147,7 +147,7 @@ def test_attempts_of_a_delivery_are_escaped(lead: Client, caller: Caller) -> Non
 
 
 def test_a_delivery_can_be_resent(lead: Client, caller: Caller) -> None:
-    endpoint = add_endpoint(caller, "https://a.example/").endpoint
+    endpoint = add_endpoint(caller, "https://a.example/")
     announce(caller)
     change_deliveries(caller, state=DeliveryState.FAILED, next_attempt_at=None)
     resend = f"{DELIVERIES}{deliveries_of(caller)[0].pk}/resend/"
@@ -162,7 +162,7 @@ def test_a_delivery_can_be_resent(lead: Client, caller: Caller) -> None:
 
 @pytest.mark.parametrize("action", ["change", "delete", "test", "rotate", "switch"])
 def test_only_managers_can_change_an_endpoint(developer: Client, stranger: Client, caller: Caller, action: str) -> None:
-    endpoint = add_endpoint(caller, "https://a.example/").endpoint
+    endpoint = add_endpoint(caller, "https://a.example/")
     before = endpoint_of(caller).updated_at
     wanted = {**SETTINGS, "event_type": "response.completed", "post": "yes"}
     assert developer.post(page_url(endpoint, action), wanted).status_code == 403
@@ -172,7 +172,7 @@ def test_only_managers_can_change_an_endpoint(developer: Client, stranger: Clien
 
 
 def test_developers_read_endpoints_of_their_own_team_only(developer: Client, stranger: Client, caller: Caller) -> None:
-    endpoint = add_endpoint(caller, "https://a.example/").endpoint
+    endpoint = add_endpoint(caller, "https://a.example/")
     announce(caller)
     (delivery,) = deliveries_of(caller)
     assert "https://a.example/" in text(developer.get(page_url(endpoint)))
@@ -196,7 +196,7 @@ def test_query_count_of_the_lists_is_independent_of_the_rows(lead: Client, calle
 
 
 def test_an_operator_cannot_see_secrets(operator: Client, caller: Caller) -> None:
-    endpoint = add_endpoint(caller, "https://a.example/").endpoint
+    endpoint = add_endpoint(caller, "https://a.example/")
     seen = {action: operator.get(page_url(endpoint, action)).status_code for action in ("change", "switch", "rotate")}
     assert seen == {"change": 200, "switch": 200, "rotate": 403}
     assert operator.post(page_url(endpoint, "rotate")).status_code == 403

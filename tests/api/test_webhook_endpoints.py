@@ -161,7 +161,7 @@ def test_a_test_event_without_a_response_is_an_error(reaching: Api, api: Api) ->
     mine = create_endpoint(reaching, url="http://127.0.0.1:1/hook")
     sample = {"event_type": "response.completed"}
     assert error(reaching.post(f"{PATH}/{mine}/test", sample)) == (400, None, "url_not_fetched")
-    hidden = add_endpoint(api.caller, "https://127.0.0.1/hook").endpoint
+    hidden = add_endpoint(api.caller, "https://127.0.0.1/hook")
     assert error(api.post(f"{PATH}/{hidden.pk}/test", sample))[0] == 400
     assert error(api.post(f"{PATH}/{hidden.pk}/test", {"event_type": "video.failed"})) == (
         400,

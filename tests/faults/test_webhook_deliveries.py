@@ -137,7 +137,7 @@ def test_a_failing_endpoint_gets_one_attempt_at_a_time(caller: Caller, slow_rece
 
 def test_both_secrets_verify_during_a_rotation(caller: Caller, receiver: Receiver) -> None:
     made = add_endpoint(caller, receiver.url)
-    other = services.rotate_secret(endpoint=made.endpoint, actor=ACTOR, keep_old=True)
+    other = services.rotate_secret(endpoint=made, actor=ACTOR, keep_old=True)
     with delivering():
         announce(caller)
         settled(caller, "delivered")
@@ -214,7 +214,7 @@ def test_an_endpoint_that_fails_for_five_days_is_disabled_until_its_url_changes(
         announce(caller)
         eventually(lambda: not endpoint_of(caller).enabled)
         assert endpoint_of(caller).disabled_reason == DisabledReason.FAILING
-        services.update_endpoint(endpoint=made.endpoint, actor=ACTOR, url="https://example.com/moved")
+        services.update_endpoint(endpoint=made, actor=ACTOR, url="https://example.com/moved")
         change_endpoint(caller, url=receiver.url)
         settled(caller, "delivered")
     assert len(set(receiver.ids)) == 1

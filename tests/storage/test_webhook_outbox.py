@@ -43,7 +43,7 @@ def test_each_subscribed_endpoint_gets_the_end_of_a_background_run(caller: Calle
     begun = in_background(caller)
     assert end(begun) == [None]
     deliveries = deliveries_of(caller)
-    assert {one.endpoint_id for one in deliveries} == {made.endpoint.pk for made in wanted}
+    assert {one.endpoint_id for one in deliveries} == {made.pk for made in wanted}
     assert {(one.event_type, one.object_id) for one in deliveries} == {("response.failed", begun.who.response_id)}
     assert len({one.event_id for one in deliveries}) == 1
     assert deliveries[0].created_at == response_of(begun).ended_at

@@ -15,7 +15,7 @@ from kernel.egress_policy import AllowList
 from responses.webhooks import outbox, services
 from responses.webhooks.delivery_worker import DeliveryWorker
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
-from responses.webhooks.services import Actor, NewSecret
+from responses.webhooks.services import Actor
 from tenants import scope
 from tests.support.aiohttp_server import serving
 from tests.support.api import Caller
@@ -102,7 +102,7 @@ def running_receiver(*, closed: bool = False) -> Iterator[Receiver]:
             receiver.gate.set()
 
 
-def add_endpoint(caller: Caller, url: str, *event_types: str) -> NewSecret:
+def add_endpoint(caller: Caller, url: str, *event_types: str) -> WebhookEndpoint:
     """Create an endpoint of the caller's team, without checking its URL."""
     made = services.create_endpoint(
         team_id=caller.team.pk,
@@ -112,8 +112,8 @@ def add_endpoint(caller: Caller, url: str, *event_types: str) -> NewSecret:
         event_types=event_types or EVERY_END,
     )
     with scope.team(caller.team.pk):
-        WebhookEndpoint.objects.filter(pk=made.endpoint.pk).update(url=url)
-    made.endpoint.url = url
+        WebhookEndpoint.objects.filter(pk=made.pk).update(url=url)
+    made.url = url
     return made
 
 

@@ -2,13 +2,11 @@
 
 import time
 from argparse import ArgumentParser
-from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from typing_extensions import override
 
-from kernel.clock import now
 from responses.rollups import aggregate
 from responses.seeding import teams
 from responses.seeding.seed import Seeded, SeedOptions, seed
@@ -42,8 +40,7 @@ class Command(BaseCommand):
         started = time.monotonic()
         names = ("responses", "teams", "days", "seed")
         made = seed(SeedOptions(**{name: options[name] for name in names}))
-        # The seeded rows belong to hours that may be aggregated already. The worker continues what is not done here.
-        aggregate.discard(since=now() - timedelta(days=options["days"] + 1))
+        # The worker continues what is not done here.
         aggregate.roll_up(seconds=_ROLLING_SECONDS)
         self._print(made, seconds=time.monotonic() - started)
 

@@ -32,8 +32,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         scopes = _names(options["scopes"])
         if unknown := sorted(set(scopes) - set(Scope.values)):
-            known = ", ".join(Scope.values)
-            raise CommandError(f"Unknown scopes: {', '.join(unknown)}. Known scopes: {known}.")
+            raise CommandError(f"Unknown scopes: {', '.join(unknown)}. Known scopes: {', '.join(Scope.values)}.")
         tools = _names(options["tools"].replace("none", ""))
         if unknown := sorted(set(tools) - set(ToolKind.values)):
             raise CommandError(f"Unknown tools: {', '.join(unknown)}. Known tools: {', '.join(ToolKind.values)}, none.")

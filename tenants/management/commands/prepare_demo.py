@@ -34,7 +34,20 @@ class Command(BaseCommand):
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
-        _route_models(options["demo_upstream"])
+        # A configured upstream gets every model name. Only without one are the demo upstream's own models available.
+        if settings.UPSTREAM_BASE_URL:
+            services.add_upstream(
+                name="default",
+                base_url=settings.UPSTREAM_BASE_URL,
+                api_key=settings.UPSTREAM_API_KEY,
+                models=["*"],
+                is_default=True,
+            )
+            Model.objects.filter(upstream__name="demo").update(enabled=False)
+        elif options["demo_upstream"]:
+            services.add_upstream(name="demo", base_url=options["demo_upstream"], models=_DEMO_MODELS)
+            Model.objects.filter(upstream__name="demo").update(enabled=True)
+            Upstream.objects.filter(name="default").update(is_default=False)
         password = None
         # The password is not stored anywhere, so it is only known for an account created just now.
         if not User.objects.filter(is_superuser=True).exists():
@@ -46,23 +59,6 @@ class Command(BaseCommand):
         _set_demo_model("image_model", _IMAGE_MODEL, used=uses_demo and not settings.IMAGE_MODEL)
         shown = {"team": _TEAM, "key": key, "admin_user": _ADMIN, "admin_password": password}
         self.stdout.write(json.dumps(shown) if options["json"] else key)
-
-
-def _route_models(demo_upstream: str) -> None:
-    # A configured upstream gets every model name. Only without one are the demo upstream's own models available.
-    if settings.UPSTREAM_BASE_URL:
-        services.add_upstream(
-            name="default",
-            base_url=settings.UPSTREAM_BASE_URL,
-            api_key=settings.UPSTREAM_API_KEY,
-            models=["*"],
-            is_default=True,
-        )
-        Model.objects.filter(upstream__name="demo").update(enabled=False)
-    elif demo_upstream:
-        services.add_upstream(name="demo", base_url=demo_upstream, models=_DEMO_MODELS)
-        Model.objects.filter(upstream__name="demo").update(enabled=True)
-        Upstream.objects.filter(name="default").update(is_default=False)
 
 
 def _set_demo_model(field: str, model: str, *, used: bool) -> None:
