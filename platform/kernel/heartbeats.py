@@ -15,17 +15,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import redis
-import redis.retry
 from django.conf import settings
-from redis.backoff import NoBackoff
 
 from kernel.clock import now
+from kernel.notifications import blocking_client
 
 logger = logging.getLogger(__name__)
 BEAT_SECONDS = 5.0
 # Three beats: one that is late or lost does not make a process disappear.
 _EXPIRY_SECONDS = 16
-_TIMEOUT_SECONDS = 0.5
 _PREFIX = "platform:process:"
 _MAX_PROCESSES = 1000
 
@@ -54,7 +52,7 @@ def start(kind: str, *, name: str = "", facts: Facts = dict) -> None:
 def live_processes() -> list[Heartbeat] | None:
     """Return the processes with a recent heartbeat, by kind and name; None if Redis cannot be reached."""
     try:
-        with _client() as client:
+        with blocking_client(settings.REDIS_URL) as client:
             # SCAN, as KEYS would block Redis while it walks through all of its keys.
             found = client.scan_iter(f"{_PREFIX}*", count=_MAX_PROCESSES)
             keys = [key for _, key in zip(range(_MAX_PROCESSES), found, strict=False)]
@@ -69,7 +67,7 @@ def live_processes() -> list[Heartbeat] | None:
 
 
 def _beat(kind: str, name: str, facts: Facts) -> None:
-    started_at, client, is_away = now().timestamp(), _client(), False
+    started_at, client, is_away = now().timestamp(), blocking_client(settings.REDIS_URL), False
     while True:
         note = {
             "kind": kind,
@@ -87,12 +85,3 @@ def _beat(kind: str, name: str, facts: Facts) -> None:
                 logger.warning("heartbeats cannot be sent: %s", error)
             is_away = True
         time.sleep(BEAT_SECONDS)
-
-
-def _client() -> Any:
-    return redis.Redis.from_url(
-        settings.REDIS_URL,
-        socket_connect_timeout=_TIMEOUT_SECONDS,
-        socket_timeout=_TIMEOUT_SECONDS,
-        retry=redis.retry.Retry(NoBackoff(), 1),
-    )

@@ -217,7 +217,7 @@ def loop_notifications() -> Notifications:
 
 def notify_from_thread(*channels: str) -> None:
     """Notify the listeners of channels from code without an event loop; blocks for at most a second."""
-    pipeline = _blocking_client(settings.REDIS_URL).pipeline(transaction=False)
+    pipeline = _shared_client(settings.REDIS_URL).pipeline(transaction=False)
     for channel in channels:
         pipeline.publish(channel, b"")
     try:
@@ -226,11 +226,14 @@ def notify_from_thread(*channels: str) -> None:
         logger.warning("a notification cannot be sent: %s", error)
 
 
-@cache
-def _blocking_client(url: str) -> "redis.Redis":
+def blocking_client(url: str) -> "redis.Redis":
+    """Return a client for code without an event loop. It gives up within a second."""
     return redis.Redis.from_url(
         url,
         socket_connect_timeout=_BLOCKING_TIMEOUT_SECONDS,
         socket_timeout=_BLOCKING_TIMEOUT_SECONDS,
         retry=redis.retry.Retry(NoBackoff(), 1),
     )
+
+
+_shared_client = cache(blocking_client)
