@@ -176,8 +176,7 @@ async def _moderate(
                 "category_scores": result.get("category_scores") or {},
                 "category_applied_input_types": result.get("category_applied_input_types") or {},
             }
-    message = "The moderation model returned no result."
-    raise UpstreamError(message)
+    raise UpstreamError("The moderation model returned no result.")
 
 
 def _error_result(message: str, *, code: str | None = None) -> ModerationResult:

@@ -78,8 +78,7 @@ class MockServers:
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         """Answer with a streamed chat completion."""
-        messages = orjson.loads(await request.read())["messages"]
-        run, turn = self.place(messages)
+        run, turn = self.place(orjson.loads(await request.read())["messages"])
         self.asked[run, turn] += 1
         await self.flowing.wait()
         answer = web.StreamResponse(headers={"content-type": "text/event-stream"})

@@ -158,8 +158,7 @@ def pretty(value: Any) -> Shown:
 
 def json_block(value: Any) -> SafeString:
     """Return indented JSON as a field of a read-only form."""
-    text = pretty(value)
-    return render_to_string("console/code.html", {"code": text})
+    return render_to_string("console/code.html", {"code": pretty(value)})
 
 
 # Spreadsheets run a cell that starts with one of these characters as a formula; an apostrophe before it makes it text.

@@ -316,5 +316,4 @@ def count_earlier_items(*, response: Response) -> int:
 def own_items(*, response: Response, section: Section, limit: int) -> list[Placement]:
     """Return the last `limit` items of a response's own input or output, oldest first."""
     places = Placement.objects.filter(owner=response.pk, team_id=response.team_id, section=section)
-    newest = places.select_related("item").order_by("-position")[:limit]
-    return list(newest)[::-1]
+    return list(places.select_related("item").order_by("-position")[:limit])[::-1]

@@ -130,8 +130,7 @@ def _start(moment: datetime, query: UsageQuery) -> datetime:
     # Must equal PostgreSQL's date_trunc in the zone of the query: the sums carry its results as bucket keys.
     if query.bucket == "hour":
         return moment.astimezone(UTC)
-    local = moment.astimezone(query.zone)
-    day = local.replace(hour=0, minute=0, second=0, microsecond=0)
+    day = moment.astimezone(query.zone).replace(hour=0, minute=0, second=0, microsecond=0)
     if query.bucket == "week":
         day = (day.replace(tzinfo=None) - timedelta(days=day.weekday())).replace(tzinfo=query.zone)
     return day.astimezone(UTC)
