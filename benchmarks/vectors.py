@@ -54,7 +54,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     with running_servers(directory) as servers:
         os.environ.update(servers.environment, DJANGO_SETTINGS_MODULE="config.settings")
         django.setup()
-        centres = [_random(dice) for _ in range(CLUSTERS)]
+        centres = [[dice.gauss(0, 1) for _ in range(DIMENSIONS)] for _ in range(CLUSTERS)]
         stores = _fill(servers.admin, dice, centres, files=options.passages // PASSAGES_OF_A_FILE)
         figures = list(_measured(dice, centres, stores, queries=options.queries))
     for figure in figures:
@@ -193,10 +193,6 @@ def _exact(asked: Asked) -> list[int]:
 
 def _p95(spent: Sequence[float]) -> float:
     return sorted(spent)[int(len(spent) * 0.95)]
-
-
-def _random(dice: random.Random) -> Vector:
-    return [dice.gauss(0, 1) for _ in range(DIMENSIONS)]
 
 
 def _near(dice: random.Random, centre: Vector) -> Vector:

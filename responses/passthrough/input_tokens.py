@@ -5,15 +5,21 @@ is checked and read in the same way, so that the count matches the response. Not
 Upstreams that can count tokens are asked to; for others, four characters count as one token.
 """
 
+import asyncio
 from typing import Any
 
 from responses.engine.compaction import token_estimate
 from responses.engine.turn import TurnRequest
-from responses.providers import token_counts
+from responses.providers import chat_completions, responses_api
+from responses.providers.clients import UpstreamFailed, post
+from responses.providers.event_stream import read_document
+from responses.providers.upstream import load_attachments
 from responses.requests.prepare import prepare
 from responses.schema import CreateResponse, parse_create
 from responses.schema.subset import refuse_others
 from tenants import directory
+from tenants.capabilities import TokenCounting
+from tenants.directory import Route
 from tenants.models import Scope
 from tenants.principal import Principal
 
@@ -34,6 +40,20 @@ _REFUSED = ("personality",)
 # Parameters that a response requires but a count does not; any value passes the check.
 _PLACEHOLDERS: dict[str, Any] = {"model": "any", "input": "any"}
 _NOT_SENT: dict[str, Any] = {"model": "", "input": []}
+_SECONDS = 10.0
+# Parameters of vLLM's `/tokenize`.
+_TOKENIZED: tuple[str, ...] = ("model", "messages", "tools", "chat_template_kwargs")
+# Parameters of OpenAI's `/responses/input_tokens`.
+_COUNTED: tuple[str, ...] = (
+    "model",
+    "input",
+    "instructions",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "reasoning",
+    "text",
+)
 
 
 def parse_count(values: dict[str, Any]) -> CreateResponse:
@@ -67,6 +87,28 @@ async def count_input_tokens(*, principal: Principal, body: CreateResponse) -> i
         turn_request = TurnRequest(
             model=route.upstream_model, first_output_index=0, cipher=run_context.cipher, **counted
         )
-        if (tokens := await token_counts.count(route, turn_request)) is not None:
+        if (tokens := await _count_upstream(route, turn_request)) is not None:
             return tokens
     return token_estimate.input_tokens(**counted)
+
+
+async def _count_upstream(route: Route, request: TurnRequest) -> int | None:
+    # A count is not worth a failed request: without an answer the caller estimates.
+    how = route.capabilities.token_counting
+    if how == TokenCounting.ESTIMATE:
+        return None
+    try:
+        async with asyncio.timeout(_SECONDS):
+            attachments = await load_attachments(route, request)
+            if how == TokenCounting.TOKENIZE:
+                # vLLM's endpoint is outside `/v1`. It counts the tokens after applying the chat template.
+                path = f"{route.upstream.base_url.removesuffix('/v1')}/tokenize"
+                body, names, name = chat_completions.request_body(route, request, attachments), _TOKENIZED, "count"
+            else:
+                path = "/responses/input_tokens"
+                body, names, name = responses_api.request_body(route, request, attachments), _COUNTED, "input_tokens"
+            async with post(route.upstream, path, {name: body[name] for name in names if name in body}) as response:
+                found = (await read_document(response)).get(name)
+    except (UpstreamFailed, TimeoutError):
+        return None
+    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None

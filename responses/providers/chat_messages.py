@@ -295,7 +295,9 @@ def messages(
         match item:
             case InputMessage():
                 written += _flush_media(pending_media)
-                written.append({"role": _role(item.role, known=developer_role), "content": parts.content(item.parts())})
+                # Many servers do not know `developer`, OpenAI's newer name for `system`.
+                role = "system" if item.role == "developer" and not developer_role else item.role
+                written.append({"role": role, "content": parts.content(item.parts())})
             case AssistantMessage():
                 written += _flush_media(pending_media)
                 written.append(_assistant(item))
@@ -312,11 +314,6 @@ def _flush_media(parts: list[Message]) -> list[Message]:
         return []
     flushed, parts[:] = [user_message(parts)], []
     return flushed
-
-
-def _role(role: str, *, known: bool) -> str:
-    # Many servers do not know `developer`, OpenAI's newer name for `system`.
-    return "system" if role == "developer" and not known else role
 
 
 def _assistant(item: AssistantMessage) -> Message:

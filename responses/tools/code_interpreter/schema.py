@@ -71,18 +71,14 @@ class ReferencedEnvironment(Wire):
         return self.model_dump()
 
 
-def _shape(value: Any) -> str:
-    # Everything else is validated as the id of a container.
-    return f"{TAG}auto" if isinstance(value, dict | AutoContainer) else f"{TAG}id"
-
-
 class CodeInterpreterParam(ToolParam):
     """A tool that runs Python code to help generate a response to a prompt."""
 
     type: Literal["code_interpreter"]
     container: Annotated[
         Annotated[_ContainerId, Tag(f"{TAG}id")] | Annotated[AutoContainer, Tag(f"{TAG}auto")],
-        Discriminator(_shape),
+        # Everything else is validated as the id of a container.
+        Discriminator(lambda value: f"{TAG}{'auto' if isinstance(value, dict | AutoContainer) else 'id'}"),
     ]
     allowed_callers: Callers | None = None
 
