@@ -1,4 +1,4 @@
-"""Celery tasks; each of them is a single call. Their schedule is in the settings."""
+"""Celery tasks, which only call functions that work without Celery. Their schedule is in the settings."""
 
 from celery import shared_task
 

@@ -29,6 +29,7 @@ from responses.schema import create as schema
 from tenants.views import ApiView
 from tests.support.api import Api, error
 from tests.support.chunks import text
+from tests.support.type_deviations import TOOLS as EXTENSIONS
 from tests.support.upstream import Script, stream
 from tests.support.web import ROOT, WebProcess
 
@@ -101,7 +102,7 @@ def test_what_it_calls_refused_is_refused_by_name(api: Api, script: Script, name
 
 def test_it_has_every_tool_of_the_sdk() -> None:
     aliases = {"web_search_2025_08_26", "web_search_preview_2025_03_11"}
-    assert {one.type for one in TOOLS} == kinds(Tool) | aliases
+    assert {one.type for one in TOOLS} == kinds(Tool) | aliases | EXTENSIONS.keys()
 
 
 LACKING: dict[str, tuple[str, ...]] = {"code_interpreter": ("tools[0].container",)}

@@ -24,13 +24,13 @@ from tests.admin.rows import member, page_url, text
 from tests.support.api import Caller
 from tests.support.upstream import Script
 
-ROLL = "dice__roll"
+ROLL = "sample_dice__roll"
 
 
 class DiceParam(ToolParam):
     """Schema of the tool in a request."""
 
-    type: Literal["dice"]
+    type: Literal["sample_dice"]
     sides: Literal[6, 20] = 6
 
     @override
@@ -41,7 +41,7 @@ class DiceParam(ToolParam):
 class Dice(HostedTool):
     """The tool in one run. Its items are MCP calls, as for every tool that has no type of its own."""
 
-    kind = "dice"
+    kind = "sample_dice"
     names = (ROLL,)
 
     def __init__(self, sides: int) -> None:
@@ -62,7 +62,7 @@ class Dice(HostedTool):
 class DicePlugin(ToolPlugin):
     """The plug-in: how a request enables the tool."""
 
-    types = ("dice",)
+    types = ("sample_dice",)
     params = (DiceParam,)
 
     @override
@@ -77,7 +77,7 @@ def dice() -> Iterator[None]:
     registry.register(plugin)
     yield
     registry.PLUGINS.remove(plugin)
-    del TOOLS["dice"]
+    del TOOLS["sample_dice"]
     add_tools()
 
 
@@ -99,21 +99,23 @@ def console_page(caller: Caller, response_id: str) -> str:
     """Return the transcript as the lead of the team sees it."""
     with scope.team(caller.team.pk):
         response = Response.objects.get(pk=response_id)
-        assert [(row.kind, row.status) for row in ToolCall.objects.filter(response=response)] == [("dice", "completed")]
+        assert [(row.kind, row.status) for row in ToolCall.objects.filter(response=response)] == [
+            ("sample_dice", "completed")
+        ]
     return text(member(caller.team, Role.TEAM_LEAD).get(page_url(response)))
 
 
 async def test_a_registered_tool_is_called_stored_remembered_and_shown(
     dice: None, create: Any, caller: Caller, script: Script
 ) -> None:
-    tools = [{"type": "dice", "sides": 20}]
+    tools = [{"type": "sample_dice", "sides": 20}]
     script.call(**{ROLL: '{"count":2}'}).say("Two twenties.").say("I rolled two.")
-    answer = await create(model=script.model, input="Roll.", tools=tools, tool_choice={"type": "dice"})
+    answer = await create(model=script.model, input="Roll.", tools=tools, tool_choice={"type": "sample_dice"})
     response = answer.json()
     assert answer.status_code == 200, response
     assert response["tools"] == tools
     call, _ = response["output"]
-    expected = {"type": "mcp_call", "server_label": "dice", "name": "roll", "arguments": '{"count":2}'}
+    expected = {"type": "mcp_call", "server_label": "sample_dice", "name": "roll", "arguments": '{"count":2}'}
     assert {name: call[name] for name in expected} == expected
     assert (call["status"], call["output"], call["error"]) == ("completed", "20 20", None)
     # The model was offered the function, forced to call it, and read its output.
@@ -128,22 +130,22 @@ async def test_a_registered_tool_is_called_stored_remembered_and_shown(
     assert asked["tool_calls"][0]["function"] == {"name": ROLL, "arguments": '{"count":2}'}
     assert (output["content"], said["content"]) == ("20 20", "Two twenties.")
     page = await sync_to_async(console_page)(caller, response["id"])
-    for shown in ("<b>roll</b>", "dice", "Arguments", "20 20", "completed"):
+    for shown in ("<b>roll</b>", "sample_dice", "Arguments", "20 20", "completed"):
         assert shown in page
 
 
 async def test_a_registered_tool_is_validated_and_its_failures_are_results(
     dice: None, create: Any, script: Script
 ) -> None:
-    wrong = await create(model=script.model, input="Roll.", tools=[{"type": "dice", "sides": 7}])
+    wrong = await create(model=script.model, input="Roll.", tools=[{"type": "sample_dice", "sides": 7}])
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "tools[0].sides")
     script.call(**{ROLL: '{"count":"two"}'}).say("Sorry.")
-    answer = await create(model=script.model, input="Roll.", tools=[{"type": "dice"}])
+    answer = await create(model=script.model, input="Roll.", tools=[{"type": "sample_dice"}])
     call, _ = answer.json()["output"]
     error = {"type": "mcp_tool_execution_error", "content": "error: 'count' must be a number"}
     assert (call["status"], call["output"], call["error"]) == ("failed", None, error)
 
 
 async def test_an_unregistered_tool_is_rejected(create: Any, script: Script) -> None:
-    answer = await create(model=script.model, input="Roll.", tools=[{"type": "dice"}])
+    answer = await create(model=script.model, input="Roll.", tools=[{"type": "sample_dice"}])
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools[0]")

@@ -72,6 +72,9 @@ CHOICES: Mapping[str, str] = {
 }
 """Tools allowed in `tool_choice` but unknown to the SDK's type."""
 
+TOOLS: Mapping[str, str] = {}
+"""Tools of this server that the API does not have, with the reason."""
+
 NEVER_NULL: Mapping[str, tuple[str, ...]] = {
     "message": ("phase",),
     "reasoning": ("content", "encrypted_content"),
