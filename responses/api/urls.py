@@ -4,7 +4,7 @@ from typing import Any
 
 from django.urls import path
 
-from conversations.api import conversations, files, uploads
+from conversations.api import conversations, files
 from responses.api import batches, chat_completions, passthrough, vector_stores, views, webhooks
 from responses.containers.api import views as containers
 from responses.requests import conversation_items
@@ -15,7 +15,6 @@ MODULES = (
     chat_completions,
     conversations,
     files,
-    uploads,
     vector_stores,
     batches,
     webhooks,

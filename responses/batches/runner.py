@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from kernel.db_threads import in_db_thread
 from kernel.work_queue import WorkLoop
-from responses.batches import execution, input_file, output_files, queue
+from responses.batches import execution, files, queue
 from responses.batches.queue import MAX_ATTEMPTS, ClaimedLine, Job, LineResult
 
 _MAX_JOBS = 2
@@ -70,7 +70,7 @@ class BatchRunner(WorkLoop[Job | ClaimedLine]):
     async def execute(self, claim: Job | ClaimedLine) -> None:
         if isinstance(claim, Job):
             try:
-                await (input_file.read_input(claim) if claim.is_new else output_files.write_output(claim))
+                await (files.read_input(claim) if claim.is_new else files.write_output(claim))
             except asyncio.CancelledError:
                 await in_db_thread(partial(queue.release, claim))
                 raise

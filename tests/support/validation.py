@@ -314,9 +314,7 @@ def _strictly(kind: Any, body: Json) -> BaseModel:
         lenient: BaseModel = kind.model_construct(**body)  # like the SDK, which does not validate
         return lenient
     unknown = sorted(key for key in set(_unknown(parsed)) if not EXTRA_KEYS.keys() & {key, f"*.{key.split('.')[1]}"})
-    assert not unknown, (
-        f"{unknown}: not in the SDK's types; omit it, or list it in support/type_deviations.py"
-    )
+    assert not unknown, f"{unknown}: not in the SDK's types; omit it, or list it in support/type_deviations.py"
     return parsed
 
 
