@@ -13,7 +13,7 @@ from responses.admin import (
     webhooks,
 )
 from responses.admin.conversations import pages as conversations
-from responses.admin.search import full_text, palette
+from responses.admin.search import full_text, lookup
 from responses.admin.transcript import payloads
 from responses.admin.usage import pages as usage
 
@@ -21,7 +21,7 @@ __all__ = [
     "conversations",
     "full_text",
     "live",
-    "palette",
+    "lookup",
     "payloads",
     "playground",
     "prompts",

@@ -19,7 +19,7 @@ from console.widgets import size
 from kernel.clock import now
 from kernel.errors import BadRequest
 from responses.admin import cells
-from responses.admin.search.id_lookup import rows_of
+from responses.admin.search.lookup import rows_of
 from responses.models import Response
 from responses.models.vector_stores import VectorStore
 from responses.requests import rebuild

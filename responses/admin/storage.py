@@ -40,7 +40,7 @@ from console.widgets import (
 )
 from conversations.models import File
 from kernel.clock import now
-from responses.admin.search.id_lookup import url_of
+from responses.admin.search.lookup import url_of
 from responses.containers.models import Container, ContainerFile
 from responses.models import ChatCompletion
 from responses.models.batches import Batch, BatchLine

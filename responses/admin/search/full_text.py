@@ -18,7 +18,7 @@ from console.widgets import badge, when
 from conversations.models import Item, Placement, Section
 from kernel.clock import now
 from kernel.row_security import EVERY_TEAM
-from responses.admin.search.id_lookup import url_of_place
+from responses.admin.search.lookup import url_of_place
 from tenants.audit import audit
 from tenants.console.audited_admin import actor
 from tenants.console.content_access import hidden_notice, may_read

@@ -1,19 +1,32 @@
-"""Lookup of admin pages by id: the table of id prefixes, a finder for each of them, and `/admin/go/<id>`.
+"""Lookup of admin pages by id and by name: the table of id prefixes, a finder for each of them, and `/admin/go/<id>`.
 
 A finder uses the query set of the admin page, so it finds exactly the objects that the page shows to the user; an
 object that the user may not see is reported like an unknown id. Every lookup uses an index; where the index begins with
 the team, staff search all teams with one `IN` condition.
+
+The command palette (Ctrl-K) also finds pages, teams, keys, models and users by name. It replaces Unfold's search at the
+same URL and renders the same fragment. Unfold's search caches results for five minutes, so a user could still see
+objects after losing access, and it lower-cases the term, which breaks ids.
 """
 
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from django.contrib import admin
-from django.db.models import Model, Q, QuerySet
+from django.contrib.auth.models import User
+from django.core.paginator import Paginator
+from django.db.models import Model as Row
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.http import urlencode
+from unfold.dataclasses import SearchResult
 
 from console.widgets import created_near
 from conversations.models import Conversation, File, Item, Placement, Section, Upload
@@ -23,8 +36,8 @@ from responses.models.batches import Batch, BatchLine
 from responses.models.vector_stores import VectorStore, VectorStoreBatch
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 from tenants.console.roles import EVERY_ROLE, teams_for
-from tenants.console.site import page, render
-from tenants.models import ApiKey, AuditEvent, Connector, SearchEngine, Team, Upstream, UsageRecord
+from tenants.console.site import may_open, page, render
+from tenants.models import ApiKey, AuditEvent, Connector, Model, SearchEngine, Team, Upstream, UsageRecord
 
 _MAX_ID = 255
 _VISIBLE_KEY_PREFIX = 12
@@ -59,14 +72,14 @@ def page_of(request: HttpRequest, public_id: str) -> str | None:
     return url or _item(request, public_id) or _call(request, public_id)
 
 
-def rows_of(request: HttpRequest, model: type[Model]) -> QuerySet[Any]:
+def rows_of(request: HttpRequest, model: type[Row]) -> QuerySet[Any]:
     """Return the rows that the admin shows to the user; an empty query set without permission."""
     if not admin.site.is_registered(model) or not admin.site.get_model_admin(model).has_view_permission(request):
         return model._default_manager.none()
     return admin.site.get_model_admin(model).get_queryset(request).prefetch_related(None).order_by()
 
 
-def url_of(model: type[Model], row_pk: Any) -> str:
+def url_of(model: type[Row], row_pk: Any) -> str:
     """Return the URL of the admin page of a row."""
     meta = model._meta  # noqa: SLF001 - Django's documented API for models
     return reverse(f"admin:{meta.app_label}_{meta.model_name}_change", args=[row_pk])
@@ -116,18 +129,18 @@ def go(request: HttpRequest, public_id: str) -> HttpResponse:
 # -- finders -----------------------------------------------------------------------------------------------------------
 
 
-def _first(request: HttpRequest, model: type[Model], *conditions: Q, **lookups: Any) -> str | None:
+def _first(request: HttpRequest, model: type[Row], *conditions: Q, **lookups: Any) -> str | None:
     """Return the page of the first of these rows."""
     for row_pk in rows_of(request, model).filter(*conditions, **lookups).values_list("pk", flat=True)[:1]:
         return url_of(model, row_pk)
     return None
 
 
-def _by_pk(model: type[Model]) -> Finder:
+def _by_pk(model: type[Row]) -> Finder:
     return lambda request, public_id: _first(request, model, pk=public_id)
 
 
-def _by_owner(model: type[Model], column: str, owner: type[Model]) -> Finder:
+def _by_owner(model: type[Row], column: str, owner: type[Row]) -> Finder:
     """Return a finder for objects without an own page: it finds the page of their owner."""
 
     def find(request: HttpRequest, public_id: str) -> str | None:
@@ -229,3 +242,66 @@ ID_KINDS = (
     IdKind(("sengine_",), "a search engine", _by_pk(SearchEngine)),
     IdKind(("msg_", "fc_", "rs_", "fco_", "ws_", "ci_", "mcp_", "fs_"), "an item", _item),
 )
+
+
+MAX_RESULTS = 5
+# One letter matches nearly every name.
+_MIN_TERM = 2
+_MAX_TERM = 200
+_FRAGMENT = "unfold/helpers/command_results.html"
+
+# Searched models: model, searched columns, description, icon.
+_SEARCHED_MODELS: tuple[tuple[type[Row], tuple[str, ...], str, str], ...] = (
+    (Team, ("name",), "Team", "groups"),
+    (ApiKey, ("name", "prefix", "last_four"), "API key", "key"),
+    (Model, ("name", "upstream_model"), "Model", "neurology"),
+    (Upstream, ("name",), "Upstream", "dns"),
+    (PromptTemplate, ("name",), "Prompt", "edit_note"),
+    (WebhookEndpoint, ("name",), "Webhook", "webhook"),
+    (VectorStore, ("name",), "Vector store", "database"),
+    (User, ("username", "email"), "User", "person"),
+)
+
+
+@page("search/", name="palette", viewers=EVERY_ROLE)
+def palette(request: HttpRequest) -> HttpResponse:
+    """Render the results for the typed term."""
+    began = time.monotonic()
+    term = request.GET.get("s", "").strip()[:_MAX_TERM].replace("\0", "")
+    if not term:
+        return HttpResponse()
+    results = Paginator([*_results(request, term)], per_page=100)
+    # The names are those of Unfold's fragment, which expects a page of a paginator.
+    context = {
+        "page_obj": results,
+        "results": results.page(1),
+        "page_counter": 0,
+        "execution_time": time.monotonic() - began,
+        "command_show_history": False,
+    }
+    return TemplateResponse(request, _FRAGMENT, context, headers={"HX-Trigger": "search"})
+
+
+def _results(request: HttpRequest, term: str) -> Iterator[SearchResult]:
+    kind = id_kind_of(term)
+    if (kind or len(term) >= 4) and " " not in term and (link := page_of(request, term)):
+        name = kind.name.partition(" ")[2] if kind else "item"
+        yield SearchResult(term if not term.startswith("sk-") else term[:12], f"Open {name}", link, "arrow_outward")
+    # The pages of the sidebar that match the term and that the user may open.
+    folded = term.casefold()
+    for group in admin.site.get_sidebar_list(request):  # type: ignore[attr-defined]  # Unfold's site has it
+        area = str(group.get("title") or "Console")
+        for entry in group["items"]:
+            title = str(entry["title"])
+            if entry.get("has_permission", True) and (folded in title.casefold() or folded == area.casefold()):
+                yield SearchResult(title, area, str(entry["link"]), entry.get("icon") or "web")
+    for model, columns, label, icon in _SEARCHED_MODELS if len(term) >= _MIN_TERM else ():
+        conditions = reduce(or_, (Q(**{f"{column}__icontains": term}) for column in columns))
+        rows = rows_of(request, model).filter(conditions).order_by(columns[0], "pk")
+        for row_pk, name, hint in rows.values_list("pk", columns[0], columns[-1])[:MAX_RESULTS]:
+            # The last column of a key is its last four characters, which say little without the prefix.
+            description = f"{label}, {hint}" if hint and hint != name and model is not ApiKey else label
+            yield SearchResult(name, description, url_of(model, row_pk), icon)
+    if may_open(request, "search"):
+        link = f"{reverse('console:search')}?{urlencode({'q': term})}"
+        yield SearchResult(f"“{term}”", "Search message content", link, "manage_search")
