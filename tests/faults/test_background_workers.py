@@ -136,15 +136,17 @@ def test_an_unrepeatable_call_in_flight_fails_the_run(
     reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
 ) -> None:
     first = make_worker(**BRIEF)
-    script.then(calling(("box__die", "{}")))
+    served.make_unrepeatable("wait")
+    script.then(calling(("box__wait", "{}")))
     response_id = queue(reaching, script, tool(served))
     served.wait_for_calls(1)
     first.stop(signal.SIGKILL)
+    served.opened.set()
     make_worker(**BRIEF)
     failed = ended(reaching, response_id)
     assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
-    assert "box__die" in failed["error"]["message"]
-    assert served.names() == ["die"]
+    assert "box__wait" in failed["error"]["message"]
+    assert served.names() == ["wait"]
 
 
 def test_attempts_are_limited(api: Api, script: Script, make_worker: MakeWorker) -> None:

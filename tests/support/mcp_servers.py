@@ -74,6 +74,10 @@ class McpServer:
         """Wait for a number of calls."""
         eventually(lambda: len(self.calls) >= number)
 
+    def make_unrepeatable(self, name: str) -> None:
+        """Remove the hint that a tool only reads."""
+        self.tools[:] = [t.model_copy(update={"annotations": None}) if t.name == name else t for t in self.tools]
+
     def redefine(self, name: str, description: str) -> None:
         """Change the description of a tool."""
         changed = [t.model_copy(update={"description": description}) if t.name == name else t for t in self.tools]
