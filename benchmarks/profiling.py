@@ -55,11 +55,13 @@ class Profile:
             ("functions of libraries, with what they call", self.libraries, 40),
         )
         return "\n".join(
-            line for title, counter, length in parts for line in (f"-- {title}", *self._lines(counter, length))
+            line
+            for title, counter, length in parts
+            for line in (
+                f"-- {title}",
+                *(f"  {100 * n / max(1, self.samples):5.1f} %  {name}" for name, n in counter.most_common(length)),
+            )
         )
-
-    def _lines(self, counter: Counter[str], length: int) -> list[str]:
-        return [f"  {100 * count / max(1, self.samples):5.1f} %  {name}" for name, count in counter.most_common(length)]
 
 
 def summarised(raw: str) -> Profile:

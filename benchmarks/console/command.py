@@ -18,7 +18,7 @@ import django
 import psycopg
 
 from benchmarks.console import population
-from benchmarks.console.pages import Browser, Known, Page, Timed, pages
+from benchmarks.console.pages import Browser, Known, Timed, pages
 from benchmarks.stack import POSTGRES_SETTINGS, manage, running_servers, tell
 
 MOST_MS, MOST_QUERIES = 300.0, 40
@@ -57,9 +57,9 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
             connection.execute("ANALYZE")
             known = _known(connection, options.responses)
         port = int(servers.start_web().url.rpartition(":")[2])
-        wanted = [page for page in pages(known) if options.only in page.name]
+        wanted = {name: path for name, path in pages(known).items() if options.only in name}
         if options.brief:
-            wanted = [page for page in wanted if "24h" not in page.name]
+            wanted = {name: path for name, path in wanted.items() if "24h" not in name}
         timed = list(_timed(port, servers.admin, users, wanted))
     limits = Limits(most_ms=MOST_MS_OF_A_SAMPLE, by_median=True) if options.brief else Limits()
     print(limits.text(timed))
@@ -147,12 +147,12 @@ def _known(connection: psycopg.Connection, rows: int) -> Known:
     )
 
 
-def _timed(port: int, admin: str, users: Mapping[str, str], wanted: Sequence[Page]) -> Iterator[Timed]:
+def _timed(port: int, admin: str, users: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[Timed]:
     for who, cookie in users.items():
         browser = Browser(port=port, cookie=cookie, who=who, admin=admin)
         browser.get("/admin/responses/response/?q=resp_none")
-        for page in wanted:
-            timed = browser.time(page)
+        for name, path in wanted.items():
+            timed = browser.time(name, path)
             if timed is not None:
                 tell(Limits().row(timed))
                 yield timed

@@ -3,7 +3,7 @@
 import http.client
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -26,14 +26,6 @@ class Known:
     small_team: str
     busy_key: str
     idle_key: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """A page with its name."""
-
-    name: str
-    path: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,28 +88,35 @@ def filters(known: Known) -> Mapping[str, Mapping[str, str]]:
     }
 
 
-def pages(known: Known) -> Iterator[Page]:
-    """Yield all pages to measure."""
-    for period in ("24h", "30d"):
-        for name, query in filters(known).items():
-            yield Page(name=f"list {period}, {name}", path=f"{LIST}?{urlencode({'period': period, **query})}")
-    for period in ("24h", "7d", "30d"):
-        yield Page(name=f"histogram {period}", path=f"{LIST}histogram/?period={period}")
-    for narrow in ("model, rare", "mode background", "metadata, one", "tool, frequent"):
-        chosen = urlencode({"period": "30d", **filters(known)[narrow]})
-        yield Page(name=f"histogram 30d, {narrow}", path=f"{LIST}histogram/?{chosen}")
-    yield Page(name="page 100 of the list", path=f"{LIST}?period=30d&p=100")
-    yield Page(name="search by id", path=f"{LIST}?q={known.response}")
-    yield Page(name="search by request id", path=f"{LIST}?q={known.request}")
-    yield Page(name="go to an id", path=f"/admin/go/{known.response}")
-    yield Page(name="a row opened", path=f"{LIST}{known.response}/summary/")
-    yield Page(name="a response", path=f"{LIST}{known.response}/change/")
-    for tab in ("timeline", "events", "usage", "audit"):
-        yield Page(name=f"a response, {tab}", path=f"{LIST}{known.response}/change/?tab={tab}")
-    yield Page(name="home", path="/admin/")
-    yield Page(name="running jobs", path="/admin/live/")
-    yield Page(name="ledger 30d", path="/admin/tenants/usagerecord/?period=30d")
-    yield Page(name="audit log 30d", path="/admin/tenants/auditevent/?period=30d")
+def pages(known: Known) -> dict[str, str]:
+    """Return the paths of all pages to measure, by name."""
+    narrowed = filters(known)
+    return {
+        **{
+            f"list {period}, {name}": f"{LIST}?{urlencode({'period': period, **query})}"
+            for period in ("24h", "30d")
+            for name, query in narrowed.items()
+        },
+        **{f"histogram {period}": f"{LIST}histogram/?period={period}" for period in ("24h", "7d", "30d")},
+        **{
+            f"histogram 30d, {name}": f"{LIST}histogram/?{urlencode({'period': '30d', **narrowed[name]})}"
+            for name in ("model, rare", "mode background", "metadata, one", "tool, frequent")
+        },
+        "page 100 of the list": f"{LIST}?period=30d&p=100",
+        "search by id": f"{LIST}?q={known.response}",
+        "search by request id": f"{LIST}?q={known.request}",
+        "go to an id": f"/admin/go/{known.response}",
+        "a row opened": f"{LIST}{known.response}/summary/",
+        "a response": f"{LIST}{known.response}/change/",
+        **{
+            f"a response, {tab}": f"{LIST}{known.response}/change/?tab={tab}"
+            for tab in ("timeline", "events", "usage", "audit")
+        },
+        "home": "/admin/",
+        "running jobs": "/admin/live/",
+        "ledger 30d": "/admin/tenants/usagerecord/?period=30d",
+        "audit log 30d": "/admin/tenants/auditevent/?period=30d",
+    }
 
 
 class Browser:
@@ -137,14 +136,14 @@ class Browser:
         answer.read()
         return answer.status, 1000 * (time.perf_counter() - began)
 
-    def time(self, page: Page) -> Timed | None:
+    def time(self, name: str, path: str) -> Timed | None:
         """Measure a page. Return None if the user cannot access it."""
-        status, first = self.get(page.path)
+        status, first = self.get(path)
         if status in {http.client.FORBIDDEN, http.client.NOT_FOUND}:
             return None
         if status not in {http.client.OK, http.client.FOUND}:
-            raise RuntimeError(f"{page.name} was answered {status} to {self.who}")
+            raise RuntimeError(f"{name} was answered {status} to {self.who}")
         before, _ = statements(self._admin)
-        warm = [self.get(page.path)[1] for _ in range(WARM)]
+        warm = [self.get(path)[1] for _ in range(WARM)]
         queries = statements(self._admin)[0] - before
-        return Timed(page=page.name, who=self.who, first_ms=first, warm_ms=warm, queries=round(queries / WARM))
+        return Timed(page=name, who=self.who, first_ms=first, warm_ms=warm, queries=round(queries / WARM))
