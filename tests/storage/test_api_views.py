@@ -1,6 +1,7 @@
 """Views of the API: permissions and throttles of Django REST framework apply to both kinds of handlers."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -86,13 +87,17 @@ class Forbidden(BasePermission):
 
 
 def respond(
-    view: type[ApiView], caller: Caller | None, method: str = "GET", path: str = "/v1/things", **headers: str
+    view: type[ApiView],
+    caller: Caller | None,
+    method: str = "GET",
+    path: str = "/v1/things",
+    headers: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> tuple[HttpResponseBase, Any]:
-    """Return the response of a view, and its body."""
-    if caller is not None:
-        headers["Authorization"] = f"Bearer {caller.secret}"
+    """Return the response of a view with these `options` of `as_view`, and its body."""
+    headers = {**(headers or {}), **({"Authorization": f"Bearer {caller.secret}"} if caller is not None else {})}
     request = AsyncRequestFactory().generic(method, path, headers=headers)
-    handler: Any = view.as_view()
+    handler: Any = view.as_view(**options)
     response = asyncio.run(handler(request)) if iscoroutinefunction(handler) else handler(request)
     return response, orjson.loads(response.rendered_content)
 
@@ -124,19 +129,15 @@ def test_each_handler_has_its_own_scope(make_caller: MakeCaller) -> None:
 
 
 @VIEWS
-def test_a_throttle_of_a_view_is_applied(view: type[ApiView], caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view, "throttle_classes", [Throttle])
-    response, body = respond(view, caller)
+def test_a_throttle_of_a_view_is_applied(view: type[ApiView], caller: Caller) -> None:
+    response, body = respond(view, caller, throttle_classes=[Throttle])
     assert (response.status_code, body["error"]["code"]) == (429, "rate_limit_exceeded")
     assert response.headers["Retry-After"] == "3"
 
 
 @VIEWS
-def test_a_permission_of_a_view_is_applied(
-    view: type[ApiView], caller: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(view, "permission_classes", [HasScope, Forbidden])
-    response, body = respond(view, caller)
+def test_a_permission_of_a_view_is_applied(view: type[ApiView], caller: Caller) -> None:
+    response, body = respond(view, caller, permission_classes=[HasScope, Forbidden])
     assert (response.status_code, body["error"]["message"]) == (403, "Not today.")
 
 
@@ -151,6 +152,6 @@ def test_other_methods_are_refused_with_the_allowed_ones(view: type[ApiView], ca
 
 @VIEWS
 def test_every_client_gets_json(view: type[ApiView], caller: Caller) -> None:
-    response, body = respond(view, caller, path="/v1/things?format=xml", Accept="text/html")
+    response, body = respond(view, caller, path="/v1/things?format=xml", headers={"Accept": "text/html"})
     assert (response.status_code, body) == (200, {"team": caller.team.pk})
     assert response.headers["Content-Type"] == "application/json"
