@@ -30,7 +30,7 @@ UNSUPPORTED_TYPES = {
 }
 """Tool types of the API that this server does not support, with the reason for the error message."""
 Label = tuple[str, str]
-"""What a tool choice identifies a tool by: its type, and its name or the label of its server."""
+"""Identifies a tool in a tool choice: its type, and its name or the label of its server."""
 
 
 def present(**fields: Any) -> dict[str, Any]:
