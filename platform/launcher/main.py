@@ -54,9 +54,13 @@ def _test(*, root: Path, argv: Sequence[str], arguments: list[str]) -> int:
     bootstrap.enter(root=root, requirements=bootstrap.DEVELOPMENT, argv=argv, report=Report())
     os.chdir(root)
     sys.stdout.flush()
-    # Only the whole suite runs in parallel; for a few tests, starting the workers takes longer. pytest uses the last
-    # -m, so `test -m slow` overrides the default.
-    parallel = [] if arguments else ["-n", "auto", "--maxprocesses", "4", "--dist", "worksteal"]
+    # A whole suite runs in parallel, this one or that of a marker (`test -m slow`: pytest uses the last -m). For a few
+    # tests, starting the workers takes longer.
+    match arguments:
+        case [] | ["-m", _]:
+            parallel = ["-n", "auto", "--maxprocesses", "4", "--dist", "worksteal"]
+        case _:
+            parallel = []
     os.execv(sys.executable, [sys.executable, "-m", "pytest", "-m", "not slow", *parallel, *arguments])  # noqa: S606
 
 
