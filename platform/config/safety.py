@@ -39,5 +39,5 @@ def powerful_role() -> str | None:
         return None
     return (
         f"DATABASE_URL uses the role '{name}', which is a superuser or has BYPASSRLS, so row-level security would have "
-        "no effect. Use a role with neither (docs/operations.md)."
+        "no effect. Use a role with neither (docs/howto/operations.md)."
     )

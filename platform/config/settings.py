@@ -1,4 +1,4 @@
-"""Django settings, read from environment variables, each of which is described in docs/configuration.md."""
+"""Django settings, read from environment variables, each of which is described in docs/reference/configuration.md."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ VERSION = "0.1.0"
 
 DEBUG = env.flag("DEBUG", default=False)
 STATE_DIR = Path(env.text("STATE_DIR", ".run"))
-_HINT = "start the platform with `python3 manage.py up`, or set it yourself (docs/configuration.md)."
+_HINT = "start the platform with `python3 manage.py up`, or set it yourself (docs/reference/configuration.md)."
 SECRET_KEY = env.required("SECRET_KEY", hint=_HINT)
 API_KEY_PEPPER = env.required("API_KEY_PEPPER", hint=_HINT)
 ENCRYPTION_KEYS = env.names("ENCRYPTION_KEYS")

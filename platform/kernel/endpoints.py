@@ -1,6 +1,7 @@
 """Declaration of endpoints: each is declared once, by the decorator of its handler.
 
-URLs, the check of the scope, the OpenAPI document, docs/api-coverage.md and the table of the tests are derived from it.
+URLs, the check of the scope, the OpenAPI document, docs/reference/api-coverage.md and the table of the tests are
+derived from it.
 """
 
 import re

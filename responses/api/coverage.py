@@ -1,7 +1,7 @@
-"""Tables of the supported parts of the OpenAI API: the source of docs/api-coverage.md, and checked by tests.
+"""Tables of the supported parts of the OpenAI API: the source of docs/reference/api-coverage.md, and checked by tests.
 
 The endpoints are those that the views declare (`kernel.endpoints`).
-Run `manage.py api_coverage` after every change here: it generates the tables of docs/api-coverage.md.
+Run `manage.py api_coverage` after every change here: it generates the tables of docs/reference/api-coverage.md.
 """
 
 import json

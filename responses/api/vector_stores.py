@@ -101,7 +101,7 @@ class VectorStoresView(ApiView, path="vector_stores"):
         body=CreateStore,
         query=(),
         returns=_STORE,
-        note="see [file search](howto/file-search.md)",
+        note="see [file search](../howto/file-search.md)",
     )
     def post(self, request: ApiRequest, body: CreateStore) -> Response:
         created = services.create_store(principal=request.principal, body=body, request_id=request.request_id)

@@ -31,7 +31,7 @@ def settings_variables() -> set[str]:
 
 def documented(reader: str) -> set[str]:
     """Return the variables documented as read by the settings (S), `up` (U) or `test` (T)."""
-    table = ROW.findall((ROOT / "docs/configuration.md").read_text())
+    table = ROW.findall((ROOT / "docs/reference/configuration.md").read_text())
     return {name for name, by in table if reader in by.split()}
 
 

@@ -1,7 +1,7 @@
 """Converter from chat-completion chunks to Responses events.
 
 One converter serves one turn. Comments mark the behaviour of real upstreams that makes a rule necessary; see also
-docs/upstream-quirks.md.
+docs/reference/upstream-quirks.md.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""`manage.py api_coverage`: generates the tables of docs/api-coverage.md."""
+"""`manage.py api_coverage`: generates the tables of docs/reference/api-coverage.md."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from responses.api.coverage import update_tables
 class Command(BaseCommand):
     """Command that generates the tables of the manual."""
 
-    help = "Generate the tables of docs/api-coverage.md from responses/api/coverage.py."
+    help = "Generate the tables of docs/reference/api-coverage.md from responses/api/coverage.py."
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
-        manual = settings.BASE_DIR / "docs" / "api-coverage.md"
+        manual = settings.BASE_DIR / "docs" / "reference" / "api-coverage.md"
         manual.write_text(update_tables(manual.read_text()))
