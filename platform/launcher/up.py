@@ -127,9 +127,9 @@ class Platform:
         self._supervisor = supervisor
         self._secrets = state.load_secrets(state_dir=here.directory, environment=environment)
         self._environment = {**environment, "STATE_DIR": str(here.directory), "PYTHONUNBUFFERED": "1"}
-        # For children started with `python -m`; manage.py puts the same two directories first.
-        paths = [str(root / "platform"), str(root), *filter(None, [environment.get("PYTHONPATH")])]
-        self._environment["PYTHONPATH"] = os.pathsep.join(paths)
+        # For children started with `python -m`; manage.py puts the same two directories first. An inherited value is
+        # replaced: a module in one of its directories could take the place of one of ours.
+        self._environment["PYTHONPATH"] = os.pathsep.join([str(root / "platform"), str(root)])
         self._default({name: self._secrets[name] for name in state.APPLICATION_SECRETS})
 
     def start(self, *, host: str, port: int | None, instance_lock: InstanceLock) -> None:
