@@ -1,11 +1,13 @@
 """Tool calls that a text asks for.
 
 A tool is requested by its name: "call get_weather in Paris and get_time in Rome" makes two calls. The words up to the
-next name supply the arguments; a JSON object among them is used unchanged.
+next name supply the arguments; a JSON object among them is used unchanged. Of a name such as `maps__get_route`, which
+the platform gives to `get_route` of the MCP server `maps`, the last part is enough.
 """
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,6 +31,11 @@ class DemoCall:
 def named(text: str, functions: Sequence[Function]) -> tuple[DemoCall, ...]:
     """Return a call of each offered function that the text names, in the order of the text, without duplicates."""
     by_name = {function.name: function for function in functions}
+    last_parts = Counter(name.rpartition("__")[2] for name in by_name)
+    for name, function in tuple(by_name.items()):
+        last_part = name.rpartition("__")[2]
+        if last_part and last_parts[last_part] == 1:
+            by_name.setdefault(last_part, function)
     mentions = sorted(
         (*match.span(), name)
         for name in by_name

@@ -58,6 +58,23 @@ async def test_it_calls_no_tool_that_the_text_does_not_name(demo: Demo, asked: s
     assert await calls(demo, asked, WEATHER) == []
 
 
+async def test_the_last_part_of_a_name_is_enough_for_tools_of_mcp_servers(demo: Demo) -> None:
+    route = function("maps__get_route", city=TEXT)
+    assert await calls(demo, "call get_route to Paris", route) == [("maps__get_route", {"city": "Paris"})]
+    assert await calls(demo, "call maps__get_route to Paris", route) == [("maps__get_route", {"city": "Paris"})]
+
+
+async def test_a_full_name_wins_over_the_last_part_of_another(demo: Demo) -> None:
+    tools = [function("maps__get_time", city=TEXT), TIME]
+    assert await calls(demo, "call get_time in Rome", *tools) == [("get_time", {"city": "Rome"})]
+
+
+async def test_the_last_part_calls_nothing_if_several_names_end_in_it(demo: Demo) -> None:
+    tools = [function("maps__search", query=TEXT), function("wiki__search", query=TEXT)]
+    assert await calls(demo, "search for harbours", *tools) == []
+    assert await calls(demo, "wiki__search for harbours", *tools) == [("wiki__search", {"query": "harbours"})]
+
+
 async def test_its_message_with_calls_has_no_content(demo: Demo) -> None:
     choice = (await demo.complete("call get_time", tools=[TIME]))["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
