@@ -22,8 +22,8 @@ from typing import IO, NoReturn, cast
 from launcher.errors import LaunchError
 from launcher.report import Report
 
-RUNTIME = "requirements.txt"
-DEVELOPMENT = "requirements-dev.txt"  # a superset of the above
+RUNTIME = "requirements/runtime.txt"
+DEVELOPMENT = "requirements/development.txt"  # a superset of the above
 STAMP = "requirements-stamp.json"
 OLDEST = (3, 11)
 # Django alone may be a system package; all three together exist only in an environment made for this platform.

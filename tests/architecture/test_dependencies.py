@@ -15,16 +15,16 @@ def locked() -> set[str]:
     return {package["name"] for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
 
 
-@pytest.mark.parametrize(("file", "options"), [("requirements.txt", ["--no-dev"]), ("requirements-dev.txt", [])])
+@pytest.mark.parametrize(("file", "options"), [("runtime.txt", ["--no-dev"]), ("development.txt", [])])
 def test_the_requirements_are_exported_from_the_lock(file: str, options: list[str]) -> None:
     plain = ["--no-annotate", "--no-header", "--format", "requirements-txt"]
     command = [str(Path(sys.executable).with_name("uv")), "export", "-q", "--frozen", "--offline", *options, *plain]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert (ROOT / file).read_text() == done.stdout
+    assert (ROOT / "requirements" / file).read_text() == done.stdout
 
 
 def test_every_requirement_is_pinned_with_hashes() -> None:
-    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    lines = (ROOT / "requirements" / "runtime.txt").read_text().splitlines()
     packages = [line for line in lines if line and not line.startswith((" ", "#"))]
     assert packages
     assert all("==" in line and line.endswith("\\") for line in packages)

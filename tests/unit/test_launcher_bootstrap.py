@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Create a checkout with empty requirement files, prepared for running."""
     root = tmp_path_factory.mktemp("checkout")
+    (root / "requirements").mkdir()
     for name in (RUNTIME, DEVELOPMENT):
         (root / name).write_text(f"# {name}\n")
     bootstrap.prepare(environment=Environment(root=root), requirements=RUNTIME, report=Report(stream=StringIO()))
