@@ -15,7 +15,9 @@ def locked() -> set[str]:
     return {package["name"] for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
 
 
-@pytest.mark.parametrize(("file", "options"), [("runtime.txt", ["--no-dev", "--group", "docs"]), ("development.txt", [])])
+@pytest.mark.parametrize(
+    ("file", "options"), [("runtime.txt", ["--no-dev", "--group", "docs"]), ("development.txt", [])]
+)
 def test_the_requirements_are_exported_from_the_lock(file: str, options: list[str]) -> None:
     plain = ["--no-annotate", "--no-header", "--format", "requirements-txt"]
     command = [str(Path(sys.executable).with_name("uv")), "export", "-q", "--frozen", "--offline", *options, *plain]
