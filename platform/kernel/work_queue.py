@@ -101,6 +101,8 @@ class WorkLoop(ABC, Generic[Claimed]):
             if not has_more and not self.is_stopping:
                 await wait_within(self._due, self.poll_seconds)
                 await asyncio.sleep(self.pace_seconds)
+        # A task that was just created starts now: cancelled before its first step, it could not release its claim.
+        await asyncio.sleep(0)
         try:
             await self.drain()
         except Exception:
@@ -138,6 +140,10 @@ class WorkLoop(ABC, Generic[Claimed]):
                 until = await in_db_thread(partial(self.renew, claims))
             except DatabaseError:
                 logger.warning("leases of %s cannot be renewed; trying again", self.kind, exc_info=True)
+                continue
+            except Exception:
+                # Without renewals every lease expires, and other processes repeat the work in progress.
+                logger.exception("renewing leases of %s failed", self.kind)
                 continue
             for claim in claims:
                 claim.until = until

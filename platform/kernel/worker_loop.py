@@ -5,6 +5,7 @@ of a thread. `asyncio.run` in each task would cost thirteen times as much.
 """
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -43,11 +44,19 @@ class WorkerLoop:
             return self._loop
 
     def close(self) -> None:
-        """End the thread; work that has not ended remains unfinished. For the end of the process."""
+        """Cancel what still runs and end the thread. For the end of the process."""
         # The loop runs compiled code, which crashes the process if it still runs while the interpreter is finalized.
         if self._loop is not None and self._thread is not None:
+            concurrent.futures.wait([self.submit(_cancel_others())], timeout=_CLOSE_SECONDS)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_CLOSE_SECONDS)
+
+
+async def _cancel_others() -> None:
+    if others := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in others:
+            task.cancel()
+        await asyncio.wait(others)
 
 
 _loop = WorkerLoop(name="worker-loop")

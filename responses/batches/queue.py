@@ -117,7 +117,8 @@ def claimed_batch(job: Job) -> "QuerySet[Batch]":
 def release(job: Job) -> None:
     """Release a batch, so that another worker can claim it immediately."""
     with scope.team(job.team_id):
-        claimed_batch(job).update(lease_until=None)
+        # With a new token, so that a renewal in progress does not lease it again.
+        claimed_batch(job).update(lease_until=None, lease_token=F("lease_token") + 1)
 
 
 def expire() -> None:

@@ -83,6 +83,16 @@ class Ingestion(WorkLoop[ClaimedFile]):
         return until
 
     @override
+    async def drain(self) -> None:
+        # Embedding takes minutes: another worker starts again at once instead of when the lease expires.
+        work = dict(self.work)
+        for task in work.values():
+            task.cancel()
+        await asyncio.gather(*work.values(), return_exceptions=True)
+        for claim in work:
+            await in_db_thread(partial(_release, claim))
+
+    @override
     async def execute(self, claim: ClaimedFile) -> None:
         unknown_reason = _IngestionError("server_error", "The file could not be processed.")
         if claim.attempt > _MAX_ATTEMPTS:
@@ -213,6 +223,11 @@ def _fail(claim: ClaimedFile, why: _IngestionError) -> None:
     _update_claimed(
         claim, status=EntryStatus.FAILED, error_code=why.code, error_message=why.message[:500], lease_until=None
     )
+
+
+def _release(claim: ClaimedFile) -> None:
+    # With a new token, so that a renewal in progress does not lease it again. Not an attempt: the file did not fail.
+    _update_claimed(claim, lease_until=None, lease_token=F("lease_token") + 1, attempt=F("attempt") - 1)
 
 
 def _update_claimed(claim: ClaimedFile, **values: object) -> bool:

@@ -1,16 +1,22 @@
 """`/v1/vector_stores/{id}/files` and `/file_batches`: adding, ingesting, updating and removing files."""
 
+import asyncio
 import json
+import threading
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from aiohttp import web
 
+from kernel import worker_loop
 from responses.models.vector_stores import VectorStoreFile
+from responses.providers.clients import close_clients
 from responses.vectors import ingestion
-from tenants import scope
+from tenants import scope, services
 from tenants.models import Team, UsageRecord
 from tests.support import documents
+from tests.support.aiohttp_server import serving
 from tests.support.api import Api, error, ok
 from tests.support.vector_stores import StoreClient, read_waiting_files, upload
 
@@ -199,6 +205,34 @@ def test_another_worker_takes_over_after_the_lease_expires(store_client: StoreCl
     assert store_client.entry(file_id)["status"] == "completed"
     ingestion._finish(claimed, ["late"], [[1.0]])  # the first worker was slow, not dead
     assert [one["content"][0]["text"] for one in store_client.search("herons")] == [WORDS]
+
+
+def test_a_stopping_worker_releases_its_files(store_client: StoreClient, api: Api) -> None:
+    asked = threading.Event()
+
+    async def embed(_: web.Request) -> web.Response:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    silent = web.Application()
+    silent.router.add_post("/v1/embeddings", embed)
+    with serving(silent) as url:
+        services.add_upstream(name="silent embedder", base_url=url, models=["silent-embedding"])
+        with scope.every_team():
+            Team.objects.filter(pk=api.caller.team.pk).update(embedding_model="silent-embedding")
+        file_id = store_client.upload("a.txt", WORDS)
+        ok(store_client.api.post(f"{store_client.path}/files", {"file_id": file_id}))
+        ingestions = ingestion.Ingestion()
+        running = worker_loop.submit(ingestions.run())
+        assert asked.wait(30)
+        ingestions.stop()
+        running.result(30)
+        worker_loop.submit(close_clients()).result(30)
+    with scope.every_team():
+        entry = VectorStoreFile.objects.get(store_id=store_client.id)
+    assert (entry.status, entry.lease_until, entry.attempt) == ("in_progress", None, 0)
+    change(store_client, status="cancelled")
 
 
 def test_a_file_that_kills_workers_fails_after_five_attempts(store_client: StoreClient) -> None:
