@@ -45,6 +45,14 @@ _CHUNK_ROWS = 500
 _CHUNK_BYTES = 8 * 1024 * 1024
 # The margin is for the other fields of a line, around its body.
 _MAX_LINE_BYTES = settings.MAX_BODY_BYTES + 4096
+# Rows per fetch. Answers can be megabytes each, so few are held in memory at a time.
+_FETCHED_ROWS = 50
+_MAX_IN_MEMORY = 1024 * 1024
+_REASONS = {
+    "batch_expired": "This request could not be executed before the completion window expired.",
+    "batch_cancelled": "The batch was cancelled before this request was executed.",
+}
+_TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 
 
 class _LeaseLost(Exception):
@@ -190,16 +198,6 @@ def _error(error: InvalidLine, number: int | None = None) -> dict[str, Any]:
     return {"code": error.code, "message": error.message, "param": error.param, "line": number}
 
 
-_REASONS = {
-    "batch_expired": "This request could not be executed before the completion window expired.",
-    "batch_cancelled": "The batch was cancelled before this request was executed.",
-}
-# Answers can be megabytes each, so few are held in memory at a time.
-_CHUNK_ROWS = 50
-_MAX_IN_MEMORY = 1024 * 1024
-_TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
-
-
 async def write_output(job: Job) -> None:
     """Write the files of a batch whose lines have all ended, and end the batch."""
 
@@ -220,7 +218,7 @@ async def write_output(job: Job) -> None:
 def _write(batch: Batch, output: IO[bytes], errors: IO[bytes], stop: StopSignal) -> None:
     with scope.team(batch.team_id):
         lines = BatchLine.objects.filter(batch=batch).defer("body").order_by("position")
-        for line in stop.unless_set(lines.iterator(chunk_size=_CHUNK_ROWS)):
+        for line in stop.unless_set(lines.iterator(chunk_size=_FETCHED_ROWS)):
             response = error = None
             if line.error_code is not None:
                 error = {"code": line.error_code, "message": _REASONS[line.error_code]}
