@@ -53,6 +53,9 @@ class ApiView(APIView):
     def __init_subclass__(cls, *, path: str = "", **options: Any) -> None:
         super().__init_subclass__(**options)
         handlers = {name: value for name, value in vars(cls).items() if hasattr(value, "endpoint")}
+        if bare := {*cls.http_method_names} & vars(cls).keys() - handlers.keys():
+            # Without a declaration it would be served without a check of its scope.
+            raise TypeError(f"{cls.__name__}: declare {', '.join(bare)} with Endpoint")
         cls.path = path
         cls.endpoints = tuple(
             replace(handler.endpoint, method=name.upper(), path=path) for name, handler in handlers.items()

@@ -7,7 +7,7 @@ derived from it.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -32,6 +32,12 @@ BINARY: Schema = {"type": "string", "format": "binary"}
 UNIX_TIME: Schema = {"type": "integer", "description": "Unix seconds."}
 METADATA: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
 _CONVERTER = re.compile(r"<(?:\w+:)?(\w+)>")
+
+
+# Matched with every request that may be a stream or an upload.
+@cache
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile("/v1/" + _CONVERTER.sub("[^/]+", path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +137,7 @@ class Endpoint:
 
     def matches(self, method: str, path: str) -> bool:
         """Return true if a request is for this endpoint."""
-        return method == self.method and re.fullmatch("/v1/" + _CONVERTER.sub("[^/]+", self.path), path) is not None
+        return method == self.method and _pattern(self.path).fullmatch(path) is not None
 
     def arguments(self, query: QueryDict, body: bytes) -> dict[str, Any]:
         """Read the arguments of the handler; raises `BadRequest`."""
