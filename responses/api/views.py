@@ -91,7 +91,10 @@ _INPUT_TOKENS = ApiObject.of(
     "InputTokens",
     {
         "object": {"const": "response.input_tokens"},
-        "input_tokens": {"type": "integer", "description": "Estimated at four characters per token."},
+        "input_tokens": {
+            "type": "integer",
+            "description": "Counted by the upstream if it can, otherwise estimated at four characters per token.",
+        },
     },
 )
 _COMPACTED = ApiObject.of(

@@ -27,7 +27,6 @@ from responses.runs.usage_records import RoutedCall
 from responses.schema import CreateResponse, parse_create
 from responses.schema.subset import refuse_others
 from tenants import directory
-from tenants.models import Scope
 from tenants.principal import Principal
 
 PARAMETERS = (
@@ -58,7 +57,6 @@ def parse_compact(values: dict[str, Any]) -> CreateResponse:
 
 async def compact(*, principal: Principal, body: CreateResponse, request: RequestInfo) -> Body:
     """Run one compaction pass and return its result as a `response.compaction`. Raises the upstream's error."""
-    principal.require(Scope.RESPONSES_WRITE)
     route = await directory.aroute(principal, body.model)
     response_id = new_id("resp")
     prepared = await prepare(principal=principal, body=body, route=route, response_id=response_id)
