@@ -10,7 +10,7 @@ from django.http import QueryDict
 
 from kernel.errors import InvalidType, InvalidValue, UnknownParameter
 
-# Names in a query of parameters with several values, where clients write them differently.
+# Parameters that appear under other names in a query: clients differ in how they write several values.
 _WRITTEN = {"metadata": ("metadata[…]",), "include": ("include", "include[]")}
 
 

@@ -55,7 +55,10 @@ class EventStream(AsyncHttpConsumer):
         raise NotImplementedError
 
     def disconnected(self) -> None:
-        """Handle a disconnect of the client; the task that reads the iterator has been cancelled."""
+        """Handle a disconnect of the client; the task that reads the iterator has been cancelled.
+
+        A followed run does not depend on its client. Cancelling the task closes the connection of a completion.
+        """
 
     async def __call__(self, scope: asgi.Scope, receive: Receive, send: Send) -> None:
         self._receive = receive
@@ -73,7 +76,6 @@ class EventStream(AsyncHttpConsumer):
         """Stop the stream of a client that disconnected before the end."""
         if self._stream is not None:
             self._stream.cancel()
-        # A followed run does not depend on its client, and cancelling the task closes the connection of a completion.
         self.disconnected()
         raise StopConsumer
 

@@ -64,9 +64,10 @@ class ToolPlugin:
     params: ClassVar[Sequence[type[ToolParam]]]
     """Schemas of the tool in a request."""
     history: ClassVar[Mapping[type[StoredItem], Callable[[Any], PastCall | None]]] = {}
-    """Functions that convert its items for later turns, by class of item. MCP calls need none."""
+    """Functions that convert its items for later turns, by class of item. A tool
+    whose items are `mcp_call` needs none: those of the `mcp` tool serve it."""
     cards: ClassVar[Mapping[str, Callable[[dict[str, Any]], Card]]] = {}
-    """Functions that make the console's cards of its items, by type. MCP calls need none."""
+    """Functions that make the console's cards of its items, by type, under the same condition."""
     kind: ClassVar[ToolKind | None] = None
     """The permission that teams and keys need; None if everyone may use the tool."""
 
