@@ -17,6 +17,7 @@ from channels.security.websocket import AllowedHostsOriginValidator, WebsocketDe
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 
+from config.cors import with_cors
 from kernel.asgi import ApiHandler, ApiShell, App, Receive, Scope, Send, header, with_request_id
 from kernel.endpoints import Endpoint
 from responses.admin.live.follow import FollowSocket
@@ -96,10 +97,11 @@ async def _page_socket(scope: Scope, receive: Receive, send: Send) -> None:
 
 _denied: App = WebsocketDenier.as_asgi()
 _checked_page_socket: App = AllowedHostsOriginValidator(_page_socket)
+_allows_origins = settings.CORS_ALLOW_ALL_ORIGINS or settings.CORS_ALLOWED_ORIGINS
 _proxies = settings.TRUSTED_PROXIES
 application = ProtocolTypeRouter(
     {
-        "http": with_request_id(_http, trusted_proxies=_proxies),
+        "http": with_request_id(with_cors(_http) if _allows_origins else _http, trusted_proxies=_proxies),
         "websocket": with_request_id(_websocket, trusted_proxies=_proxies),
     }
 )

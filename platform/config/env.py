@@ -4,10 +4,14 @@ They raise `ImproperlyConfigured` for invalid values, so that a process with a w
 """
 
 import os
+import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
+
+# As browsers send it: without a path, and in lower case.
+_ORIGIN = re.compile(r"https?://[a-z0-9.:\[\]-]+")
 
 
 def text(name: str, default: str = "") -> str:
@@ -61,6 +65,16 @@ def integers(name: str, *, default: tuple[int, ...], minimum: int = 0) -> list[i
 def names(name: str, *, default: tuple[str, ...] = ()) -> list[str]:
     """Read a comma-separated list."""
     return [part.strip() for part in text(name).split(",") if part.strip()] or list(default)
+
+
+def origins(name: str) -> list[str]:
+    """Read a comma-separated list of origins such as `https://app.example.com`, or `*` alone."""
+    found = names(name)
+    if found == ["*"] or all(_ORIGIN.fullmatch(origin) for origin in found):
+        return found
+    raise ImproperlyConfigured(
+        f"{name} must be * or origins such as https://app.example.com, separated by commas, not {text(name)!r}."
+    )
 
 
 def postgres(url: str, *, name: str) -> dict[str, str | int]:

@@ -126,6 +126,36 @@ REST_FRAMEWORK: dict[str, Any] = {
     "UNAUTHENTICATED_TOKEN": None,
 }
 
+# Pages of these origins may call the API from a browser (`config.cors`); * means any. There are never credentials: the
+# API uses keys, and the cookies of the console must be of no use to other sites.
+_CORS_ORIGINS = env.origins("CORS_ALLOWED_ORIGINS")
+CORS_ALLOW_ALL_ORIGINS = _CORS_ORIGINS == ["*"]
+CORS_ALLOWED_ORIGINS = [] if CORS_ALLOW_ALL_ORIGINS else _CORS_ORIGINS
+CORS_ALLOW_CREDENTIALS = False
+CORS_URLS_REGEX = r"^/(v1/|openapi\.json$)"
+CORS_ALLOW_METHODS = ("GET", "HEAD", "POST", "DELETE")
+# The asterisk covers the many x-stainless-* headers of SDKs, but by definition not Authorization.
+CORS_ALLOW_HEADERS = ("authorization", "*")
+CORS_EXPOSE_HEADERS = (
+    "content-disposition",
+    "etag",
+    "openai-poll-after-ms",
+    "openai-processing-ms",
+    "openai-version",
+    "retry-after",
+    "x-progress-output-tokens",
+    "x-progress-tool",
+    "x-progress-turns",
+    "x-queue-position",
+    "x-ratelimit-limit-requests",
+    "x-ratelimit-limit-tokens",
+    "x-ratelimit-remaining-requests",
+    "x-ratelimit-remaining-tokens",
+    "x-ratelimit-reset-requests",
+    "x-ratelimit-reset-tokens",
+    "x-request-id",
+)
+
 # Large, as images and files arrive as base64 in JSON. Beyond Django's default of 2.5 MB clients would get an HTML page.
 MAX_BODY_BYTES = 64 * 1024 * 1024
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES

@@ -68,12 +68,12 @@ def with_request_id(app: App, *, trusted_proxies: int = 0) -> App:
             trusted_proxies=trusted_proxies,
         )
         with use_origin(origin):
-            await app(scope, receive, _adding(send, lambda: [(b"x-request-id", request_id.encode())]))
+            await app(scope, receive, adding_headers(send, lambda: [(b"x-request-id", request_id.encode())]))
 
     return with_id
 
 
-def _adding(send: Send, headers: Callable[[], list[tuple[bytes, bytes]]]) -> Send:
+def adding_headers(send: Send, headers: Callable[[], list[tuple[bytes, bytes]]]) -> Send:
     """Return a `send` that adds headers to the start of a response."""
 
     async def send_with_headers(message: Message) -> None:
@@ -113,7 +113,7 @@ class ApiShell:
             elapsed_ms = str(round((time.perf_counter() - started) * 1000)).encode()
             return [_VERSION, (b"openai-processing-ms", elapsed_ms)]
 
-        send_with_headers = _adding(send, headers)
+        send_with_headers = adding_headers(send, headers)
         try:
             check_client_request_id(scope)
             # PostgreSQL raises an error for NUL in a query's parameters. No id, name or value of ours contains one.
@@ -199,11 +199,20 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 async def send_error(error: ApiError, send: Send) -> None:
     """Send an error as a complete response."""
-    response = error_response(error)
-    headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in response.items()]
-    headers.append((b"content-length", str(len(response.content)).encode()))
-    await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
-    await send({"type": "http.response.body", "body": response.content})
+    await send_response(error_response(error), send)
+
+
+async def send_response(response: HttpResponseBase, send: Send) -> None:
+    """Send a response of Django that is not a stream."""
+    body = bytes(getattr(response, "content", b""))
+    response.headers["Content-Length"] = str(len(body))
+    await send({"type": "http.response.start", "status": response.status_code, "headers": headers_of(response)})
+    await send({"type": "http.response.body", "body": body})
+
+
+def headers_of(response: HttpResponseBase) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a response of Django as ASGI has them."""
+    return [(name.lower().encode(), value.encode("latin-1")) for name, value in response.items()]
 
 
 class ApiHandler(ASGIHandler):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("platform", "tenants", "conversations", "responses")
-READERS = {"text", "required", "flag", "integer", "integers", "names"}
+READERS = {"text", "required", "flag", "integer", "integers", "names", "origins"}
 MAY_READ = ("platform/config/env.py", "platform/launcher/")
 ROW = re.compile(r"^\| `([A-Z_]+)` \|.*\| ([SUT ]+) \|$", re.MULTILINE)
 

@@ -111,3 +111,19 @@ def test_a_database_url_may_leave_out_what_has_a_default() -> None:
 def test_an_invalid_or_repeated_database_url_is_rejected(url: str) -> None:
     with pytest.raises(ImproperlyConfigured, match=f"{NAME} must look like postgresql://"):
         env.postgres(url, name=NAME)
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [("", []), ("*", ["*"]), ("https://a.test, http://b.test:3000", ["https://a.test", "http://b.test:3000"])],
+)
+def test_origins_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch, value: str, read: list[str]) -> None:
+    monkeypatch.setenv(NAME, value)
+    assert env.origins(NAME) == read
+
+
+@pytest.mark.parametrize("value", ["app.test", "https://a.test/", "https://a.test/path", "*,https://a.test", "null"])
+def test_other_texts_are_no_origins(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv(NAME, value)
+    with pytest.raises(ImproperlyConfigured, match=f"{NAME} must be \\* or origins"):
+        env.origins(NAME)
