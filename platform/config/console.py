@@ -120,6 +120,14 @@ _NAVIGATION = [
             _page("System", "monitor_heart", "system"),
         ],
     },
+    {
+        "title": "Help",
+        "separator": True,
+        "items": [
+            {"title": "Documentation", "icon": "menu_book", "link": "/docs/guide/"},
+            {"title": "API reference", "icon": "api", "link": reverse_lazy("docs")},
+        ],
+    },
 ]
 
 

@@ -5,6 +5,7 @@ from django.urls import include, path
 from django.views.generic import RedirectView, TemplateView
 
 from config import health
+from guide import views as guide
 from responses.api import openapi
 from tenants import sign_in
 from tenants.console.site import page_urls
@@ -22,5 +23,9 @@ urlpatterns = [
     path("openapi.json", openapi.view, name="openapi"),
     # The API reference, rendered by Redoc.
     path("docs", TemplateView.as_view(template_name="docs.html"), name="docs"),
+    path("docs/guide", RedirectView.as_view(url="/docs/guide/"), name="guide_home"),
+    path("docs/guide/", guide.page, {"path": "index.html"}),
+    path("docs/guide/<path:path>", guide.page, name="guide"),
+    path("llms.txt", guide.page, {"path": "llms.txt"}, name="llms"),
     path("v1/", include("responses.api.urls")),
 ]

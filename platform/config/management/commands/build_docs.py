@@ -1,0 +1,20 @@
+"""`manage.py build_docs`: builds the documentation site before the first request for it."""
+
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand
+from typing_extensions import override
+
+
+class Command(BaseCommand):
+    """Command that builds the documentation site."""
+
+    help = "Build the documentation that web serves below /docs/guide/, if its sources have changed."
+
+    @override
+    def handle(self, *args: Any, **options: Any) -> None:
+        from guide.build import build  # MkDocs would slow down the commands that list all commands
+
+        self.stdout.write(str(build(Path(settings.STATE_DIR).resolve() / "guide")))

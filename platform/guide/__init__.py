@@ -1,0 +1,1 @@
+"""The documentation site: built by MkDocs from docs/, served below /docs/guide/."""

@@ -1,0 +1,21 @@
+// Variables that the theme's scripts read; the theme itself sets them in an inline script.
+var base_url = new URL("..", document.currentScript.src).pathname.replace(/\/$/, "");
+var shortcuts = { help: 191, next: 78, previous: 80, search: 83 };
+
+document.addEventListener("DOMContentLoaded", function () {
+  document.querySelectorAll(".guide-page pre").forEach(function (block) {
+    var button = document.createElement("button");
+    button.type = "button";
+    button.className = "guide-copy";
+    button.textContent = "Copy";
+    button.addEventListener("click", function () {
+      navigator.clipboard.writeText(block.querySelector("code").innerText).then(function () {
+        button.textContent = "Copied";
+        setTimeout(function () { button.textContent = "Copy"; }, 1500);
+      });
+    });
+    block.appendChild(button);
+  });
+  var active = document.querySelector(".guide-nav a.active");
+  if (active) active.scrollIntoView({ block: "nearest" });
+});
