@@ -1,20 +1,22 @@
-"""The command line: `python -m benchmarks [background|chaos|admin|conversations|vectors] …`; see README.md here."""
+"""The command line: `python -m benchmarks [background|chaos|admin|requests|…] …`; see README.md here."""
 
 import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks import background, conversations, matrix, vectors
+from benchmarks import background, conversations, full_size, matrix, vectors
 from benchmarks.chaos import evaluation as chaos
 from benchmarks.console import command as console
 from launcher.errors import LaunchError
 
-COMMANDS = {
+COMMANDS: Mapping[str, Callable[..., int]] = {
     "background": background.main,
     "chaos": chaos.main,
     "admin": console.main,
     "conversations": conversations.main,
     "vectors": vectors.main,
+    **full_size.COMMANDS,
 }
 
 if __name__ == "__main__":

@@ -44,6 +44,11 @@ class Timed:
         return statistics.median(self.warm_ms)
 
     @property
+    def fastest(self) -> float:
+        """The fastest of the warm requests."""
+        return min(self.warm_ms)
+
+    @property
     def slowest(self) -> float:
         """The 95th percentile, which is the slowest of five."""
         return max(self.warm_ms)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+import hypothesis
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from tests.support.api import Api, ok
 from tests.support.chunks import text
 from tests.support.conversations import add, begin, items
+from tests.support.sampling import SEED, sized
 from tests.support.upstream import Script, refusal, stream
 
 KINDS = (
@@ -138,9 +140,10 @@ def test_a_conversation_behaves_like_a_plain_list(api: Api, script: Script, step
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(sized(120, full=3600))
 @given(steps=STEPS)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@hypothesis.seed(SEED)
+@settings(max_examples=sized(6, full=200), deadline=None, suppress_health_check=list(HealthCheck))
 def test_many_conversations_behave_like_plain_lists(
     api: Api, script: Script, steps: list[tuple[str, int, int]]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import hypothesis
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from kernel.pagination import Order, PageRequest
 from tenants import directory, scope
 from tenants.principal import Principal
 from tests.support.api import Caller
+from tests.support.sampling import SEED, sized
 
 KINDS = ("create", "append", "append", "append", "refer", "delete item", "delete item", "fork", "delete")
 # Indexes of conversations and items wrap around when there are fewer of them.
@@ -103,7 +105,8 @@ class World:
 
 @pytest.mark.slow
 @given(steps=STEPS)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis.seed(SEED)
+@settings(max_examples=sized(8, full=200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_conversations_behave_like_plain_lists(
     database: None, caller: Caller, steps: list[tuple[str, int, int]]
 ) -> None:

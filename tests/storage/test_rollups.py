@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import hypothesis
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
@@ -21,6 +22,7 @@ from tenants import scope
 from tenants.models import UsageRecord
 from tests.admin.rows import add_call, add_response
 from tests.support.api import Caller, MakeCaller
+from tests.support.sampling import SEED, sized
 
 # Each test starts without sums and creates its own, which takes half a second.
 pytestmark = pytest.mark.slow
@@ -262,7 +264,8 @@ MOMENTS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis.seed(SEED)
+@settings(max_examples=sized(8, full=200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=MOMENTS, span=st.tuples(st.integers(0, 61), st.integers(0, 61)), late=st.booleans(), zone=st.integers(0, 2))
 def test_query_results_equal_sums_over_the_rows(
     rollups: None, make_caller: MakeCaller, rows: list[Any], span: tuple[int, int], late: bool, zone: int

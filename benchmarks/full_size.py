@@ -1,0 +1,35 @@
+"""Checks that the tests run with a seeded sample, run with all their cases: `python -m benchmarks requests|races|…`."""
+
+import os
+import subprocess
+import sys
+from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+CHECKS: Mapping[str, Sequence[str]] = {
+    "requests": ("tests/contract/test_schemathesis.py",),
+    "crawl": ("tests/admin/test_admin_crawl.py", "tests/browser/test_every_page.py"),
+    "races": ("tests/faults/test_cancel_races.py",),
+    "histories": (
+        "tests/api/test_conversations_history.py",
+        "tests/storage/test_conversations_model.py",
+        "tests/storage/test_rollups.py::test_query_results_equal_sums_over_the_rows",
+    ),
+}
+ROOT = Path(__file__).parents[1]
+
+
+def main(name: str, arguments: Sequence[str], *, directory: Path) -> int:
+    """Run all cases of a check and return pytest's exit code. The tests start servers of their own."""
+    parser = ArgumentParser(prog=f"python -m benchmarks {name}")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the generated cases (default %(default)s)")
+    options = parser.parse_args(arguments)
+    # Limits of single tests are those of the sample.
+    command = [sys.executable, "-m", "pytest", "-m", "slow", "--durations=5", "-o", "timeout=3600", *CHECKS[name]]
+    environment = {**os.environ, "TEST_SIZE": "full", "TEST_SEED": str(options.seed)}
+    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+
+
+COMMANDS = {name: partial(main, name) for name in CHECKS}
