@@ -11,7 +11,8 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -215,15 +216,6 @@ def answers(up: Up) -> bool:
     return False
 
 
-def test_sigterm_ends_everything_within_ten_seconds(start: Start) -> None:
-    up = start("--port", str(any_free_port())).wait_until_ready()
-    children = up.children()
-    code, seconds = up.end(signal.SIGTERM)
-    assert (code, seconds < 10) == (0, True)
-    assert [name for name, pid in children.items() if identify(pid)] == []
-    assert not (up.state_dir / "environment.json").exists()
-
-
 def test_ctrl_c_during_startup_ends_everything(start: Start) -> None:
     up = start("--port", str(any_free_port()))
     assert wait_until(lambda: "PostgreSQL" in up.output, seconds=START_SECONDS)
@@ -234,20 +226,6 @@ def test_ctrl_c_during_startup_ends_everything(start: Start) -> None:
     assert [name for name, pid in children.items() if identify(pid)] == []
 
 
-def test_a_killed_supervisor_does_not_break_the_next_start(start: Start) -> None:
-    killed = start("--port", str(any_free_port())).wait_until_ready()
-    stored, children = say_hello(killed), killed.children()
-    killed.end(signal.SIGKILL)
-    again = start("--port", str(any_free_port()), state_dir=killed.state_dir).wait_until_ready()
-    assert not set(children.values()) & {pid for pid in children.values() if identify(pid)}
-    assert again.labelled("Key") == killed_key(killed)
-    assert call(again, f"/v1/responses/{stored['id']}", key=again.labelled("Key"))["output"] == stored["output"]
-
-
-def killed_key(up: Up) -> str:
-    return (up.state_dir / "demo-key").read_text().strip()
-
-
 def test_a_requested_port_in_use_is_rejected_in_one_sentence(start: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -256,38 +234,10 @@ def test_a_requested_port_in_use_is_rejected_in_one_sentence(start: Start) -> No
     assert up.output.splitlines()[-1].startswith(f"error: Port {port} on 127.0.0.1 is in use")
 
 
-def test_a_default_port_in_use_is_replaced_by_a_free_one(start: Start) -> None:
-    with suppress(OSError), socket.create_server(("127.0.0.1", 8000)):
-        up = start().wait_until_ready()
-        assert "Port 8000 is in use, using" in up.output
-        assert up.is_ready()
-        return
-    pytest.skip("port 8000 is in use")
-
-
 def demo_upstream_of(up: Up) -> str:
     process = identify(up.children()["demo upstream"])
     assert process is not None
     return f"http://127.0.0.1:{process.command.rpartition(' ')[2]}/v1"
-
-
-@pytest.fixture
-def programs() -> Iterator[Path]:
-    """A folder with all programs except bubblewrap, which the account of the servers can enter."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        places = [Path(place) for place in os.environ["PATH"].split(os.pathsep)]
-        found = {program.name: program for place in reversed(places) if place.is_dir() for program in place.iterdir()}
-        for name, program in found.items():
-            if name != "bwrap":
-                Path(folder, name).symlink_to(program)
-        yield Path(folder)
-
-
-def test_a_missing_sandbox_is_reported_in_one_line(start: Start, programs: Path) -> None:
-    up = start("--port", str(any_free_port()), PATH=str(programs)).wait_until_ready()
-    assert "bubblewrap is not installed (apt-get install bubblewrap)" in up.output
-    assert "sandbox" not in up.children()
 
 
 def test_servers_named_in_the_environment_are_used(start: Start, running: Up) -> None:
@@ -306,3 +256,76 @@ def test_servers_named_in_the_environment_are_used(start: Start, running: Up) ->
     assert sorted(up.children()) == ["beat", "web", "worker"]
     assert '"model":"MODEL"' in up.labelled("Try it")
     assert say_hello(up)["status"] == "completed"
+
+
+# -- a platform without bubblewrap that is killed, started again and ended ---------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Path]:
+    """A folder with all programs except bubblewrap, which the account of the servers can enter."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        places = [Path(place) for place in os.environ["PATH"].split(os.pathsep)]
+        found = {program.name: program for place in reversed(places) if place.is_dir() for program in place.iterdir()}
+        for name, program in found.items():
+            if name != "bwrap":
+                Path(folder, name).symlink_to(program)
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def limited(start: Start, programs: Path) -> Iterator[Up]:
+    """A platform without bubblewrap, started while its default port is in use."""
+    with ExitStack() as stack:
+        # Another process may use it already.
+        with suppress(OSError):
+            stack.enter_context(socket.create_server(("127.0.0.1", 8000)))
+        yield start(PATH=str(programs)).wait_until_ready()
+
+
+def test_a_default_port_in_use_is_replaced_by_a_free_one(limited: Up) -> None:
+    assert "Port 8000 is in use, using" in limited.output
+    assert limited.is_ready()
+
+
+def test_a_missing_sandbox_is_reported_in_one_line(limited: Up) -> None:
+    assert "bubblewrap is not installed (apt-get install bubblewrap)" in limited.output
+    assert "sandbox" not in limited.children()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restarted:
+    """A platform that was started after its supervisor was killed, with what existed before."""
+
+    up: Up
+    key: str
+    response: dict[str, Any]
+    killed_children: dict[str, int]
+
+
+@pytest.fixture(scope="module")
+def restarted(start: Start, limited: Up) -> Restarted:
+    """The platform after its supervisor was killed and `up` was called again."""
+    response, children = say_hello(limited), limited.children()
+    key = (limited.state_dir / "demo-key").read_text().strip()
+    limited.end(signal.SIGKILL)
+    up = start("--port", str(any_free_port()), state_dir=limited.state_dir).wait_until_ready()
+    return Restarted(up=up, key=key, response=response, killed_children=children)
+
+
+def test_a_killed_supervisor_does_not_break_the_next_start(restarted: Restarted) -> None:
+    killed = set(restarted.killed_children.values())
+    assert not {pid for pid in killed if identify(pid)}
+    assert restarted.up.labelled("Key") == restarted.key
+    stored = call(restarted.up, f"/v1/responses/{restarted.response['id']}", key=restarted.key)
+    assert stored["output"] == restarted.response["output"]
+
+
+def test_sigterm_ends_everything_within_ten_seconds(restarted: Restarted) -> None:
+    up, children = restarted.up, restarted.up.children()
+    assert children
+    code, seconds = up.end(signal.SIGTERM)
+    assert (code, seconds < 10) == (0, True)
+    assert [name for name, pid in children.items() if identify(pid)] == []
+    assert not (up.state_dir / "environment.json").exists()
