@@ -1,33 +1,37 @@
 """Creation of the virtual environment from the locked, hashed requirements. Uses the standard library only.
 
-It installs with uv if available, else with the environment's own pip (ensurepip), else with a pip of the system from
-outside. A stamp file in the environment records the installed requirements, so later starts run no installer.
+A stamp file in the environment records the installed requirements, so later starts run no installer. A marker file
+exists while packages are being installed, so an interrupted installation is started over.
 """
 
 import fcntl
 import hashlib
 import json
 import os
-import selectors
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
-from typing import IO, NoReturn, cast
+from typing import NoReturn
 
-from launcher.errors import LaunchError
+from launcher import installation_errors
+from launcher.errors import InstallationInterrupted, LaunchError
+from launcher.installers import LAST_LINES, LOG, Installer, run
 from launcher.report import Report
 
 RUNTIME = "requirements/runtime.txt"
 DEVELOPMENT = "requirements/development.txt"  # a superset of the above
 STAMP = "requirements-stamp.json"
+MARKER = "installing"
 OLDEST = (3, 11)
 # Django alone may be a system package; all three together exist only in an environment made for this platform.
 REQUIRED_PACKAGES = ("django", "channels", "unfold")
+SOURCES = ("platform", "tenants", "conversations", "responses")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +49,10 @@ class Environment:
         return self.directory / "bin" / "python"
 
     @property
+    def marker(self) -> Path:
+        return self.directory / MARKER
+
+    @property
     def is_active(self) -> bool:
         """True if this process runs in the environment."""
         return Path(sys.prefix).resolve() == self.directory.resolve()
@@ -55,17 +63,8 @@ def enter(*, root: Path, requirements: str, argv: Sequence[str], report: Report)
 
     Returns only if the process runs in the environment already. Raises LaunchError if the installation fails.
     """
+    install(root=root, requirements=requirements, report=report)
     environment = Environment(root=root)
-    if not is_prepared(environment=environment, requirements=requirements):
-        # The lock is on the directory of the checkout, so no lock file is left behind.
-        descriptor = os.open(root, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # Another process may have installed them while this one waited for the lock.
-            if not is_prepared(environment=environment, requirements=requirements):
-                prepare(environment=environment, requirements=requirements, report=report)
-        finally:
-            os.close(descriptor)
     if not environment.is_active:
         _restart_in(environment, argv)
 
@@ -73,17 +72,35 @@ def enter(*, root: Path, requirements: str, argv: Sequence[str], report: Report)
 def enter_existing(*, root: Path, argv: Sequence[str]) -> None:
     """Restart this process in the environment, unless this Python has the packages. Never installs anything.
 
-    Raises LaunchError if there is no environment.
+    Raises LaunchError if there is no environment that works.
     """
     # An installation may also do without a virtual environment.
-    if all(find_spec(name) for name in REQUIRED_PACKAGES):
+    if has_packages():
         return
     environment = Environment(root=root)
-    if environment.is_active or not environment.python.exists():
+    if not environment.directory.exists():
+        raise LaunchError("The packages are not installed yet: run `python3 manage.py install` first.")
+    if environment.is_active or environment.marker.exists():
         raise LaunchError(
-            "The virtual environment does not exist yet. Run `python3 manage.py up` or `python3 manage.py test` first."
+            f"The installation in {environment.directory} is not complete: run `python3 manage.py install` again."
+        )
+    if _version(environment) is None:
+        raise LaunchError(
+            f"The Python of {environment.directory} does not run ({environment.python.resolve()}), perhaps because it "
+            "was upgraded or removed: run `python3 manage.py install`, which installs the packages again."
         )
     _restart_in(environment, argv)
+
+
+def has_packages() -> bool:
+    """Return whether this Python has the packages."""
+    return all(find_spec(name) for name in REQUIRED_PACKAGES)
+
+
+def is_usable(*, root: Path) -> bool:
+    """Return whether `enter_existing` would find packages that work."""
+    environment = Environment(root=root)
+    return has_packages() or (not environment.marker.exists() and _version(environment) is not None)
 
 
 def _restart_in(environment: Environment, argv: Sequence[str]) -> NoReturn:
@@ -92,8 +109,60 @@ def _restart_in(environment: Environment, argv: Sequence[str]) -> NoReturn:
     os.execv(environment.python, [str(environment.python), *argv])  # noqa: S606 - replaces this process
 
 
+def install(*, root: Path, requirements: str, report: Report) -> None:
+    """Install the requirements in the environment of the checkout unless they are installed.
+
+    Raises LaunchError with the cause if that fails, and InstallationInterrupted after Ctrl-C.
+    """
+    environment = Environment(root=root)
+    try:
+        if is_prepared(environment=environment, requirements=requirements):
+            return
+        with _installation_lock(root, report=report) as lock:
+            # Another process may have installed them while this one waited for the lock.
+            if not is_prepared(environment=environment, requirements=requirements):
+                prepare(environment=environment, requirements=requirements, report=report, lock=lock)
+    except KeyboardInterrupt:
+        report.line()
+        raise InstallationInterrupted(
+            "The installation was interrupted: run the same command again, and it starts over."
+        ) from None
+    except OSError as failed:
+        path = Path(failed.filename) if isinstance(failed.filename, str) else environment.directory
+        if message := installation_errors.explain_os_error(failed, path=path):
+            raise LaunchError(message) from failed
+        raise LaunchError(f"The packages could not be installed: {failed}.") from failed
+
+
+def compile_sources(*, root: Path, report: Report) -> None:
+    """Compile all packages and our own sources to bytecode, for processes that may not write it."""
+    environment = Environment(root=root)
+    report.step("Compiling bytecode")
+    directories = [*environment.directory.glob("lib/python3.*/site-packages"), *(root / name for name in SOURCES)]
+    command = [str(environment.python), "-I", "-m", "compileall", "-q", "-j", "0", *map(str, directories)]
+    # The exit code is 1 if any file cannot be compiled, and some packages contain templates of Python files.
+    run(command, on_wait=lambda: report.status("Compiling bytecode"))
+
+
+@contextmanager
+def _installation_lock(root: Path, *, report: Report) -> Iterator[int]:
+    # The lock is on the directory of the checkout, so no lock file is left behind.
+    descriptor = os.open(root, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report.step(f"Another process is installing packages in {root}; waiting until it has finished")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def is_prepared(*, environment: Environment, requirements: str) -> bool:
     """Return whether the stamp matches the requirements file and the Python version of the environment."""
+    if environment.marker.exists():
+        return False
     version = _version(environment)
     return version is not None and _stamp(environment).get(requirements) == _fingerprint(
         environment.root / requirements, version=version
@@ -116,102 +185,74 @@ def _version(environment: Environment) -> tuple[int, int] | None:
     """Return the version of the environment's Python, or None if it does not run."""
     # It has to be executed: the interpreter that it links to may have been upgraded or removed.
     try:
-        result = _run_quietly([str(environment.python), "-I", "-S", "-c", "import sys; print(*sys.version_info[:2])"])
+        command = [str(environment.python), "-I", "-S", "-c", "import sys; print(*sys.version_info[:2])"]
+        result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         major, minor = (int(word) for word in result.stdout.split())
     except (OSError, ValueError):
         return None
     return major, minor
 
 
-def prepare(*, environment: Environment, requirements: str, report: Report) -> None:
-    """Create the environment if necessary, install the requirements and write the stamp."""
+def prepare(*, environment: Environment, requirements: str, report: Report, lock: int) -> None:
+    """Create the environment if necessary, install the requirements and write the stamp.
+
+    The programs that do it inherit ``lock``, the descriptor of the installation lock.
+    """
     report.step(f"Installing {requirements} in {environment.directory} (only now and when the file changes)")
-    target, uv = str(environment.directory), shutil.which("uv")
-    # Executed once: it may be the shim of a version manager that has no uv installed.
-    uv = uv if uv and _succeeds([uv, "--version"]) else None
     version = _version(environment)
     # After an upgrade to the next minor version, the interpreter runs but searches another directory for packages.
     if (
         version is None
         or version < OLDEST
         or not (environment.directory / "lib" / f"python{version[0]}.{version[1]}" / "site-packages").is_dir()
+        or environment.marker.exists()
     ):
-        shutil.rmtree(environment.directory, ignore_errors=True)
-        # Without an explicit interpreter, uv may try to download one.
-        by_uv = [[uv, "venv", "--no-project", "--python", sys.executable, target]] if uv else []
-        commands = [*by_uv, [sys.executable, "-m", "venv", "--without-pip", target]]
-        _run_first_working(commands, report=report, failure=f"The virtual environment {target} could not be created")
-    version = _version(environment)
-    if version is None:
-        raise LaunchError(f"The virtual environment {target} was created, but its Python does not run.")
-    # The lock file lists all dependencies, so there is nothing to resolve.
-    packages = ["--require-hashes", "--no-deps", "-r", str(environment.root / requirements)]
-    by_uv = [[uv, "pip", "install", "--python", str(environment.python), *packages]] if uv else []
-    tail = ["install", "--no-input", "--disable-pip-version-check", "--progress-bar", "off", *packages]
-    _run_first_working(
-        # Lazy, because searching for a pip may install one.
-        chain(by_uv, ([*pip, *tail] for pip in _pips(environment, report=report))),
+        version = _create(environment, report=report)
+    environment.marker.touch()
+    (environment.directory / LOG).unlink(missing_ok=True)
+    Installer(
+        directory=environment.directory,
+        python=environment.python,
+        requirements=environment.root / requirements,
+        pinned_uv=_pinned_uv(environment.root / DEVELOPMENT),
+        environment=os.environ,
+        lock=lock,
         report=report,
-        failure=(
-            "The requirements could not be installed. If there is no uv, pip or ensurepip, install one of them first "
-            "(on Debian and Ubuntu: apt install python3-venv)"
-        ),
-    )
+    ).install()
     names = (RUNTIME, DEVELOPMENT) if requirements == DEVELOPMENT else (requirements,)
     stamps = {name: _fingerprint(environment.root / name, version=version) for name in names}
     (environment.directory / STAMP).write_text(json.dumps({**_stamp(environment), **stamps}, indent=2))
-    report.step("Virtual environment ready")
+    environment.marker.unlink()
+    count = len(list(environment.directory.glob("lib/python3.*/site-packages/*.dist-info")))
+    report.step(f"Virtual environment ready: {count} packages")
 
 
-def _pips(environment: Environment, *, report: Report) -> Iterator[list[str]]:
-    """Yield commands that run a pip for the environment, the most specific first."""
-    report.status("Searching for pip")
-    inside = [str(environment.python), "-m", "pip"]
-    if _succeeds([*inside, "--version"]) or _succeeds([str(environment.python), "-m", "ensurepip", "--default-pip"]):
-        yield inside
-    for pip in ([sys.executable, "-m", "pip"], ["pip3"], ["pip"]):
-        if shutil.which(pip[0]) and _succeeds([*pip, "--python", str(environment.python), "--version"]):
-            yield [*pip, "--python", str(environment.python)]
+def _create(environment: Environment, *, report: Report) -> tuple[int, int]:
+    """Create the environment, replacing a broken one, and return its Python's version."""
+    directory, lines = environment.directory, list[str]()
+    if directory.is_symlink() and not directory.exists():
+        directory.unlink()
+    directory.mkdir(exist_ok=True)
+    for path in directory.iterdir():
+        # uv may have been fetched by an installation that was interrupted later.
+        if path.name != "uv":
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    environment.marker.touch()
+    command = [sys.executable, "-I", "-m", "venv", "--without-pip", str(directory)]
+    run(command, on_line=lines.append, on_wait=lambda: report.status("Creating the virtual environment"))
+    if version := _version(environment):
+        return version
+    if message := installation_errors.explain("\n".join(lines), directory=directory):
+        raise LaunchError(message)
+    for line in lines[-LAST_LINES:]:
+        report.line(f"          {line}")
+    raise LaunchError(
+        f"{sys.executable} cannot create virtual environments: install its module venv (on Debian and Ubuntu: "
+        "apt install python3-venv), or run the command with another Python."
+    )
 
 
-def _run_first_working(commands: Iterable[list[str]], *, report: Report, failure: str) -> None:
-    """Run commands until one succeeds, and show their latest output line as progress.
-
-    Raises LaunchError after the output of the last command if all fail.
-    """
-    lines: list[str] = []
-    for command in commands:
-        lines, pending = [], b""
-        with (
-            subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
-            ) as process,
-            selectors.DefaultSelector() as selector,
-        ):
-            output = cast("IO[bytes]", process.stdout)  # not None, because of stdout=PIPE
-            selector.register(output, selectors.EVENT_READ)
-            while True:
-                report.status(lines[-1] if lines else f"{Path(command[0]).name} …")
-                if not selector.select(timeout=0.5):
-                    continue
-                piece = output.read(65536)
-                if not piece:
-                    break
-                *whole, pending = (pending + piece).split(b"\n")
-                lines += [text for line in whole if (text := line.decode(errors="replace").strip())]
-        if process.returncode == 0:
-            return
-    for text in lines[-15:]:
-        report.line(f"          {text}")
-    raise LaunchError(f"{failure}.")
-
-
-def _run_quietly(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-
-
-def _succeeds(command: list[str]) -> bool:
-    try:
-        return _run_quietly(command).returncode == 0
-    except OSError:
-        return False
+def _pinned_uv(requirements: Path) -> str:
+    """Return the entry of uv, with its hashes, in the requirements of the tests."""
+    found = re.search(r"^uv==.*?(?=^[^\s#]|\Z)", requirements.read_text(), re.MULTILINE | re.DOTALL)
+    return found[0] if found else ""
