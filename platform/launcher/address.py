@@ -29,7 +29,11 @@ def is_free(*, host: str, port: int) -> bool:
     except OSError as refused:
         if refused.errno == errno.EADDRINUSE:
             return False
-        raise LaunchError(f"Cannot listen on {host} port {port}: {refused.strerror}.") from refused
+        if refused.errno == errno.EACCES:
+            raise LaunchError(f"Only root may listen on port {port}: choose a --port from 1024 on.") from refused
+        raise LaunchError(
+            f"Cannot listen on {host} port {port} ({refused.strerror}): choose another --host."
+        ) from refused
     return True
 
 

@@ -2,71 +2,113 @@
 
 import os
 import sys
-from argparse import ArgumentParser
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
+from typing import NoReturn
 
-from launcher import bootstrap, sandboxes, state
+from launcher import address, bootstrap, commands, sandboxes, state
 from launcher.errors import LaunchError
 from launcher.report import Report
 
-# `api_coverage` writes a document and uses none of these, which the settings require.
+# Required by the settings, but not used by `api_coverage`, which writes a document, nor by help texts.
 UNUSED = {"SECRET_KEY": "-", "API_KEY_PEPPER": "-", "DATABASE_URL": "postgresql://-:-@localhost/-", "REDIS_URL": "-"}
-DESCRIPTION = "Start the whole platform: database, broker, web, worker and beat."
+HELP = ("-h", "--help")
 
 
 def main(*, root: Path, argv: Sequence[str]) -> int:
     """Run the command and return the exit code."""
     try:
         match list(argv[1:]):
+            case [] | ["-h" | "--help" | "help"]:
+                print(commands.overview())
+                return 0
+            case ["--version" | "version"]:
+                print(commands.version(root))
+                return 0
+            case ["help", command] if not command.startswith("-"):
+                return _help(root=root, command=command)
+            case [command, *arguments] if _asks_for_help(arguments):
+                return _help(root=root, command=command)
             case ["up", *arguments]:
                 return _up(root=root, argv=argv, arguments=arguments)
             case ["test", *arguments]:
-                return _test(root=root, argv=argv, arguments=arguments)
-            case ["sandbox"]:
+                _test(root=root, argv=argv, arguments=arguments)
+            case ["install", *arguments]:
+                return _install(root=root, arguments=arguments)
+            case ["sandbox", *arguments]:
+                commands.sandbox_parser().parse_args(arguments)
                 return sandboxes.serve()
             case _:
                 return _django(root=root, argv=argv)
     except LaunchError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return error.exit_code
     except KeyboardInterrupt:
-        # During the installation; later the supervisor handles Ctrl-C. 128 + SIGINT, as shells report it.
+        # Outside of the installation and of the supervisor, which handle Ctrl-C. As shells report it: 128 + SIGINT.
         return 130
+
+
+def _asks_for_help(arguments: Sequence[str]) -> bool:
+    # `dbshell -- -h HOST` passes arguments to another program.
+    return any(argument in HELP for argument in takewhile(lambda argument: argument != "--", arguments))
+
+
+def _help(*, root: Path, command: str) -> int:
+    match command:
+        case "up":
+            print(commands.up_parser().format_help())
+        case "install":
+            print(commands.install_parser().format_help())
+        case "sandbox":
+            print(commands.sandbox_parser().format_help())
+        case "test":
+            print(commands.test_help())
+        case _ if bootstrap.is_usable(root=root):
+            return _django(root=root, argv=[sys.argv[0], command, "--help"])
+        case _:
+            print(commands.summary(command))
+    return 0
 
 
 def _up(*, root: Path, argv: Sequence[str], arguments: list[str]) -> int:
     # Parsed first, so that a wrong option is reported before the installation, which may take half a minute.
-    parser = ArgumentParser(prog="manage.py up", description=DESCRIPTION)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
-    parser.add_argument("--port", type=_port, help="port to listen on (default PORT, else 8000 or the next free one)")
-    parser.add_argument(
-        "--no-input", action="store_true", help="for scripts: plain output without colors or progress lines"
-    )
-    options = parser.parse_args(arguments)
+    options = commands.up_parser().parse_args(arguments)
+    if not bootstrap.is_prepared(environment=bootstrap.Environment(root=root), requirements=bootstrap.RUNTIME):
+        # So is a port that cannot be used.
+        address.choose(host=options.host, port=options.port, environment=os.environ)
     bootstrap.enter(root=root, requirements=bootstrap.RUNTIME, argv=argv, report=Report(plain=options.no_input))
     from launcher import up
 
     return up.run(root=root, host=options.host, port=options.port, plain=options.no_input, environment=os.environ)
 
 
-def _test(*, root: Path, argv: Sequence[str], arguments: list[str]) -> int:
+def _install(*, root: Path, arguments: list[str]) -> int:
+    options = commands.install_parser().parse_args(arguments)
+    report = Report(plain=options.no_input)
+    requirements = bootstrap.DEVELOPMENT if options.dev else bootstrap.RUNTIME
+    bootstrap.install(root=root, requirements=requirements, report=report)
+    if options.compile:
+        bootstrap.compile_sources(root=root, report=report)
+    report.step(f"The packages of {requirements} are installed in {root / '.venv'}")
+    return 0
+
+
+def _test(*, root: Path, argv: Sequence[str], arguments: list[str]) -> NoReturn:
     bootstrap.enter(root=root, requirements=bootstrap.DEVELOPMENT, argv=argv, report=Report())
     os.chdir(root)
-    sys.stdout.flush()
-    # A whole suite runs in parallel, this one or that of a marker (`test -m slow`: pytest uses the last -m). For a few
-    # tests, starting the workers takes longer.
-    match arguments:
-        case [] | ["-m", _]:
-            parallel = ["-n", "auto", "--maxprocesses", "4", "--dist", "worksteal"]
-        case _:
-            parallel = []
+    # Starting the servers and the workers takes a few seconds in which pytest prints nothing.
+    print("Starting the tests", flush=True)
+    # Only the whole suite runs in parallel; for a few tests, starting the workers takes longer. pytest uses the last
+    # -m, so `test -m slow` overrides the default.
+    parallel = [] if arguments else ["-n", "auto", "--maxprocesses", "4", "--dist", "worksteal"]
     os.execv(sys.executable, [sys.executable, "-m", "pytest", "-m", "not slow", *parallel, *arguments])  # noqa: S606
 
 
 def _django(*, root: Path, argv: Sequence[str]) -> int:
     bootstrap.enter_existing(root=root, argv=argv)
-    for name, value in (UNUSED if argv[1:2] == ["api_coverage"] else _running_environment(root)).items():
+    needs_no_services = argv[1:2] in (["api_coverage"], ["help"]) or _asks_for_help(argv[2:])
+    for name, value in (UNUSED if needs_no_services else _running_environment(root)).items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     from django.core.exceptions import ImproperlyConfigured
@@ -91,10 +133,3 @@ def _running_environment(root: Path) -> dict[str, str]:
     # The owner role of the instance's database must not be used for the database that the caller named.
     running.pop("DATABASE_OWNER_URL", None)
     return running
-
-
-def _port(text: str) -> int:
-    number = int(text)
-    if not 0 < number < 65536:
-        raise ValueError
-    return number

@@ -1,0 +1,138 @@
+"""Overview of the commands, and help that needs no environment. Uses the standard library only."""
+
+import difflib
+import tomllib
+from argparse import ArgumentParser, ArgumentTypeError
+from pathlib import Path
+from typing import NoReturn
+
+from launcher.errors import LaunchError
+
+GROUPS = {
+    "On one machine": {
+        "up": "Start everything in the foreground: database, broker, web, worker, beat. Ctrl-C stops it.",
+        "test": "Run the tests. Arguments are passed to pytest.",
+        "install": "Install the packages in .venv without starting anything.",
+    },
+    "In a deployment": {
+        "migrate": "Apply the migrations of the database.",
+        "web": "Serve the API and the admin.",
+        "worker": "Run background responses and periodic tasks.",
+        "beat": "Run the scheduler of periodic tasks.",
+        "sandbox": "Run the service that executes the code of models in isolation.",
+    },
+    "Administration": {
+        "add_upstream": "Add an upstream, or update the one of this name, and route models to it.",
+        "create_key": "Create an API key for a team. The team is created if it does not exist.",
+        "createsuperuser": "Create a user who may do everything in the admin.",
+        "changepassword": "Change the password of a user of the admin.",
+        "audit_check": "Check the seals of the audit log.",
+        "rollup": "Aggregate finished hours for the usage pages.",
+    },
+    "Development": {
+        "seed_demo": "Add demo teams with users, API keys, responses and conversations of several weeks.",
+        "prepare_demo": "Prepare a demo team with a key, an administrator and an upstream, as `up` does.",
+        "api_coverage": "Generate the tables of docs/api-coverage.md.",
+        "makemigrations": "Create migrations for changed models.",
+        "shell": "Open a Python shell with the models imported.",
+    },
+}
+SUMMARIES = {name: summary for group in GROUPS.values() for name, summary in group.items()}
+
+
+class Parser(ArgumentParser):
+    """Parser of our own commands. A wrong argument is reported in one line, like every other error."""
+
+    def __init__(self, command: str, description: str | None = None) -> None:
+        super().__init__(prog=f"python3 manage.py {command}", description=description or SUMMARIES[command])
+
+    # The decorator is in the standard library from Python 3.12 on.
+    def error(self, message: str) -> NoReturn:  # type: ignore[explicit-override]
+        self.exit(2, f"error: {message} (`{self.prog} --help` lists the options)\n")
+
+
+def overview() -> str:
+    """Return all commands of the platform in groups, on one screen."""
+    lines = ["Usage: python3 manage.py COMMAND [OPTIONS]"]
+    for title, group in GROUPS.items():
+        lines += ["", f"{title}:", *(f"  {name:<15} {summary}" for name, summary in group.items())]
+    lines += [
+        "",
+        "`python3 manage.py help COMMAND` shows the options of a command, `help --commands` lists those of Django too.",
+    ]
+    return "\n".join(lines)
+
+
+def version(root: Path) -> str:
+    """Return the name and version of the platform."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    return f"{project['name']} {project['version']}"
+
+
+def summary(command: str) -> str:
+    """Return what is known about a command without its packages. Raises LaunchError if it is not one of ours."""
+    if command in SUMMARIES:
+        return (
+            f"{command}: {SUMMARIES[command]}\n\n"
+            "Its options are shown once the packages are installed: run `python3 manage.py install`."
+        )
+    similar = difflib.get_close_matches(command, SUMMARIES, n=1)
+    hint = f" Did you mean {similar[0]}?" if similar else ""
+    raise LaunchError(
+        f"{command} is not a command of this platform.{hint} Django's commands are available after `python3 manage.py "
+        "install`."
+    )
+
+
+def up_parser() -> Parser:
+    """Return the parser of `up`."""
+    parser = Parser("up", "Start the whole platform: database, broker, web, worker and beat.")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    parser.add_argument("--port", type=_port, help="port to listen on (default PORT, else 8000 or the next free one)")
+    _add_no_input(parser)
+    return parser
+
+
+def install_parser() -> Parser:
+    """Return the parser of `install`."""
+    parser = Parser("install", "Create .venv and install the packages that `up` and the other commands need.")
+    parser.add_argument("--dev", action="store_true", help="also install what the tests need")
+    parser.add_argument(
+        "--compile", action="store_true", help="compile bytecode, for images in which processes may not write it"
+    )
+    _add_no_input(parser)
+    return parser
+
+
+def test_help() -> str:
+    """Return the help of `test`."""
+    return "\n".join(
+        [
+            "usage: python3 manage.py test [PYTEST OPTIONS] [FILE_OR_DIRECTORY ...]",
+            "",
+            SUMMARIES["test"],
+            "",
+            "Without arguments, all tests that are not marked slow run in several processes. Examples:",
+            "  python3 manage.py test tests/unit             tests of a directory",
+            "  python3 manage.py test tests/api -k cancel    tests whose names contain a word",
+            "  python3 manage.py test -m slow                the slow tests",
+            "",
+            "After the first run, `.venv/bin/pytest --help` lists the options of pytest.",
+        ]
+    )
+
+
+def sandbox_parser() -> Parser:
+    """Return the parser of `sandbox`."""
+    return Parser("sandbox", f"{SUMMARIES['sandbox']} The variables SANDBOX_... configure it.")
+
+
+def _add_no_input(parser: Parser) -> None:
+    text = "for scripts: plain output without colors or progress lines"
+    parser.add_argument("--no-input", action="store_true", help=text)
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
+        raise ArgumentTypeError(f"must be a number between 1 and 65535, not {text}")
+    return int(text)
