@@ -120,9 +120,7 @@ def test_an_environment_that_is_a_dangling_link_is_recreated(checkout: Environme
 def test_the_pinned_uv_is_in_the_test_requirements() -> None:
     pinned = bootstrap._pinned_uv(ROOT / DEVELOPMENT)
     locked = next(
-        package
-        for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]
-        if package["name"] == "uv"
+        package for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"] if package["name"] == "uv"
     )
     assert pinned.startswith(f"uv=={locked['version']}")
     assert {wheel["hash"] for wheel in locked["wheels"]} <= set(re.findall(r"sha256:[0-9a-f]{64}", pinned))
