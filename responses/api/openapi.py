@@ -1,5 +1,6 @@
 """OpenAPI 3.1 document of the API, generated from the declared endpoints and from the types that validate requests."""
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,15 @@ from pydantic import BaseModel
 from kernel.endpoints import NULLABLE_STRING, STRING, ApiObject, Endpoint, Schema
 from responses.api.urls import ENDPOINTS
 
+# The SDK's names where they do not follow from the path.
+_OPERATIONS = {
+    ("POST", "responses/input_tokens"): "responses.input_tokens.count",
+    ("GET", "vector_stores/file_batches/files"): "vector_stores.file_batches.list_files",
+    ("GET", "containers/files/content"): "containers.files.content.retrieve",
+    ("POST", "images/generations"): "images.generate",
+    ("POST", "images/edits"): "images.edit",
+}
+_RESOURCES = {"webhook_endpoints": "webhooks", "webhook_event_types": "webhooks.event_types"}
 _REF = "#/components/schemas/{model}"
 _DETAIL: Schema = {"message": STRING, "type": STRING, "param": NULLABLE_STRING, "code": NULLABLE_STRING}
 _ERROR = ApiObject.of("Error", {"error": {"type": "object", "properties": _DETAIL, "required": list(_DETAIL)}})
@@ -29,11 +39,18 @@ def view(_: HttpRequest) -> HttpResponse:
 @cache
 def document() -> Schema:
     """Return the document; cached, as building the schemas takes a while and never changes."""
+    # Imported late: most processes never build the document.
+    from responses.api.descriptions import STATUSES, TAGS
+
     paths: Schema = {}
     schemas: Schema = {}
+    failure = {"application/json": {"schema": _resolved(_ERROR, schemas)}}
     for endpoint in ENDPOINTS:
         operation = _resolved(_operation(endpoint), schemas)
         paths.setdefault(endpoint.template, {})[endpoint.method.lower()] = operation
+    for name, schema in schemas.items():
+        _describe(name, schema)
+    statuses = sorted({status for endpoint in ENDPOINTS for status in endpoint.statuses})
     return {
         "openapi": "3.1.0",
         "info": {
@@ -43,15 +60,40 @@ def document() -> Schema:
         },
         "servers": [{"url": "/v1"}],
         "security": [{"key": []}],
+        "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
         "paths": paths,
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "A team's API key."}},
+            "responses": {
+                f"Error{status}": {"description": STATUSES[status], "content": failure} for status in statuses
+            },
             "schemas": schemas,
         },
     }
 
 
+def operation_id(endpoint: Endpoint) -> str:
+    """Return the name of an endpoint: that of its method in OpenAI's SDK, or one that follows the same rules.
+
+    Generators of clients name their methods after it.
+    """
+    names = [name for name in endpoint.path.split("/") if not name.startswith("<")]
+    if known := _OPERATIONS.get((endpoint.method, "/".join(names))):
+        return known
+    resource = [_RESOURCES.get(name, name) for name in names]
+    if endpoint.path.endswith(">"):
+        action = {"GET": "retrieve", "POST": "update", "DELETE": "delete"}[endpoint.method]
+    elif names[-1].endswith("s"):
+        action = {"GET": "list", "POST": "create"}[endpoint.method]
+    else:
+        # Paths of actions end in a verb, those of lists in a plural.
+        action = resource.pop()
+    return ".".join([*resource, action])
+
+
 def _operation(endpoint: Endpoint) -> Schema:
+    from responses.api.descriptions import OPERATIONS, PARAMETERS, STATUSES
+
     content: Schema = {"application/json": {"schema": endpoint.returns}}
     if isinstance(endpoint.returns, str):
         # OpenAPI 3.1 has no schema for the lines of a JSON Lines document.
@@ -59,24 +101,71 @@ def _operation(endpoint: Endpoint) -> Schema:
         content = {endpoint.returns: {"schema": schema}}
     if endpoint.stream:
         content["text/event-stream"] = {"schema": {**_EVENT, "description": endpoint.stream}}
-    failure = {"description": "Error.", "content": {"application/json": {"schema": _ERROR}}}
+    name = operation_id(endpoint)
+    given = [
+        *({"name": one, "in": "path", "required": True, "schema": STRING} for one in endpoint.ids),
+        *(parameter for argument in endpoint.query or () for parameter in argument.parameters),
+    ]
+    parameters = [{**one, "description": PARAMETERS.get(one["name"].removesuffix("[]"), "")} for one in given]
     operation: Schema = {
+        "tags": [_tag(name)],
         "summary": endpoint.summary,
-        # Generators of clients name their methods after it, so a changed summary changes their API.
-        "operationId": endpoint.summary.lower().replace(" ", "_"),
+        "description": OPERATIONS.get(name, ""),
+        "operationId": name,
         "parameters": [
-            *({"name": name, "in": "path", "required": True, "schema": STRING} for name in endpoint.ids),
-            *(parameter for argument in endpoint.query or () for parameter in argument.parameters),
+            {**one, "description": PARAMETERS.get(one["name"].removesuffix("[]"), "")} for one in parameters
         ],
         "responses": {
-            "200": {"description": "Success.", "content": content},
-            **{str(status): failure for status in endpoint.statuses},
+            "200": {"description": STATUSES[200], "content": content},
+            **{str(status): {"$ref": f"#/components/responses/Error{status}"} for status in endpoint.statuses},
         },
     }
     if body := endpoint.form or endpoint.body:
         media_type = "multipart/form-data" if endpoint.form else "application/json"
         operation["requestBody"] = {"required": True, "content": {media_type: {"schema": body}}}
     return operation
+
+
+def _tag(name: str) -> str:
+    resource = name.partition(".")[0]
+    return "Chat completions" if resource == "chat" else resource.replace("_", " ").capitalize()
+
+
+def _describe(name: str, schema: Schema) -> None:
+    """Add the missing descriptions to an object and the properties in it."""
+    from responses.api.descriptions import OBJECTS, SAME
+
+    own = {**OBJECTS.get(SAME.get(name, ""), {}), **OBJECTS.get(name, {})}
+    if name.startswith("Deleted"):
+        own = {"": "Confirmation of a deletion.", **own}
+    elif name.endswith("List"):
+        own = {"": "A page of a list.", **own}
+    if "" in own:
+        schema["description"] = own[""]
+    for part in _parts(schema):
+        for key, value in part.get("properties", {}).items():
+            value.setdefault("description", _description(key, value, own))
+
+
+def _description(key: str, schema: Schema, own: dict[str, str]) -> str:
+    from responses.api.descriptions import PROPERTIES
+
+    if key not in own and "const" in schema and isinstance(schema["const"], str):
+        return f"Always `{schema['const']}`."
+    return own.get(key) or PROPERTIES.get(key, "")
+
+
+def _parts(schema: Any) -> Iterator[Schema]:
+    """Yield the objects in a schema, without those that it refers to."""
+    if isinstance(schema, list):
+        for inner in schema:
+            yield from _parts(inner)
+    elif isinstance(schema, dict):
+        if isinstance(schema.get("properties"), dict):
+            yield schema
+        for key, inner in schema.items():
+            # Keys of `properties` are names and no keywords.
+            yield from _parts(list(inner.values()) if key == "properties" and isinstance(inner, dict) else inner)
 
 
 def _resolved(value: Any, schemas: Schema) -> Any:

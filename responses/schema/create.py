@@ -59,11 +59,16 @@ Input = Annotated[
 ]
 
 
+def _without_default(schema: dict[str, Any]) -> None:
+    # An empty string stands for a value that the prompt brings; clients cannot send it.
+    schema.pop("default", None)
+
+
 class CreateResponse(Wire):
     """Create a model response."""
 
     # Input and model may come from the prompt instead.
-    input: Input = ""
+    input: Annotated[Input, Field(json_schema_extra=_without_default)] = ""
     previous_response_id: Annotated[str, Field(max_length=64)] | None = None
     conversation: ConversationReference | None = None
     prompt: PromptParam | None = None
@@ -109,7 +114,7 @@ class CreateResponse(Wire):
     previous_input_messages: Annotated[list[PreviousMessage], Field(max_length=MAX_ITEMS, fail_fast=True)] | None = None
     # Printable ASCII, like the X-Client-Request-Id header that it substitutes.
     request_id: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[ -~]*$")] | None = None
-    model: Annotated[str, Field(min_length=1, max_length=200)] = ""
+    model: Annotated[str, Field(min_length=1, max_length=200, json_schema_extra=_without_default)] = ""
 
     @property
     def generates(self) -> bool:
