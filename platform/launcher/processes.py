@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -24,6 +24,10 @@ from launcher.home import SystemAccount
 PR_SET_PDEATHSIG = 1
 # Loaded before any fork: between fork and exec, imports and allocations can deadlock.
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+# A process without progress for this many seconds has failed to start.
+PATIENCE = 60.0
+# Less than this is no progress: processes that wait also wake up from time to time.
+MIN_CPU_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,3 +212,85 @@ def wait_until(condition: Callable[[], bool], *, seconds: float, interval: float
             return False
         sleep(interval)
     return True
+
+
+class Progress:
+    """Watches a process that is starting: CPU time used by it and its descendants, and the size of its log.
+
+    How long a start takes depends on the machine and on what else runs there. A process that does nothing will not
+    become ready, however fast the machine is.
+    """
+
+    def __init__(self, pid: int, *, written: Callable[[], int]) -> None:
+        self._pid = pid
+        self._written = written
+        self._measured_at = self._seen_at = monotonic()
+        self._seen = self._measure()
+
+    def seconds_without(self) -> float:
+        """Return how many seconds ago the last progress was seen."""
+        # Rarely, as measuring reads the whole process table.
+        if monotonic() - self._measured_at > 1:
+            self._measured_at = monotonic()
+            cpu, size = self._measure()
+            if cpu - self._seen[0] >= MIN_CPU_SECONDS or size > self._seen[1]:
+                self._seen, self._seen_at = (cpu, size), monotonic()
+        return monotonic() - self._seen_at
+
+    def _measure(self) -> tuple[float, int]:
+        return cpu_seconds(self._pid), self._written()
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time that a process and its descendants have used."""
+    table = {number: (parent, seconds) for number, parent, seconds in _process_table()}
+    total = 0.0
+    for number, (_, seconds) in table.items():
+        ancestor = number
+        while ancestor != pid and ancestor in table:
+            ancestor = table[ancestor][0]
+        total += seconds if ancestor == pid else 0
+    return total
+
+
+def _process_table() -> Iterator[tuple[int, int, float]]:
+    """Yield pid, pid of the parent, and CPU seconds of every process."""
+    if sys.platform == "linux":
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                fields = path.read_text().rpartition(")")[2].split()
+                # User and system time, and those of children that have ended.
+                ticks = sum(int(number) for number in fields[11:15])
+                yield int(path.parent.name), int(fields[1]), ticks / os.sysconf("SC_CLK_TCK")
+        return
+    listing = subprocess.run(
+        ["ps", "-A", "-o", "pid=", "-o", "ppid=", "-o", "time="],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "LC_ALL": "C"},
+    )
+    for line in listing.stdout.splitlines():
+        pid, parent, time = line.split()
+        # [[days-]hours:]minutes:seconds
+        parts = [float(part) for part in time.replace("-", ":").split(":")]
+        units = (1, 60, 3600, 86_400)
+        yield int(pid), int(parent), sum(part * unit for part, unit in zip(reversed(parts), units, strict=False))
+
+
+def wait_for_start(
+    process: subprocess.Popen[bytes],
+    *,
+    ready: Callable[[], bool],
+    written: Callable[[], int],
+    patience: float = PATIENCE,
+) -> bool:
+    """Wait until a process is ready. Return False if it ends or makes no progress for ``patience`` seconds."""
+    progress = Progress(process.pid, written=written)
+    while process.poll() is None:
+        if ready():
+            return True
+        if progress.seconds_without() > patience:
+            return False
+        sleep(0.02)
+    return False

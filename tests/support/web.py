@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -13,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from launcher.address import any_free_port
+from launcher.processes import wait_for_start
 
 ROOT = Path(__file__).resolve().parents[2]
-_START_SECONDS = 90.0
 _STOP_SECONDS = 15.0
 
 
@@ -47,11 +46,8 @@ class WebProcess:
 
     def wait_until_ready(self) -> None:
         """Wait until `/readyz` returns 200."""
-        deadline = time.monotonic() + _START_SECONDS
-        while not self._is_ready():
-            assert self._process.poll() is None, f"the web process ended:\n{self.output()}"
-            assert time.monotonic() < deadline, f"the web process does not become ready:\n{self.output()}"
-            time.sleep(0.05)
+        is_started = wait_for_start(self._process, ready=self._is_ready, written=lambda: self.written)
+        assert is_started, f"the web process did not become ready:\n{self.output()}"
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         """Stop the process and return its exit code."""

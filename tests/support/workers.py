@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.support.waiting import eventually
+from launcher.processes import wait_for_start
 from tests.support.web import ROOT
 
-_START_SECONDS = 90.0
 _STOP_SECONDS = 15.0
 _READY = "the worker claims background responses"
 
@@ -44,12 +43,10 @@ class WorkerProcess:
 
     def wait_until_ready(self) -> None:
         """Wait until it claims responses."""
-
-        def is_ready() -> bool:
-            assert self._process.poll() is None, f"the worker ended:\n{self.output()}"
-            return _READY in self.output()
-
-        eventually(is_ready, seconds=_START_SECONDS)
+        is_started = wait_for_start(
+            self._process, ready=lambda: _READY in self.output(), written=lambda: self.written
+        )  # fmt: skip
+        assert is_started, f"the worker did not become ready:\n{self.output()}"
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
