@@ -19,8 +19,11 @@ from pytest_django import DjangoDbBlocker
 
 pytest.register_assert_rewrite("tests.support")
 
+from launcher.errors import LaunchError  # noqa: E402
+from launcher.testing import PrivateServers  # noqa: E402
 from responses.rollups import aggregate  # noqa: E402
 from tenants import services  # noqa: E402 - support modules are rewritten before anything imports them
+from tests.servers import SERVERS  # noqa: E402
 from tests.support.api import Api, Caller, MakeApi, MakeCaller  # noqa: E402
 from tests.support.mcp_servers import McpServer, mcp_server  # noqa: E402
 from tests.support.responses_upstream import responses_script, running_responses_upstream  # noqa: E402
@@ -35,8 +38,19 @@ _marks: dict[int, int] = {}
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """Migrate the new database of this test run. Replaces pytest-django's test database."""
+def servers() -> PrivateServers:
+    """PostgreSQL and Valkey of this test run."""
+    try:
+        SERVERS.start()
+    except LaunchError as error:
+        # Repeated by every test that uses the servers, so it must be short.
+        pytest.fail(str(error), pytrace=False)
+    return SERVERS
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(servers: PrivateServers, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Create the schema in the new database of this test run. Replaces pytest-django's test database."""
     with django_db_blocker.unblock():
         call_command("migrate", verbosity=0)
         connections["owner"].close()

@@ -1,7 +1,8 @@
-"""Pytest plugin that starts private servers with a new database before the settings are read.
+"""Pytest plugin with the private servers of a test run, which start with the first test that uses one.
 
-`-p tests.servers` in pyproject.toml loads it before pytest-django. The test run, and every process that a test starts,
-finds the servers and secrets in its environment. Servers of a running platform are never used.
+`-p tests.servers` in pyproject.toml loads it before pytest-django, which reads the settings. The test run, and every
+process that a test starts, finds the servers and secrets in its environment. Servers of a running platform are never
+used.
 """
 
 import atexit
@@ -15,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [path for path in (str(ROOT / "platform"), str(ROOT)) if path not in sys.path]
 
 from launcher import state  # noqa: E402 - the path above comes first
-from launcher.testing import PrivateServers, start_servers  # noqa: E402
+from launcher.testing import PrivateServers  # noqa: E402
 
 
 def _set_environment(servers: PrivateServers) -> None:
@@ -40,6 +41,9 @@ def _set_environment(servers: PrivateServers) -> None:
     )
 
 
-SERVERS = start_servers(ROOT / ".test-run")
+# With pytest-xdist, this process only distributes the tests. Loading them takes each worker several seconds.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    print("Loading the tests", flush=True)  # noqa: T201 - for the user who waits
+SERVERS = PrivateServers(ROOT / ".test-run")
 atexit.register(SERVERS.stop)
 _set_environment(SERVERS)

@@ -35,6 +35,7 @@ def test_probes_need_no_key_and_allow_only_get(web: WebProcess, http: httpx2.Cli
     assert http.post(f"{web.url}{path}").status_code in {403, 405}
 
 
+@pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize(
     ("variables", "reason"),
     [

@@ -10,6 +10,7 @@ import pytest
 from kernel.notifications import Notifications, Notifier, loop_notifications, notify_from_thread
 from tests.support.tcp_proxy import Proxy, proxied
 
+pytestmark = pytest.mark.usefixtures("servers")
 REDIS = urlsplit(os.environ["REDIS_URL"])
 
 
