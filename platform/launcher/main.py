@@ -39,6 +39,8 @@ def main(*, root: Path, argv: Sequence[str]) -> int:
             case ["sandbox", *arguments]:
                 commands.sandbox_parser().parse_args(arguments)
                 return sandboxes.serve()
+            case ["dump_schema", *_]:
+                return _dump_schema(root=root, argv=argv)
             case _:
                 return _django(root=root, argv=argv)
     except LaunchError as error:
@@ -119,6 +121,22 @@ def _django(*, root: Path, argv: Sequence[str]) -> int:
     except ImproperlyConfigured as wrong:
         raise LaunchError(str(wrong)) from wrong
     return 0
+
+
+def _dump_schema(*, root: Path, argv: Sequence[str]) -> int:
+    bootstrap.enter_existing(root=root, argv=argv)
+    from launcher.testing import start_servers
+
+    # The snapshot is that of an empty database of the embedded PostgreSQL, whatever else is configured or running.
+    servers = start_servers(root / ".test-run", environment={})
+    try:
+        path = os.pathsep.join((str(servers.programs), os.environ.get("PATH", os.defpath)))
+        os.environ.update(
+            {**UNUSED, "PATH": path, "DATABASE_URL": servers.app_url, "DATABASE_OWNER_URL": servers.owner_url}
+        )
+        return _django(root=root, argv=argv)
+    finally:
+        servers.stop()
 
 
 def _running_environment(root: Path) -> dict[str, str]:

@@ -2,15 +2,29 @@
 
 from typing import Any
 
+from django.core.management.base import CommandParser
 from django.core.management.commands import migrate
 from django.db import connections
 from typing_extensions import override
 
+from config import schema_snapshot
+
 _LOCK = 7_265_737_001  # arbitrary, but the same on every node and in every version
+_OTHER_USES = ("app_label", "plan", "fake", "fake_initial", "run_syncdb", "check_unapplied", "prune", "no_snapshot")
 
 
 class Command(migrate.Command):
-    """Command that migrates as the owner (DATABASE_OWNER_URL), with an advisory lock against concurrent runs."""
+    """Command that migrates as the owner (DATABASE_OWNER_URL), with an advisory lock against concurrent runs.
+
+    The schema of an empty database is created from the schema snapshot, which takes a second instead of many.
+    """
+
+    @override
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument(
+            "--no-snapshot", action="store_true", help="Run every migration, also in an empty database."
+        )
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
@@ -19,6 +33,9 @@ class Command(migrate.Command):
         with connections["owner"].cursor() as cursor:
             cursor.execute("SELECT pg_advisory_lock(%s)", [_LOCK])
             try:
-                super().handle(*args, **options)
+                if any(options[name] for name in _OTHER_USES) or not schema_snapshot.load(using="owner"):
+                    super().handle(*args, **options)
+                elif options["verbosity"] > 0:
+                    self.stdout.write("Created the schema of the empty database from the snapshot.")
             finally:
                 cursor.execute("SELECT pg_advisory_unlock(%s)", [_LOCK])
