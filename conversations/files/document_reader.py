@@ -6,12 +6,14 @@ environment and resource limits that the kernel enforces. The program must not i
 
 import io
 import os
+import posixpath
 import resource
 import sys
 import zipfile
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import Any
+from xml.etree import ElementTree as ET
 
 from typing_extensions import override
 
@@ -29,6 +31,22 @@ _NICENESS = 10
 _MAX_WRITTEN = 4 * MAX_TEXT
 _BLOCK_TAGS = {"p", "div", "li", "tr", "br", "h1", "h2", "h3", "h4", "h5", "h6", "section", "article", "pre", "table"}
 _HIDDEN_TAGS = {"script", "style", "template", "noscript"}
+# Elements of Office documents whose text is read: content controls, insertions, groups of shapes, text of shapes…
+_BLOCK_CONTAINERS = {
+    "sdt",
+    "sdtContent",
+    "customXml",
+    "ins",
+    "moveTo",
+    "AlternateContent",
+    "Choice",
+    "grpSp",
+    "graphicFrame",
+    "graphic",
+    "graphicData",
+    "txBody",
+}
+_LINE_CONTAINERS = {"r", "hyperlink", "fld", "fldSimple", "smartTag", "sdt", "sdtContent", "customXml", "ins", "moveTo"}
 
 
 def main(kind: str) -> int:
@@ -85,44 +103,133 @@ def _pdf(content: bytes) -> Iterator[str]:
         yield page.extract_text()
 
 
+class _Builder(ET.TreeBuilder):
+    """Builds the tree of one part of an Office document."""
+
+    def doctype(self, *_: object) -> None:
+        # The standard forbids it in parts, and only through it could entities expand to gigabytes.
+        raise ValueError("A part of the document has a document type declaration.")
+
+
+class _Package:
+    """An Office document: an archive of XML parts that refer to each other by relationships."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+
+    def root(self, part: str) -> ET.Element:
+        parser = ET.XMLParser(target=_Builder())  # noqa: S314 - without declarations, and in a process with limits
+        with self._archive.open(part) as file:
+            while chunk := file.read(65536):
+                parser.feed(chunk)
+        root: ET.Element = parser.close()
+        return root
+
+    def related(self, part: str, kind: str) -> dict[str, str]:
+        """Return the parts of a kind that a part refers to, by the id of the relationship."""
+        folder, name = posixpath.split(part)
+        relationships = posixpath.join(folder, "_rels", f"{name}.rels")
+        if relationships not in self._archive.NameToInfo:
+            return {}
+        return {
+            relationship.attrib["Id"]: posixpath.normpath(posixpath.join("/", folder, relationship.attrib["Target"]))[
+                1:
+            ]
+            for relationship in self.root(relationships)
+            if relationship.get("Type", "").endswith(f"/{kind}")
+        }
+
+
 def _office(content: bytes) -> Iterator[str]:
     # Distinguished here and not in the parent process: listing an archive of several 100,000 files is already costly.
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        read = next((read for name, read in _OFFICE.items() if name in archive.NameToInfo), None)
-    if read is None:
-        raise _UnknownError
-    yield from read(content)
+        package = _Package(archive)
+        for part in package.related("", "officeDocument").values():
+            root = package.root(part)
+            match _name(root):
+                case "document":
+                    yield from _blocks(root.find("{*}body"))
+                case "presentation":
+                    yield from _presentation(package, part, root)
+                case _:
+                    raise _UnknownError
+            return
+    raise _UnknownError
 
 
-def _docx(content: bytes) -> Iterator[str]:
-    from docx import Document
-    from docx.table import Table
-
-    for block in Document(io.BytesIO(content)).iter_inner_content():
-        yield _table(block) if isinstance(block, Table) else block.text
-
-
-def _pptx(content: bytes) -> Iterator[str]:
-    from pptx import Presentation
-
-    for slide in Presentation(io.BytesIO(content)).slides:
-        yield from _shapes(slide.shapes)
-        if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) is not None:
-            yield notes.text
+def _presentation(package: _Package, part: str, root: ET.Element) -> Iterator[str]:
+    slides = package.related(part, "slide")
+    for listed in root.iterfind("{*}sldIdLst/{*}sldId"):
+        # Its other id, without a namespace, is a number that nothing refers to.
+        slide = slides[next(value for name, value in listed.items() if name.endswith("}id"))]
+        yield from _blocks(package.root(slide).find("{*}cSld/{*}spTree"))
+        for notes in package.related(slide, "notesSlide").values():
+            for shape in package.root(notes).iterfind("{*}cSld/{*}spTree/{*}sp"):
+                # The others are the slide's picture, number, header and date.
+                if shape.find("{*}nvSpPr/{*}nvPr/{*}ph[@type='body']") is not None:
+                    yield "\n".join(_blocks(shape))
 
 
-def _shapes(shapes: Any) -> Iterator[str]:
-    for shape in shapes:
-        if hasattr(shape, "shapes"):
-            yield from _shapes(shape.shapes)
-        elif shape.has_text_frame:
-            yield shape.text_frame.text
-        elif getattr(shape, "has_table", False):
-            yield _table(shape.table)
+def _blocks(container: ET.Element | None) -> Iterator[str]:
+    """Yield the text of paragraphs, shapes and tables in the order of the document."""
+    for element in () if container is None else container:
+        match _name(element):
+            case "p":
+                yield _line(element)
+            case "tbl":
+                yield _table(element)
+            case "sp":
+                yield "\n".join(_blocks(element))
+            case name if name in _BLOCK_CONTAINERS:
+                yield from _blocks(element)
 
 
-def _table(table: Any) -> str:
-    return "\n".join("\t".join(cell.text for cell in row.cells) for row in table.rows)
+def _line(container: ET.Element) -> str:
+    """Return the text of a paragraph, without what was deleted or moved away while changes were tracked."""
+    pieces: list[str] = []
+    for element in container:
+        match _name(element):
+            case "t":
+                pieces.append(element.text or "")
+            case "tab" | "ptab":
+                pieces.append("\t")
+            case "noBreakHyphen":
+                pieces.append("-")
+            case "br" | "cr":
+                # Breaks of pages and columns have another type, and are within a sentence as a rule.
+                pieces.append("\n" if _value(element, "type") in {None, "textWrapping"} else "")
+            case name if name in _LINE_CONTAINERS:
+                pieces.append(_line(element))
+    return "".join(pieces)
+
+
+def _table(table: ET.Element) -> str:
+    rows: list[str] = []
+    above: dict[int, str] = {}
+    for row in table.iterfind("{*}tr"):
+        cells: dict[int, str] = {}
+        before = row.find("{*}trPr/{*}gridBefore")
+        column = 0 if before is None else int(_value(before, "val") or 0)
+        for cell in row.iterfind("{*}tc"):
+            merged, span = cell.find("{*}tcPr/{*}vMerge"), cell.find("{*}tcPr/{*}gridSpan")
+            continues = merged is not None and _value(merged, "val") != "restart"
+            text = above.get(column, "") if continues else "\n".join(_blocks(cell))
+            # A merged cell is repeated in each row and column that it covers, so that columns stay aligned.
+            width = 1 if span is None else int(_value(span, "val") or 1)
+            cells.update(dict.fromkeys(range(column, column + width), text))
+            column += width
+        rows.append("\t".join(cells.values()))
+        above = cells
+    return "\n".join(rows)
+
+
+def _name(element: ET.Element) -> str:
+    # Without the namespace, which differs between the two variants of the standard.
+    return element.tag.rpartition("}")[2]
+
+
+def _value(element: ET.Element, name: str) -> str | None:
+    return next((value for key, value in element.items() if key.rpartition("}")[2] == name), None)
 
 
 class _VisibleText(HTMLParser):
@@ -164,7 +271,6 @@ def _html(content: bytes) -> Iterator[str]:
     yield "\n".join(line for line in lines if line)
 
 
-_OFFICE = {"word/document.xml": _docx, "ppt/presentation.xml": _pptx}
 _READERS = {"pdf": _pdf, "office": _office, "html": _html}
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ import struct
 import zlib
 
 from docx import Document
+from docx.document import Document as WordDocument
 from pptx import Presentation
+from pptx.presentation import Presentation as SlideDeck
 
 
 def pdf(text: str) -> bytes:
@@ -38,9 +40,7 @@ def docx(*paragraphs: str, row: tuple[str, ...] = ()) -> bytes:
         table = document.add_table(rows=1, cols=len(row))
         for cell, text in zip(table.rows[0].cells, row, strict=True):
             cell.text = text
-    out = io.BytesIO()
-    document.save(out)
-    return out.getvalue()
+    return saved(document)
 
 
 def pptx(title: str, *, notes: str = "") -> bytes:
@@ -51,8 +51,13 @@ def pptx(title: str, *, notes: str = "") -> bytes:
     slide.shapes.title.text = title
     if notes and (frame := slide.notes_slide.notes_text_frame) is not None:
         frame.text = notes
+    return saved(presentation)
+
+
+def saved(document: WordDocument | SlideDeck) -> bytes:
+    """Return a document as the file that its library writes."""
     out = io.BytesIO()
-    presentation.save(out)
+    document.save(out)
     return out.getvalue()
 
 

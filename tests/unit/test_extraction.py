@@ -7,12 +7,39 @@ import time
 import zipfile
 
 import pytest
+from docx import Document
+from docx.enum.text import WD_BREAK
+from docx.table import Table
+from pptx import Presentation
+from pptx.util import Inches
 from pypdf import PdfWriter
 
 from conversations.files import document_reader
 from conversations.files.extraction import extract_text
 from kernel.errors import FileTooLarge, InvalidFile, UnsupportedFile
 from tests.support import documents
+
+
+def word(
+    body: str,
+    *,
+    namespace: str = "http://schemas.openxmlformats.org/wordprocessingml/2006/main",
+    target: str = "word/document.xml",
+    prolog: str = "",
+    root: str = "document",
+) -> bytes:
+    """Return a Word document with the given body."""
+    out = io.BytesIO()
+    kind = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr(
+            "_rels/.rels",
+            '<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">'
+            f'<Relationship Id="rId1" Type="{kind}" Target="{target}"/></Relationships>',
+        )
+        document = f'{prolog}<w:{root} xmlns:w="{namespace}"><w:body>{body}</w:body></w:{root}>'
+        archive.writestr(target.removeprefix("/"), document)
+    return out.getvalue()
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "notes.md", "data.json", "data.csv", "main.py", ""])
@@ -36,6 +63,97 @@ def test_paragraphs_and_tables_of_a_word_document_are_extracted_in_order() -> No
 
 def test_slides_and_notes_of_a_presentation_are_extracted() -> None:
     assert extract_text(documents.pptx("Harvest", notes="Say it slowly")) == "Harvest\n\nSay it slowly"
+
+
+def test_a_word_document_is_read_like_by_its_library() -> None:
+    document = Document()
+    document.add_heading("Harvest", level=1)
+    line = document.add_paragraph("Seven\tapples")
+    line.add_run(" and").bold = True
+    line.add_run().add_break()
+    line.add_run("two pears").add_break(WD_BREAK.PAGE)
+    table = document.add_table(rows=3, cols=3)
+    for number, cell in enumerate(cell for row in table.rows for cell in row.cells):
+        cell.text = f"cell {number}\nsecond line"
+    table.cell(0, 0).merge(table.cell(0, 1))
+    table.cell(1, 2).merge(table.cell(2, 2))
+    document.add_paragraph("Ende – 終わり", style="List Bullet")
+    expected = [
+        "\n".join("\t".join(cell.text for cell in row.cells) for row in block.rows)
+        if isinstance(block, Table)
+        else block.text
+        for block in document.iter_inner_content()
+    ]
+    assert extract_text(documents.saved(document)) == "\n\n".join(expected)
+
+
+def test_a_presentation_is_read_like_by_its_library() -> None:
+    presentation = Presentation()
+    expected = []
+    for title in ("Harvest", "Outlook"):
+        slide = presentation.slides.add_slide(presentation.slide_layouts[5])
+        assert slide.shapes.title is not None
+        slide.shapes.title.text_frame.text = f"{title}\nsecond line"
+        group = slide.shapes.add_group_shape()
+        box = group.shapes.add_textbox(Inches(1), Inches(1), Inches(1), Inches(1))
+        box.text_frame.text = "inside a group"
+        table = slide.shapes.add_table(2, 2, Inches(1), Inches(1), Inches(1), Inches(1)).table
+        for number, cell in enumerate(table.iter_cells()):
+            cell.text = str(number)
+        table.cell(0, 0).merge(table.cell(0, 1))
+        rows = ["\t".join(cell.text for cell in row.cells) for row in table.rows]
+        expected += [slide.shapes.title.text_frame.text, box.text_frame.text, "\n".join(rows)]
+        frame = slide.notes_slide.notes_text_frame
+        assert frame is not None
+        frame.text = "Say it slowly"
+        expected.append(frame.text)
+    # The order of slides is not that of their file names.
+    slides = presentation.slides._sldIdLst
+    slides.append(slides[0])
+    assert extract_text(documents.saved(presentation)) == "\n\n".join(expected[4:] + expected[:4])
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (
+            "<w:p><w:ins><w:r><w:t>new</w:t></w:r></w:ins><w:del><w:r><w:delText>old</w:delText></w:r></w:del></w:p>",
+            "new",
+        ),
+        ("<w:p><w:moveFrom><w:r><w:t>a</w:t></w:r></w:moveFrom><w:r><w:t>b</w:t></w:r></w:p>", "b"),
+        ("<w:sdt><w:sdtContent><w:p><w:r><w:t>control</w:t></w:r></w:p></w:sdtContent></w:sdt>", "control"),
+        ("<w:p><w:hyperlink><w:r><w:t>link</w:t></w:r></w:hyperlink></w:p>", "link"),
+        (
+            "<w:p><w:pPr><w:tabs><w:tab/></w:tabs></w:pPr><w:r><w:t>a</w:t><w:noBreakHyphen/><w:t>b</w:t></w:r></w:p>",
+            "a-b",
+        ),
+        ("<w:p><w:r><w:instrText>PAGE</w:instrText></w:r><w:r><w:t>7</w:t></w:r></w:p>", "7"),
+    ],
+)
+def test_changes_controls_links_and_fields_of_a_word_document_are_read(body: str, text: str) -> None:
+    assert extract_text(word(body)) == text
+
+
+def test_the_strict_variant_of_a_word_document_is_read() -> None:
+    content = word(
+        "<w:p><w:r><w:t>strict</w:t></w:r></w:p>", namespace="http://purl.oclc.org/ooxml/wordprocessingml/main"
+    )
+    assert extract_text(content) == "strict"
+
+
+@pytest.mark.parametrize("target", ["word/document2.xml", "/word/document2.xml"])
+def test_the_main_part_of_a_word_document_may_have_any_name(target: str) -> None:
+    assert extract_text(word("<w:p><w:r><w:t>x</w:t></w:r></w:p>", target=target)) == "x"
+
+
+def test_a_word_document_that_declares_entities_is_rejected() -> None:
+    with pytest.raises(InvalidFile, match="damaged"):
+        extract_text(word("<w:p><w:r><w:t>&a;</w:t></w:r></w:p>", prolog='<!DOCTYPE d [<!ENTITY a "apples">]>'))
+
+
+def test_a_spreadsheet_is_not_supported() -> None:
+    with pytest.raises(UnsupportedFile, match="Word"):
+        extract_text(word("", root="workbook"))
 
 
 def test_visible_text_of_html_is_extracted() -> None:
