@@ -71,7 +71,6 @@ INSTALLED_APPS = [
     "allauth.socialaccount.providers.openid_connect",
     "csp",
     "rest_framework",
-    "drf_spectacular_sidecar",
     "tenants",
     "conversations",
     "responses.containers",
