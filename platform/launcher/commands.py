@@ -33,6 +33,7 @@ GROUPS = {
         "seed_demo": "Add demo teams with users, API keys, responses and conversations of several weeks.",
         "prepare_demo": "Prepare a demo team with a key, an administrator and an upstream, as `up` does.",
         "api_coverage": "Generate the tables of docs/api-coverage.md.",
+        "build_docs": "Build the documentation that web serves below /docs/guide/, if its sources have changed.",
         "makemigrations": "Create migrations for changed models.",
         "shell": "Open a Python shell with the models imported.",
     },

@@ -23,7 +23,9 @@ UNREACHABLE = re.compile(
 )
 UNTRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED|invalid peer certificate|certificate verify failed|UnknownIssuer")
 STATUS = re.compile(
-    r"HTTP status (?:client|server) error \((\d{3})|HTTP error (\d{3})|(\d{3}) (?:client|server) error", re.IGNORECASE
+    r"HTTP status (?:client|server) error \((\d{3})|HTTP error (\d{3})|(\d{3}) (?:client|server) error"
+    r"|returned a (\d{3}) [\w ]+ error",
+    re.IGNORECASE,
 )
 REFUSED = (401, 403, 407)
 MISSING = re.compile(

@@ -13,6 +13,7 @@ import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import IO, cast
 
@@ -65,7 +66,7 @@ class Installer:
                 shutil.rmtree(self.directory / "cache", ignore_errors=True)
                 return
             self._stop_at_a_known_cause()
-        for pip in self._pips():
+        for pip in islice(self._pips(), 1):
             # Compiling everything takes longer than installing it, and most of it is never imported.
             command = [*pip, "--python", str(self.python), "install", "--no-compile", *PIP_OPTIONS, *packages]
             if self._succeeds_with_log(command, variables=self._variables):
@@ -156,6 +157,8 @@ class Installer:
         code = run(
             command,
             variables=variables,
+            # uv reads the configuration of the project in the working directory, which may be another one.
+            directory=self.directory.parent,
             pass_fds=(self.lock,),
             on_output=self._write_log,
             on_line=follow,
@@ -205,6 +208,7 @@ def run(
     command: Sequence[str],
     *,
     variables: Mapping[str, str] | None = None,
+    directory: Path | None = None,
     pass_fds: Sequence[int] = (),
     on_output: Callable[[bytes], None] = lambda _: None,
     on_line: Callable[[str], None] = lambda _: None,
@@ -214,6 +218,7 @@ def run(
     process = subprocess.Popen(
         command,
         env=variables,
+        cwd=directory,
         pass_fds=pass_fds,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
