@@ -45,8 +45,11 @@ def running_file_server() -> Iterator[FileServer]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     file_server.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    # `shutdown` waits for the end of a poll.
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
-    yield file_server
-    server.shutdown()
-    server.server_close()
+    try:
+        yield file_server
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -5,6 +5,7 @@ Every server has the same tools. `paged` lists 200 more, fifty on a page.
 
 import asyncio
 import base64
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from typing_extensions import override
 
 from tests.support.waiting import eventually
 
@@ -185,12 +187,45 @@ class _Authentication:
         await self._app(scope, receive, send)
 
 
+class _Server(uvicorn.Server):
+    """uvicorn, but it starts and stops without polling every 0.1 s."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__(
+            uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, access_log=False, loop="asyncio")
+        )
+        self.is_listening = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        """Close the server and all its connections."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+
+    @override
+    async def main_loop(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self.on_tick(0)
+        self.is_listening.set()
+        await self._stop.wait()
+
+    @override
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.transport.close()
+        # A handler may wait for something that the test no longer sends.
+        for task in self.server_state.tasks:
+            task.cancel()
+        await asyncio.gather(*self.server_state.tasks, return_exceptions=True)
+        await self.lifespan.shutdown()
+
+
 @contextmanager
 def _serving(app: ASGIApp, state: McpServer) -> Iterator[str]:
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, log_config=None, access_log=False, timeout_graceful_shutdown=1, loop="asyncio"
-    )
-    server = uvicorn.Server(config)
+    server = _Server(app)
 
     def kill() -> None:
         for connection in list(server.server_state.connections):
@@ -199,13 +234,14 @@ def _serving(app: ASGIApp, state: McpServer) -> Iterator[str]:
     state.kill = kill
     thread = threading.Thread(target=server.run, name="mcp", daemon=True)
     thread.start()
-    eventually(lambda: server.started)
+    assert server.is_listening.wait(_SECONDS), "the MCP server does not start"
     try:
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         state.opened.set()
-        server.should_exit = True
+        server.stop()
         thread.join(_SECONDS)
+        assert not thread.is_alive(), "the MCP server does not stop"
 
 
 __all__ = ["LONG_TEXT", "PNG", "McpServer", "mcp_server"]

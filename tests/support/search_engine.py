@@ -110,7 +110,7 @@ def search_server() -> Iterator[SearchServer]:
     served = SearchServer()
     handler = type("Handler", (_Handler,), {"served": served})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     served.url = f"http://127.0.0.1:{server.server_port}"
     try:
