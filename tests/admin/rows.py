@@ -15,6 +15,7 @@ from responses.models import EventBatch, Mode, Response, Status, ToolCall, Turn
 from tenants import scope
 from tenants.models import Membership, Role, StaffMember, StaffRole, Team
 from tests.support.api import Caller
+from tests.support.site_client import SiteClient
 
 
 def sign_in(
@@ -28,7 +29,7 @@ def sign_in(
             Membership.objects.create(team_id=team_id, user=user, role=role)
     if staff is not None:
         StaffMember.objects.create(user=user, role=staff)
-    client = Client()
+    client = SiteClient()
     client.force_login(user)
     return client
 

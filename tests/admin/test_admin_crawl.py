@@ -22,6 +22,7 @@ from tenants.models import Role, StaffRole
 from tests.admin.crawling import AdminRoute, TeamData, actions, addresses, admin_routes, leaks, queries
 from tests.admin.rows import member, sign_in
 from tests.support.sampling import SEED, sampled, sized
+from tests.support.site_client import SiteClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(sized(200, full=3600))]
 CONTENT, NAME = "Kranichruf", "Reiherstand"
@@ -46,7 +47,7 @@ def others(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterato
     """Clients by role in another team, which has data too, and a client without a session."""
     with django_db_blocker.unblock():
         team = seed(SeedOptions(responses=25, teams=1, seed=4)).tenants[0].team
-        yield {**{role.value: member(team, role) for role in Role}, "nobody": Client()}
+        yield {**{role.value: member(team, role) for role in Role}, "nobody": SiteClient()}
 
 
 def requests_to_try(data: TeamData) -> Iterator[tuple[AdminRoute, str, dict[str, str]]]:

@@ -21,6 +21,7 @@ from tenants import scope
 from tenants.models import UsageRecord
 from tests.admin.rows import add_call, add_items, add_response, assistant_message, page_url, text
 from tests.support.api import Caller
+from tests.support.site_client import SiteClient
 
 
 def target_of(client: Client, requested_id: str) -> str | None:
@@ -189,7 +190,7 @@ def test_the_form_redirects_to_the_id(admin: Client) -> None:
 
 def test_without_a_session_an_id_redirects_to_the_sign_in_page(caller: Caller) -> None:
     response = add_response(caller)
-    assert Client().get(f"/admin/go/{response.pk}")["Location"].startswith("/admin/login/")
+    assert SiteClient().get(f"/admin/go/{response.pk}")["Location"].startswith("/admin/login/")
 
 
 def test_an_id_needs_at_most_25_queries(developer: Client, admin: Client, caller: Caller) -> None:

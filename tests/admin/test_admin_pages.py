@@ -28,6 +28,7 @@ from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_response, page_url, sign_in, text
 from tests.support.api import Caller, MakeCaller
 from tests.support.prompts import write_prompt
+from tests.support.site_client import SiteClient
 from tests.support.webhooks import add_endpoint, announce
 
 PAGES = {
@@ -120,14 +121,14 @@ def test_read_only_models_have_no_add_form(page: str, admin: Client) -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, ""])
 def test_anonymous_requests_redirect_to_the_sign_in(page: str, database: None) -> None:
-    answer = Client().get(f"/admin/{page}/".replace("//", "/"))
+    answer = SiteClient().get(f"/admin/{page}/".replace("//", "/"))
     assert answer.status_code == 302
     assert answer["Location"].startswith("/admin/login/?next=")
 
 
 def test_signing_in_redirects_to_the_home_page(database: None) -> None:
     User.objects.create_superuser("signing-in", password="correct horse battery")
-    answer = Client().post("/account/login/", {"login": "signing-in", "password": "correct horse battery"})
+    answer = SiteClient().post("/account/login/", {"login": "signing-in", "password": "correct horse battery"})
     assert (answer.status_code, answer["Location"]) == (302, "/admin/")
 
 

@@ -15,6 +15,7 @@ from tenants import scope
 from tenants.models import ApiKey, AuditEvent, KeySource, Membership, Role
 from tests.admin.rows import add_response, member, sign_in, text
 from tests.support.api import Api, Caller, MakeCaller
+from tests.support.site_client import SiteClient
 from tests.support.upstream import Script
 from tests.support.web import WebProcess
 
@@ -123,7 +124,7 @@ def test_a_user_gets_keys_only_for_teams_in_which_they_are_developer(make_caller
 
 def test_creating_a_key_requires_post_and_a_csrf_token(developer: Client, caller: Caller) -> None:
     assert developer.get(f"{URL}key/", {"team": caller.team.pk}).status_code == 405
-    strict = Client(enforce_csrf_checks=True)
+    strict = SiteClient(enforce_csrf_checks=True)
     strict.force_login(User.objects.get(pk=developer.session["_auth_user_id"]))
     for address in ("key", "revoke", "render"):
         assert strict.post(f"{URL}{address}/", {"team": caller.team.pk}).status_code == 403

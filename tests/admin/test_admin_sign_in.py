@@ -17,6 +17,7 @@ from tenants import scope
 from tenants.models import AuditEvent
 from tests.admin.rows import sign_in, text
 from tests.support.identity_provider import CLIENT, SECRET, IdentityProvider, running_identity_provider
+from tests.support.site_client import SiteClient
 
 PASSWORD = "correct horse battery"
 
@@ -49,7 +50,7 @@ def provider(settings: LazySettings, database: None) -> Iterator[IdentityProvide
 
 def log_in(person: User, password: str = PASSWORD, client: Client | None = None) -> Client:
     """Try to sign in, and return the browser."""
-    client = client or Client()
+    client = client or SiteClient()
     client.post("/account/login/", {"login": person.username, "password": password})
     return client
 
@@ -69,7 +70,7 @@ def audit_actions(person: User) -> list[str]:
 def sign_in_through(provider: IdentityProvider, **claims: object) -> Client:
     """Sign in through the provider with these claims, and return the browser."""
     provider.person = {"sub": uuid.uuid4().hex, **claims}
-    client = Client()
+    client = SiteClient()
     gone = client.post("/account/oidc/sso/login/?next=/admin/")
     asked = parse_qs(urlsplit(gone["Location"]).query)
     assert gone["Location"].startswith(f"{provider.issuer}/authorization")
@@ -94,18 +95,18 @@ def add_app(client: Client) -> str:
 
 
 def test_signing_in_returns_to_the_requested_page(person: User) -> None:
-    client = Client()
+    client = SiteClient()
     first = client.get("/admin/tenants/team/", follow=True)
     assert first.redirect_chain[-1][0] == "/account/login/?next=%2Fadmin%2Ftenants%2Fteam%2F"
     done = client.post(first.redirect_chain[-1][0], {"login": person.username, "password": PASSWORD})
     form = {"login": person.username, "password": PASSWORD, "next": "/admin/tenants/team/"}
     assert done.status_code == 302
-    assert Client().post("/account/login/", form)["Location"] == "/admin/tenants/team/"
+    assert SiteClient().post("/account/login/", form)["Location"] == "/admin/tenants/team/"
     assert audit_actions(person) == ["session.started"] * 2
 
 
 def test_wrong_passwords_are_audited_and_rate_limited(person: User) -> None:
-    client = Client(REMOTE_ADDR=f"198.51.100.{uuid.uuid4().int % 250}")
+    client = SiteClient(REMOTE_ADDR=f"198.51.100.{uuid.uuid4().int % 250}")
     for _ in range(6):
         log_in(person, "wrong", client)
     assert not is_signed_in(log_in(person, client=client))
@@ -116,8 +117,8 @@ def test_wrong_passwords_are_audited_and_rate_limited(person: User) -> None:
 def test_sign_up_is_closed(database: None) -> None:
     name = f"new-{uuid.uuid4().hex}"
     form = {"username": name, "password1": PASSWORD, "password2": PASSWORD, "email": f"{name}@example.com"}
-    assert "closed" in text(Client().get("/account/signup/")).lower()
-    Client().post("/account/signup/", form)
+    assert "closed" in text(SiteClient().get("/account/signup/")).lower()
+    SiteClient().post("/account/signup/", form)
     assert not User.objects.filter(username=name).exists()
 
 
@@ -215,7 +216,7 @@ def test_an_unknown_provider_user_is_created_only_with_sign_up_enabled(
 
 
 def test_the_sign_in_page_offers_the_provider(provider: IdentityProvider) -> None:
-    assert "Continue with Example Corp" in text(Client().get("/account/login/"))
+    assert "Continue with Example Corp" in text(SiteClient().get("/account/login/"))
 
 
 def test_a_required_second_factor_does_not_apply_to_provider_sign_ins(

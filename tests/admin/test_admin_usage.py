@@ -16,6 +16,7 @@ from tenants.models import UsageRecord
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_call, add_response, text
 from tests.support.api import Caller, MakeCaller
+from tests.support.site_client import SiteClient
 
 pytestmark = pytest.mark.usefixtures("rollups")
 USAGE = "/admin/usage/"
@@ -175,7 +176,7 @@ def test_staff_see_every_team(operator: Client, caller: Caller) -> None:
 
 
 def test_usage_requires_signing_in(database: None) -> None:
-    assert Client().get(USAGE).status_code == 302
+    assert SiteClient().get(USAGE).status_code == 302
 
 
 def test_query_count_is_independent_of_the_groups(lead: Client, caller: Caller, count_queries: CountQueries) -> None:

@@ -7,7 +7,6 @@ from collections import Counter
 import httpx2
 import pytest
 from django.core.management import CommandError, call_command
-from django.test import Client
 from pytest_django import DjangoDbBlocker
 
 from conversations.models import Conversation
@@ -17,6 +16,7 @@ from tenants import scope
 from tenants.models import Role, Team, UsageRecord
 from tests.admin.rows import member, page_url, text
 from tests.support.api import Api, Caller, ok
+from tests.support.site_client import SiteClient
 from tests.support.streams import assert_stream_equals_stored
 from tests.support.web import WebProcess
 
@@ -102,7 +102,7 @@ def test_the_response_list_opens(rows: list[Response]) -> None:
 
 def test_the_created_users_can_sign_in(seeded: Seeded, database: None) -> None:
     for person in seeded.tenants[0].people:
-        assert Client().login(username=person.username, password=person.password)
+        assert SiteClient().login(username=person.username, password=person.password)
 
 
 def test_seeding_a_platform_in_use_requires_confirmation(seeded: Seeded, caller: Caller) -> None:
