@@ -250,6 +250,19 @@ def reaching(reaching_web: WebProcess, http: httpx2.Client, caller: Caller) -> A
     return Api(http, url=reaching_web.url, caller=caller)
 
 
+@pytest.fixture(scope="session")
+def short_timeout_web(upstream: ScriptedUpstream) -> Iterator[WebProcess]:
+    """A web process that waits one second for a silent upstream."""
+    with running_web(UPSTREAM_IDLE_TIMEOUT="1") as process:
+        yield process
+
+
+@pytest.fixture
+def short_timeout_api(short_timeout_web: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> Api:
+    """The API of the web process that waits one second for a silent upstream."""
+    return Api(http, url=short_timeout_web.url, caller=make_caller())
+
+
 @pytest.fixture
 def served() -> Iterator[McpServer]:
     """An MCP server that counts its calls."""

@@ -1,4 +1,4 @@
-"""A web process that may talk to servers on this machine, and servers that it finds there."""
+"""Servers for tools and files, and the ways to create a response."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,29 +11,14 @@ from tests.support.aiohttp_server import serving
 from tests.support.api import Api, MakeCaller, ok
 from tests.support.background import ended
 from tests.support.file_server import FileServer, running_file_server
-from tests.support.mcp_servers import McpServer, mcp_server
 from tests.support.vector_stores import StoreClient, use_demo_embeddings
-from tests.support.web import WebProcess, running_web
-
-
-@pytest.fixture(scope="session")
-def reaching_web(web: WebProcess) -> Iterator[WebProcess]:
-    """The web process; `web` comes first, for the upstream that both ask."""
-    with running_web(EGRESS_ALLOW="127.0.0.1") as process:
-        yield process
+from tests.support.web import WebProcess
 
 
 @pytest.fixture
 def reaching(reaching_web: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> Api:
-    """Its API in the name of a team."""
+    """The API of a web process that may talk to servers on this machine, in the name of another team than `api`."""
     return Api(http, url=reaching_web.url, caller=make_caller())
-
-
-@pytest.fixture
-def served() -> Iterator[McpServer]:
-    """An open server by streamable HTTP."""
-    with mcp_server() as running:
-        yield running
 
 
 @pytest.fixture

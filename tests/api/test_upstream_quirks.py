@@ -5,19 +5,16 @@ formed and equals the stored response.
 """
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
-import httpx2
 import orjson
 import pytest
 
-from tests.support.api import Api, Event, MakeCaller
+from tests.support.api import Api, Event
 from tests.support.chunks import Chunk, calls, chunk, text, usage
 from tests.support.streams import types
-from tests.support.upstream import Answer, Cut, Gate, Pause, Piece, Script, ScriptedUpstream, stream, whole
+from tests.support.upstream import Answer, Cut, Gate, Pause, Piece, Script, stream, whole
 from tests.support.waiting import eventually
-from tests.support.web import running_web
 
 STOP = chunk(finish="stop")
 TOOLS = [{"type": "function", "name": name} for name in ("look", "listen")]
@@ -57,13 +54,6 @@ class Ask:
 @pytest.fixture
 def ask(api: Api, script: Script) -> Ask:
     return Ask(api, script)
-
-
-@pytest.fixture
-def api_with_short_timeout(upstream: ScriptedUpstream, http: httpx2.Client, make_caller: MakeCaller) -> Iterator[Api]:
-    """The API of a web process that waits one second for its upstreams."""
-    with running_web(UPSTREAM_IDLE_TIMEOUT="1") as process:
-        yield Api(http, url=process.url, caller=make_caller())
 
 
 def message_texts(response: Event) -> list[str]:
@@ -367,9 +357,9 @@ def test_keepalive_comments_are_sent_while_the_upstream_is_silent(api: Api, scri
     assert ": ping" in live.raw
 
 
-def test_an_idle_upstream_times_out(api_with_short_timeout: Api, script: Script) -> None:
+def test_an_idle_upstream_times_out(short_timeout_api: Api, script: Script) -> None:
     script.then(stream(chunk(content="Hel"), Gate()))
-    response = api_with_short_timeout.events(model=script.model, input="Hi")[-1]["response"]
+    response = short_timeout_api.events(model=script.model, input="Hi")[-1]["response"]
     assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
     assert script.received[0].was_closed_within(2)
 

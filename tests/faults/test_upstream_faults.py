@@ -1,20 +1,17 @@
 """Faults of upstreams, and how they appear in JSON, in streams, in the response's row and in usage records."""
 
-from collections.abc import Iterator
 from typing import Any
 
-import httpx2
 import pytest
 
 from launcher.address import any_free_port
 from responses.models import Response, Turn
 from tenants import scope, services
 from tenants.models import UsageRecord
-from tests.support.api import Api, Caller, MakeCaller, error
+from tests.support.api import Api, Caller, error
 from tests.support.chunks import calls, chunk, text, usage
 from tests.support.streams import assert_stream_equals_stored, types
 from tests.support.upstream import Answer, Cut, Gate, Pause, Script, refusal, stream, whole
-from tests.support.web import WebProcess, running_web
 
 FAILED = "The model's server failed (HTTP 500)."
 BROKE = "The connection to the model's server broke in the middle of its answer."
@@ -177,19 +174,6 @@ def test_an_unreachable_upstream_is_unavailable(
         assert error(answer) == (503, None, "server_error")
     assert message in answer.text
     assert_failed(caller, "server_error", message)
-
-
-@pytest.fixture(scope="module")
-def short_timeout_web(upstream: Any) -> Iterator[WebProcess]:
-    """A web process that waits one second for an upstream."""
-    with running_web(UPSTREAM_IDLE_TIMEOUT="1") as process:
-        yield process
-
-
-@pytest.fixture
-def short_timeout_api(short_timeout_web: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> Api:
-    """The API on that web process."""
-    return Api(http, url=short_timeout_web.url, caller=make_caller())
 
 
 def test_an_upstream_that_falls_silent_times_out(short_timeout_api: Api, script: Script) -> None:
