@@ -1,4 +1,7 @@
-"""Processes that run background responses are killed: no response is lost, and nothing is done twice."""
+"""Processes that run background responses are killed: no response is lost, and nothing is done twice.
+
+`python -m benchmarks chaos` does the same with 1,000 responses.
+"""
 
 import asyncio
 from pathlib import Path
@@ -10,11 +13,11 @@ from benchmarks.chaos.scenario import Plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 PLAN = Plan(
-    runs=100,
-    kills=(0.1, 0.25, 0.4, 0.55, 0.7),
+    runs=40,
+    kills=(0.15, 0.6),
     valkey_restarts=(0.3,),
-    postgres_restarts=(0.5,),
-    concurrency=40,
+    postgres_restarts=(0.45,),
+    concurrency=20,
     patience=200,
 )
 
@@ -23,11 +26,8 @@ def test_killed_processes_lose_and_repeat_nothing(tmp_path: Path) -> None:
     figures = asyncio.run(evaluated(PLAN, directory=tmp_path / "chaos"))
     values = {figure.name: figure.value for figure in figures}
     assert {figure.name: figure.faults for figure in figures if figure.faults} == {}
-    assert (values["workers killed"], values["Valkey restarts with loss of data"], values["PostgreSQL crashes"]) == (
-        5,
-        1,
-        1,
-    )
+    disasters = (values["workers killed"], values["Valkey restarts with loss of data"], values["PostgreSQL crashes"])
+    assert disasters == (2, 1, 1)
     assert values["responses"] >= PLAN.runs
     assert values["times a run was resumed"] > 0
     assert values["tool calls with a stored result"] > 3 * PLAN.runs
