@@ -38,7 +38,8 @@ def test_the_document_is_valid(document: dict[str, Any]) -> None:
 
 
 def test_every_reference_names_an_existing_schema(document: dict[str, Any]) -> None:
-    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    kinds = document["components"]
+    known = {f"#/components/{kind}/{name}" for kind in ("schemas", "responses") for name in kinds[kind]}
     assert _references(document) <= known
 
 
