@@ -80,8 +80,7 @@ class ApiView(APIView):
 
     @override
     def http_method_not_allowed(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        allowed = ", ".join(self.allowed_methods)
-        raise MethodNotAllowed(f"Not allowed to {request.method} on {request.path}. Allowed: {allowed}.")
+        raise MethodNotAllowed(request.method, request.path, allowed=self.allowed_methods)
 
     @override
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:

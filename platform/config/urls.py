@@ -1,14 +1,25 @@
 """URLs of the site and of the API. Requests for streams never get here: `config.asgi` dispatches them to consumers."""
 
+from collections.abc import Callable
+from typing import Any
+
 from django.contrib import admin
 from django.urls import include, path
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_safe
 from django.views.generic import RedirectView, TemplateView
 
-from config import health
+from config import favicon, health
 from guide import views as guide
 from responses.api import openapi
 from tenants import sign_in
 from tenants.console.site import page_urls
+
+
+def public(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a view that everyone may read answer other methods with 405; a check of CSRF tokens would answer 403."""
+    return csrf_exempt(require_safe(view))
+
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),
@@ -16,16 +27,17 @@ urlpatterns = [
     path("admin/login/", sign_in.redirect_to_login, name="enter"),
     path("admin/", include((page_urls(), "console"))),
     path("admin/", admin.site.urls),
-    path("livez", health.livez, name="livez"),
-    path("readyz", health.readyz, name="readyz"),
-    path("version", health.version, name="version"),
-    path("metrics", health.metrics, name="metrics"),
-    path("openapi.json", openapi.view, name="openapi"),
+    path("livez", public(health.livez), name="livez"),
+    path("readyz", public(health.readyz), name="readyz"),
+    path("version", public(health.version), name="version"),
+    path("metrics", public(health.metrics), name="metrics"),
+    path("openapi.json", public(openapi.view), name="openapi"),
     # The API reference, rendered by Redoc.
-    path("docs", TemplateView.as_view(template_name="docs.html"), name="docs"),
+    path("docs", public(TemplateView.as_view(template_name="docs.html")), name="docs"),
+    path("favicon.ico", public(favicon.view), name="favicon"),
     path("docs/guide", RedirectView.as_view(url="/docs/guide/"), name="guide_home"),
-    path("docs/guide/", guide.page, {"path": "index.html"}),
-    path("docs/guide/<path:path>", guide.page, name="guide"),
-    path("llms.txt", guide.page, {"path": "llms.txt"}, name="llms"),
+    path("docs/guide/", public(guide.page), {"path": "index.html"}),
+    path("docs/guide/<path:path>", public(guide.page), name="guide"),
+    path("llms.txt", public(guide.page), {"path": "llms.txt"}, name="llms"),
     path("v1/", include("responses.api.urls")),
 ]

@@ -14,7 +14,7 @@ from typing import Any
 
 from asgiref.sync import iscoroutinefunction
 from django.core.handlers.asgi import ASGIHandler, ASGIRequest
-from django.http.response import HttpResponseBase
+from django.http.response import HttpResponse, HttpResponseBase
 from django.template.response import SimpleTemplateResponse
 from django.urls import Resolver404, resolve, set_script_prefix
 from typing_extensions import override
@@ -237,8 +237,12 @@ class ApiHandler(ASGIHandler):
             await asyncio.wait({view})
         finally:
             disconnected.cancel()
-        if not view.cancelled():
-            await self.send_response(view.result(), send)
+        if view.cancelled():
+            return
+        response = view.result()
+        if isinstance(response, HttpResponse):
+            response.headers["Content-Length"] = str(len(response.content))
+        await self.send_response(response, send)
 
     async def _respond(self, scope: Scope) -> HttpResponseBase:
         request = ASGIRequest(scope, BytesIO())

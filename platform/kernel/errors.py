@@ -469,6 +469,10 @@ class MethodNotAllowed(ApiError):
     status = 405
     default_code = "method_not_supported"
 
+    def __init__(self, method: str, path: str, *, allowed: Sequence[str]) -> None:
+        listed = ", ".join(allowed)
+        super().__init__(f"Not allowed to {method} on {path}. Allowed: {listed}.", headers={"Allow": listed})
+
 
 class Conflict(ApiError):
     """The operation is not possible in the object's current state."""

@@ -1,6 +1,7 @@
 """Parsing of request bodies and rendering of responses and errors, for DRF views and outside of them."""
 
 import logging
+import re
 from collections.abc import Mapping
 from io import SEEK_END, BytesIO
 from math import ceil
@@ -24,7 +25,6 @@ from kernel.errors import (
     BadRequest,
     Forbidden,
     InvalidMultipart,
-    MethodNotAllowed,
     NotFound,
     RateLimited,
     RequestTooLarge,
@@ -34,6 +34,7 @@ from kernel.errors import (
 
 logger = logging.getLogger(__name__)
 JSON = "application/json"
+_CODING = re.compile(r"([a-z*-]+)\s*(?:;\s*q=([0-9](?:\.[0-9]{1,3})?))?")
 Form: TypeAlias = tuple[QueryDict, "MultiValueDict[str, UploadedFile[bytes]]"]
 """Fields and files of a multipart form."""
 
@@ -81,8 +82,6 @@ def as_api_error(error: BaseException) -> ApiError:
             return BadRequest("The request is malformed or has too many parameters.")
         case Http404():
             return NotFound()
-        case drf.MethodNotAllowed():
-            return MethodNotAllowed(str(error.detail))
         case drf.NotAuthenticated() | drf.AuthenticationFailed():
             return Unauthorized()
         case drf.PermissionDenied():
@@ -107,6 +106,13 @@ def error_response(error: ApiError) -> HttpResponse:
     return HttpResponse(
         orjson.dumps(error.envelope()), status=error.status, content_type=JSON, headers=dict(error.headers)
     )
+
+
+def accepts_gzip(header: str) -> bool:
+    """Return true if `Accept-Encoding` allows gzip."""
+    offered = dict(_CODING.findall(header.lower()))
+    weight = offered.get("gzip", offered.get("*", "0"))
+    return float(weight or 1) > 0
 
 
 def parse_form(body: IO[bytes], content_type: str, handler: FileUploadHandler) -> Form:

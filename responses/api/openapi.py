@@ -1,14 +1,20 @@
 """OpenAPI 3.1 document of the API, generated from the declared endpoints and from the types that validate requests."""
 
+import gzip
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from typing import Any
 
+import orjson
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.utils.cache import get_conditional_response
 from pydantic import BaseModel
 
 from kernel.endpoints import NULLABLE_STRING, STRING, ApiObject, Endpoint, Schema
+from kernel.http import JSON, accepts_gzip
 from responses.api.urls import ENDPOINTS
 
 # The SDK's names where they do not follow from the path.
@@ -31,9 +37,31 @@ _EVENT: Schema = {
 }
 
 
-def view(_: HttpRequest) -> HttpResponse:
-    """Respond to `/openapi.json`, which needs no key."""
-    return JsonResponse(document())
+def view(request: HttpRequest) -> HttpResponseBase:
+    """Respond to `/openapi.json`, which needs no key; with 304 if the client already has it."""
+    file = _file()
+    # Caches may keep the document, but have to ask whether it is current.
+    headers = {"ETag": file.etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+    if accepts_gzip(request.headers.get("Accept-Encoding", "")):
+        response = HttpResponse(file.compressed, content_type=JSON, headers={**headers, "Content-Encoding": "gzip"})
+    else:
+        response = HttpResponse(file.content, content_type=JSON, headers=headers)
+    return get_conditional_response(request, etag=file.etag, response=response) or response
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    content: bytes
+    compressed: bytes
+    etag: str
+
+
+@cache
+def _file() -> _File:
+    content = orjson.dumps(document())
+    # Weak, because it is the same for both encodings.
+    etag = f'W/"{sha256(content).hexdigest()[:32]}"'
+    return _File(content=content, compressed=gzip.compress(content, mtime=0), etag=etag)
 
 
 @cache

@@ -32,7 +32,11 @@ def test_metrics_count_requests(web: WebProcess, http: httpx2.Client) -> None:
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/version", "/metrics"])
 def test_probes_need_no_key_and_allow_only_get(web: WebProcess, http: httpx2.Client, path: str) -> None:
-    assert http.post(f"{web.url}{path}").status_code in {403, 405}
+    refused = http.post(f"{web.url}{path}")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+    head, answer = http.head(f"{web.url}{path}"), http.get(f"{web.url}{path}")
+    assert (head.status_code, head.content) == (200, b"")
+    assert answer.headers["content-length"] == str(len(answer.content))
 
 
 @pytest.mark.usefixtures("servers")

@@ -1,0 +1,63 @@
+"""Middleware of the site: static files, and the answer to methods that a page does not support."""
+
+import gzip
+from collections.abc import Callable
+from functools import lru_cache
+
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
+from django.shortcuts import render
+from django.utils.cache import patch_vary_headers
+from typing_extensions import override
+from whitenoise.middleware import WhiteNoiseMiddleware  # type: ignore[import-untyped]
+
+from kernel.errors import MethodNotAllowed
+from kernel.http import accepts_gzip, error_response
+
+_COMPRESSIBLE = ("text/", "image/svg+xml", "application/javascript", "application/json")
+# Smaller files fit into one packet anyway.
+_MIN_BYTES = 1400
+
+
+class StaticFilesMiddleware(WhiteNoiseMiddleware):  # type: ignore[misc]
+    """WhiteNoise, with files compressed on their first request: there is no build step that could do it."""
+
+    @override
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        response: HttpResponseBase = super().__call__(request)
+        file = self.files.get(request.path_info)
+        # Only static files: compressing a page with secrets and text of an attacker would reveal the secrets by size.
+        if file is None or not response.get("Content-Type", "").startswith(_COMPRESSIBLE):
+            return response
+        patch_vary_headers(response, ["Accept-Encoding"])
+        long = int(response.get("Content-Length", "0")) >= _MIN_BYTES
+        if response.status_code != 200 or not long or not accepts_gzip(request.headers.get("Accept-Encoding", "")):
+            return response
+        body = _compressed(file.alternatives[0][1])
+        headers = {**response.headers, "Content-Encoding": "gzip", "Content-Length": str(len(body))}
+        response.close()
+        return HttpResponse(b"" if request.method == "HEAD" else body, headers=headers)
+
+
+@lru_cache(maxsize=256)
+def _compressed(path: str) -> bytes:
+    # Files do not change while the process runs. In debug mode WhiteNoise has no list of files, so nothing gets here.
+    with open(path, "rb") as file:  # noqa: PTH123 - WhiteNoise has a string
+        return gzip.compress(file.read(), mtime=0)
+
+
+class MethodNotAllowedMiddleware:
+    """Gives the empty answers of Django's decorators the wording of the API: as a page for browsers, else as JSON."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        response = self.get_response(request)
+        if not isinstance(response, HttpResponseNotAllowed) or response.content:
+            return response
+        error = MethodNotAllowed(request.method or "", request.path, allowed=response["Allow"].split(", "))
+        if "text/html" not in request.headers.get("Accept", ""):
+            return error_response(error)
+        page = render(request, "405.html", {"message": error.message}, status=405)
+        page["Allow"] = response["Allow"]
+        return page
