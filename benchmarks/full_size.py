@@ -12,6 +12,7 @@ CHECKS: Mapping[str, Sequence[str]] = {
     "requests": ("tests/contract/test_schemathesis.py",),
     "crawl": ("tests/admin/test_admin_crawl.py", "tests/browser/test_every_page.py"),
     "races": ("tests/faults/test_cancel_races.py",),
+    "seeding": ("tests/admin/test_seed_demo.py",),
     "histories": (
         "tests/api/test_conversations_history.py",
         "tests/storage/test_conversations_model.py",
