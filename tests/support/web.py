@@ -15,7 +15,7 @@ from launcher.address import any_free_port
 from launcher.processes import wait_for_start
 
 ROOT = Path(__file__).resolve().parents[2]
-_STOP_SECONDS = 15.0
+_STOP_SECONDS = 60.0
 
 
 class WebProcess:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from launcher.processes import wait_for_start
 from tests.support.web import ROOT
 
-_STOP_SECONDS = 15.0
+_STOP_SECONDS = 60.0
 _READY = "the worker claims background responses"
 
 
