@@ -142,19 +142,19 @@
 
         const buildBody = () => {
             const other = json('other', checkObject) || {};
-            const body = { ...other, metadata: { ...(other.metadata || {}), source: 'playground' } };
+            const body = { ...other, metadata: { ...other.metadata, source: 'playground' } };
             if (field('instructions').value) body.instructions = field('instructions').value;
             const chosen = tools();
             if (chosen.length) body.tools = chosen;
             for (const name of ['temperature', 'top_p', 'max_output_tokens']) {
                 if (field(name).value !== '') body[name] = Number(field(name).value);
             }
-            if (field('effort').value) body.reasoning = { ...(other.reasoning || {}), effort: field('effort').value };
+            if (field('effort').value) body.reasoning = { ...other.reasoning, effort: field('effort').value };
             if (field('tool_choice').value) body.tool_choice = field('tool_choice').value;
             const schema = json('schema', checkObject);
             if (schema) {
                 const format = schema.type === 'json_schema' ? schema : { type: 'json_schema', name: 'answer', schema };
-                body.text = { ...(other.text || {}), format };
+                body.text = { ...other.text, format };
             }
             if (!field('store').checked) {
                 body.store = false;
@@ -167,7 +167,7 @@
         const validBody = () => {
             try {
                 return buildBody();
-            } catch (problem) {
+            } catch {
                 status.textContent = 'The settings contain invalid JSON.';
                 return null;
             }
@@ -254,7 +254,7 @@
         };
         const showPresets = (chosen = '') => {
             const select = byId('play-presets');
-            select.replaceChildren(new Option('None', ''), ...Object.keys(presets()).sort().map((name) => new Option(name, name)));
+            select.replaceChildren(new Option('None', ''), ...Object.keys(presets()).toSorted().map((name) => new Option(name, name)));
             select.value = chosen;
             byId('play-forget').hidden = !chosen;
         };
