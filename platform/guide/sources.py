@@ -8,6 +8,8 @@ ROOT = Path(__file__).resolve().parents[2]
 INCLUDED = {
     "CONTRIBUTING.md": "project/contributing.md",
     "CHANGELOG.md": "project/changelog.md",
+    "SECURITY.md": "project/security.md",
+    "CODE_OF_CONDUCT.md": "project/code-of-conduct.md",
     "benchmarks/README.md": "project/benchmarks.md",
     "static/console/mark.svg": "img/mark.svg",
 }
