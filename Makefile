@@ -1,8 +1,35 @@
-# Shortcuts for contributors. Everything but `make up`, `make test` and `make install` needs the environment that
-# `make install` creates.
+# Shortcuts for contributors; `make` lists them. `make install` comes first: the others use its environment.
 bin := .venv/bin
 
-.PHONY: lock
+.PHONY: help install up test slow lint format types docs lock
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+
+install: ## create .venv with everything for running and development
+	python3 manage.py install --dev
+
+up: ## start the platform
+	python3 manage.py up
+
+test: ## run the tests, except the slow ones
+	python3 manage.py test
+
+slow: ## run the slow tests
+	python3 manage.py test -m slow
+
+lint: ## check style, layers, dependencies and the files in .github
+	$(bin)/prek run --all-files
+
+format: ## format the Python code, and correct what ruff can
+	$(bin)/ruff check --quiet --fix .
+	$(bin)/ruff format --quiet .
+
+types: ## check the types
+	$(bin)/mypy
+
+docs: ## show the documentation on port 8001, and update it as its files change
+	PYTHONPATH=platform:. $(bin)/mkdocs serve --dev-addr 127.0.0.1:8001
 
 lock: ## resolve the dependencies of pyproject.toml and export requirements/
 	$(bin)/uv lock --quiet
