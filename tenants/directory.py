@@ -337,8 +337,12 @@ def _check_secret(secret: _Secret) -> Principal:
     key = secret.key
     if secret.is_old and (key.old_until is None or key.old_until <= clock.now()):
         raise Unauthorized("This API key was rotated and its old secret has expired.", code="api_key_expired")
+    sender = origin()
+    # Also for a key that is refused below: the access log tells whose it was.
+    if sender.request_id:
+        sender.caller.team_id, sender.caller.key_id = key.team_id, key.pk
     caller = _check_key(key)
-    address = origin().address
+    address = sender.address
     # An unknown address is in no network.
     if secret.networks and not (address and any(ip_address(address) in network for network in secret.networks)):
         raise Forbidden("This API key may not be used from your IP address.", code="ip_not_allowed")

@@ -13,6 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from config import console, env
 from kernel.egress_policy import AllowList
+from kernel.logs import AccessFormatter, add_request
 
 django_stubs_ext.monkeypatch()
 
@@ -359,6 +360,8 @@ USE_TZ = True
 
 # One JSON object per line, including the call's `extra`; with DEBUG the same as coloured text.
 _SHARED_PROCESSORS = [
+    structlog.contextvars.merge_contextvars,
+    add_request,
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
     structlog.stdlib.ExtraAdder(),
@@ -366,6 +369,9 @@ _SHARED_PROCESSORS = [
     structlog.processors.format_exc_info,
 ]
 _WRITER: Any = structlog.dev.ConsoleRenderer() if DEBUG else structlog.processors.JSONRenderer()
+_LOG_LEVEL = env.text("LOG_LEVEL", "INFO").upper()
+# For lines about each periodic task, most of which find nothing to do.
+_ROUTINE = "DEBUG" if _LOG_LEVEL == "DEBUG" else "WARNING"
 LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -374,10 +380,18 @@ LOGGING: dict[str, Any] = {
             "()": structlog.stdlib.ProcessorFormatter,
             "foreign_pre_chain": _SHARED_PROCESSORS,
             "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, _WRITER],
-        }
+        },
+        "access": {"()": AccessFormatter},
     },
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "stream": sys.stderr, "formatter": "line"}},
-    "root": {"handlers": ["stderr"], "level": env.text("LOG_LEVEL", "INFO")},
+    "handlers": {
+        "stderr": {"class": "logging.StreamHandler", "stream": sys.stderr, "formatter": "line"},
+        "access": {
+            "class": "logging.StreamHandler",
+            "stream": sys.stderr,
+            "formatter": "line" if DEBUG else "access",
+        },
+    },
+    "root": {"handlers": ["stderr"], "level": _LOG_LEVEL},
     "loggers": {
         # Below WARNING these log prompts, or one line for each request.
         "httpx2": {"level": "WARNING"},
@@ -385,9 +399,14 @@ LOGGING: dict[str, Any] = {
         # Logs a traceback with the URL for every failure of a client's MCP server, which is an ordinary tool result.
         "mcp": {"level": "CRITICAL"},
         "daphne": {"level": "WARNING"},
-        # Two lines for each task, most of which are notifications without work.
-        "celery.worker.strategy": {"level": "WARNING"},
-        "celery.app.trace": {"level": "WARNING"},
+        "access": {
+            "handlers": ["access"],
+            "propagate": False,
+            **({} if env.flag("ACCESS_LOG", default=True) else {"level": "CRITICAL"}),
+        },
+        "celery.beat": {"level": _ROUTINE},
+        "celery.worker.strategy": {"level": _ROUTINE},
+        "celery.app.trace": {"level": _ROUTINE},
         "django.request": {"level": "ERROR"},
     },
 }

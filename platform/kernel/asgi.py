@@ -23,6 +23,7 @@ from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, BadRequest, NotFound, RequestTooLarge
 from kernel.http import as_api_error, error_response
 from kernel.ids import new_id
+from kernel.logs import Access
 from kernel.origin import origin_of, use_origin
 
 Scope = dict[str, Any]
@@ -53,7 +54,7 @@ def header(scope: Scope, name: bytes) -> str:
 def with_request_id(app: App, *, trusted_proxies: int = 0) -> App:
     """Wrap an app so that every request has an id: `scope["request_id"]`, sent as the header `x-request-id`.
 
-    Also sets the request's origin (`kernel.origin`).
+    Also sets the request's origin (`kernel.origin`) and writes its line of the access log.
     """
 
     async def with_id(scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,8 +68,20 @@ def with_request_id(app: App, *, trusted_proxies: int = 0) -> App:
             request_id=request_id,
             trusted_proxies=trusted_proxies,
         )
+        access = Access(scope.get("method", "WEBSOCKET"), scope["path"], request_id, origin.caller)
+        x_request_id = (b"x-request-id", request_id.encode())
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), x_request_id]}
+            await send(message)
+            access.sent(message)
+
         with use_origin(origin):
-            await app(scope, receive, adding_headers(send, lambda: [(b"x-request-id", request_id.encode())]))
+            try:
+                await app(scope, receive, send_with_id)
+            finally:
+                access.write()
 
     return with_id
 

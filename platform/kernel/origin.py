@@ -7,10 +7,18 @@ tests by the site's middleware) in a context variable, which threads of `kernel.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 
 _MAX_AGENT = 200
+
+
+@dataclass(slots=True)
+class Caller:
+    """Team and key of a request, for the access log; empty until it has been authenticated."""
+
+    team_id: str = ""
+    key_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +28,7 @@ class Origin:
     address: str = ""
     agent: str = ""
     request_id: str = ""
+    caller: Caller = field(default_factory=Caller, compare=False)
 
 
 _current: ContextVar[Origin] = ContextVar("origin", default=Origin())  # noqa: B039 - frozen

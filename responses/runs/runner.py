@@ -15,6 +15,7 @@ from typing import cast
 from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import InterfaceError, OperationalError
+from structlog.contextvars import bind_contextvars
 
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
@@ -164,6 +165,8 @@ class LiveRun:
     # -- the task ------------------------------------------------------------------------------------------------------
 
     async def _execute(self) -> None:
+        # For all lines that the run's code logs, also in a worker, far from the request that created it.
+        bind_contextvars(request_id=self.identity.request_id, response=self.identity.response_id)
         try:
             async with aclosing(self._run.steps()) as steps:
                 async for step in steps:

@@ -67,7 +67,8 @@ class Command(BaseCommand):
             freeze_startup_objects()
             # The node has the name of the process: of two nodes with the same name, only one gets remote control.
             threads = ["--pool=threads", f"--concurrency={_THREADS}", f"--hostname=celery@{PROCESS}"]
-            app.worker_main(["worker", *threads, "--loglevel=INFO", "--without-gossip", "--without-mingle"])
+            # Without the banner, so that every line of the log is JSON.
+            app.worker_main(["--quiet", "worker", *threads, "--loglevel=INFO", "--without-gossip", "--without-mingle"])
         finally:
             _ignore_signals()
             work_queue.stop()

@@ -1,0 +1,125 @@
+"""The access log: one line per request at its end, without secrets; and the ids in lines about errors."""
+
+import json
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.support.api import Api, MakeCaller
+from tests.support.chunks import text
+from tests.support.upstream import Gate, Script, stream
+from tests.support.waiting import eventually
+from tests.support.web import WebProcess, running_web
+from tests.support.websocket_client import open_socket
+
+
+def lines(process: Any, since: int = 0) -> list[dict[str, Any]]:
+    """Return the log of a process, of which every line must be JSON."""
+    return [json.loads(line) for line in process.output(since=since).splitlines()]
+
+
+def line_of(process: Any, request_id: str) -> dict[str, Any]:
+    """Return the only line of the access log about a request."""
+
+    def found() -> list[dict[str, Any]]:
+        return [one for one in lines(process) if one["logger"] == "access" and one["request_id"] == request_id]
+
+    (line,) = eventually(found)
+    return line
+
+
+@pytest.fixture(params=["web", "uvicorn_web"])
+def process(request: pytest.FixtureRequest) -> WebProcess:
+    found: WebProcess = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def api(process: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> Api:
+    return Api(http, url=process.url, caller=make_caller())
+
+
+def test_a_request_has_one_line(process: WebProcess, api: Api, script: Script) -> None:
+    script.say("Hello")
+    answer = api.post("/responses?secret=1", {"model": script.model, "input": "Hi"})
+    line = line_of(process, answer.headers["x-request-id"])
+    assert line.pop("ms") > 0
+    assert line.pop("ts").endswith("Z")
+    assert line == {
+        "event": "request",
+        "level": "info",
+        "logger": "access",
+        "method": "POST",
+        "path": "/v1/responses",
+        "status": answer.status_code,
+        "bytes": len(answer.content),
+        "request_id": answer.headers["x-request-id"],
+        "team": api.caller.team.pk,
+        "key": api.caller.key.pk,
+        "disconnected": False,
+    }
+    assert api.caller.secret not in process.output()
+
+
+def test_requests_without_a_key_have_a_line_too(process: WebProcess, http: httpx2.Client) -> None:
+    for path, status in (("/v1/models", 401), ("/v1/nothing", 404), ("/openapi.json", 200), ("/account/login/", 200)):
+        answer = http.get(process.url + path)
+        line = line_of(process, answer.headers["x-request-id"])
+        assert (line["path"], line["status"], line["team"], line["key"]) == (path, status, None, None)
+
+
+def test_the_key_of_a_refused_request_is_known(process: WebProcess, http: httpx2.Client, make_caller: Any) -> None:
+    api = Api(http, url=process.url, caller=make_caller(scopes=["files.read"]))
+    line = line_of(process, api.get("/models").headers["x-request-id"])
+    assert (line["status"], line["key"]) == (403, api.caller.key.pk)
+
+
+def test_a_stream_has_a_line_at_its_end(process: WebProcess, api: Api, script: Script) -> None:
+    script.always(stream(*text("Hello")))
+    answer = api.post("/responses", {"model": script.model, "input": "Hi", "stream": True})
+    line = line_of(process, answer.headers["x-request-id"])
+    assert (line["status"], line["bytes"], line["disconnected"]) == (200, len(answer.content), False)
+    assert line["team"] == api.caller.team.pk
+
+
+def test_a_stream_that_its_client_left_is_marked(process: WebProcess, api: Api, script: Script) -> None:
+    gate = Gate()
+    script.always(stream(*text("Hello")[:1], gate, *text("there")))
+    with api.stream(model=script.model, input="Hi", store=False) as live:
+        request_id = live.headers["x-request-id"]
+        live.next()
+    try:
+        line = line_of(process, request_id)
+    finally:
+        gate.open()
+    assert (line["status"], line["disconnected"]) == (200, True)
+
+
+def test_a_websocket_has_a_line_at_its_close(process: WebProcess, api: Api) -> None:
+    def line() -> list[dict[str, Any]]:
+        return [one for one in lines(process) if one.get("key") == api.caller.key.pk]
+
+    with open_socket(process.url, secret=api.caller.secret) as socket:
+        socket.send({"type": "nonsense"})
+        socket.next()
+        assert line() == []
+    (closed,) = eventually(line)
+    assert (closed["method"], closed["path"], closed["status"]) == ("WEBSOCKET", "/v1/responses", 101)
+    assert closed["bytes"] > 0
+
+
+def test_probes_have_no_line(process: WebProcess, http: httpx2.Client) -> None:
+    probes = [http.get(f"{process.url}{path}") for path in ("/livez", "/readyz", "/metrics")]
+    last = http.get(f"{process.url}/version")
+    line_of(process, last.headers["x-request-id"])
+    seen = {one["request_id"] for one in lines(process) if "request_id" in one}
+    assert seen.isdisjoint(one.headers["x-request-id"] for one in probes)
+
+
+@pytest.mark.slow
+def test_the_log_can_be_switched_off(http: httpx2.Client, upstream: Any) -> None:
+    with running_web(ACCESS_LOG="0") as process:
+        assert http.get(f"{process.url}/version").status_code == 200
+        process.stop()
+        assert [one for one in lines(process) if one["logger"] == "access"] == []
