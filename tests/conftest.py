@@ -5,9 +5,11 @@ production.
 """
 
 import os
+import re
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -210,6 +212,18 @@ def client(web: WebProcess, caller: Caller) -> Iterator[OpenAI]:
     http = checking_client()
     with OpenAI(base_url=f"{web.url}/v1", api_key=caller.secret, max_retries=0, http_client=http) as client:
         yield client
+
+
+_ALL_SLOW = re.compile(r"^pytestmark = (\[[^\]]*)?pytest\.mark\.slow\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import files without a quick test, such as those for a browser, for the quick tests of a folder."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    if collection_path in {config.invocation_params.dir / argument.partition("::")[0] for argument in config.args}:
+        return None
+    return True if _ALL_SLOW.search(collection_path.read_text()) else None
 
 
 @pytest.hookimpl(tryfirst=True)
