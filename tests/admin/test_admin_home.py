@@ -89,6 +89,7 @@ def test_running_and_queued_runs_of_any_age_are_counted(lead: Client, caller: Ca
     assert "in progress" in text(lead.get(url))
 
 
+@pytest.mark.usefixtures("no_worker")  # which would resume the run
 def test_runs_with_an_expired_lease_are_counted_as_stuck(lead: Client, caller: Caller) -> None:
     add_response(caller, status=Status.IN_PROGRESS, background=True, lease_until=now() - timedelta(minutes=2))
     assert tile(text(lead.get(HOME)), "Stuck")[0] == "1"
