@@ -70,9 +70,9 @@ class LogWatch:
             elif SERIOUS.search(line):
                 yield line.rstrip()
 
-    def rotate(self) -> None:
+    def rotate(self, *, max_bytes: int = MAX_BYTES) -> None:
         """Rotate the log if it exceeds its maximum size."""
-        if self._path.exists() and self._path.stat().st_size > MAX_BYTES:
+        if self._path.exists() and self._path.stat().st_size > max_bytes:
             # Copied and truncated instead of renamed, because the child keeps the file open for appending.
             shutil.copyfile(self._path, self._path.with_name(f"{self._path.name}.1"))
             os.truncate(self._path, 0)

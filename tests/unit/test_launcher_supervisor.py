@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher import supervisor as supervision
 from launcher.errors import LaunchError
 from launcher.processes import ChildCommand, Records, wait_until
 from launcher.report import Report
@@ -150,14 +149,13 @@ def test_a_line_is_shown_once_and_only_when_complete(tmp_path: Path) -> None:
         assert list(watch.serious_lines()) == ["2026 ERROR second"]
 
 
-def test_a_large_log_is_rotated_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "MAX_BYTES", 10)
+def test_a_large_log_is_rotated_while_it_is_written(tmp_path: Path) -> None:
     log = tmp_path / "child.log"
     with log.open("a") as file:
         watch = LogWatch(log)
         file.write("a line that is too long\n")
         file.flush()
-        watch.rotate()
+        watch.rotate(max_bytes=10)
         file.write("2026 ERROR next\n")
         file.flush()
     assert list(watch.serious_lines()) == ["2026 ERROR next"]
