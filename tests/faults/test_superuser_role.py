@@ -15,10 +15,10 @@ from launcher.testing import start_servers
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-@pytest.fixture
-def superuser_url(tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def superuser_url() -> Iterator[str]:
     """The URL of a database with the superuser of its server."""
-    # Not below tmp_path, which the account of the servers cannot enter.
+    # Not a temporary directory of pytest, which the account of the servers cannot enter.
     directory = ROOT / ".test-run" / f"state-{os.getpid()}-role"
     servers = start_servers(directory, environment={})
     app = urlsplit(servers.app_url)
