@@ -76,21 +76,23 @@ def explain(output: str, *, directory: Path, missing: bool = True) -> str | None
     return None
 
 
-def explain_os_error(error: BaseException, *, path: Path) -> str | None:
-    """Return the cause of an error of the operating system at ``path``, or None if it is of another kind."""
+def explain_os_error(
+    error: BaseException, *, path: Path, needs: str = "the installation needs about 500 MB there and in uv's cache"
+) -> str | None:
+    """Return the cause of an error of the operating system at ``path``, or None if it is of another kind.
+
+    ``needs`` says how much disk space is necessary.
+    """
     number = getattr(error, "errno", None)
     if number in FULL:
         free = _free_megabytes(path)
-        return (
-            f"The disk of {path} is full ({free} MB are free; the installation needs about 500 MB there and in uv's "
-            f"cache): free some space, {AGAIN}."
-        )
+        return f"The disk of {path} is full ({free} MB are free; {needs}): free some space, {AGAIN}."
     if number == errno.EFBIG:
         return f"A file at {path} exceeds the file size limit (`ulimit -f`): raise it, {AGAIN}."
     if number == errno.EROFS:
         return (
-            f"{path} is on a read-only file system, so nothing can be installed there: copy the checkout to a "
-            "directory that you can write to, and run the command in it."
+            f"{path} is on a read-only file system: copy the checkout to a directory that you can write to, and run "
+            "the command in it."
         )
     if number in DENIED:
         place = next(place for place in (path, *path.absolute().parents) if place.exists())

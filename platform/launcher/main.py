@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NoReturn
 
-from launcher import address, bootstrap, commands, sandboxes, state
+from launcher import address, bootstrap, commands, installation_errors, sandboxes, state
 from launcher.errors import LaunchError
 from launcher.report import Report
 
@@ -46,6 +46,14 @@ def main(*, root: Path, argv: Sequence[str]) -> int:
     except LaunchError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as failed:
+        # At any time while `up` runs: it writes logs and its state.
+        if failed.errno not in installation_errors.FULL:
+            raise
+        path = Path(failed.filename) if isinstance(failed.filename, str) else root
+        message = installation_errors.explain_os_error(failed, path=path, needs="the platform needs 100 MB to start")
+        print(f"error: {message}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         # Outside of the installation and of the supervisor, which handle Ctrl-C. As shells report it: 128 + SIGINT.
         return 130

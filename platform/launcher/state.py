@@ -108,7 +108,10 @@ class InstanceLock:
             state.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file: IO[str] = (state.directory / "lock").open("a+")
         except OSError as refused:
-            raise LaunchError(f"The state directory {state.directory} is not usable: {refused.strerror}.") from refused
+            raise LaunchError(
+                f"The state directory {state.directory} is not usable ({refused.strerror}): set STATE_DIR to one that "
+                "you can write to."
+            ) from refused
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import address
-from tests.launcher.checkout import BARE_PYTHON, Checkout, PackageIndex, requirement
+from launcher import address, bootstrap
+from tests.launcher.checkout import BARE_PYTHON, ROOT, Checkout, PackageIndex, requirement
 
 NOBODY = 65534
 IS_ROOT = os.geteuid() == 0
@@ -245,3 +245,27 @@ def test_a_privileged_port(checkout: Checkout, ordinary_user: dict[str, object])
 def test_an_unknown_option(checkout: Checkout) -> None:
     message = error_of(checkout.run("up", "--prot", "8000"), code=2)
     assert message.endswith("(`python3 manage.py up --help` lists the options)")
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Checkout:
+    """Return this checkout with its packages, for commands that need them."""
+    if not bootstrap.is_prepared(environment=bootstrap.Environment(root=ROOT), requirements=bootstrap.RUNTIME):
+        pytest.skip("this environment was not created by manage.py, which would therefore change it")
+    return Checkout(root=ROOT, variables={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)})
+
+
+def test_a_state_directory_on_a_full_disk(installed: Checkout, small_disk: Path) -> None:
+    with suppress(OSError), (small_disk / "filling").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    installed.variables["STATE_DIR"] = str(small_disk / "state")
+    message = error_of(installed.run("up", "--no-input"))
+    assert re.search(rf"{small_disk}\S* is (full \(0 MB are free|not usable \(No space left on device)", message)
+
+
+def test_a_state_directory_on_a_read_only_file_system(installed: Checkout, small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    installed.variables["STATE_DIR"] = str(small_disk / "state")
+    message = error_of(installed.run("up", "--no-input"))
+    assert f"{small_disk}/state is not usable (Read-only file system): set STATE_DIR to one that" in message

@@ -42,7 +42,7 @@ def test_the_lock_is_free_after_an_instance_has_ended(here: State) -> None:
 
 def test_an_unusable_directory_is_rejected_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(LaunchError, match=r"^The state directory .* is not usable: Not a directory\.$"):
+    with pytest.raises(LaunchError, match=r"^The state directory .* is not usable \(Not a directory\): set STATE_DIR"):
         InstanceLock(State(directory=tmp_path / "file"))
 
 
