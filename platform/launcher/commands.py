@@ -24,6 +24,7 @@ GROUPS = {
     "Administration": {
         "add_upstream": "Add an upstream, or update the one of this name, and route models to it.",
         "create_key": "Create an API key for a team. The team is created if it does not exist.",
+        "create_prompt": "Create a prompt of a team, or add a version to the one of this name.",
         "createsuperuser": "Create a user who may do everything in the admin.",
         "changepassword": "Change the password of a user of the admin.",
         "audit_check": "Check the seals of the audit log.",
@@ -34,6 +35,7 @@ GROUPS = {
         "prepare_demo": "Prepare a demo team with a key, an administrator and an upstream, as `up` does.",
         "api_coverage": "Generate the tables of docs/api-coverage.md.",
         "build_docs": "Build the documentation that web serves below /docs/guide/, if its sources have changed.",
+        "dump_schema": "Run all migrations in a temporary database and write platform/config/schema.sql.",
         "makemigrations": "Create migrations for changed models.",
         "shell": "Open a Python shell with the models imported.",
     },

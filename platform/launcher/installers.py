@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from time import monotonic
 from typing import IO, cast
 
 from launcher import installation_errors, package_index
@@ -226,12 +227,14 @@ def run(
         bufsize=0,
     )
     output = cast("IO[bytes]", process.stdout)  # not None, because of stdout=PIPE
-    pending = b""
+    pending, waited = b"", 0.0
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(output, selectors.EVENT_READ)
             while True:
-                on_wait()
+                if monotonic() - waited >= POLL_SECONDS:
+                    waited = monotonic()
+                    on_wait()
                 if not selector.select(timeout=POLL_SECONDS):
                     continue
                 piece = output.read(65536)
