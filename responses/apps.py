@@ -13,9 +13,7 @@ class ResponsesConfig(AppConfig):
 
     @override
     def ready(self) -> None:
-        """Connect the schema that migrations cannot create, and load the hosted tools."""
-        # The registry adds the tools to the schema of requests, which must be complete before the first one.
-        from responses.tools import registry  # noqa: F401
+        """Connect the schema that migrations cannot create."""
         from responses.vectors import schema
 
         post_migrate.connect(schema.prepare, sender=self)

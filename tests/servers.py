@@ -44,9 +44,6 @@ def _set_environment(servers: PrivateServers) -> None:
 # Rewriting and compiling the tests takes each process of a run 10 s of CPU, the modules of the platform another second.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# With pytest-xdist, this process only distributes the tests. Loading them takes each worker several seconds.
-if "PYTEST_XDIST_WORKER" not in os.environ:
-    print("Loading the tests", flush=True)  # noqa: T201 - for the user who waits
 SERVERS = PrivateServers(ROOT / ".test-run")
 atexit.register(SERVERS.stop)
 _set_environment(SERVERS)

@@ -85,10 +85,11 @@ async def _stop() -> None:
 
 
 def freeze_startup_objects() -> None:
-    """Exclude the objects that exist after start-up from garbage collection."""
+    """Start garbage collection, except for the objects that exist after start-up."""
     # Modules and settings live as long as the process; scanning them again and again causes pauses.
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _uvicorn(host: str, port: int) -> None:

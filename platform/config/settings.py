@@ -56,7 +56,8 @@ INSTALLED_APPS = [
     "unfold",
     "unfold.contrib.filters",
     "config",
-    "django.contrib.admin",
+    # Without autodiscovery: only `config.urls` needs the pages, and they import most of the platform.
+    "django.contrib.admin.apps.SimpleAdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

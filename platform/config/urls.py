@@ -21,6 +21,9 @@ def public(view: Callable[..., Any]) -> Callable[..., Any]:
     return csrf_exempt(require_safe(view))
 
 
+# Here and not in the settings: only processes that serve URLs need the pages.
+admin.autodiscover()
+
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),
     path("account/", include("tenants.sign_in_urls")),

@@ -1,5 +1,6 @@
 """Dispatch of `manage.py` commands. Uses only the standard library until the virtual environment is active."""
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -109,9 +110,13 @@ def _test(*, root: Path, argv: Sequence[str], arguments: list[str]) -> NoReturn:
     os.chdir(root)
     # Starting the servers and the workers takes a few seconds in which pytest prints nothing.
     print("Starting the tests", flush=True)
-    # Only the whole suite runs in parallel; for a few tests, starting the workers takes longer. pytest uses the last
-    # -m, so `test -m slow` overrides the default.
-    parallel = [] if arguments else ["-n", "auto", "--maxprocesses", "4", "--dist", "worksteal"]
+    # A whole suite runs in parallel, this one or that of a marker (`test -m slow`: pytest uses the last -m). For a few
+    # tests, starting the workers takes longer.
+    match arguments:
+        case [] | ["-m", _]:
+            parallel = ["-n", "auto", "--maxprocesses", "4", "--dist", "worksteal"]
+        case _:
+            parallel = []
     os.execv(sys.executable, [sys.executable, "-m", "pytest", "-m", "not slow", *parallel, *arguments])  # noqa: S606
 
 
@@ -121,10 +126,17 @@ def _django(*, root: Path, argv: Sequence[str]) -> int:
     for name, value in (UNUSED if needs_no_services else _running_environment(root)).items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    # What is imported is used until the end; searching it for garbage would take a sixth of the start. Servers turn the
+    # collector on again when they have started (`config.server.freeze_startup_objects`).
+    gc.disable()
+    import django
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
 
     try:
+        django.setup()
+        if argv[1:2] not in (["web"], ["worker"]):
+            gc.enable()
         execute_from_command_line(list(argv))
     except ImproperlyConfigured as wrong:
         raise LaunchError(str(wrong)) from wrong

@@ -274,7 +274,7 @@ _CLIENT_TOOLS: dict[str, type[ToolParam]] = {
     "apply_patch": ApplyPatchParam,
 }
 TOOLS = {**_CLIENT_TOOLS}
-"""All tools by type. The hosted tools are added when the application starts, before the first request."""
+"""All tools by type. `responses.tools.registry` adds the hosted ones; import it before the first request."""
 
 
 def _loadable() -> Mapping[str, type[ToolParam]]:

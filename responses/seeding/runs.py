@@ -42,6 +42,7 @@ from responses.runs.recorder import Recorder, RecorderState, item_rows, preview
 from responses.schema import parse_create
 from responses.seeding.scenarios import Parts
 from responses.seeding.teams import MODELS
+from responses.tools import registry  # noqa: F401 - adds the hosted tools to the schema of requests
 from tenants.models import ApiKey, Upstream
 
 _FLUSH = timedelta(milliseconds=250)

@@ -13,6 +13,7 @@ from typing_extensions import override
 from kernel.errors import BadRequest
 from responses.models import PromptTemplate
 from responses.requests import prompts
+from responses.tools import registry  # noqa: F401 - adds the hosted tools to the schema of requests
 from tenants import scope, services
 from tenants.audit import audit
 
