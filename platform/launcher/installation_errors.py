@@ -85,7 +85,7 @@ def explain_os_error(
     """
     number = getattr(error, "errno", None)
     if number in FULL:
-        free = _free_megabytes(path)
+        free = free_megabytes(path)
         return f"The disk of {path} is full ({free} MB are free; {needs}): free some space, {AGAIN}."
     if number == errno.EFBIG:
         return f"A file at {path} exceeds the file size limit (`ulimit -f`): raise it, {AGAIN}."
@@ -129,7 +129,8 @@ def _reason(output: str, *, default: str) -> str:
     return re.sub(r"\s*\(os error \d+\)", "", last).strip().rstrip(".")
 
 
-def _free_megabytes(path: Path) -> int:
+def free_megabytes(path: Path) -> int:
+    """Return the free space for this user on the disk of a path that need not exist."""
     existing = next(place for place in (path, *path.absolute().parents) if place.exists())
     status = os.statvfs(existing)
     return status.f_bavail * status.f_frsize // 1_000_000

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
+from tempfile import gettempdir
 from typing import NoReturn
 
 from launcher import address, bootstrap, commands, installation_errors, sandboxes, state
@@ -51,7 +52,9 @@ def main(*, root: Path, argv: Sequence[str]) -> int:
         # At any time while `up` runs: it writes logs and its state.
         if failed.errno not in installation_errors.FULL:
             raise
-        path = Path(failed.filename) if isinstance(failed.filename, str) else root
+        # Errors of writing name no file; only these places are written to.
+        places = [state.locate(root=root, environment=os.environ).directory, root, Path(gettempdir())]
+        path = min(places, key=installation_errors.free_megabytes)
         message = installation_errors.explain_os_error(failed, path=path, needs="the platform needs 100 MB to start")
         print(f"error: {message}", file=sys.stderr)
         return 1

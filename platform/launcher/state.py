@@ -130,10 +130,9 @@ class InstanceLock:
 
     def announce(self, *, url: str) -> None:
         """Write pid and URL to the lock file, for the error message of a second start."""
-        self._file.seek(0)
-        self._file.truncate()
-        json.dump({"pid": os.getpid(), "url": url}, self._file)
-        self._file.flush()
+        # Unbuffered: on a full disk, a buffer would fail a second time when the file is closed.
+        os.ftruncate(self._file.fileno(), 0)
+        os.pwrite(self._file.fileno(), json.dumps({"pid": os.getpid(), "url": url}).encode(), 0)
 
     def release(self) -> None:
         self._file.close()
