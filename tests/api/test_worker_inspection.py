@@ -1,11 +1,9 @@
-"""`celery -A config inspect runs`: what each worker process is running."""
+"""`manage.py celery inspect runs`: what each worker process is running."""
 
 import json
-import os
 import subprocess
 import sys
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,10 +23,8 @@ KINDS = {"responses", "batches", "ingestions"}
 
 def inspected() -> dict[str, dict[str, list[dict[str, Any]]]]:
     """Return the answer of each worker process, by node name."""
-    celery = Path(sys.executable).with_name("celery")
-    environment = {**os.environ, "PYTHONPATH": "platform:.", "DJANGO_SETTINGS_MODULE": "config.settings"}
-    command = [str(celery), "-A", "config", "inspect", "runs", "--json", "--timeout", "5"]
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "manage.py", "celery", "inspect", "runs", "--json", "--timeout", "5"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     answers: dict[str, dict[str, list[dict[str, Any]]]] = json.loads(result.stdout or "{}")
     return answers
 
@@ -53,3 +49,11 @@ def test_every_worker_lists_its_runs_with_team_attempt_and_lease(api: Api, scrip
     (run,) = [run for answer in answers.values() for run in answer["responses"] if run["response"] == response_id]
     assert (run["team"], run["attempt"]) == (api.caller.team.pk, 1)
     assert datetime.fromisoformat(run["since"]) <= now() <= datetime.fromisoformat(run["lease_until"])
+
+
+def test_a_usage_error_of_celery_is_reported_without_a_traceback() -> None:
+    command = [sys.executable, "manage.py", "celery", "inspect", "bogus"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "bogus not recognized" in result.stderr
+    assert "Traceback" not in result.stderr
