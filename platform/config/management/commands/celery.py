@@ -1,6 +1,6 @@
 """`manage.py celery`: Celery's own command line, with the configuration of the platform."""
 
-from typing import Any, NoReturn
+from typing import Any
 
 from celery.bin.celery import celery
 from django.core.management.base import BaseCommand
@@ -22,5 +22,5 @@ class Command(BaseCommand):
         _run(args)
 
 
-def _run(arguments: Any) -> NoReturn:
+def _run(arguments: Any) -> None:
     celery(args=["-A", "config", *arguments], prog_name="manage.py celery")
