@@ -29,7 +29,6 @@ GROUPS = {
         "changepassword": "Change the password of a user of the admin.",
         "audit_check": "Check the seals of the audit log.",
         "rollup": "Aggregate finished hours for the usage pages.",
-        "create_prompt": "Create a prompt of a team from a file, or add a version to it.",
         "celery": "Run Celery's command line, such as: celery inspect ping",
     },
     "Development": {
