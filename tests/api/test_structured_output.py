@@ -132,7 +132,7 @@ def test_a_catastrophic_pattern_does_not_block(api: Api, script: Script) -> None
     began = time.monotonic()
     answer = api.post("/responses", {"model": script.model, "input": "Hi", "text": strict(schema=schema)})
     assert error(answer)[0] == 500
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 20
 
 
 def test_an_exponential_schema_does_not_block(api: Api, script: Script) -> None:
@@ -141,7 +141,7 @@ def test_an_exponential_schema_does_not_block(api: Api, script: Script) -> None:
     began = time.monotonic()
     body = {"model": script.say("{}").say("{}").model, "input": "Hi", "text": strict(schema=schema)}
     assert error(api.post("/responses", body))[0] == 500
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 20
 
 
 def test_the_sdk_parses_the_answer(client: OpenAI, script: Script) -> None:

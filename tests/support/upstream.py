@@ -17,7 +17,7 @@ from aiohttp import web
 
 from tests.support.chunks import Chunk, calls, text
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 30.0
 _POLL_SECONDS = 0.003
 
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 Found = TypeVar("Found")
 
 
-def eventually(look: Callable[[], Found], *, seconds: float = 5.0) -> Found:
+def eventually(look: Callable[[], Found], *, seconds: float = 30.0) -> Found:
     """Call `look` until its result is truthy and return it. Fails with the last result."""
     deadline = time.monotonic() + seconds
     while not (found := look()):

@@ -41,11 +41,11 @@ def test_a_client_tool_search_that_is_nested_too_deeply_is_not_an_item() -> None
 def test_a_name_with_each_piece_of_long_arguments_takes_linear_time() -> None:
     call = CallSegment(upstream_id=None, call_id=None)
     call.write("f", '{"a":"')
-    started = time.monotonic()
+    started = time.process_time()
     for _ in range(50_000):
         assert not call.is_over(None, "f", "x" * 20)
         call.write(None, "x" * 20)
-    assert time.monotonic() - started < 3
+    assert time.process_time() - started < 3
 
 
 @pytest.mark.parametrize("end", ["}", "} ", "}\n"])

@@ -58,7 +58,7 @@ def test_it_stops_immediately_while_a_request_is_answered(number: signal.Signals
             server.send_signal(number)
             _, errors = server.communicate(timeout=10)
         assert (server.returncode, errors) == (0, "")
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 9
 
 
 def test_it_reports_that_the_port_is_in_use() -> None:

@@ -257,4 +257,5 @@ async def test_closing_a_stream_stops_it_immediately(demo: Demo, model: str) -> 
     # The server runs in this event loop: a request in progress is a task of its own.
     while len(asyncio.all_tasks()) > idle:
         await asyncio.sleep(0.01)
-        assert time.monotonic() - begun < 1
+        # Less than the pause of five seconds before the next token.
+        assert time.monotonic() - begun < 4

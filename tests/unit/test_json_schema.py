@@ -24,9 +24,9 @@ def test_a_nested_schema_cannot_select_a_dialect_without_deadlines() -> None:
 def test_a_reference_to_the_top_does_not_select_its_dialect() -> None:
     schema = {"$schema": DRAFT, "pattern": SLOW, "items": {"$ref": "#"}}
     assert schema_defect(schema) is None
-    started = time.monotonic()
+    started = time.process_time()
     assert mismatch(schema, ["a" * 40 + "!"])
-    assert time.monotonic() - started < _SECONDS
+    assert time.process_time() - started < _SECONDS
 
 
 def test_a_property_may_be_named_dollar_schema() -> None:
@@ -44,9 +44,9 @@ def test_a_property_may_be_named_dollar_schema() -> None:
     ],
 )
 def test_validation_of_a_large_answer_is_limited_in_time(schema: dict[str, Any], document: object) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     mismatch(schema, document)
-    assert time.monotonic() - started < _SECONDS
+    assert time.process_time() - started < _SECONDS
 
 
 @pytest.mark.parametrize("unique", [[1, True], ["1", 1], [[1], [2]], [{"a": 1}, {"b": 1}]])

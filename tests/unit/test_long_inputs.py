@@ -11,11 +11,11 @@ _SECONDS = 3.0
 
 
 def read(pieces: Iterable[str]) -> str:
-    """The property, read in at most so many seconds."""
+    """The property, read in at most so many seconds of CPU."""
     found = StringProperty("input")
-    started = time.monotonic()
+    started = time.process_time()
     text = "".join(found.feed(piece) for piece in pieces) + found.end()
-    assert time.monotonic() - started < _SECONDS
+    assert time.process_time() - started < _SECONDS
     return text
 
 

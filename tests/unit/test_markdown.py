@@ -140,9 +140,9 @@ def test_a_long_text_is_shown_as_plain_text() -> None:
     "pattern", ["[", "![", "*a ", "*_", "[a](", "<", "&", "> ", "~~a ", "`a", "|", "- ", "[a]: b\n"]
 )
 def test_rendering_takes_linear_time(pattern: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     render((pattern * MAX_CHARACTERS)[:MAX_CHARACTERS])
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
 
 
 @pytest.mark.parametrize(
