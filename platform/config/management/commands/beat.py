@@ -1,5 +1,6 @@
 """`manage.py beat`: the scheduler of periodic tasks; run one per installation."""
 
+import logging
 from typing import Any
 
 from celery.signals import before_task_publish
@@ -21,6 +22,7 @@ class Command(BaseCommand):
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
+        logging.captureWarnings(capture=True)
         settings.STATE_DIR.mkdir(parents=True, exist_ok=True)
         before_task_publish.connect(_note_task, weak=False)
         # The heartbeat names the latest task, as a scheduler that is alive but sends nothing is as bad as none.

@@ -1,5 +1,6 @@
 """`manage.py web`: the web process, served by daphne or uvicorn."""
 
+import logging
 import sys
 from argparse import ArgumentParser
 from typing import Any
@@ -26,6 +27,7 @@ class Command(BaseCommand):
     @override
     def handle(self, *args: Any, **options: Any) -> None:
         refuse_powerful_role()
+        logging.captureWarnings(capture=True)
         try:
             serve(options["server"], host=options["host"], port=options["port"])
         except OSError as error:

@@ -47,6 +47,8 @@ class Command(BaseCommand):
     @override
     def handle(self, *args: Any, **options: Any) -> None:
         refuse_powerful_role()
+        # Celery and other libraries warn at start; as lines of the log, these are JSON as well.
+        logging.captureWarnings(capture=True)
         allow_many_sockets()
         # Without a database a worker has nothing else to do, so its writes wait for it instead of failing.
         store.writer.wait_forever()
