@@ -19,7 +19,7 @@ from types import FrameType
 
 from launcher import processes
 from launcher.errors import LaunchError
-from launcher.processes import ChildCommand, Records
+from launcher.processes import PATIENCE, ChildCommand, Progress, Records
 from launcher.report import Report
 
 MAX_BYTES = 32 * 1024 * 1024
@@ -130,6 +130,7 @@ QUICK = 10.0  # seconds; a child that ends earlier probably has a problem that a
 MAX_QUICK_DEATHS = 4
 LONGEST_DELAY = 8.0
 LAST_LINES = 15
+MAX_SECONDS = 900.0  # for a start, even if it makes progress: a process that never gets ready may still be busy
 # Seconds for an orderly shutdown of each stage: workers get time to finish or release their runs.
 STAGE_PATIENCE = {0: 6.0, 1: 2.5}
 
@@ -194,20 +195,35 @@ class Supervisor:
         """Run a command and wait for its end. If it fails, show the end of its log and raise LaunchError."""
         process = self._spawn(command)
         try:
-            self.wait_for(lambda: process.poll() is not None, seconds=600, what=f"`{command.name}`")
+            self._wait(command, lambda: process.poll() is not None, pid=lambda: process.pid)
         finally:
             processes.end(process, asking=command.stop_signal, patience=2.0)
             self._records.remove(name=command.name)
         if process.returncode != 0:
             self._show_tail(command)
-            raise LaunchError(f"`{command.name}` failed: {_how_it_ended(process.returncode)}.")
+            raise LaunchError(
+                f"`{command.name}` failed: {_how_it_ended(process.returncode)}. See its log: {command.log}."
+            )
 
-    def wait_for(self, condition: Callable[[], bool], *, seconds: float, what: str) -> None:
-        """Keep all children running until the condition is true. Raises LaunchError after `seconds`."""
-        deadline = monotonic() + seconds
+    def wait_for(self, condition: Callable[[], bool], *, name: str) -> None:
+        """Keep all children running until the condition is true, which the child with this name has to cause.
+
+        Shows the end of the child's log and raises LaunchError if it makes no progress.
+        """
+        service = next(service for service in self._services if service.command.name == name)
+        self._wait(service.command, condition, pid=lambda: service.process.pid)
+
+    def _wait(self, command: ChildCommand, condition: Callable[[], bool], *, pid: Callable[[], int]) -> None:
+        last = monotonic() + MAX_SECONDS
+        progress, watched = Progress(pid(), written=lambda: command.log.stat().st_size), pid()
         while not condition():
-            if monotonic() > deadline:
-                raise LaunchError(f"{what} was not ready within {seconds:.0f} s. Its log may contain the reason.")
+            if pid() != watched:  # restarted
+                progress, watched = Progress(pid(), written=lambda: command.log.stat().st_size), pid()
+            stalled = progress.seconds_without() > PATIENCE
+            if stalled or monotonic() > last:
+                self._show_tail(command)
+                reason = f"no progress for {PATIENCE:.0f} s" if stalled else f"not within {MAX_SECONDS:.0f} s"
+                raise LaunchError(f"{command.name} did not become ready: {reason}. See its log: {command.log}.")
             self.check_children()
             self._interrupts.pause(0.03)
 

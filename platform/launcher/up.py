@@ -27,8 +27,6 @@ from launcher.valkey import Valkey
 # Below the range of outgoing connections, so that none of them can occupy the port.
 POSTGRES_PORTS, VALKEY_PORTS, DEMO_PORTS = 20000, 23000, 26000
 DATABASE = "platform"
-RECOVERY_SECONDS = 120.0  # after a crash of the machine, a long log may have to be replayed
-READY_SECONDS = 60.0
 # Settings of an instance, stored for its other commands, which must use the same values.
 CONFIGURATION = (
     "DATABASE_URL",
@@ -139,8 +137,7 @@ class Platform:
         home = server_home(state_dir=self._here.directory)
         for abandoned in abandoned_homes(state_dir=self._here.directory):
             self._report.line(f"          {abandoned} contains data of a deleted state directory; delete it if unused")
-        if not self._is_set("DATABASE_URL"):
-            self._start_postgres(home)
+        # Everything that needs no other server starts first; what needs PostgreSQL waits for it once.
         if not self._is_set("REDIS_URL"):
             self._start_valkey(home)
         if not self._is_set("SANDBOX_URL"):
@@ -151,6 +148,12 @@ class Platform:
             command = self._python("demo upstream", "-m", "demo_upstream", "--host", LOOPBACK, "--port", str(port))
             self._supervisor.start(command, stage=Stage.SERVERS)
             prepare += ["--demo-upstream", f"http://{LOOPBACK}:{port}/v1"]
+        if not self._is_set("DATABASE_URL"):
+            self._start_postgres(home)
+        # Imports its modules while the database is prepared. Nothing asks it for anything before that is done.
+        manage = str(self._root / "manage.py")
+        web = self._python("web", manage, "web", "--host", chosen.host, "--port", str(chosen.port))
+        self._supervisor.start(web, stage=Stage.APPLICATION)
         result = Path(prepare[2])
         try:
             self._supervisor.run_once(self._python("prepare", *prepare))
@@ -164,11 +167,8 @@ class Platform:
         names = [*CONFIGURATION, *(f"{name}_FILE" for name in CONFIGURATION)]
         configuration = {name: self._environment[name] for name in names if name in self._environment}
         state.write_environment(state=self._here, variables=configuration)
-        manage = str(self._root / "manage.py")
-        web = self._python("web", manage, "web", "--host", chosen.host, "--port", str(chosen.port))
-        self._supervisor.start(web, stage=Stage.APPLICATION)
         is_ready = partial(chosen.is_ready, host_header=address.host_header(self._environment))
-        self._supervisor.wait_for(is_ready, seconds=READY_SECONDS, what="web")
+        self._supervisor.wait_for(is_ready, name="web")
         # Started after web, because their imports would slow down the process that the user waits for.
         for name in ("worker", "beat"):
             self._supervisor.start(self._python(name, manage, name), stage=Stage.APPLICATION)
@@ -205,7 +205,7 @@ class Platform:
             before=partial(postgres.clear_stale, data=cluster.data),
         )
         ready = partial(postgres.is_ready, admin=cluster.admin)
-        self._supervisor.wait_for(ready, seconds=RECOVERY_SECONDS, what="PostgreSQL")
+        self._supervisor.wait_for(ready, name="postgres")
         owner = DatabaseRole(name="platform_owner", password=self._secrets["POSTGRES_OWNER_PASSWORD"])
         app = DatabaseRole(name="platform_app", password=self._secrets["POSTGRES_APP_PASSWORD"])
         postgres.prepare_database(admin=cluster.admin, database=DATABASE, owner=owner, app=app)
@@ -220,7 +220,7 @@ class Platform:
             valkey.command(valkey=server, log=self._here.logs / "valkey.log"), stage=Stage.SERVERS
         )  # fmt: skip
         ready = partial(valkey.is_ready, valkey=server)
-        self._supervisor.wait_for(ready, seconds=RECOVERY_SECONDS, what="Valkey")
+        self._supervisor.wait_for(ready, name="valkey")
         self._report.step(f"Valkey on {LOOPBACK}:{server.port}")
         self._environment["REDIS_URL"] = server.url
 

@@ -59,8 +59,8 @@ def test_a_child_that_exited_is_restarted(supervisor: Supervisor, shown: StringI
         "import pathlib, time; b = pathlib.Path('born'); b.exists() and time.sleep(60); b.touch(); raise SystemExit(3)"
     )
     supervisor.start(python(tmp_path, once), stage=Stage.APPLICATION)
-    supervisor.wait_for(lambda: "died (exit code 3)" in shown.getvalue(), seconds=10, what="death")
-    supervisor.wait_for(lambda: supervisor.is_running("child"), seconds=10, what="child")
+    supervisor.wait_for(lambda: "died (exit code 3)" in shown.getvalue(), name="child")
+    supervisor.wait_for(lambda: supervisor.is_running("child"), name="child")
 
 
 @pytest.mark.slow
@@ -69,12 +69,12 @@ def test_a_child_that_keeps_exiting_stops_the_platform_with_its_log(
 ) -> None:
     supervisor.start(python(tmp_path, "print('no such port'); raise SystemExit(2)"), stage=Stage.APPLICATION)
     with pytest.raises(LaunchError, match=r"^child died 4 times in a row \(exit code 2\)\. See its log: "):
-        supervisor.wait_for(lambda: False, seconds=30, what="child")
+        supervisor.wait_for(lambda: False, name="child")
     assert "child | no such port" in shown.getvalue()
 
 
 def test_a_failed_step_stops_the_start_with_its_log(supervisor: Supervisor, shown: StringIO, tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match=r"^`migrate` failed: exit code 1\.$"):
+    with pytest.raises(LaunchError, match=r"^`migrate` failed: exit code 1\. See its log: "):
         supervisor.run_once(python(tmp_path, "raise SystemExit('no database')", name="migrate"))
     assert "migrate | no database" in shown.getvalue()
 
