@@ -22,6 +22,7 @@ PLAN = Plan(
 )
 
 
+@pytest.mark.usefixtures("servers")
 def test_killed_processes_lose_and_repeat_nothing(tmp_path: Path) -> None:
     figures = asyncio.run(evaluated(PLAN, directory=tmp_path / "chaos"))
     values = {figure.name: figure.value for figure in figures}

@@ -240,6 +240,7 @@ def demo_upstream_of(up: Up) -> str:
     return f"http://127.0.0.1:{process.command.rpartition(' ')[2]}/v1"
 
 
+@pytest.mark.usefixtures("servers")
 def test_servers_named_in_the_environment_are_used(start: Start, running: Up) -> None:
     owner, app = os.environ["DATABASE_OWNER_URL"], os.environ["DATABASE_URL"]
     name = f"{app.rpartition('/')[2]}_named"

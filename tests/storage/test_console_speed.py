@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.usefixtures("servers")
 def test_no_page_exceeds_its_time_limit_with_100_000_responses() -> None:
     arguments = ["--responses", "100000", "--check", "--brief", "--seed", str(SEED)]
     command = [sys.executable, "-m", "benchmarks", "admin", *arguments]
