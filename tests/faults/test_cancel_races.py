@@ -33,6 +33,8 @@ class Races:
     def __init__(self, nodes: list[Api], script: Script) -> None:
         self.answers: dict[str, dict[str, Any]] = {}
         self.unclosed: list[str] = []
+        # Adapted to the speed of the machine, so that about as many runs are cancelled as complete.
+        self._longest_wait = 0.6
         self._nodes = nodes
         self._script = script
         self._lock = threading.Lock()
@@ -42,10 +44,11 @@ class Races:
         chance = random.Random(f"{SEED} {number}")
         here, there = chance.choice(self._nodes), chance.choice(self._nodes)
         body = here.create(model=self._script.model, input=f"race {number}", background=True)
-        time.sleep(chance.uniform(0, 0.6))
+        time.sleep(chance.uniform(0, self._longest_wait))
         cancelled = ok(there.post(f"/responses/{body['id']}/cancel", {}))
         is_closed = cancelled["status"] != "cancelled" or self._is_over_within_a_second(number)
         with self._lock:
+            self._longest_wait *= 1.1 if cancelled["status"] == "cancelled" else 0.9
             self.answers[body["id"]] = cancelled
             if not is_closed:
                 self.unclosed.append(body["id"])
