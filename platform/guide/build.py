@@ -1,5 +1,6 @@
 """Building the documentation site into a directory that is named after its sources."""
 
+import logging
 import os
 import shutil
 import sys
@@ -33,5 +34,6 @@ def build(directory: Path) -> Path:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")  # MkDocs logs what is wrong and only exits
     os.chdir(ROOT)
     sys.stdout.write(f"{build(Path(sys.argv[1]))}\n")

@@ -1,7 +1,7 @@
-"""Tables of the supported parts of the OpenAI API: the source of docs/reference/api-coverage.md, and checked by tests.
+"""Tables of the supported parts of the OpenAI API: the source of two pages, and checked by tests.
 
 The endpoints are those that the views declare (`kernel.endpoints`).
-Run `manage.py api_coverage` after every change here: it generates the tables of docs/reference/api-coverage.md.
+Run `manage.py api_coverage` after every change here: it generates the tables of the pages.
 """
 
 import json
@@ -14,9 +14,11 @@ from typing import Any, get_args
 
 from kernel.errors import error_table
 from responses.api import websocket
+from responses.api.remedies import REMEDIES
 from responses.api.urls import ENDPOINTS
 from responses.engine.events.types import Event
 
+PAGES = ("docs/reference/api-coverage.md", "docs/reference/errors.md")
 _REGION = re.compile(r"<!-- begin (\w+) -->\n.*?<!-- end \1 -->", re.DOTALL)
 
 
@@ -267,8 +269,11 @@ def update_tables(manual: str) -> str:
             ),
         ),
         "errors": _table(
-            ("status", "code", "meaning"),
-            ((str(status), f"`{code}`" if code else "null", meaning) for status, _, code, meaning in error_table()),
+            ("status", "code", "type", "meaning", "remedy"),
+            (
+                (str(status), f"`{code}`" if code else "null", f"`{kind}`", meaning, REMEDIES[status, code])
+                for status, kind, code, meaning in error_table()
+            ),
         ),
         "parameters": _table(("parameter", "", "example", "notes"), map(_parameter, PARAMETERS)),
         "tools": _table(("tool", "", "notes"), ((f"`{one.type}`", one.support, one.note) for one in TOOLS)),

@@ -14,15 +14,18 @@ from openai.types.responses import ResponseItem, ResponseStreamEvent, Tool
 
 from conversations.items import CompactionTrigger, ItemReference, StoredItem
 from kernel.endpoints import Endpoint
+from kernel.errors import error_table
 from responses.api.coverage import (
     EVENTS,
     ITEMS,
+    PAGES,
     PARAMETERS,
     TOOLS,
     Support,
     SupportedParameter,
     update_tables,
 )
+from responses.api.remedies import REMEDIES
 from responses.api.urls import ENDPOINTS, VIEWS
 from responses.schema import CreateResponse
 from responses.schema import create as schema
@@ -57,9 +60,14 @@ def kinds(union: Any) -> set[str]:
     return {get_args(kind.model_fields["type"].annotation)[0] for kind in get_args(get_args(union)[0])}
 
 
-def test_the_manual_is_what_the_table_says() -> None:
-    manual = (ROOT / "docs" / "reference" / "api-coverage.md").read_text()
+@pytest.mark.parametrize("page", PAGES)
+def test_the_manual_is_what_the_table_says(page: str) -> None:
+    manual = (ROOT / page).read_text()
     assert update_tables(manual) == manual, "run: python3 manage.py api_coverage"
+
+
+def test_every_error_has_a_remedy_and_every_remedy_an_error() -> None:
+    assert sorted(map(str, REMEDIES)) == sorted(str((status, code)) for status, _, code, _ in error_table())
 
 
 def test_it_has_every_parameter() -> None:

@@ -1,0 +1,82 @@
+"""The code blocks of README.md and docs/, and what each is for."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from typing_extensions import override
+
+ROOT = Path(__file__).resolve().parents[2]
+ALL_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# Pages whose blocks are not all converted and executed yet.
+PENDING = {
+    f"docs/howto/{name}.md"
+    for name in (
+        "add-an-endpoint",
+        "background",
+        "batches",
+        "code-interpreter",
+        "connect-a-model",
+        "conversations",
+        "file-search",
+        "guardrails",
+        "mcp",
+        "operations",
+        "webhooks",
+    )
+}
+PAGES = [page for page in ALL_PAGES if str(page.relative_to(ROOT)) not in PENDING]
+_SAVED = re.compile(r"\b[Ss]aved? [^.]*?as `([\w./-]+\.\w+)`")
+_NAMED = re.compile(r"# ([\w./-]+\.\w+)\n")
+_EXCERPT = re.compile(r"\bfrom `([\w./-]+\.py)`")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A block of a page. ``intro`` is the text between it and the block or heading above it."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    intro: str
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    @property
+    def file(self) -> str | None:
+        """The file that readers save it as: named by its first line, or in the sentence before it."""
+        if self.language == "python" and (named := _NAMED.match(self.text)):
+            return named[1]
+        saved = _SAVED.findall(self.intro)
+        return saved[-1] if saved and self.language not in {"bash", "text"} else None
+
+    @property
+    def excerpt_of(self) -> str | None:
+        """The module of the platform that it is an excerpt from."""
+        found = _EXCERPT.findall(self.intro)
+        return found[-1] if found and self.language == "python" and not self.file else None
+
+    @property
+    def is_diagram(self) -> bool:
+        """True for text that is a drawing, not output."""
+        return self.language == "text" and bool(set(self.text) & set("│─►◄▲▼┌└├"))
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """Yield the blocks of a page in their order; indented ones have the language "indented"."""
+    intro: list[str] = []
+    for token in MarkdownIt("commonmark").parse(page.read_text()):
+        if token.type == "heading_open":
+            intro = []
+        elif token.type == "inline":
+            intro.append(token.content.replace("\n", " "))
+        elif token.type in {"fence", "code_block"}:
+            language = token.info.strip() if token.type == "fence" else "indented"
+            line = (token.map or [0])[0] + 1
+            yield Block(page=page, line=line, language=language, text=token.content, intro=" ".join(intro))
+            intro = []

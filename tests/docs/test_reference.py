@@ -1,0 +1,26 @@
+"""The generated and listed parts of the reference are what the code has. test_coverage compares API and errors."""
+
+import re
+
+import httpx2
+
+from guide import commands
+from tests.docs.blocks import ROOT
+from tests.support.web import WebProcess
+
+
+def test_the_page_of_commands_is_generated_from_their_parsers() -> None:
+    hint = "run: PYTHONPATH=platform:. .venv/bin/python -m guide.commands"
+    assert commands.PAGE.read_text() == commands.render(), hint
+
+
+def test_the_page_of_metrics_lists_those_of_a_web_process_with_types_and_labels(web: WebProcess) -> None:
+    text = httpx2.get(f"{web.url}/metrics").text
+    types = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
+    served = {}
+    for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? \S+$", text, re.MULTILINE):
+        family = name if name in types else re.sub(r"_(bucket|sum|count|created)$", "", name)
+        served[family] = (types[family], sorted(set(re.findall(r"(\w+)=", labels)) - {"le"}))
+    page = (ROOT / "docs/reference/metrics.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*)\| \S", page, re.MULTILINE)
+    assert {name: (kind, sorted(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows} == served
