@@ -1,6 +1,9 @@
 // Variables that the theme's scripts read; the theme itself sets them in an inline script.
 var base_url = new URL("..", document.currentScript.src).pathname.replace(/\/$/, "");
 var shortcuts = { help: 191, next: 78, previous: 80, search: 83 };
+// The theme would follow the sections of its own sidebar, which this layout does not have; anchors such as
+// "#6-receive-a-webhook" are not valid selectors for it.
+bootstrap.ScrollSpy = function () {};
 
 document.addEventListener("DOMContentLoaded", function () {
   document.querySelectorAll(".guide-page pre").forEach(function (block) {
