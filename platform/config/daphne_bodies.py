@@ -5,12 +5,14 @@ everything that the application sends, however slowly the client reads.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from io import BytesIO
 from typing import Any
 
 import daphne.http_protocol
 import daphne.server
+from twisted.internet.defer import Deferred
+from twisted.python import log
 from typing_extensions import override
 
 from kernel.asgi import Message, Scope
@@ -85,15 +87,29 @@ daphne.http_protocol.WebRequest = DaphneRequest
 class DaphneServer(daphne.server.Server):  # type: ignore[misc]  # daphne has no types
     """daphne's server that passes uploads on as files and waits for slow clients.
 
-    `max_bytes` returns the limit of a body for a path.
+    `max_bytes` returns the limit of a body for a path. `before_stop` runs before the remaining requests are cancelled.
     """
 
     def __init__(
-        self, *, is_upload: Callable[[Scope], bool], max_bytes: Callable[[bytes], int], **options: Any
+        self,
+        *,
+        is_upload: Callable[[Scope], bool],
+        max_bytes: Callable[[bytes], int],
+        before_stop: Callable[[], Coroutine[Any, Any, None]],
+        **options: Any,
     ) -> None:
         super().__init__(**options)
+        self._before_stop = before_stop
         self.is_upload = is_upload
         self.max_bytes = max_bytes
+
+    @override
+    def kill_all_applications(self) -> "Deferred[Any]":
+        """End what runs, then cancel the remaining requests; the reactor waits for both."""
+        # A request that is cancelled while its run ends could not send the end to its client.
+        ended = Deferred.fromFuture(asyncio.ensure_future(self._before_stop()))
+        ended.addErrback(log.err)
+        return ended.addCallback(lambda _: super(DaphneServer, self).kill_all_applications())
 
     @override
     def create_application(self, protocol: Any, scope: Scope) -> Any:

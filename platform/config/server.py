@@ -30,9 +30,6 @@ def serve(server: str, *, host: str, port: int) -> None:
 def _daphne(host: str, port: int) -> None:
     # Must come first: daphne installs Twisted's asyncio reactor on import, before anything imports `reactor`.
     from config.daphne_bodies import DaphneServer  # isort: skip
-    from twisted.internet import reactor
-    from twisted.internet.defer import Deferred
-
     from config.asgi import application, is_upload
 
     freeze_startup_objects()
@@ -42,6 +39,7 @@ def _daphne(host: str, port: int) -> None:
         application=application,
         is_upload=is_upload,
         max_bytes=_max_bytes,
+        before_stop=_stop,
         endpoints=[endpoint],
         signal_handlers=True,
         http_timeout=None,
@@ -51,12 +49,6 @@ def _daphne(host: str, port: int) -> None:
         application_close_timeout=_STOP_SECONDS,
         verbosity=0,
         server_name="platform",
-    )
-    # Twisted's annotations treat the module `reactor` as the interface that it implements, including `self`.
-    _ = reactor.addSystemEventTrigger(
-        "before",
-        "shutdown",  # type: ignore[arg-type]
-        lambda: Deferred.fromFuture(asyncio.ensure_future(_stop())),
     )
     instance.run()
     if instance.abort_start:
@@ -76,11 +68,13 @@ def allow_many_sockets() -> None:
 
 
 async def _stop() -> None:
-    """Store the end of every run, then close the connections to upstreams."""
+    """Store the end of every run, send it to the clients, then close the connections to upstreams."""
+    from responses.api import socket_streams
     from responses.providers.clients import close_clients
     from responses.runs.runner import cancel_all
 
     await cancel_all()
+    await socket_streams.settle(_STOP_SECONDS)
     await close_clients()
 
 

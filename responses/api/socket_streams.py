@@ -20,6 +20,7 @@ MAX_NAMED_STREAMS = 32
 MAX_RUNNING = 16
 MAX_WAITING = 256
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
+_workers: set[asyncio.Task[None]] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,8 @@ class SocketStreams:
         self._count(request, +1)
         if stream.worker is None or stream.worker.done():
             stream.worker = asyncio.get_running_loop().create_task(self._work(stream))
+            _workers.add(stream.worker)
+            stream.worker.add_done_callback(_workers.discard)
 
     def recall(self, response_id: str | None) -> UnstoredResponse | None:
         """Return an unstored response of this connection, from any of its streams, or None."""
@@ -123,6 +126,12 @@ class SocketStreams:
                 request = stream.waiting.popleft()
                 self._count(request, -1)
                 await self._serve(stream, request.values)
+
+
+async def settle(seconds: float) -> None:
+    """Wait at most that long until the streams of all connections have sent what they have, before a shutdown."""
+    if _workers:
+        await asyncio.wait(_workers, timeout=seconds)
 
 
 def pop_stream_id(values: dict[str, Any]) -> str | None:
