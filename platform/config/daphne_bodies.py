@@ -5,6 +5,7 @@ everything that the application sends, however slowly the client reads.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from io import BytesIO
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import daphne.http_protocol
 import daphne.server
 from twisted.internet.defer import Deferred
-from twisted.python import log
 from typing_extensions import override
 
 from kernel.asgi import Message, Scope
+
+logger = logging.getLogger(__name__)
 
 
 class _FlowControl:
@@ -107,9 +109,14 @@ class DaphneServer(daphne.server.Server):  # type: ignore[misc]  # daphne has no
     def kill_all_applications(self) -> "Deferred[Any]":
         """End what runs, then cancel the remaining requests; the reactor waits for both."""
         # A request that is cancelled while its run ends could not send the end to its client.
-        ended = Deferred.fromFuture(asyncio.ensure_future(self._before_stop()))
-        ended.addErrback(log.err)
+        ended = Deferred.fromFuture(asyncio.ensure_future(self._end_work()))
         return ended.addCallback(lambda _: super(DaphneServer, self).kill_all_applications())
+
+    async def _end_work(self) -> None:
+        try:
+            await self._before_stop()
+        except Exception:
+            logger.exception("work could not be ended")
 
     @override
     def create_application(self, protocol: Any, scope: Scope) -> Any:
