@@ -11,7 +11,7 @@ from tests.support.api import Api
 from tests.support.upstream import Script
 from tests.support.web import WebProcess
 
-REDOC = "/static/drf_spectacular_sidecar/redoc/bundles/redoc.standalone.js"
+REDOC = "/static/redoc/redoc.standalone.js"
 PUBLIC = ["/livez", "/version", "/openapi.json", "/docs", "/docs/guide/", "/favicon.ico"]
 
 

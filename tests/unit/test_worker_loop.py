@@ -34,13 +34,13 @@ def test_coroutines_wait_concurrently() -> None:
     assert waiting.result(5)
 
 
-def test_closing_ends_the_thread_with_work_unfinished() -> None:
+def test_closing_cancels_unfinished_work_and_ends_the_thread() -> None:
     loop = WorkerLoop(name="closed by a test")
     loop.submit(thread()).result(5)
     unfinished = loop.submit(asyncio.sleep(60))
     loop.close()
     assert "closed by a test" not in {one.name for one in threading.enumerate()}
-    assert not unfinished.done()
+    assert unfinished.cancelled()
 
 
 def test_an_error_is_raised_in_the_waiting_thread() -> None:
