@@ -14,12 +14,8 @@ ALL_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PENDING = {
     f"docs/howto/{name}.md"
     for name in (
-        "add-an-endpoint",
-        "background",
-        "batches",
         "code-interpreter",
         "connect-a-model",
-        "conversations",
         "file-search",
         "guardrails",
         "mcp",
