@@ -15,7 +15,7 @@ from demo_upstream.errors import DemoApiError
 
 DEFAULT_PACE_MS = 10
 PACED = re.compile(r"(?P<base>.+?)(?:-d(?P<pace>\d{1,5}))?")
-LISTED = ("demo", "demo-reasoning", "demo-refuse", "demo-embedding", "demo-image")
+LISTED: tuple[str, ...] = ("demo", "demo-reasoning", "demo-refuse", "demo-embedding", "demo-image")
 
 
 class DemoModel(NamedTuple):

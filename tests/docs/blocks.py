@@ -1,29 +1,17 @@
 """The code blocks of README.md and docs/, and what each is for."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from markdown_it import MarkdownIt
 from typing_extensions import override
 
 ROOT = Path(__file__).resolve().parents[2]
-ALL_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# Pages whose blocks are not all converted and executed yet.
-PENDING = {
-    f"docs/howto/{name}.md"
-    for name in (
-        "code-interpreter",
-        "connect-a-model",
-        "file-search",
-        "guardrails",
-        "mcp",
-        "operations",
-        "webhooks",
-    )
-}
-PAGES = [page for page in ALL_PAGES if str(page.relative_to(ROOT)) not in PENDING]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _SAVED = re.compile(r"\b[Ss]aved? [^.]*?as `([\w./-]+\.\w+)`")
 _NAMED = re.compile(r"# ([\w./-]+\.\w+)\n")
 _EXCERPT = re.compile(r"\bfrom `([\w./-]+\.py)`")
@@ -61,6 +49,15 @@ class Block:
     def is_diagram(self) -> bool:
         """True for text that is a drawing, not output."""
         return self.language == "text" and bool(set(self.text) & set("│─►◄▲▼┌└├"))
+
+
+def manage_commands(text: str) -> Iterator[list[str]]:
+    """Yield the arguments of `manage.py` in the commands of a text."""
+    for match in re.finditer(r"\bmanage\.py ", text):
+        rest = re.sub(r"\s#.*", "", text[match.end() :]).replace("\\\n", " ")
+        lexer = shlex.shlex(rest, posix=True, punctuation_chars="();<>|&\n")
+        lexer.whitespace, lexer.whitespace_split = " \t", True
+        yield list(takewhile(lambda word: not set(word) <= set("();<>|&\n"), lexer))
 
 
 def blocks(page: Path) -> Iterator[Block]:

