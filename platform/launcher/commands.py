@@ -34,7 +34,7 @@ GROUPS = {
     "Development": {
         "seed_demo": "Add demo teams with users, API keys, responses and conversations of several weeks.",
         "prepare_demo": "Prepare a demo team with a key, an administrator and an upstream, as `up` does.",
-        "api_coverage": "Generate the tables of docs/api-coverage.md.",
+        "api_coverage": "Generate the tables of docs/reference/api-coverage.md and errors.md.",
         "build_docs": "Build the documentation that web serves below /docs/guide/, if its sources have changed.",
         "dump_schema": "Run all migrations in a temporary database and write platform/config/schema.sql.",
         "makemigrations": "Create migrations for changed models.",

@@ -22,6 +22,7 @@ class Command(BaseCommand):
     """Creates the prompt, or adds a version to the one of this name if its content differs from the current one."""
 
     help = "Create a prompt of a team, or add a version to the one of this name. Prints the id of the prompt."
+    requires_system_checks = ()  # they import the whole console, which takes three seconds
 
     @override
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -27,6 +27,7 @@ class Command(BaseCommand):
     """Adds the upstream, or updates the one of the same name."""
 
     help = "Add an upstream, or update the one of this name, and route models to it."
+    requires_system_checks = ()  # they import the whole console, which takes three seconds
 
     @override
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -12,6 +12,7 @@ class Command(BaseCommand):
     """Command that builds the documentation site."""
 
     help = "Build the documentation that web serves below /docs/guide/, if its sources have changed."
+    requires_system_checks = ()  # they import the whole console, which takes three seconds
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
