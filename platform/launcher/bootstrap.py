@@ -104,6 +104,9 @@ def is_usable(*, root: Path) -> bool:
 
 
 def _restart_in(environment: Environment, argv: Sequence[str]) -> NoReturn:
+    # Images often set it to stay small. Nothing in the environment is compiled yet, so every process would do that
+    # again at each start.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # execv drops buffered output.
     sys.stdout.flush()
     os.execv(environment.python, [str(environment.python), *argv])  # noqa: S606 - replaces this process
