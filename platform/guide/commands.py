@@ -28,19 +28,19 @@ def render() -> str:
     """Return the page."""
     from launcher import commands as launcher
 
-    parsers = dict(_parsers())
+    found = dict(parsers())
     parts = [_INTRODUCTION]
     for title, group in launcher.GROUPS.items():
         parts.append(f"## {title}\n")
-        parts += [_section(name, summary, parsers.pop(name, None)) for name, summary in group.items()]
-    others = sorted(parsers.keys() - _INTERNAL)
+        parts += [_section(name, summary, found.pop(name, None)) for name, summary in group.items()]
+    others = sorted(found.keys() - _INTERNAL)
     if others:
         parts.append("## Others\n")
-        parts += [_section(name, parsers[name].description or "", parsers[name]) for name in others]
+        parts += [_section(name, found[name].description or "", found[name]) for name in others]
     return "\n".join(parts)
 
 
-def _parsers() -> Iterator[tuple[str, ArgumentParser]]:
+def parsers() -> Iterator[tuple[str, ArgumentParser]]:
     """Yield the parsers of all commands of the platform, and of a few of Django."""
     from django.core.management import get_commands, load_command_class
 

@@ -1,5 +1,6 @@
 """Guardrails of teams: a hook or a moderation model checks input and output."""
 
+import json
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,7 @@ from aiohttp import web as aiohttp
 from responses.models import Response
 from tenants import scope, services
 from tenants.models import Guardrail, GuardrailDecision, Team
+from tests.docs.blocks import ROOT, blocks
 from tests.support.aiohttp_server import serving
 from tests.support.api import Api, error, ok
 from tests.support.background import RUNNING
@@ -50,6 +52,8 @@ def test_content_that_passes_is_unchanged(reaching: Api, script: Script, hook: H
     assert "moderation" not in response
     about = {"team": reaching.caller.team.pk, "model": script.model, "response_id": response["id"], "images": []}
     assert hook.asked == [{**about, "stage": "input", "text": "Hi"}, {**about, "stage": "output", "text": "Hello."}]
+    documented = next(one for one in blocks(ROOT / "docs/howto/guardrails.md") if one.language == "json")
+    assert json.loads(documented.text).keys() == hook.asked[0].keys()
     assert hook.tokens == [f"Bearer {SECRET}"] * 2
     assert decisions(reaching) == [("input", "passed", []), ("output", "passed", [])]
 

@@ -12,6 +12,8 @@ from typing_extensions import override
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# With the pages whose commands take too long to be followed: tests/docs/test_commands.py checks those.
+DOCUMENTED = sorted({*PAGES, *ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md"})
 _SAVED = re.compile(r"\b[Ss]aved? [^.]*?as `([\w./-]+\.\w+)`")
 _NAMED = re.compile(r"# ([\w./-]+\.\w+)\n")
 _EXCERPT = re.compile(r"\bfrom `([\w./-]+\.py)`")
@@ -73,3 +75,9 @@ def blocks(page: Path) -> Iterator[Block]:
             line = (token.map or [0])[0] + 1
             yield Block(page=page, line=line, language=language, text=token.content, intro=" ".join(intro))
             intro = []
+
+
+def code_spans(page: Path) -> Iterator[str]:
+    """Yield the code in the sentences and tables of a page."""
+    for token in MarkdownIt("commonmark").enable("table").parse(page.read_text()):
+        yield from (child.content for child in token.children or [] if child.type == "code_inline")

@@ -12,11 +12,10 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from tests.docs.blocks import PAGES, ROOT, Block, blocks
+from tests.docs.blocks import DOCUMENTED, ROOT, Block, blocks
 
-BLOCKS = [block for page in PAGES for block in blocks(page)]
-EXECUTED = {"bash", "python", "sql", "text"}  # by test_execution
-DOCUMENTED = [*PAGES, *ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md"]
+BLOCKS = [block for page in DOCUMENTED for block in blocks(page)]
+EXECUTED = {"bash", "python", "sql", "text"}  # by test_execution, or checked by test_commands
 # Examples in the documentation that nobody should follow.
 EXAMPLE_HOSTS = re.compile(r"(^|\.)(example\.(com|org|net)|corp)$|^(127\.0\.0\.1|localhost)(:\d+)?$|<|…|\[")
 
