@@ -116,7 +116,10 @@ def _test(*, root: Path, argv: Sequence[str], arguments: list[str]) -> NoReturn:
     # A whole suite runs in parallel, this one or that of a marker (`test -m slow`: pytest uses the last -m). For a few
     # tests, starting the workers takes longer.
     match arguments:
-        case [] | ["-m", _]:
+        case []:
+            # More than there are cores, because these tests wait for servers a third of their time.
+            parallel = ["-n", str(min(4, 2 * (os.cpu_count() or 1))), "--dist", "worksteal"]
+        case ["-m", _]:
             parallel = ["-n", "auto", "--maxprocesses", "4", "--dist", "worksteal"]
         case _:
             parallel = []
