@@ -1,11 +1,14 @@
-"""The generated and listed parts of the reference are what the code has. test_coverage compares API and errors."""
+"""Generated, listed and sample parts of the pages are what the code has. test_coverage compares API and errors."""
 
+import json
 import re
 
 import httpx2
 
 from guide import commands
-from tests.docs.blocks import ROOT
+from responses.tools.mcp.schema import McpToolParam
+from tests.docs.blocks import ROOT, blocks
+from tests.support.api import Api
 from tests.support.web import WebProcess
 
 
@@ -24,3 +27,14 @@ def test_the_page_of_metrics_lists_those_of_a_web_process_with_types_and_labels(
     page = (ROOT / "docs/reference/metrics.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*)\| \S", page, re.MULTILINE)
     assert {name: (kind, sorted(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows} == served
+
+
+def test_the_error_of_the_reference_is_the_one_of_a_misspelt_parameter(api: Api) -> None:
+    [documented] = [json.loads(one.text) for one in blocks(ROOT / "docs/reference/errors.md") if one.language == "json"]
+    answer = api.post("/responses", {"model": "demo", "input": "Hi", documented["error"]["param"]: 1})
+    assert (answer.status_code, answer.json()) == (400, documented)
+
+
+def test_the_tool_with_a_connector_is_valid() -> None:
+    [documented] = [one.text for one in blocks(ROOT / "docs/howto/mcp.md") if one.language == "json"]
+    assert McpToolParam.model_validate_json(documented).connector_id == "wiki"
