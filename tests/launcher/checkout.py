@@ -4,6 +4,7 @@ import base64
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -140,7 +141,13 @@ class Checkout:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            **{"cwd": self.root, "start_new_session": True, **options},
+            # Ignored in everything that a shell without job control starts in the background, and so inherited.
+            **{
+                "cwd": self.root,
+                "start_new_session": True,
+                "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+                **options,
+            },
         )
 
     def run(self, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
