@@ -9,6 +9,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from responses.api.urls import ENDPOINTS
 from responses.schema import CreateResponse
+from tests.browser.chromium import chromium
 from tests.support.web import WebProcess
 
 
@@ -67,3 +68,18 @@ def test_the_documentation_page_loads_no_external_resources(web: WebProcess) -> 
     assert sources
     assert all(source.startswith("/static/") for source in sources)
     assert all(httpx2.get(web.url + source).status_code == 200 for source in sources)
+
+
+@pytest.mark.slow
+def test_the_documentation_page_asks_no_other_server(web: WebProcess) -> None:
+    with chromium() as browser:
+        page = browser.new_page()
+        asked: list[str] = []
+        page.on("requestfinished", lambda request: asked.append(request.url))
+        # What the policy of the page blocks is not sent.
+        page.on("requestfailed", lambda request: asked.append(request.url) if request.failure != "csp" else None)
+        page.goto(f"{web.url}/docs")
+        # Shown at the end of the menu, which is where a logo from elsewhere would be.
+        page.get_by_text("API docs by Redocly").wait_for()
+        page.wait_for_load_state("networkidle")
+    assert [url for url in asked if not url.startswith((web.url, "data:", "blob:"))] == []
