@@ -25,6 +25,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("guide"))
 
 
+@pytest.fixture(scope="session")
+def built_web(web: WebProcess) -> WebProcess:
+    """The web process after its first request for the site, which waits until the site is built."""
+    httpx2.get(f"{web.url}/docs/guide/", timeout=120).raise_for_status()
+    return web
+
+
 class Document(HTMLParser):
     """The ids of a page, what it links to, what it loads, and whether it contains inline scripts or styles."""
 
@@ -119,36 +126,36 @@ def test_an_unchanged_site_is_not_built_again_and_a_second_directory_gets_the_sa
         ("/docs/guide/img/mark.svg", "image/svg+xml"),
     ],
 )
-def test_files_are_served_with_their_type_and_revalidated(web: WebProcess, path: str, kind: str) -> None:
-    first = httpx2.get(web.url + path)
+def test_files_are_served_with_their_type_and_revalidated(built_web: WebProcess, path: str, kind: str) -> None:
+    first = httpx2.get(built_web.url + path)
     assert (first.status_code, first.headers["content-type"]) == (200, kind)
     assert first.headers["cache-control"] == "no-cache"
     assert "unsafe" not in first.headers["content-security-policy"]
-    second = httpx2.get(web.url + path, headers={"If-None-Match": first.headers["etag"]})
+    second = httpx2.get(built_web.url + path, headers={"If-None-Match": first.headers["etag"]})
     assert (second.status_code, second.content) == (304, b"")
 
 
-def test_the_address_without_a_slash_redirects(web: WebProcess) -> None:
-    answer = httpx2.get(f"{web.url}/docs/guide")
+def test_the_address_without_a_slash_redirects(built_web: WebProcess) -> None:
+    answer = httpx2.get(f"{built_web.url}/docs/guide")
     assert (answer.status_code, answer.headers["location"]) == (302, "/docs/guide/")
 
 
 @pytest.mark.parametrize("path", ["missing.html", "../../manage.py", "..%2f..%2fmkdocs.yml", "concepts"])
-def test_other_paths_get_the_404_page_of_the_site(web: WebProcess, path: str) -> None:
-    answer = httpx2.get(f"{web.url}/docs/guide/{path}")
+def test_other_paths_get_the_404_page_of_the_site(built_web: WebProcess, path: str) -> None:
+    answer = httpx2.get(f"{built_web.url}/docs/guide/{path}")
     assert answer.status_code == 404
     if not path.startswith("../"):
         assert "There is no such page" in answer.text
 
 
-def test_only_get_and_head_are_allowed(web: WebProcess) -> None:
-    assert httpx2.post(f"{web.url}/docs/guide/").status_code in {403, 405}
-    assert httpx2.head(f"{web.url}/docs/guide/").status_code == 200
+def test_only_get_and_head_are_allowed(built_web: WebProcess) -> None:
+    assert httpx2.post(f"{built_web.url}/docs/guide/").status_code in {403, 405}
+    assert httpx2.head(f"{built_web.url}/docs/guide/").status_code == 200
 
 
-def test_search_finds_a_page_and_the_policy_of_the_pages_blocks_nothing(web: WebProcess) -> None:
+def test_search_finds_a_page_and_the_policy_of_the_pages_blocks_nothing(built_web: WebProcess) -> None:
     with chromium() as browser:
-        page = browser.new_page(base_url=web.url)
+        page = browser.new_page(base_url=built_web.url)
         problems: list[str] = []
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: problems.append(str(error)))
