@@ -1,12 +1,13 @@
 // An agent of the Vercel AI SDK: it calls a tool and answers, streamed or not. Prints what it got as JSON.
 //
-//     OPENAI_BASE_URL=… OPENAI_API_KEY=… node agent.mjs <model> <generate|stream>
+//     OPENAI_BASE_URL=… OPENAI_API_KEY=… node client.mjs <generate|stream> '{"model": …}'
 
 import { createOpenAI } from "@ai-sdk/openai";
 import { ToolLoopAgent, tool } from "ai";
 import { z } from "zod";
 
-const [, , model, mode] = process.argv;
+const [, , mode, options] = process.argv;
+const { model } = JSON.parse(options);
 const openai = createOpenAI({ baseURL: process.env.OPENAI_BASE_URL, apiKey: process.env.OPENAI_API_KEY });
 const look = tool({
   description: "Look at a place.",
