@@ -22,7 +22,7 @@ from responses.engine.events.types import DONE_FRAME
 from responses.engine.turn import Usage
 from responses.models import ChatCompletion
 from responses.moderation import reject_if_guarded
-from responses.providers.clients import UpstreamFailed, post, read_bytes
+from responses.providers.clients import UpstreamFailed, naming, post, read_bytes
 from responses.providers.event_stream import EventStreamDecoder, is_streamed, read_document
 from responses.runs.identity import RequestInfo
 from responses.runs.usage_records import RoutedCall
@@ -36,7 +36,7 @@ async def complete(*, principal: Principal, body: ChatRequest, request: RequestI
     call = await _route(principal, body, request)
     values = {**capabilities.upstream_values(body, call.route), "stream": False}
     try:
-        async with post(call.route.upstream, "/chat/completions", values) as response:
+        async with post(call.route, "/chat/completions", values) as response:
             completion = await read_document(response)
     except UpstreamFailed as failed:
         await call.end(outcome="failed")
@@ -61,7 +61,7 @@ async def stream(*, principal: Principal, body: ChatRequest, request: RequestInf
     # Opened here and not in the generator: errors before the first byte must become HTTP errors.
     stack = AsyncExitStack()
     try:
-        response = await stack.enter_async_context(post(call.route.upstream, "/chat/completions", values))
+        response = await stack.enter_async_context(post(call.route, "/chat/completions", values))
     except UpstreamFailed as failed:
         await call.end(outcome="failed")
         raise failed.failure.as_api_error() from failed
@@ -89,7 +89,7 @@ async def _events(
             yield writer.end() + DONE_FRAME
         except UpstreamFailed as failed:
             await call.end(outcome="failed")
-            yield frame({"error": failed.failure.as_api_error().detail()})
+            yield frame({"error": naming(call.route.model, failed.failure).as_api_error().detail()})
         finally:
             # Reached without an earlier `end` when the client disconnects. The upstream bills what it has generated.
             await call.end(outcome="interrupted")

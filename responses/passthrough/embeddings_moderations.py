@@ -192,7 +192,7 @@ async def forward(*, principal: Principal, passed: PassthroughRequest, request: 
     async with call.recorded(spent):
         try:
             values = {**passed.values, "model": route.upstream_model}
-            async with post(route.upstream, f"/{passed.endpoint}", values) as response:
+            async with post(route, f"/{passed.endpoint}", values) as response:
                 answer = await read_document(response)
         except UpstreamFailed as failed:
             raise endpoint_error(failed, route, supports=passed.endpoint) from failed

@@ -177,7 +177,7 @@ async def _sent(
             fields={name: "true" if value is True else str(value) for name, value in values.items()},
             files=[(one.field, (one.filename, one.content, one.content_type)) for one in uploads],
         )
-    async with post(route.upstream, path, body) as response:
+    async with post(route, path, body) as response:
         # Plain JSON, unless partial images were requested and the server streams them.
         if not is_streamed(response):
             yield await read_document(response)

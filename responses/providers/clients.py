@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -22,8 +22,8 @@ from django.conf import settings
 from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
 from openai._types import RequestOptions
 
-from kernel.errors import UPSTREAM_REJECTIONS, Failure
-from tenants.directory import UpstreamEndpoint
+from kernel.errors import UPSTREAM_REJECTIONS, Failure, ModelNotFound
+from tenants.directory import Route, UpstreamEndpoint
 
 # Pauses before retries, in seconds. Requests are only retried before the first byte of the answer: later the client may
 # already have received output.
@@ -86,12 +86,12 @@ def _new_client(upstream: UpstreamEndpoint) -> AsyncOpenAI:
 
 
 @asynccontextmanager
-async def post(upstream: UpstreamEndpoint, path: str, body: dict[str, Any] | Form) -> AsyncIterator[httpx2.Response]:
+async def post(route: Route, path: str, body: dict[str, Any] | Form) -> AsyncIterator[httpx2.Response]:
     """Send a request and yield the response: its status is 200, its body is unread. Raises `UpstreamFailed`.
 
     On exit the connection is closed unless the body was read completely.
     """
-    client = client_for(upstream)
+    client = client_for(route.upstream)
     content = body if isinstance(body, Form) else orjson.dumps(body)
     for pause in (*_RETRY_PAUSES, None):
         try:
@@ -99,11 +99,14 @@ async def post(upstream: UpstreamEndpoint, path: str, body: dict[str, Any] | For
             break
         except openai.APIError as error:
             if pause is None or not _is_retryable(error):
-                raise UpstreamFailed(to_failure(error)) from error
+                raise UpstreamFailed(naming(route.model, to_failure(error))) from error
         await asyncio.sleep(pause)
     response = raw.http_response
     try:
         yield response
+    except UpstreamFailed as failed:
+        # Some upstreams report an unknown model with status 200.
+        raise UpstreamFailed(naming(route.model, failed.failure)) from failed
     finally:
         await response.aclose()
 
@@ -165,6 +168,14 @@ def to_failure(error: openai.APIError) -> Failure:
     if not isinstance(error, openai.APIStatusError):
         return Failure(code="server_error", message="The model's server could not be reached.", status=503)
     return failure_from_status(error.status_code, error.body, retry_after=error.response.headers.get("retry-after"))
+
+
+def naming(model: str, failure: Failure) -> Failure:
+    """Return the failure, worded as for a model that the platform itself does not know if the upstream knows none."""
+    # By its public name: the upstream's message may contain another one.
+    if failure.code != ModelNotFound.default_code:
+        return failure
+    return replace(failure, message=ModelNotFound(model).message)
 
 
 def failure_from_status(status: int, body: object, *, retry_after: str | None = None) -> Failure:

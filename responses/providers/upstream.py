@@ -10,7 +10,7 @@ from responses.engine.converter.responses_api import ResponsesConverter
 from responses.engine.events.types import Event
 from responses.engine.turn import TurnRequest, TurnResult
 from responses.providers import chat_completions, responses_api
-from responses.providers.clients import UpstreamFailed, failure_from_error, post, read_bytes
+from responses.providers.clients import UpstreamFailed, failure_from_error, naming, post, read_bytes
 from responses.providers.event_stream import EventStreamDecoder, check_chunk, check_object, decode, is_streamed
 from tenants.directory import Route
 from tenants.models import WireApi
@@ -43,7 +43,11 @@ class UpstreamTurn:
         self._converter: TurnConverter
         if route.upstream.wire_api == WireApi.RESPONSES:
             self._path, self._check, self._body = "/responses", check_object, responses_api.request_body
-            self._converter = ResponsesConverter(**shared, upstream_id=route.upstream.id, to_failure=failure_from_error)
+            self._converter = ResponsesConverter(
+                **shared,
+                upstream_id=route.upstream.id,
+                to_failure=lambda error: naming(route.model, failure_from_error(error)),
+            )
         else:
             self._path, self._check, self._body = "/chat/completions", check_chunk, chat_completions.request_body
             self._converter = ChatConverter(**shared, think_tags=route.capabilities.think_tags)
@@ -53,7 +57,7 @@ class UpstreamTurn:
         converter, lines = self._converter, EventStreamDecoder(check=self._check)
         try:
             body = self._body(self._route, self._request, await load_attachments(self._route, self._request))
-            async with post(self._route.upstream, self._path, body) as response:
+            async with post(self._route, self._path, body) as response:
                 self._upstream_request_id = response.headers.get("x-request-id")
                 if not is_streamed(response):
                     yield converter.whole(decode(await response.aread(), check=self._check))
@@ -65,7 +69,7 @@ class UpstreamTurn:
                     else:
                         yield converter.feed(lines.end())
                     if lines.failure is not None and not converter.over:
-                        converter.fail(lines.failure)
+                        converter.fail(naming(self._route.model, lines.failure))
         except UpstreamFailed as failed:
             converter.fail(failed.failure)
         yield converter.end(done=lines.done)

@@ -91,7 +91,7 @@ async def _call(call: RoutedCall, texts: Sequence[str], object_id: str) -> list[
     values = {"model": call.route.upstream_model, "input": list(texts), "encoding_format": "float"}
     outcome, usage = "failed", Usage(estimated=True)
     try:
-        async with post(call.route.upstream, "/embeddings", values) as response:
+        async with post(call.route, "/embeddings", values) as response:
             answer = await read_document(response)
         vectors = _vectors(answer, len(texts))
         outcome, usage = "stop", _usage(answer, texts)

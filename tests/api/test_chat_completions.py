@@ -190,6 +190,15 @@ def test_errors_of_the_upstream_become_api_errors(
     assert (usage_record(caller).outcome, usage_record(caller).output_tokens) == ("failed", 0)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_model_that_the_upstream_does_not_know_is_named(api: Api, script: Script, streamed: bool) -> None:
+    message = f"The requested model '{script.model}' does not exist."
+    body = {"model": script.model, "messages": HI, "stream": streamed}
+    script.then(refusal(404, "model 'internal' not found"), whole({"error": {"message": "No.", "code": 404}}))
+    assert api.post("/chat/completions", body).json()["error"]["message"] == message
+    assert message in api.post("/chat/completions", body).text
+
+
 BROKEN: dict[str, Answer] = {
     "an error with status 200": whole({"error": {"message": "Out of memory.", "code": 500}}),
     "no JSON": whole(b"<html>"),

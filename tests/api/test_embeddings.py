@@ -229,6 +229,7 @@ def test_a_model_unknown_to_the_upstream_is_not_found(api: Api, script: Script, 
     script.then(whole(UNKNOWN[wording].replace(b"NAME", script.model.encode()), status=404))
     answer = api.post("/embeddings", {"model": script.model, "input": "Hi"})
     assert error(answer) == (400, "model", "model_not_found")
+    assert answer.json()["error"]["message"] == f"The requested model '{script.model}' does not exist."
 
 
 BROKEN: dict[str, Answer] = {

@@ -49,6 +49,7 @@ def text_of(index: int, piece: str) -> dict[str, Any]:
     return event("output_text.delta", output_index=index, content_index=0, delta=piece, logprobs=[])
 
 
+UNKNOWN_MODEL, UNKNOWN = (400, "model", "model_not_found"), "The requested model '{model}' does not exist."
 # The upstream's answer, the error of a JSON request (status, param, code), and its message.
 FAULTS: dict[str, tuple[Answer, Outcome, str]] = {
     "a failed response": (failing("server_error"), SERVER_ERROR, f"{FAILED} (server_error)."),
@@ -91,7 +92,12 @@ FAULTS: dict[str, tuple[Answer, Outcome, str]] = {
         REFUSED,
         "The model's server rejected the request: Bad prompt.",
     ),
-    "an unknown model": (refusal(404), (400, "model", "model_not_found"), "The requested model does not exist."),
+    "an unknown model": (
+        refusal(404),
+        UNKNOWN_MODEL,
+        UNKNOWN,
+    ),
+    "an unknown model inside of the stream": (failing("model_not_found"), UNKNOWN_MODEL, UNKNOWN),
     "an end too early": (cut(message_events("Hello")), SERVER_ERROR, EARLY),
     "only the end mark": (stream(), SERVER_ERROR, EARLY),
     "a cancelled response": (answer(message_events("Hel"), status="cancelled"), SERVER_ERROR, EARLY),
@@ -157,7 +163,7 @@ def test_a_json_request_gets_the_status(api: Api, responses_api_script: Script, 
     responses_api_script.then(given)
     got = api.post("/responses", {"model": responses_api_script.model, "input": "Hi"})
     assert error(got) == expected
-    assert got.json()["error"]["message"] == sentence
+    assert got.json()["error"]["message"] == sentence.format(model=responses_api_script.model)
     with scope.team(caller.team.pk):
         stored, turn, ledger = Response.objects.get(), Turn.objects.get(), UsageRecord.objects.get()
     assert (stored.status, turn.state, ledger.outcome) == ("failed", "failed", "failed")
@@ -169,6 +175,7 @@ def test_a_stream_sends_error_and_failed(api: Api, responses_api_script: Script,
     responses_api_script.then(given)
     events = api.events(model=responses_api_script.model, input="Hi")
     assert types(events)[-2:] == ["error", "response.failed"]
+    sentence = sentence.format(model=responses_api_script.model)
     assert (events[-2]["error"]["code"], events[-2]["error"]["message"]) == (code, sentence)
     assert "10.0.0.7" not in str(events)
 

@@ -26,7 +26,7 @@ FAULTS: dict[str, tuple[Answer, tuple[int, str | None, str], str]] = {
     ),
     "401": (refusal(401, "Bad key sk-upstream."), (500, None, "server_error"), REFUSED),
     "403": (refusal(403), (500, None, "server_error"), REFUSED),
-    "404": (refusal(404), (400, "model", "model_not_found"), "The requested model does not exist."),
+    "404": (refusal(404), (400, "model", "model_not_found"), "The requested model '{model}' does not exist."),
     "429": (refusal(429), (429, None, "rate_limit_exceeded"), BUSY),
     "500": (refusal(500, "Trace at 10.0.0.7"), (500, None, "server_error"), FAILED),
     "503": (refusal(503), (503, None, "server_is_overloaded"), "The model's server is overloaded."),
@@ -36,6 +36,16 @@ FAULTS: dict[str, tuple[Answer, tuple[int, str | None, str], str]] = {
         whole({"error": {"message": "Out of memory.", "code": 500}}),
         (500, None, "server_error"),
         FAILED,
+    ),
+    "an unknown model with status 200": (
+        whole({"error": {"message": "No such model.", "code": 404}}),
+        (400, "model", "model_not_found"),
+        "The requested model '{model}' does not exist.",
+    ),
+    "an unknown model inside of the stream": (
+        stream({"error": {"message": "No such model.", "code": 404}}),
+        (400, "model", "model_not_found"),
+        "The requested model '{model}' does not exist.",
     ),
     "an error inside of the stream": (
         stream(chunk(content="Hel"), {"error": {"message": "Out of memory.", "code": 500}}),
@@ -86,7 +96,8 @@ def assert_failed(caller: Caller, code: str, message: str) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_json_request_gets_the_status(api: Api, script: Script, caller: Caller, fault: str) -> None:
-    answer, expected, message = FAULTS[fault]
+    answer, expected, wording = FAULTS[fault]
+    message = wording.format(model=script.model)
     script.then(answer)
     got = api.post("/responses", {"model": script.model, "input": "Hi"})
     assert error(got) == expected
@@ -96,7 +107,8 @@ def test_a_json_request_gets_the_status(api: Api, script: Script, caller: Caller
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_stream_sends_error_and_failed(api: Api, script: Script, caller: Caller, fault: str) -> None:
-    answer, (_, _, code), message = FAULTS[fault]
+    answer, (_, _, code), wording = FAULTS[fault]
+    message = wording.format(model=script.model)
     script.then(answer)
     events = api.events(model=script.model, input="Hi")
     assert types(events)[-2:] == ["error", "response.failed"]
