@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sandbox.client import ContainerGone, ExecutionResult, OperationFailed
+from sandbox.client import ExecutionResult, OperationFailed
 from tests.support.sandboxes import Sandbox, asked, family, running_sandbox
 from tests.support.waiting import eventually
 from tests.support.web import ROOT
@@ -270,10 +270,35 @@ def test_the_disk_of_a_container_is_limited(folder: str, container: ContainerCli
     assert ran.value == "True"
 
 
-def test_too_many_files_end_the_container(container: ContainerClient) -> None:
-    with pytest.raises(ContainerGone):
-        container.run("for n in range(10 ** 7): open(f'/tmp/{n}', 'w').close()")
-    eventually(lambda: container.processes == 0)
+@pytest.mark.parametrize("folder", ["/mnt/data", "/tmp", "/dev/shm"])
+def test_files_beyond_the_limit_are_removed_and_earlier_ones_stay(folder: str, container: ContainerClient) -> None:
+    container.shell(f"mkdir {folder}/mine && echo kept > {folder}/mine/result.txt && touch -d 2020-01-01 {folder}/mine")
+    ran = container.run(f"for n in range(10 ** 7): open(f'{folder}/{{n}}', 'w').close()")
+    assert ran.stopped == "it created too many files: at most 20000 are allowed, so the newest were removed"
+    kept = container.shell(
+        f"cat {folder}/mine/result.txt; find {folder} | wc -l; rm -f {folder}/*; echo more > {folder}/a"
+    )
+    assert kept.stdout.split()[0] == "kept"
+    assert 19_000 < int(kept.stdout.split()[1]) <= 20_000
+    assert (kept.exit_code, kept.stopped) == (0, None)
+    assert container.shell(f"cat {folder}/a").stdout == "more\n"
+
+
+def test_a_quick_command_cannot_exceed_the_limit_of_files(container: ContainerClient) -> None:
+    container.shell("i=0; while [ $i -lt 19995 ]; do : > $i; i=$((i+1)); done", seconds=30)
+    ran = container.shell("mkdir -p a/b/c/d/e/f/g/h/i/j")
+    assert "too many files" in (ran.stopped or "")
+    assert container.shell("ls | wc -l; ls 0").stdout.split()[1] == "0"
+
+
+def test_a_file_that_would_exceed_the_limit_is_rejected(container: ContainerClient) -> None:
+    container.shell("i=0; while [ $i -lt 20000 ]; do : > $i; i=$((i+1)); done", seconds=30)
+    client = container.service.client
+    with pytest.raises(OperationFailed, match="20000 files already"):
+        asked(client.write(container.name, "/mnt/data/new.txt", b"new"))
+    container.shell("rm 7 8")
+    asked(client.write(container.name, "/mnt/data/new.txt", b"new"))
+    assert container.shell("cat new.txt").stdout == "new"
 
 
 def test_a_flood_of_output_is_cut(container: ContainerClient) -> None:

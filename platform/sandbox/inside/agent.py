@@ -92,6 +92,7 @@ class Agent:
         # Background processes end with the cell: nothing runs in a container between calls.
         if stopped is not None or not self._kill_others(process.pid):
             self._kill_all()
+        stopped = self._remove_excess_files() or stopped
         _drain(process, out, err)
         if self._has_ended(process.pid):
             self._restart_interpreter()
@@ -103,6 +104,7 @@ class Agent:
         out, err, stopped = self._wait(process, seconds)
         if not self._kill_others(self._interpreter.pid):
             self._kill_all()
+        stopped = self._remove_excess_files() or stopped
         _drain(process, out, err)
         status = self._exit_statuses.pop(process.pid, None)
         code = None if stopped or status is None else os.waitstatus_to_exitcode(status)
@@ -194,12 +196,32 @@ class Agent:
         """Return which limit all processes together exceed, if any."""
         if sum(map(_resident_memory, _other_pids(0))) > self._limits["memory"]:
             return "it used more memory than allowed"
-        for mount in MOUNTS:
-            usage = os.statvfs(mount)
-            if usage.f_files - usage.f_ffree > self._limits["files"]:
-                # Deleting them would take as long as creating them, so the whole container ends.
-                sys.exit("too many files")
+        if any(_count_files(mount) > self._limits["files"] for mount in MOUNTS):
+            return self._too_many_files
         return None
+
+    @property
+    def _too_many_files(self) -> str:
+        return f"it created too many files: at most {self._limits['files']} are allowed, so the newest were removed"
+
+    def _remove_excess_files(self) -> "str | None":
+        """Remove the newest files beyond the limit; return the message about it, or None if there were none.
+
+        Must run while no process of the model runs. bubblewrap cannot limit the inodes of a tmpfs when it mounts it.
+        """
+        most = self._limits["files"]
+        exceeded = [mount for mount in MOUNTS if _count_files(mount) > most]
+        for mount in exceeded:
+            _remove_newest(mount, _count_files(mount) - most)
+            if _count_files(mount) > most:
+                # Directories nested so deeply that no path reaches them. Only the end of the container frees them.
+                sys.exit("too many files")
+        return self._too_many_files if exceeded else None
+
+    def check_room(self, path: str) -> None:
+        """Raise OSError if a new file would exceed the limit of files."""
+        if not os.path.lexists(path) and _count_files(DATA) >= self._limits["files"]:
+            raise OSError(f"the container has {self._limits['files']} files already, which is the limit")
 
     def _has_ended(self, number: int) -> bool:
         # As process 1 the agent inherits orphans and has to reap them, too: zombies count against the process limit.
@@ -333,6 +355,33 @@ def _parse_report(report: bytearray) -> "dict[str, Any] | None":
     return {"value": value, "error": error, "images": images}
 
 
+def _count_files(mount: str) -> int:
+    """Return the number of inodes in use."""
+    usage = os.statvfs(mount)
+    return usage.f_files - usage.f_ffree
+
+
+def _remove_newest(mount: str, number: int) -> None:
+    """Remove this many files and empty directories, those that changed last first."""
+    found: list[tuple[int, str, bool]] = []
+    # Not `os.walk`, which recurses in older versions of Python: the model chooses the depth.
+    waiting = [mount]
+    while waiting:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                is_folder = entry.is_dir(follow_symlinks=False)
+                found.append((entry.stat(follow_symlinks=False).st_ctime_ns, entry.path, is_folder))
+                if is_folder:
+                    waiting.append(entry.path)
+    # In reverse, a directory of the same time comes after what is in it.
+    for _, path, is_folder in sorted(found, reverse=True):
+        if number <= 0:
+            return
+        with suppress(OSError):
+            (os.rmdir if is_folder else os.unlink)(path)
+            number -= 1
+
+
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
@@ -406,6 +455,7 @@ def _handle(agent: Agent, request: "dict[str, Any]", body: bytes) -> "tuple[dict
         case "read":
             return {}, read_file(request["path"], request["offset"], MAX_PIECE)
         case "write":
+            agent.check_room(request["path"])
             write_file(request["path"], body)
         case "remove":
             os.unlink(_checked_path(request["path"]))  # noqa: PTH108
