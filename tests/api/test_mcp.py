@@ -14,6 +14,7 @@ from tests.support.responses_upstream import answer, call_events, message_events
 from tests.support.streams import types
 from tests.support.upstream import Script
 from tests.support.waiting import eventually
+from tests.support.webhooks import running_receiver
 
 Respond = Callable[..., dict[str, Any]]
 
@@ -280,6 +281,24 @@ def test_only_tools_in_allowed_tools_are_offered(reaching: Api, script: Script, 
     choice = {"type": "allowed_tools", "mode": "auto", "tools": allowed}
     reaching.create(model=script.model, input="Hi", tools=[tool(served), mine], tool_choice=choice)
     assert [one["function"]["name"] for one in script.bodies[0]["tools"]] == ["box__add"]
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_the_target_of_a_redirect_is_not_repeated(reaching: Api, script: Script, status: int) -> None:
+    with running_receiver() as receiver:
+        receiver.statuses = [status] * 20
+        receiver.headers = {"location": "http://10.1.2.3/internal?token=abc"}
+        redirected = {"type": "mcp", "server_label": "box", "server_url": receiver.url, "require_approval": "never"}
+        answer = reaching.post("/responses", {"model": script.say("Hi").model, "input": "Hi", "tools": [redirected]})
+    assert f"Http status code: {status}" in answer.text
+    assert not any(part in answer.text for part in ("10.1.2.3", "internal", "token=abc"))
+
+
+def test_a_redirect_within_the_server_is_followed(reaching: Api, script: Script, served: McpServer) -> None:
+    response = reaching.create(
+        model=script.say("Hi").model, input="Hi", tools=[tool(served) | {"server_url": f"{served.url}/"}]
+    )
+    assert len(of(response, "mcp_list_tools")[0]["tools"]) > 1
 
 
 def test_a_server_at_a_blocked_address_is_refused(api: Api, script: Script, served: McpServer) -> None:

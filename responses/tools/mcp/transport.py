@@ -18,6 +18,7 @@ from responses.tools.mcp.servers import RemoteServer
 
 # Limit of one event or one JSON body. The SDK bounds events only, and reads a JSON body completely before parsing it.
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+_METHOD_KEEPING_REDIRECTS = (httpx2.codes.TEMPORARY_REDIRECT, httpx2.codes.PERMANENT_REDIRECT)
 
 
 @dataclass(slots=True)
@@ -57,6 +58,11 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
             raise
         if response.status_code >= httpx2.codes.BAD_REQUEST:
             failure_below.status = response.status_code
+        if response.has_redirect_location and not _is_followed(request, response):
+            await response.aclose()
+            failure_below.status = response.status_code
+            # The SDK would repeat the target in its error. The target may be internal, and its URL may carry secrets.
+            raise httpx2.RemoteProtocolError("The server redirects to another URL.", request=request)
         is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         if not is_stream and isinstance(response.stream, httpx2.AsyncByteStream):
             response.stream = _BoundedBody(response.stream, request)
@@ -65,6 +71,17 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
     @override
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+def _is_followed(request: httpx2.Request, response: httpx2.Response) -> bool:
+    """Return whether the SDK follows this redirect: it keeps the method and stays on the origin."""
+    if request.method != "GET" and response.status_code not in _METHOD_KEEPING_REDIRECTS:
+        return False
+    try:
+        target = request.url.join(response.headers["location"])
+    except httpx2.InvalidURL:
+        return False
+    return target.origin == request.url.origin and target.userinfo in {b"", request.url.userinfo}
 
 
 class _BoundedBody(httpx2.AsyncByteStream):
