@@ -72,7 +72,9 @@ _api_shell = ApiShell(
 
 
 async def _http(scope: Scope, receive: Receive, send: Send) -> None:
-    await (_api_shell if scope["path"].startswith("/v1/") else _site)(scope, receive, send)
+    # Clients with a wrong base URL ask for "/v1" itself, and they read JSON errors only.
+    is_api = scope["path"] == "/v1" or scope["path"].startswith("/v1/")
+    await (_api_shell if is_api else _site)(scope, receive, send)
 
 
 _page_sockets: dict[str, App] = {

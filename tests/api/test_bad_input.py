@@ -251,7 +251,7 @@ def test_an_unsupported_method_gets_405(api: Api, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/nothing", "/responses/", "/responses/a/b", "/responses/a/input_items/", "/chat"]
+    "path", ["", "/", "/nothing", "/responses/", "/responses/a/b", "/responses/a/input_items/", "/chat"]
 )
 def test_an_unknown_url_gets_an_error_envelope(api: Api, path: str) -> None:
     answer = api.get(path)
