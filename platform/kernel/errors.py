@@ -35,6 +35,7 @@
     │   ├── InvalidFile                   invalid_file
     │   ├── FileTooLarge                  file_too_large
     │   ├── TooManyWebhookEndpoints       webhook_endpoint_limit_exceeded
+    │   ├── WebhookTestFailed             webhook_endpoint_test_failed
     │   ├── EgressRefused                 url_not_allowed
     │   ├── EgressFailed                  url_not_fetched
     │   ├── InvalidStreamId               invalid_stream_id
@@ -340,6 +341,12 @@ class TooManyWebhookEndpoints(BadRequest):
     """The maximum number of webhook endpoints has been reached."""
 
     default_code = "webhook_endpoint_limit_exceeded"
+
+
+class WebhookTestFailed(BadRequest):
+    """The webhook endpoint did not accept the test event."""
+
+    default_code = "webhook_endpoint_test_failed"
 
 
 class EgressRefused(BadRequest):

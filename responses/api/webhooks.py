@@ -4,6 +4,7 @@ from rest_framework.response import Response
 
 from kernel.db_threads import in_db_thread
 from kernel.endpoints import STRING, UNIX_TIME, ApiObject, Endpoint, Schema
+from kernel.errors import WebhookTestFailed
 from kernel.pagination import PAGE, PageRequest
 from responses.webhooks import services
 from responses.webhooks.events import EVENT_TYPES
@@ -140,7 +141,7 @@ class SendWebhookTestView(ApiView, path="webhook_endpoints/<str:endpoint_id>/tes
         body=SendTest,
         query=(),
         returns=_TEST,
-        note="sends a sample event immediately",
+        note="sends a sample event immediately; an error unless the endpoint responds with a 2xx status",
     )
     async def post(self, request: ApiRequest, endpoint_id: str, body: SendTest) -> Response:
         endpoint = await in_db_thread(lambda: _find(request, endpoint_id))
@@ -151,6 +152,9 @@ class SendWebhookTestView(ApiView, path="webhook_endpoints/<str:endpoint_id>/tes
                 endpoint=endpoint, actor=_actor(request), event_type=body.event_type, result=outcome
             )
         )
+        if not outcome.succeeded:
+            # OpenAI's result has no form for a failure: `success` is always true.
+            raise WebhookTestFailed(f"The webhook endpoint responded with HTTP status {outcome.status}.")
         return Response(
             {
                 "object": "webhook_endpoint.test",

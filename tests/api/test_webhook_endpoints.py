@@ -146,15 +146,26 @@ def receiver() -> Iterator[Receiver]:
 
 
 def test_sending_a_test_event_posts_a_signed_payload(reaching: Api, receiver: Receiver) -> None:
-    receiver.statuses = [202, 500]
+    receiver.statuses = [202]
     made = ok(reaching.post(PATH, {**BODY, "url": receiver.url}))
     tested = ok(reaching.post(f"{PATH}/{made['id']}/test", {"event_type": "response.failed"}))
     assert (tested["status_code"], tested["webhook_endpoint_id"]) == (202, made["id"])
     event = receiver.requests[0].unwrap(made["signing_secret"])
     assert (event.type, event.object, event.id) == ("response.failed", "event", receiver.requests[0].id)
     assert event.data.id.startswith("resp_")
-    assert ok(reaching.post(f"{PATH}/{made['id']}/test", {"event_type": "batch.failed"}))["status_code"] == 500
-    assert audit_events(reaching) == ["created", "tested", "tested"]
+    assert audit_events(reaching) == ["created", "tested"]
+
+
+@pytest.mark.parametrize("status", [307, 400, 500])
+def test_a_test_event_that_the_endpoint_rejects_is_an_error(reaching: Api, receiver: Receiver, status: int) -> None:
+    receiver.statuses = [status]
+    receiver.headers = {"location": "https://elsewhere.example/secret"}
+    mine = create_endpoint(reaching, url=receiver.url)
+    answer = reaching.post(f"{PATH}/{mine}/test", {"event_type": "batch.failed"})
+    assert error(answer) == (400, None, "webhook_endpoint_test_failed")
+    assert f"HTTP status {status}" in answer.text
+    assert "elsewhere" not in answer.text
+    assert audit_events(reaching) == ["created", "tested"]
 
 
 def test_a_test_event_without_a_response_is_an_error(reaching: Api, api: Api) -> None:
