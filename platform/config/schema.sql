@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 2a330fe846d58e0de08f2ff08a657a9cc5a5a1192dd06250f5cc81e88748e48f
+-- PostgreSQL 18, migrations 5d24d0fbe587a92a10ce7eae58f07390e7942bbb091900ab5869772137ecf34e
 
 CREATE TABLE public.account_emailaddress (
     id integer NOT NULL,
@@ -612,6 +612,7 @@ CREATE TABLE public.responses_response (
     output_tokens integer NOT NULL,
     reasoning_tokens integer NOT NULL,
     cost numeric(20,10),
+    spans jsonb NOT NULL,
     error jsonb,
     error_code character varying(60),
     incomplete_reason character varying(40),
@@ -792,6 +793,7 @@ CREATE TABLE public.responses_turn (
     cache_write_tokens integer NOT NULL,
     output_tokens integer NOT NULL,
     reasoning_tokens integer NOT NULL,
+    spans jsonb NOT NULL,
     CONSTRAINT responses_turn_cache_write_tokens_check CHECK ((cache_write_tokens >= 0)),
     CONSTRAINT responses_turn_cached_tokens_check CHECK ((cached_tokens >= 0)),
     CONSTRAINT responses_turn_input_tokens_check CHECK ((input_tokens >= 0)),

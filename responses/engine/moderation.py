@@ -5,7 +5,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
 
+from kernel.clock import unix
 from kernel.errors import Failure
+from responses.engine import spans
 from responses.engine.events.response_body import Ending, closing, failed
 from responses.engine.events.types import Body, Event
 from responses.engine.state import OutputItem, RunState
@@ -60,7 +62,7 @@ class ModerationGate:
                 self._held += events
                 return None
             case TurnEnded() | TurnDiscarded() if self._checks.holds_output_back:
-                found = await self._checks.check_output([item.body for item in step.items])
+                found = await self._check_output([item.body for item in step.items])
                 if (failure := self._checks.failure_for(found)) is not None:
                     return self._withhold(self._failed(failure, found), step.items, step.turn, at=self._now())
                 return replace(step, events=[*self._release(), *step.events])
@@ -80,15 +82,24 @@ class ModerationGate:
         if end.ending.status not in {"completed", "incomplete"}:
             # A failed or cancelled run has no answer to check. Events that are still held are dropped.
             return self.interrupt(end)
-        found = await self._checks.check_output(self._state.bodies())
+        found = await self._check_output(self._state.bodies())
+        # The client waits for the check, so the run ends after it.
+        ended_at = self._now()
         if (failure := self._checks.failure_for(found)) is not None:
-            return self._withhold(self._failed(failure, found), end.items, end.turn, at=end.ended_at)
+            return self._withhold(self._failed(failure, found), end.items, end.turn, at=ended_at)
         # The closing events were built before the result was known; they are replaced by ones that report it.
-        ending = end.ending._replace(moderation=self._checks.public_result(found))
-        body = end.response if ending.moderation is None else {**end.response, "moderation": ending.moderation}
+        completed_at = None if end.ending.completed_at is None else unix(ended_at)
+        ending = end.ending._replace(moderation=self._checks.public_result(found), completed_at=completed_at)
+        body = {**end.response, "completed_at": completed_at}
+        if ending.moderation is not None:
+            body["moderation"] = ending.moderation
         before = end.events[: len(end.events) - len(closing(end.ending, end.response))]
         events = [*self._release(), *before, *closing(ending, body)]
-        return replace(end, ending=ending, response=body, events=events)
+        return replace(end, ending=ending, ended_at=ended_at, response=body, events=events)
+
+    async def _check_output(self, bodies: Sequence[Body]) -> ModerationResult:
+        with spans.span(spans.Activity.GUARDRAIL, "Output"):
+            return await self._checks.check_output(bodies)
 
     def _failed(self, failure: Failure, found: ModerationResult) -> Ending:
         return failed(failure)._replace(moderation=self._checks.public_result(found))

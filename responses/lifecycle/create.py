@@ -13,6 +13,7 @@ from kernel.clock import now
 from kernel.ids import new_id
 from kernel.leases import PROCESS, lease_until
 from responses import moderation
+from responses.engine import spans
 from responses.engine.events.response_body import opening, queued, response_body
 from responses.engine.events.types import Body
 from responses.engine.loop import Run
@@ -89,6 +90,7 @@ async def start_response(
     response completes without output and can be continued.
     """
     response_id = new_id("resp")
+    spans.begin()
     async with conversation_runs.release_on_failure(principal=principal, body=body, response_id=response_id):
         new = await _check(principal, body, previous, response_id=response_id, mode=mode, request=request)
         state = RunState()
@@ -103,7 +105,8 @@ async def start_response(
         live = LiveRun(run, new.recorder, new.identity, opening=new.opening, grace_seconds=principal.grace_seconds)
         commit = writer.submit(new.change)
         try:
-            await asyncio.shield(commit)
+            with spans.span(spans.Activity.STORAGE, "Commit"):
+                await asyncio.shield(commit)
         except asyncio.CancelledError:
             # The client has disconnected, but the commit may still succeed. Then the run must start: otherwise its row
             # would stay in progress until the sweeper ends it. It is detached, because no client reads it.
@@ -122,6 +125,7 @@ async def queue_response(*, principal: Principal, body: CreateResponse, mode: Mo
     Raises an API error if the request is invalid or not permitted.
     """
     response_id = new_id("resp")
+    spans.begin()
     async with conversation_runs.release_on_failure(principal=principal, body=body, response_id=response_id):
         new = await _check(principal, body, None, response_id=response_id, mode=mode, request=request)
         # Shielded: once submitted, the change may be committed even if the client disconnects.
@@ -168,23 +172,26 @@ async def _check(
         lock_conversation=partial(conversation_runs.lock_and_read, principal=principal, response_id=response_id),
     )
     body, context = prepared.body, prepared.context
-    await tool_offer.check_grammars(body)
-    capabilities.check_length(prepared.run_context)
-    checks = await moderation.start_checks(
-        principal=principal,
-        request=request,
-        body=body,
-        context=context,
-        attachments=prepared.attachments,
-        response_id=response_id,
-    )
-    tools = await create_tools(
-        principal=principal,
-        body=body,
-        items=context.items,
-        response_id=response_id,
-        answers_http=mode is Mode.JSON and not body.background,
-    )
+    with spans.span(spans.Activity.PREPARE, "Request", began=prepared.created_at):
+        await tool_offer.check_grammars(body)
+        capabilities.check_length(prepared.run_context)
+    with spans.span(spans.Activity.GUARDRAIL, "Input"):
+        checks = await moderation.start_checks(
+            principal=principal,
+            request=request,
+            body=body,
+            context=context,
+            attachments=prepared.attachments,
+            response_id=response_id,
+        )
+    with spans.span(spans.Activity.PREPARE, "Tools"):
+        tools = await create_tools(
+            principal=principal,
+            body=body,
+            items=context.items,
+            response_id=response_id,
+            answers_http=mode is Mode.JSON and not body.background,
+        )
     options = {**prepared.options, **(checks.stored_options() if checks is not None else {})}
     parameters = prepared.run_context.parameters
     identity = RunIdentity(
@@ -204,6 +211,7 @@ async def _check(
     )
     row = _response_row(identity, prepared, options, mode=mode, request=request)
     row.secrets = tools.secrets
+    row.spans = spans.take(identity.created_at)
     # An unstored response needs the rows only if it leaves its items in a conversation.
     items = _input_rows(identity, context) if identity.stored or identity.conversation_id else []
     append = lock = predecessor = None

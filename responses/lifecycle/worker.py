@@ -12,6 +12,7 @@ from kernel.errors import ApiError, Failure
 from kernel.leases import Claim
 from kernel.work_queue import WorkLoop
 from responses import moderation
+from responses.engine import spans
 from responses.engine.events.response_body import failed
 from responses.lifecycle import queue, resume
 from responses.lifecycle.resume import ResumedRun
@@ -52,7 +53,9 @@ class Dispatcher(WorkLoop[Claim]):
     @override
     async def execute(self, claim: Claim) -> None:
         # After an exception, a worker claims it again until its attempts are used up.
-        resumed = None if self.is_stopping else await in_db_thread(partial(_load, claim))
+        spans.begin()
+        with spans.span(spans.Activity.PREPARE, "Load the run"):
+            resumed = None if self.is_stopping else await in_db_thread(partial(_load, claim))
         if resumed is not None and not self.is_stopping:
             live = LiveRun(
                 resumed.run, resumed.recorder, resumed.identity, opening=b"", grace_seconds=None, claim=claim

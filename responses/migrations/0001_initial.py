@@ -148,6 +148,7 @@ class Migration(migrations.Migration):
                 ('output_tokens', models.PositiveIntegerField(default=0)),
                 ('reasoning_tokens', models.PositiveIntegerField(default=0)),
                 ('cost', tenants.prices.CostField(blank=True, decimal_places=10, help_text='In US dollars, as far as prices were known. Empty if none was.', max_digits=20, null=True)),
+                ('spans', models.JSONField(default=list, help_text='What the run did outside of its turns, measured.')),
                 ('error', models.JSONField(null=True)),
                 ('error_code', models.CharField(blank=True, max_length=60, null=True)),
                 ('incomplete_reason', models.CharField(blank=True, max_length=40, null=True)),
@@ -195,6 +196,7 @@ class Migration(migrations.Migration):
                 ('cache_write_tokens', models.PositiveIntegerField(default=0)),
                 ('output_tokens', models.PositiveIntegerField(default=0)),
                 ('reasoning_tokens', models.PositiveIntegerField(default=0)),
+                ('spans', models.JSONField(default=list)),
             ],
             options={
                 'constraints': [models.UniqueConstraint(fields=('response', 'number'), name='turn_number_once')],

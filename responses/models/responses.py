@@ -99,6 +99,7 @@ class Response(TeamRow):
     output_tokens = models.PositiveIntegerField(default=0)
     reasoning_tokens = models.PositiveIntegerField(default=0)
     cost = CostField(null=True, help_text="In US dollars, as far as prices were known. Empty if none was.")
+    spans = models.JSONField(default=list, help_text="What the run did outside of its turns, measured.")
     error = models.JSONField(null=True)
     # Also in `error`; a column because lists filter by it.
     error_code = models.CharField(max_length=60, null=True, blank=True)
@@ -213,6 +214,8 @@ class Turn(TeamRow):
     cache_write_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
     reasoning_tokens = models.PositiveIntegerField(default=0)
+    # What the run did besides model calls and tool calls since the turn before (see `responses.engine.spans`).
+    spans = models.JSONField(default=list)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["response", "number"], name="turn_number_once")]

@@ -22,7 +22,10 @@ from django.conf import settings
 from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
 from openai._types import RequestOptions
 
+from kernel.clock import now
 from kernel.errors import UPSTREAM_REJECTIONS, Failure, ModelNotFound
+from responses.engine import spans
+from responses.engine.spans import FIRST_ATTEMPT, Activity
 from tenants.directory import Route, UpstreamEndpoint
 
 # Pauses before retries, in seconds. Requests are only retried before the first byte of the answer: later the client may
@@ -93,22 +96,32 @@ async def post(route: Route, path: str, body: dict[str, Any] | Form) -> AsyncIte
     """
     client = client_for(route.upstream)
     content = body if isinstance(body, Form) else orjson.dumps(body)
-    for pause in (*_RETRY_PAUSES, None):
+    for number, pause in enumerate((*_RETRY_PAUSES, None), 1):
+        began, attempt = now(), FIRST_ATTEMPT if number == 1 else f"Request {number}"
         try:
             raw = await _send(client, path, content)
             break
         except openai.APIError as error:
+            spans.record(Activity.ATTEMPT, attempt, began=began, state="failed", note=_reason(error))
             if pause is None or not _is_retryable(error):
                 raise UpstreamFailed(naming(route.model, to_failure(error))) from error
         await asyncio.sleep(pause)
     response = raw.http_response
-    try:
-        yield response
-    except UpstreamFailed as failed:
-        # Some upstreams report an unknown model with status 200.
-        raise UpstreamFailed(naming(route.model, failed.failure)) from failed
-    finally:
-        await response.aclose()
+    with spans.span(Activity.ATTEMPT, attempt, began=began) as measured:
+        measured.note = f"HTTP {response.status_code} after {(now() - began).total_seconds():.2f} s"
+        try:
+            yield response
+        except UpstreamFailed as failed:
+            # Some upstreams report an unknown model with status 200.
+            raise UpstreamFailed(naming(route.model, failed.failure)) from failed
+        finally:
+            await response.aclose()
+
+
+def _reason(error: openai.APIError) -> str:
+    if isinstance(error, openai.APIStatusError):
+        return f"HTTP {error.status_code}"
+    return "not reached" if _is_unreachable(error) else "no answer in time"
 
 
 async def _send(client: AsyncOpenAI, path: str, content: bytes | Form) -> "AsyncAPIResponse[object]":

@@ -17,6 +17,7 @@ from conversations.items import plain_text
 from conversations.models import Item, Placement, Section, opens_context
 from kernel.clock import now
 from kernel.notifications import Notifier
+from responses.engine import spans
 from responses.engine.calls.outcomes import request_digest
 from responses.engine.events.types import DONE_FRAME, Body, Event, frame
 from responses.engine.state import OutputItem
@@ -91,13 +92,15 @@ class Recorder:
             data = self._number(step.events)
             self._flush_soon()
             return data
+        began = now()
         await self._flushed()
         data, change = self.plan(step)
         commit = self._submit(change)
         # A cancellation must wait for the commit: only then is it known whether the step counts. If the run's last step
         # was committed, the run is over and the cancellation came too late.
         try:
-            await asyncio.shield(commit)
+            with spans.span(spans.Activity.STORAGE, "Commit", began=began):
+                await asyncio.shield(commit)
         except asyncio.CancelledError:
             await asyncio.wait([commit])
             if not isinstance(step, RunEnded) or commit.exception() is not None:
@@ -153,7 +156,11 @@ class Recorder:
                 pass
             case never:
                 assert_never(never)
-        update = self._response_update()
+        # The row of a turn holds the spans before it. A run may also end without a turn, or fail in its preparation.
+        measured = None
+        if isinstance(step, RunEnded | ToolsPrepared) and not any(isinstance(row, Turn) for row in rows):
+            measured = spans.take(identity.created_at) or None
+        update = self._response_update(measured)
         if isinstance(step, RunEnded):
             data += DONE_FRAME
             ending = step.ending
@@ -317,6 +324,7 @@ class Recorder:
             # Upstreams may send texts of any length, but the columns are limited.
             finish_reason=(result.finish_reason or "")[:40] or None,
             upstream_request_id=(result.upstream_request_id or "")[:200] or None,
+            spans=spans.take(identity.created_at),
             **tokens,
         )
         usage_record = UsageRecord(
@@ -411,7 +419,7 @@ class Recorder:
     def _update(self, call: Call, **columns: Any) -> CallUpdate:
         return CallUpdate(response_id=self._identity.response_id, call_id=call.call_id, **columns)
 
-    def _response_update(self) -> ResponseUpdate:
+    def _response_update(self, measured: list[dict[str, Any]] | None) -> ResponseUpdate:
         state, usage = self._state, self._state.usage
         return ResponseUpdate(
             response_id=self._identity.response_id,
@@ -426,6 +434,7 @@ class Recorder:
             output_tokens=usage.output_tokens,
             reasoning_tokens=usage.reasoning_tokens,
             cost=state.cost,
+            spans=measured,
             output_preview=state.preview,
         )
 

@@ -31,7 +31,7 @@ class LeaseLost(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseUpdate:
-    """The new state of a response's row. Counters are totals of the run, not increments."""
+    """The new state of a response's row. Counters are totals of the run, not increments; `spans` are appended."""
 
     response_id: str
     lease_token: int
@@ -48,6 +48,7 @@ class ResponseUpdate:
     output_tokens: int = 0
     reasoning_tokens: int = 0
     cost: Decimal | None = None
+    spans: Sequence[Mapping[str, Any]] | None = None
     error: dict[str, Any] | None = None
     error_code: str | None = None
     incomplete_reason: str | None = None
@@ -144,6 +145,7 @@ _ADVANCED = f"""advanced AS (
         output_tokens = new.output_tokens,
         reasoning_tokens = new.reasoning_tokens,
         cost = new.cost,
+        spans = CASE WHEN new.spans IS NULL THEN response.spans ELSE response.spans || new.spans END,
         error = new.error,
         error_code = new.error_code,
         incomplete_reason = new.incomplete_reason,
@@ -153,7 +155,8 @@ _ADVANCED = f"""advanced AS (
         response_id text, lease_token integer, status text, ended_at timestamptz, service_tier text,
         first_token_ms integer, duration_ms integer, turns integer, tool_calls integer, input_tokens integer,
         cached_tokens integer, cache_write_tokens integer, output_tokens integer, reasoning_tokens integer,
-        cost numeric, error jsonb, error_code text, incomplete_reason text, moderation jsonb, output_preview text
+        cost numeric, spans jsonb, error jsonb, error_code text, incomplete_reason text, moderation jsonb,
+        output_preview text
     )
     WHERE response.id = new.response_id
       AND response.lease_token = new.lease_token

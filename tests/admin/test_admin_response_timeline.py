@@ -1,5 +1,6 @@
 """Timeline of a response: rows, their details, and content access."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -9,13 +10,26 @@ from conversations.models import Section
 from kernel.clock import now
 from responses.models import Approval, Response, Status, ToolCall
 from tenants import scope
+from tenants.models import Guardrail
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_call, add_items, add_response, add_turns, fragment_url, page_url, text
-from tests.support.api import Caller
+from tests.support.api import Api, Caller
+from tests.support.chunks import text as text_chunks
+from tests.support.guardrail_hook import FINE, running_hook
+from tests.support.mcp_requests import tool
+from tests.support.mcp_servers import McpServer, mcp_server
+from tests.support.upstream import Pause, Script, refusal, stream
 
 
 def timeline(client: Client, response: Response, query: str = "") -> str:
     return text(client.get(page_url(response, tab="timeline") + query))
+
+
+def milliseconds(page: str, title: str) -> float:
+    """Return a total above the bars."""
+    found = re.search(rf"{title}</dt><dd>([\d.,]+) (ms|s)<", page)
+    assert found, f"no total for {title}"
+    return float(found[1].replace(",", "")) * (1000 if found[2] == "s" else 1)
 
 
 def call_of(response: Response) -> ToolCall:
@@ -153,3 +167,38 @@ def test_query_count_is_independent_of_the_length_of_the_run(
         return page_url(response, tab="timeline")
 
     assert count_queries(lead, full(9)) == count_queries(lead, full(1)) <= 18
+
+
+def test_the_time_of_a_run_with_slow_parts_is_accounted_for(
+    reaching: Api, lead: Client, script: Script, served: McpServer
+) -> None:
+    answer = stream(Pause(0.2), *text_chunks("Hello."))
+    script.then(refusal(503, headers={"x-should-retry": "true"}), answer)
+    with running_hook() as hook:
+        hook.then(FINE, FINE)
+        team = reaching.caller.team
+        with scope.every_team():
+            Guardrail.objects.create(team=team, input_checker="hook", output_checker="hook", hook_url=hook.url)
+        response_id = reaching.create(model=script.model, input="Hi", tools=[tool(served)])["id"]
+    with scope.team(team.pk):
+        response = Response.objects.get(pk=response_id)
+    page = timeline(lead, response)
+    for words in (
+        "connecting to an MCP server", "listing the tools of an MCP server", "Request 1", "HTTP 503", "Request 2",
+        "HTTP 200 after", "moderation and guardrails",
+    ):  # fmt: skip
+        assert words in page, words
+    for total in ("Checks", "MCP connect", "MCP list", "Storage"):
+        assert milliseconds(page, total) > 0
+    assert milliseconds(page, "Overhead") < 0.1 * milliseconds(page, "Run")
+
+
+def test_a_failed_listing_is_a_failed_row(reaching: Api, lead: Client, script: Script) -> None:
+    script.always(stream(*text_chunks("Hello.")))
+    with mcp_server(token="other") as refusing:
+        response_id = reaching.events(model=script.model, input="Hi", tools=[tool(refusing)])[0]["response"]["id"]
+    with scope.team(reaching.caller.team.pk):
+        response = Response.objects.get(pk=response_id)
+    page = timeline(lead, response)
+    assert "connecting to an MCP server, failed" in page
+    assert "HTTP 401" in page

@@ -1,11 +1,11 @@
-"""Timeline tab: a waterfall of the run, from its turns, tool calls, approvals and claims.
+"""Timeline tab: a waterfall of the run, from its turns, tool calls, approvals and claims, and its measured spans.
 
 Timing is not content, so every viewer of the response sees it. The details of a bar are loaded when it is opened.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +21,7 @@ from responses.admin import cells
 from responses.admin.response.documents import download
 from responses.admin.response.waterfall import WORK, SpanKind, TraceSpan, Waterfall, WaterfallBar, waterfall
 from responses.admin.row_pages import start_of
+from responses.engine.spans import FIRST_ATTEMPT
 from responses.models import RUNNING, Approval, Response, Status, ToolCall, Turn
 from tenants.console.content_access import audit_read, hidden_notice, may_read
 
@@ -43,6 +44,12 @@ _ICONS = {
     SpanKind.APPROVAL: "front_hand",
     SpanKind.CLIENT: "devices",
     SpanKind.LOST: "link_off",
+    SpanKind.PREPARE: "checklist",
+    SpanKind.CONNECT: "cable",
+    SpanKind.LIST: "list",
+    SpanKind.ATTEMPT: "replay",
+    SpanKind.GUARDRAIL: "shield",
+    SpanKind.STORAGE: "database",
 }
 _LABELS = {
     SpanKind.QUEUE: "waiting in the queue",
@@ -52,8 +59,34 @@ _LABELS = {
     SpanKind.APPROVAL: "waiting for approval",
     SpanKind.CLIENT: "waiting for the client",
     SpanKind.LOST: "lost work",
+    SpanKind.PREPARE: "preparation",
+    SpanKind.CONNECT: "connecting to an MCP server",
+    SpanKind.LIST: "listing the tools of an MCP server",
+    SpanKind.ATTEMPT: "request to the upstream",
+    SpanKind.GUARDRAIL: "moderation and guardrails",
+    SpanKind.STORAGE: "waiting for the database",
 }
-_TOTALS = {SpanKind.QUEUE: "Queue", SpanKind.MODEL: "Model", SpanKind.TOOL: "Tools", SpanKind.LOST: "Lost work"}
+_TITLES = {
+    SpanKind.PREPARE: "Preparation",
+    SpanKind.CONNECT: "MCP connect",
+    SpanKind.LIST: "MCP list tools",
+    SpanKind.GUARDRAIL: "Checks",
+    SpanKind.STORAGE: "Storage",
+}
+_TOTALS = {
+    SpanKind.QUEUE: "Queue",
+    SpanKind.PREPARE: "Preparation",
+    SpanKind.CONNECT: "MCP connect",
+    SpanKind.LIST: "MCP list",
+    SpanKind.GUARDRAIL: "Checks",
+    SpanKind.MODEL: "Model",
+    SpanKind.TOOL: "Tools",
+    SpanKind.STORAGE: "Storage",
+    SpanKind.LOST: "Lost work",
+}
+# Every step of a run waits for the database for some milliseconds. The total counts all of it; only what is worth a
+# look gets a row.
+_MIN_STORAGE_SHARE = 50
 _ERROR_STATES = frozenset({"failed", "refused"})
 _WARNING_STATES = frozenset(
     {"discarded", "abandoned", "compacted", "length", "content_filter", "interrupted", "denied"}
@@ -65,6 +98,11 @@ def timeline(request: HttpRequest, response: Response) -> dict[str, Any]:
     """Return the waterfall of a run, up to now while it continues. `?from=` is the first row of a long one."""
     present = now()
     chart = waterfall(_spans(response), began=response.created_at, ended=response.ended_at, present=present)
+    listed = [
+        bar
+        for bar in chart.bars
+        if bar.span.kind is not SpanKind.STORAGE or bar.length * _MIN_STORAGE_SHARE >= chart.scale
+    ]
     first = start_of(request)
     # The total duration of each kind of work, and how much of it is on the critical path.
     totals = []
@@ -74,10 +112,10 @@ def timeline(request: HttpRequest, response: Response) -> dict[str, Any]:
             total = {"total": duration(round(sum(bar.length for bar in bars))), "critical": duration(round(critical))}
             totals.append({"kind": kind.value, "label": label, **total})
     return {
-        "rows": [_row(bar, chart, response) for bar in chart.bars[first : first + PAGE]],
+        "rows": [_row(bar, chart, response) for bar in listed[first : first + PAGE]],
         "first": first,
-        "following": first + PAGE if len(chart.bars) > first + PAGE else None,
-        "bars": len(chart.bars),
+        "following": first + PAGE if len(listed) > first + PAGE else None,
+        "bars": len(listed),
         "ticks": [{"at": _share(tick, chart), "label": _tick(tick)} for tick in chart.ticks],
         "overview": _overview(chart),
         "gaps": [
@@ -118,6 +156,7 @@ def _spans(response: Response) -> list[TraceSpan]:
         )
         for turn in turns
     ]
+    spans += _measured(response, turns)
     spans += [
         TraceSpan(
             key=f"approval-{approval.pk}",
@@ -166,6 +205,25 @@ def _spans(response: Response) -> list[TraceSpan]:
         name = f"Turn {response.turns + 1}"
         spans.append(TraceSpan(key="now", kind=SpanKind.MODEL, name=name, began=since, ended=None, state="in_progress"))
     return spans
+
+
+def _measured(response: Response, turns: Sequence[Turn]) -> Iterator[TraceSpan]:
+    """Yield the measured spans. A turn's only request to the upstream is left out, as it would repeat the turn."""
+    stored = [*response.spans, *(span for turn in turns for span in turn.spans)]
+    for number, span in enumerate(stored):
+        kind = SpanKind(span["activity"])
+        if kind is SpanKind.ATTEMPT and span["name"] == FIRST_ATTEMPT and not span.get("state"):
+            continue
+        yield TraceSpan(
+            key=f"span-{number}",
+            kind=kind,
+            name=_TITLES.get(kind, span["name"]),
+            began=response.created_at + timedelta(milliseconds=span["began"]),
+            ended=response.created_at + timedelta(milliseconds=span["ended"]),
+            state=span.get("state", ""),
+            note=" ".join(filter(None, (span["name"] if kind in _TITLES else "", span.get("note")))),
+            level=2 if kind in {SpanKind.ATTEMPT, SpanKind.CONNECT, SpanKind.LIST} else 1,
+        )
 
 
 def _is_client_call(call: ToolCall) -> bool:

@@ -28,14 +28,20 @@ class SpanKind(StrEnum):
 
     QUEUE = "queue"
     RUN = "run"
+    PREPARE = "prepare"
+    CONNECT = "connect"
+    LIST = "list"
+    GUARDRAIL = "guardrail"
     MODEL = "model"
+    ATTEMPT = "attempt"
     TOOL = "tool"
+    STORAGE = "storage"
     APPROVAL = "approval"
     CLIENT = "client"
     LOST = "lost"
 
 
-WORK = frozenset({SpanKind.QUEUE, SpanKind.MODEL, SpanKind.TOOL, SpanKind.LOST})
+WORK = frozenset(SpanKind) - {SpanKind.RUN, SpanKind.ATTEMPT, SpanKind.APPROVAL, SpanKind.CLIENT}
 """Kinds that account for the time of a run. Time that none of them covers is overhead."""
 # These continue after the run: the client may answer much later, in another response.
 _WAITS = frozenset({SpanKind.APPROVAL, SpanKind.CLIENT})

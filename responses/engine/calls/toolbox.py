@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernel.ids import new_id
+from responses.engine import spans
 from responses.engine.calls.outcomes import CallDecision, Execute, ToolLimits, ToolResult
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
@@ -49,7 +50,8 @@ class HostedTool(ABC):
         Called again when a run is resumed. Items start at `state.next_output_index`, which the loop advances with each
         `ToolsPrepared`.
         """
-        await self.start(context, state)
+        with spans.span(spans.Activity.PREPARE, self.kind):
+            await self.start(context, state)
         nothing: tuple[ToolsPrepared, ...] = ()
         for step in nothing:
             yield step

@@ -6,8 +6,8 @@ task.
 
 import asyncio
 import importlib
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from kernel.egress import Egress
 from kernel.errors import ApiError
 from kernel.storable_json import without_nul
+from responses.engine.spans import Activity, Span, span
 from responses.tools.mcp.servers import ListedTool, RemoteServer
 from responses.tools.mcp.transport import MAX_MESSAGE_BYTES, TransportFailure, http_client, transport_failure
 
@@ -92,18 +93,20 @@ class McpSessions:
             tools: list[ListedTool] = []
             cursor: str | None = None
             size = 0
-            # Bounded, because a faulty server may return the same cursor forever.
-            for _ in range(_MAX_PAGES):
-                page, cursor = await session.page(cursor)
-                tools += page
-                size += len(orjson.dumps([tool.shown() for tool in page]))
-                if size > MAX_LIST_BYTES:
-                    raise ServerFailed("The tool list is too large.", code=502)
-                if len(tools) > MAX_TOOLS:
-                    break
-                if cursor is None:
-                    return tools
-            raise ServerFailed(f"The server lists more than {MAX_TOOLS} tools.", code=502)
+            with _span(Activity.LIST, server) as listing:
+                # Bounded, because a faulty server may return the same cursor forever.
+                for _ in range(_MAX_PAGES):
+                    page, cursor = await session.page(cursor)
+                    tools += page
+                    size += len(orjson.dumps([tool.shown() for tool in page]))
+                    if size > MAX_LIST_BYTES:
+                        raise ServerFailed("The tool list is too large.", code=502)
+                    if len(tools) > MAX_TOOLS:
+                        break
+                    if cursor is None:
+                        listing.note = f"{len(tools)} tools"
+                        return tools
+                raise ServerFailed(f"The server lists more than {MAX_TOOLS} tools.", code=502)
 
     async def call(self, server: RemoteServer, name: str, arguments: dict[str, Any]) -> "CallToolResult":
         """Call a tool once. Raises ServerFailed."""
@@ -136,7 +139,8 @@ class McpSessions:
             egress = self._egress.trusting(server.url) if server.vouched else self._egress
             session = self._open[server.label] = _McpSession(server, egress, self.timeouts.call + 5)
             try:
-                await session.open()
+                with _span(Activity.CONNECT, server):
+                    await session.open()
             except BaseException:
                 self._retire(server, session)
                 raise
@@ -311,6 +315,16 @@ def _either() -> "TypeAdapter[CallToolResult | InputRequiredResult]":
     from mcp_types import CallToolResult, InputRequiredResult
 
     return TypeAdapter(CallToolResult | InputRequiredResult)
+
+
+@contextmanager
+def _span(activity: Activity, server: RemoteServer) -> Iterator[Span]:
+    with span(activity, server.label) as measured:
+        try:
+            yield measured
+        except ServerFailed as failure:
+            measured.note = f"HTTP {failure.code}" if failure.kind == "http_error" else f"error {failure.code}"
+            raise
 
 
 @asynccontextmanager

@@ -1,0 +1,108 @@
+"""Spans: the parts of a run that neither a model call nor a tool call accounts for, for the timeline.
+
+Code that may delay a run measures itself with `span`, wherever it is. The recorder takes the spans of its run and
+stores them in rows that it writes anyway. Code outside of a run may use `span` as well; nothing is recorded then.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from kernel.clock import now
+
+FIRST_ATTEMPT = "Request 1"
+"""Name of a turn's first request to the upstream."""
+# Bounds what one row holds: a turn may have hundreds of tool calls, and each is stored.
+_MAX_SPANS = 100
+_MAX_TEXT = 200
+# Shorter spans explain nothing, and most requests are prepared and stored faster.
+_MIN_DURATION = timedelta(milliseconds=1)
+
+
+class Activity(StrEnum):
+    """What a run did during a span."""
+
+    PREPARE = "prepare"  # the request was checked, or a tool got ready
+    CONNECT = "connect"  # a session with an MCP server was opened
+    LIST = "list"  # an MCP server listed its tools
+    ATTEMPT = "attempt"  # a request was sent to the upstream; a turn has several if it was retried
+    GUARDRAIL = "guardrail"  # input or output was checked
+    STORAGE = "storage"  # the run waited for the database
+
+
+@dataclass(slots=True, kw_only=True)
+class Span:
+    """A measured part of a run. `state` is "failed", "interrupted" or empty; `note` says more, without content."""
+
+    activity: Activity
+    name: str
+    began: datetime
+    ended: datetime | None = None
+    state: str = ""
+    note: str = ""
+
+    def stored(self, origin: datetime) -> dict[str, Any]:
+        """Return the span for a JSON column: its times in milliseconds since `origin`, and no empty fields."""
+        ended = self.ended or now()
+        shown = {
+            "activity": self.activity.value,
+            "name": self.name[:_MAX_TEXT].replace("\0", ""),
+            "began": _milliseconds(self.began - origin),
+            "ended": _milliseconds(ended - origin),
+        }
+        texts = {"state": self.state, "note": self.note[:_MAX_TEXT].replace("\0", "")}
+        return shown | {name: text for name, text in texts.items() if text}
+
+
+# Tasks inherit it, so that everything that runs on behalf of a run adds to the same list.
+_current: ContextVar[list[Span] | None] = ContextVar("spans", default=None)
+
+
+def begin() -> None:
+    """Collect the spans of the current task, and of the tasks that it starts, from now on."""
+    _current.set([])
+
+
+def take(origin: datetime) -> list[dict[str, Any]]:
+    """Return the spans that have ended since the last call, as they are stored."""
+    spans = _current.get()
+    if not spans:
+        return []
+    taken = [span.stored(origin) for span in spans[:_MAX_SPANS]]
+    spans.clear()
+    return taken
+
+
+@contextmanager
+def span(activity: Activity, name: str, *, began: datetime | None = None) -> Iterator[Span]:
+    """Measure a block. If it raises an exception, the span has failed."""
+    measured = Span(activity=activity, name=name, began=began or now())
+    try:
+        yield measured
+    except BaseException as error:
+        measured.state = "failed" if isinstance(error, Exception) else "interrupted"
+        raise
+    finally:
+        measured.ended = now()
+        _add(measured)
+
+
+def record(activity: Activity, name: str, *, began: datetime, state: str = "", note: str = "") -> None:
+    """Add a span that ends now."""
+    _add(Span(activity=activity, name=name, began=began, ended=now(), state=state, note=note))
+
+
+def _add(span: Span) -> None:
+    collected = _current.get()
+    if collected is None or span.ended is None:
+        return
+    if span.state or span.ended - span.began >= _MIN_DURATION:
+        collected.append(span)
+
+
+def _milliseconds(time: timedelta) -> float:
+    return round(max(0.0, time.total_seconds() * 1000), 1)
