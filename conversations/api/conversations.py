@@ -118,7 +118,7 @@ class ConversationsView(ApiView, path="conversations"):
         return Response(found.as_list(present=public_conversation))
 
 
-class ConversationView(ApiView, path="conversations/<str:conversation_id>"):
+class ConversationView(ApiView, path="conversations/<conv:conversation_id>"):
     """One conversation."""
 
     @Endpoint(Scope.CONVERSATIONS_READ, "Retrieve a conversation", query=(), returns=CONVERSATION)
@@ -159,7 +159,7 @@ class ConversationView(ApiView, path="conversations/<str:conversation_id>"):
         return Response({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
 
 
-class ConversationItemsView(ApiView, path="conversations/<str:conversation_id>/items"):
+class ConversationItemsView(ApiView, path="conversations/<conv:conversation_id>/items"):
     """Items of a conversation."""
 
     check_items: CheckItems | None = None
@@ -186,7 +186,7 @@ class ConversationItemsView(ApiView, path="conversations/<str:conversation_id>/i
         return Response(found.as_list(present=lambda placement: project(placement.item.body, include)))
 
 
-class ConversationItemView(ApiView, path="conversations/<str:conversation_id>/items/<str:item_id>"):
+class ConversationItemView(ApiView, path="conversations/<conv:conversation_id>/items/<str:item_id>"):
     """One item of a conversation."""
 
     @Endpoint(Scope.CONVERSATIONS_READ, "Retrieve an item of a conversation", query=(INCLUDE,), returns=ITEM)
@@ -214,7 +214,7 @@ class ConversationItemView(ApiView, path="conversations/<str:conversation_id>/it
         return Response(public_conversation(conversation))
 
 
-class ForkConversationView(ApiView, path="conversations/<str:conversation_id>/fork"):
+class ForkConversationView(ApiView, path="conversations/<conv:conversation_id>/fork"):
     """Forks of a conversation."""
 
     @Endpoint(
@@ -235,7 +235,7 @@ class ForkConversationView(ApiView, path="conversations/<str:conversation_id>/fo
         return Response(public_conversation(fork))
 
 
-class ExportConversationView(ApiView, path="conversations/<str:conversation_id>/export"):
+class ExportConversationView(ApiView, path="conversations/<conv:conversation_id>/export"):
     """Export of a conversation."""
 
     @Endpoint(

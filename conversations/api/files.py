@@ -28,7 +28,7 @@ from kernel.errors import BadRequest, InvalidType, InvalidValue, MissingParamete
 from kernel.http import parse_form
 from kernel.pagination import PageRequest, page_argument
 from kernel.query import QueryArgument, choice, parameter
-from kernel.validation import validate
+from kernel.validation import UploadPartId, validate
 from tenants import scope
 from tenants.models import Scope
 from tenants.principal import Principal
@@ -130,7 +130,7 @@ class FilesView(ApiView, path="files"):
         return Response(found.as_list(present=storage.public_file))
 
 
-class FileView(ApiView, path="files/<str:file_id>"):
+class FileView(ApiView, path="files/<file:file_id>"):
     """One file."""
 
     @Endpoint(Scope.FILES_READ, "Retrieve a file", returns=FILE)
@@ -149,7 +149,7 @@ class FileView(ApiView, path="files/<str:file_id>"):
         return Response({"id": file_id, "object": "file", "deleted": True})
 
 
-class FileContentView(ApiView, path="files/<str:file_id>/content"):
+class FileContentView(ApiView, path="files/<file:file_id>/content"):
     """Content of a file."""
 
     @Endpoint(Scope.FILES_READ, "Retrieve the content of a file", returns="*/*")
@@ -258,7 +258,7 @@ class CreateUpload(Wire):
 class CompleteUpload(Wire):
     """The order of the parts, and optionally the checksum of the whole file."""
 
-    part_ids: Annotated[list[Annotated[str, Field(max_length=64)]], Field(min_length=1, max_length=10_000)]
+    part_ids: Annotated[list[UploadPartId], Field(min_length=1, max_length=10_000)]
     md5: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{32}$")] | None = None
 
 
@@ -304,7 +304,7 @@ class UploadsView(ApiView, path="uploads"):
         return Response(uploads.public_upload(upload))
 
 
-class UploadPartsView(ApiView, path="uploads/<str:upload_id>/parts"):
+class UploadPartsView(ApiView, path="uploads/<upload:upload_id>/parts"):
     """Parts of an upload."""
 
     @Endpoint(
@@ -326,7 +326,7 @@ class UploadPartsView(ApiView, path="uploads/<str:upload_id>/parts"):
         return Response(uploads.public_part(part))
 
 
-class CompleteUploadView(ApiView, path="uploads/<str:upload_id>/complete"):
+class CompleteUploadView(ApiView, path="uploads/<upload:upload_id>/complete"):
     """Completion of an upload."""
 
     @Endpoint(
@@ -343,7 +343,7 @@ class CompleteUploadView(ApiView, path="uploads/<str:upload_id>/complete"):
         return Response(uploads.public_upload(upload))
 
 
-class CancelUploadView(ApiView, path="uploads/<str:upload_id>/cancel"):
+class CancelUploadView(ApiView, path="uploads/<upload:upload_id>/cancel"):
     """Cancellation of an upload."""
 
     @Endpoint(Scope.FILES_WRITE, "Cancel an upload", takes_no_body=True, returns=_UPLOAD)

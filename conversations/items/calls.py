@@ -7,8 +7,8 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator
 from typing_extensions import override
 
 from conversations.items.base import Caller, CallId, ItemBase, Status, Wire, WrittenFile, by_type
-from conversations.items.parts import FileId, ImageUrl, InputContent, input_content
-from kernel.validation import TAG
+from conversations.items.parts import ImageUrl, InputContent, input_content
+from kernel.validation import TAG, FileId
 
 
 class Point(Wire):

@@ -5,14 +5,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from conversations.items.base import MAX_ID, MAX_ITEMS, MAX_TEXT, Wire, by_type
-from kernel.validation import TAG, string_or
+from kernel.validation import TAG, FileId, string_or
 
 # Data URLs: in characters of base64, a third longer than the bytes.
 MAX_IMAGE_URL = 20_971_520
 MAX_FILE_DATA = 33_554_432
 MAX_URL = 8_192
 
-FileId = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
 ImageUrl = Annotated[str, Field(min_length=1, max_length=MAX_IMAGE_URL)]
 
 

@@ -5,20 +5,23 @@ derived from it.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cache, wraps
 from typing import Any, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import QueryDict
+from django.urls import register_converter
+from django.urls.converters import StringConverter
 from pydantic import BaseModel
 from rest_framework.request import Request
 
 from kernel.errors import UnknownParameter
+from kernel.ids import Prefix, expectation
 from kernel.nulls import read
-from kernel.query import QueryArgument, reject_unknown
-from kernel.validation import parse_json
+from kernel.query import QueryArgument, reject_unknown, reject_unstorable, reject_unstorable_values
+from kernel.validation import malformed_id, parse_json
 
 Schema = dict[str, Any]
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -30,14 +33,32 @@ BOOLEAN: Schema = {"type": "boolean"}
 NULLABLE_OBJECT: Schema = {"type": ["object", "null"]}
 BINARY: Schema = {"type": "string", "format": "binary"}
 UNIX_TIME: Schema = {"type": "integer", "description": "Unix seconds."}
+_ID_PREFIXES = frozenset(Prefix)
 METADATA: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
-_CONVERTER = re.compile(r"<(?:\w+:)?(\w+)>")
+_CONVERTER = re.compile(r"<(?:(\w+):)?(\w+)>")
+
+
+class _IdConverter(StringConverter):
+    """Converter of ids in paths. It matches malformed ids as well, for which `Endpoint` has better errors than 404."""
+
+
+for _prefix in Prefix:
+    register_converter(_IdConverter, _prefix.value)
 
 
 # Matched with every request that may be a stream or an upload.
 @cache
 def _pattern(path: str) -> re.Pattern[str]:
-    return re.compile("/v1/" + _CONVERTER.sub("[^/]+", path))
+    return re.compile("/v1/" + _CONVERTER.sub(r"(?P<\2>[^/]+)", path))
+
+
+def _check_ids(path: str, ids: Mapping[str, str]) -> None:
+    """Raise `BadRequest` for a value in the path that no object can have, before it gets into a query."""
+    for prefix, name in _CONVERTER.findall(path):
+        if prefix not in _ID_PREFIXES:
+            reject_unstorable(ids[name], param=name)
+        elif (expected := expectation(ids[name], prefix)) is not None:
+            raise malformed_id(ids[name], name, expected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +100,10 @@ class Endpoint:
     """A method of a path below /v1/; as a decorator it declares the handler of a view.
 
     The handler receives the ids of the path, the arguments of `query`, and `body`. Method and path are those of the
-    view (`tenants.views.ApiView`). `returns` is a media type for contents that are not JSON. `parse` converts the
-    values of a JSON body, by default into the type `body`. `query` None accepts any parameters. A `spooled` body is
-    written to disk. `consumer` serves requests that ask for the stream that `stream` describes.
+    view (`tenants.views.ApiView`); the converter of an id in the path is its prefix, as in `<resp:response_id>`.
+    `returns` is a media type for contents that are not JSON. `parse` converts the values of a JSON body, by default
+    into the type `body`. `query` None accepts any parameters. A `spooled` body is written to disk. `consumer` serves
+    requests that ask for the stream that `stream` describes.
     """
 
     scope: str
@@ -104,6 +126,8 @@ class Endpoint:
     def __call__(self, handler: Handler) -> Handler:
         @wraps(handler)
         def call(view: Any, request: Request, **ids: str) -> Any:
+            # The view's path: the declaration is copied into the view, which completes it.
+            _check_ids(view.path, ids)
             body = request._request.body  # noqa: SLF001 - DRF would choose a parser for it
             return handler(view, request, **ids, **self.arguments(request.query_params, body))
 
@@ -113,12 +137,17 @@ class Endpoint:
     @property
     def template(self) -> str:
         """The path as OpenAPI writes it, such as `/responses/{response_id}`."""
-        return "/" + _CONVERTER.sub(r"{\1}", self.path)
+        return "/" + _CONVERTER.sub(r"{\2}", self.path)
 
     @property
     def ids(self) -> list[str]:
         """The names of the parameters in the path."""
-        return _CONVERTER.findall(self.path)
+        return [name for _, name in _CONVERTER.findall(self.path)]
+
+    @property
+    def path_ids(self) -> list[tuple[str, str]]:
+        """Prefix and name of each id in the path, without values that no prefix identifies."""
+        return [(prefix, name) for prefix, name in _CONVERTER.findall(self.path) if prefix in _ID_PREFIXES]
 
     @property
     def statuses(self) -> Sequence[int]:
@@ -139,10 +168,18 @@ class Endpoint:
         """Return true if a request is for this endpoint."""
         return method == self.method and _pattern(self.path).fullmatch(path) is not None
 
+    def read_ids(self, path: str) -> dict[str, str]:
+        """Return the ids in the path of a request for this endpoint; raises `BadRequest` for malformed ones."""
+        match = _pattern(self.path).fullmatch(path)
+        ids = match.groupdict() if match is not None else {}
+        _check_ids(self.path, ids)
+        return ids
+
     def arguments(self, query: QueryDict, body: bytes) -> dict[str, Any]:
         """Read the arguments of the handler; raises `BadRequest`."""
         if self.query is not None:
             reject_unknown(query, self.query)
+            reject_unstorable_values(query)
         arguments = {one.name: one.read(query) for one in self.query or ()}
         if self.parse is not None:
             arguments["body"] = self.parse(parse_json(body))

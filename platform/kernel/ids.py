@@ -3,12 +3,49 @@
 The time makes ids sort by age and keeps index inserts local; 96 random bits make them unguessable.
 """
 
+import re
 import secrets
 import time
 from datetime import datetime
+from enum import StrEnum
+
+# NUL is the only character that PostgreSQL cannot store, but no id contains any other than these either.
+_OTHER_CHARACTER = re.compile(r"[^A-Za-z0-9_-]")
+
+
+class Prefix(StrEnum):
+    """Prefixes of the ids that clients refer to objects by.
+
+    Ids of items are not among them: clients replay items of other servers, with the ids that those have given them.
+    """
+
+    BATCH = "batch"
+    CHAT_COMPLETION = "chatcmpl"
+    CONTAINER = "cntr"
+    CONTAINER_FILE = "cfile"
+    CONVERSATION = "conv"
+    FILE = "file"
+    PROMPT = "pmpt"
+    RESPONSE = "resp"
+    SKILL = "skill"
+    UPLOAD = "upload"
+    UPLOAD_PART = "part"
+    VECTOR_STORE = "vs"
+    VECTOR_STORE_BATCH = "vsfb"
+    WEBHOOK_ENDPOINT = "we"
 
 
 def new_id(prefix: str, *, at: datetime | None = None) -> str:
     """Return a new id, for example `resp_019aa3c1d2f4…`: prefix, underscore, 36 hex digits. `at` defaults to now."""
     moment = time.time() if at is None else at.timestamp()
     return f"{prefix}_{int(moment * 1000):012x}{secrets.token_hex(12)}"
+
+
+def expectation(text: str, prefix: str) -> str | None:
+    """Return what a malformed id should look like, in OpenAI's words, or None if it is well-formed."""
+    if _OTHER_CHARACTER.search(text):
+        return (
+            "Expected an ID that contains letters, numbers, underscores, or dashes, "
+            "but this value contained additional characters."
+        )
+    return None if text.startswith(prefix) else f"Expected an ID that begins with '{prefix}'."

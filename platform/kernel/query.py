@@ -47,6 +47,19 @@ def reject_unknown(query: QueryDict, arguments: Sequence[QueryArgument]) -> None
             raise UnknownParameter(name, suggestion=near[0] if near else None)
 
 
+def reject_unstorable(text: str, *, param: str) -> None:
+    """Raise `InvalidValue` for a value from the URL that PostgreSQL cannot store or compare."""
+    if "\x00" in text:
+        raise InvalidValue(f"Invalid '{param}': the value contains a NUL character.", param=param)
+
+
+def reject_unstorable_values(query: QueryDict) -> None:
+    """Raise `InvalidValue` for names and values that PostgreSQL cannot store or compare."""
+    for name, values in query.lists():
+        for text in (name, *values):
+            reject_unstorable(text, param=name)
+
+
 def choice(query: Mapping[str, str], name: str, supported: Sequence[str]) -> str | None:
     """Read one of the supported values, None if it is not given; raises `InvalidValue`."""
     text = query.get(name)

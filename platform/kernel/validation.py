@@ -9,8 +9,8 @@ from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import orjson
-from pydantic import BaseModel, Discriminator, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import AfterValidator, BaseModel, Discriminator, Field, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from kernel.errors import (
     BadRequest,
@@ -21,6 +21,7 @@ from kernel.errors import (
     MissingParameter,
     UnknownParameter,
 )
+from kernel.ids import Prefix, expectation
 from kernel.storable_json import MAX_DEPTH, is_too_deep, without_nul
 
 # Begins with a NUL, so that no key of a body can look like a tag: `parse_json` removes them.
@@ -32,6 +33,29 @@ Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
 ]
 """Up to 16 key-value pairs that clients attach to an object."""
+
+_MALFORMED_ID = "malformed_id"
+
+
+def id_with(prefix: Prefix) -> AfterValidator:
+    """Return the validator of a field with an id; malformed ids are rejected before any query."""
+
+    def check(text: str) -> str:
+        if (expected := expectation(text, prefix)) is not None:
+            raise PydanticCustomError(_MALFORMED_ID, "{expected}", {"expected": expected})
+        return text
+
+    return AfterValidator(check)
+
+
+ConversationId = Annotated[str, Field(max_length=64), id_with(Prefix.CONVERSATION)]
+ContainerId = Annotated[str, Field(max_length=128), id_with(Prefix.CONTAINER)]
+# The limit is that of item ids, which OpenAI applies to the ids of files as well.
+FileId = Annotated[str, Field(max_length=255), id_with(Prefix.FILE)]
+PromptId = Annotated[str, Field(max_length=64), id_with(Prefix.PROMPT)]
+ResponseId = Annotated[str, Field(max_length=64), id_with(Prefix.RESPONSE)]
+UploadPartId = Annotated[str, Field(max_length=64), id_with(Prefix.UPLOAD_PART)]
+VectorStoreId = Annotated[str, Field(max_length=64), id_with(Prefix.VECTOR_STORE)]
 
 
 def string_or(other: str, *, string: str = "text") -> Discriminator:
@@ -122,6 +146,11 @@ def _defect(detail: ErrorDetails, param: str) -> BadRequest:
     return InvalidValue(f"Invalid '{param}': {message}.", param=param)
 
 
+def malformed_id(text: str, param: str, expected: str) -> InvalidValue:
+    """Return the error for an id that no object can have."""
+    return InvalidValue(f"Invalid '{param}': '{text}'. {expected}", param=param)
+
+
 def _literal(detail: ErrorDetails, param: str) -> BadRequest:
     expected = detail.get("ctx", {}).get("expected", "")
     supported = [part.strip(" '") for part in expected.replace(" or ", ", ").split(",")]
@@ -194,6 +223,7 @@ def _too_many(detail: ErrorDetails, param: str) -> BadRequest:
 
 
 _EXPLAINED: dict[str, Callable[[ErrorDetails, str], BadRequest]] = {
+    _MALFORMED_ID: lambda detail, param: malformed_id(detail["input"], param, detail["msg"]),
     "missing": lambda _, param: MissingParameter(param),
     "extra_forbidden": lambda _, param: UnknownParameter(param),
     "literal_error": _literal,

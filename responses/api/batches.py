@@ -67,7 +67,7 @@ class BatchesView(ApiView, path="batches"):
         return Response(found.as_list(present=selectors.public_batch))
 
 
-class BatchView(ApiView, path="batches/<str:batch_id>"):
+class BatchView(ApiView, path="batches/<batch:batch_id>"):
     """One batch."""
 
     @Endpoint(Scope.BATCHES_READ, "Retrieve a batch", query=(), returns=_BATCH)
@@ -77,7 +77,7 @@ class BatchView(ApiView, path="batches/<str:batch_id>"):
         return Response(selectors.public_batch(batch))
 
 
-class CancelBatchView(ApiView, path="batches/<str:batch_id>/cancel"):
+class CancelBatchView(ApiView, path="batches/<batch:batch_id>/cancel"):
     """Cancellation of a batch."""
 
     @Endpoint(

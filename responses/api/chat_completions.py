@@ -69,7 +69,7 @@ class ChatCompletionsView(ApiView, path="chat/completions"):
         return Response(found.as_list(present=stored.public_body))
 
 
-class ChatCompletionView(ApiView, path="chat/completions/<str:completion_id>"):
+class ChatCompletionView(ApiView, path="chat/completions/<chatcmpl:completion_id>"):
     """One stored chat completion."""
 
     @Endpoint(Scope.CHAT_READ, "Retrieve a stored chat completion", query=(), returns=_COMPLETION)
@@ -104,7 +104,7 @@ class ChatCompletionView(ApiView, path="chat/completions/<str:completion_id>"):
         return Response({"id": completion_id, "object": "chat.completion.deleted", "deleted": True})
 
 
-class ChatMessagesView(ApiView, path="chat/completions/<str:completion_id>/messages"):
+class ChatMessagesView(ApiView, path="chat/completions/<chatcmpl:completion_id>/messages"):
     """Messages of a stored chat completion."""
 
     @Endpoint(

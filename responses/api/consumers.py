@@ -98,8 +98,9 @@ class EventStream(AsyncHttpConsumer):
         try:
             principal = await authenticate(header(self.scope, b"authorization"))
             principal.require(Scope(self._endpoint.scope))
+            ids = self._endpoint.read_ids(self.scope["path"])
             arguments = self._endpoint.arguments(QueryDict(self.scope["query_string"]), self.scope["body"])
-            frames = await self.open(principal, **arguments)
+            frames = await self.open(principal, **ids, **arguments)
         except Exception as error:
             await send_error(as_api_error(error), self.send)
             return
@@ -141,7 +142,7 @@ class ResponseReplay(EventStream):
 
     @override
     async def open(  # type: ignore[override]
-        self, principal: Principal, include: frozenset[str], replay: Replay
+        self, principal: Principal, response_id: str, include: frozenset[str], replay: Replay
     ) -> AsyncIterator[bytes]:
         # The event log contains what was sent to the first client; nothing can be included afterwards.
         if include:
@@ -149,7 +150,7 @@ class ResponseReplay(EventStream):
             raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
         return await follow.follow(
             principal=principal,
-            response_id=self.scope["path"].rsplit("/", 1)[1],
+            response_id=response_id,
             after=replay.after,
             obfuscation=replay.obfuscation,
         )

@@ -131,7 +131,7 @@ PARAMETERS = {
     "purpose": "Only files with this purpose.",
     "file_id": "Id of the file.",
     "upload_id": "Id of the upload.",
-    "store_id": "Id of the vector store.",
+    "vector_store_id": "Id of the vector store.",
     "filter": "Only files in this state.",
     "batch_id": "Id of the batch.",
     "endpoint_id": "Id of the webhook endpoint.",

@@ -114,18 +114,18 @@ class VectorStoresView(ApiView, path="vector_stores"):
         return Response(found.as_list(present=public_store))
 
 
-class VectorStoreView(ApiView, path="vector_stores/<str:store_id>"):
+class VectorStoreView(ApiView, path="vector_stores/<vs:vector_store_id>"):
     """One vector store."""
 
     @Endpoint(Scope.VECTOR_STORES_READ, "Retrieve a vector store", query=(), returns=_STORE)
-    def get(self, request: ApiRequest, store_id: str) -> Response:
+    def get(self, request: ApiRequest, vector_store_id: str) -> Response:
         with scope.team(request.principal.team_id):
-            return Response(public_store(selectors.get_store(principal=request.principal, store_id=store_id)))
+            return Response(public_store(selectors.get_store(principal=request.principal, store_id=vector_store_id)))
 
     @Endpoint(Scope.VECTOR_STORES_WRITE, "Update a vector store", body=UpdateStore, query=(), returns=_STORE)
-    def post(self, request: ApiRequest, store_id: str, body: UpdateStore) -> Response:
+    def post(self, request: ApiRequest, vector_store_id: str, body: UpdateStore) -> Response:
         changed = services.update_store(
-            principal=request.principal, store_id=store_id, body=body, request_id=request.request_id
+            principal=request.principal, store_id=vector_store_id, body=body, request_id=request.request_id
         )
         return Response(public_store(changed))
 
@@ -136,12 +136,12 @@ class VectorStoreView(ApiView, path="vector_stores/<str:store_id>"):
         returns=ApiObject.deleted("VectorStore", "vector_store.deleted"),
         note="its files are kept",
     )
-    def delete(self, request: ApiRequest, store_id: str) -> Response:
-        services.delete_store(principal=request.principal, store_id=store_id, request_id=request.request_id)
-        return Response({"id": store_id, "object": "vector_store.deleted", "deleted": True})
+    def delete(self, request: ApiRequest, vector_store_id: str) -> Response:
+        services.delete_store(principal=request.principal, store_id=vector_store_id, request_id=request.request_id)
+        return Response({"id": vector_store_id, "object": "vector_store.deleted", "deleted": True})
 
 
-class SearchVectorStoreView(ApiView, path="vector_stores/<str:store_id>/search"):
+class SearchVectorStoreView(ApiView, path="vector_stores/<vs:vector_store_id>/search"):
     """Searches of a vector store."""
 
     @Endpoint(
@@ -152,11 +152,11 @@ class SearchVectorStoreView(ApiView, path="vector_stores/<str:store_id>/search")
         returns=_single_page("VectorStoreResults", {"type": "object", "properties": _HIT, "required": list(_HIT)}),
         note="`rewrite_query: true` is rejected",
     )
-    async def post(self, request: ApiRequest, store_id: str, body: SearchStore) -> Response:
+    async def post(self, request: ApiRequest, vector_store_id: str, body: SearchStore) -> Response:
         account = UsageAccount(
             team_id=request.principal.team_id,
             key_id=request.principal.key_id,
-            object_id=store_id,
+            object_id=vector_store_id,
             request_id=request.request_id,
         )
         ranking = body.ranking_options or SearchRanking()
@@ -168,7 +168,7 @@ class SearchVectorStoreView(ApiView, path="vector_stores/<str:store_id>/search")
             weights=ranking.hybrid_search,
             vectors_only=ranking.ranker == "none",
         )
-        hits = await search.search(account=account, store_ids=[store_id], request=wanted)
+        hits = await search.search(account=account, store_ids=[vector_store_id], request=wanted)
         return Response(
             {
                 "object": "vector_store.search_results.page",
@@ -189,7 +189,7 @@ class SearchVectorStoreView(ApiView, path="vector_stores/<str:store_id>/search")
         )
 
 
-class VectorStoreFilesView(ApiView, path="vector_stores/<str:store_id>/files"):
+class VectorStoreFilesView(ApiView, path="vector_stores/<vs:vector_store_id>/files"):
     """Files of a vector store."""
 
     @Endpoint(
@@ -200,24 +200,24 @@ class VectorStoreFilesView(ApiView, path="vector_stores/<str:store_id>/files"):
         returns=_FILE,
         note="a file that is already attached is processed again",
     )
-    def post(self, request: ApiRequest, store_id: str, body: AttachFile) -> Response:
+    def post(self, request: ApiRequest, vector_store_id: str, body: AttachFile) -> Response:
         entry = services.attach_file(
-            principal=request.principal, store_id=store_id, body=body, request_id=request.request_id
+            principal=request.principal, store_id=vector_store_id, body=body, request_id=request.request_id
         )
         return Response(public_entry(entry))
 
     @Endpoint(Scope.VECTOR_STORES_READ, "List vector store files", query=(_STATUS, PAGE), returns=_FILE.page())
-    def get(self, request: ApiRequest, store_id: str, status: str | None, page: PageRequest) -> Response:
-        return _list_files(request.principal, store_id, None, status, page)
+    def get(self, request: ApiRequest, vector_store_id: str, status: str | None, page: PageRequest) -> Response:
+        return _list_files(request.principal, vector_store_id, None, status, page)
 
 
-class VectorStoreFileView(ApiView, path="vector_stores/<str:store_id>/files/<str:file_id>"):
+class VectorStoreFileView(ApiView, path="vector_stores/<vs:vector_store_id>/files/<file:file_id>"):
     """One file of a vector store."""
 
     @Endpoint(Scope.VECTOR_STORES_READ, "Retrieve a vector store file", query=(), returns=_FILE)
-    def get(self, request: ApiRequest, store_id: str, file_id: str) -> Response:
+    def get(self, request: ApiRequest, vector_store_id: str, file_id: str) -> Response:
         with scope.team(request.principal.team_id):
-            entry = selectors.get_entry(principal=request.principal, store_id=store_id, file_id=file_id)
+            entry = selectors.get_entry(principal=request.principal, store_id=vector_store_id, file_id=file_id)
         return Response(public_entry(entry))
 
     @Endpoint(
@@ -228,9 +228,9 @@ class VectorStoreFileView(ApiView, path="vector_stores/<str:store_id>/files/<str
         returns=_FILE,
         note="replaces the attributes",
     )
-    def post(self, request: ApiRequest, store_id: str, file_id: str, body: UpdateStoreFile) -> Response:
+    def post(self, request: ApiRequest, vector_store_id: str, file_id: str, body: UpdateStoreFile) -> Response:
         changed = services.update_entry(
-            principal=request.principal, store_id=store_id, file_id=file_id, attributes=body.attributes
+            principal=request.principal, store_id=vector_store_id, file_id=file_id, attributes=body.attributes
         )
         return Response(public_entry(changed))
 
@@ -241,12 +241,12 @@ class VectorStoreFileView(ApiView, path="vector_stores/<str:store_id>/files/<str
         returns=ApiObject.deleted("VectorStoreFile", "vector_store.file.deleted"),
         note="the file itself is kept",
     )
-    def delete(self, request: ApiRequest, store_id: str, file_id: str) -> Response:
-        services.detach_file(principal=request.principal, store_id=store_id, file_id=file_id)
+    def delete(self, request: ApiRequest, vector_store_id: str, file_id: str) -> Response:
+        services.detach_file(principal=request.principal, store_id=vector_store_id, file_id=file_id)
         return Response({"id": file_id, "object": "vector_store.file.deleted", "deleted": True})
 
 
-class VectorStoreFileContentView(ApiView, path="vector_stores/<str:store_id>/files/<str:file_id>/content"):
+class VectorStoreFileContentView(ApiView, path="vector_stores/<vs:vector_store_id>/files/<file:file_id>/content"):
     """Passages that a file was split into."""
 
     @Endpoint(
@@ -256,16 +256,16 @@ class VectorStoreFileContentView(ApiView, path="vector_stores/<str:store_id>/fil
         returns=_single_page("VectorStorePassages", _TEXT),
         note="the passages that the file was split into",
     )
-    def get(self, request: ApiRequest, store_id: str, file_id: str) -> Response:
+    def get(self, request: ApiRequest, vector_store_id: str, file_id: str) -> Response:
         with scope.team(request.principal.team_id):
-            entry = selectors.get_entry(principal=request.principal, store_id=store_id, file_id=file_id)
+            entry = selectors.get_entry(principal=request.principal, store_id=vector_store_id, file_id=file_id)
             data = [{"type": "text", "text": text} for text in selectors.passages_of(entry)]
         return Response(
             {"object": "vector_store.file_content.page", "data": data, "has_more": False, "next_page": None}
         )
 
 
-class VectorStoreBatchesView(ApiView, path="vector_stores/<str:store_id>/file_batches"):
+class VectorStoreBatchesView(ApiView, path="vector_stores/<vs:vector_store_id>/file_batches"):
     """File batches of a vector store."""
 
     @Endpoint(
@@ -276,24 +276,26 @@ class VectorStoreBatchesView(ApiView, path="vector_stores/<str:store_id>/file_ba
         returns=_BATCH,
         note="up to 2,000 files",
     )
-    def post(self, request: ApiRequest, store_id: str, body: AttachFiles) -> Response:
+    def post(self, request: ApiRequest, vector_store_id: str, body: AttachFiles) -> Response:
         created = services.attach_batch(
-            principal=request.principal, store_id=store_id, files=body.all_files(), request_id=request.request_id
+            principal=request.principal, store_id=vector_store_id, files=body.all_files(), request_id=request.request_id
         )
         return Response(public_batch(created))
 
 
-class VectorStoreBatchView(ApiView, path="vector_stores/<str:store_id>/file_batches/<str:batch_id>"):
+class VectorStoreBatchView(ApiView, path="vector_stores/<vs:vector_store_id>/file_batches/<vsfb:batch_id>"):
     """One file batch of a vector store."""
 
     @Endpoint(Scope.VECTOR_STORES_READ, "Retrieve a vector store file batch", query=(), returns=_BATCH)
-    def get(self, request: ApiRequest, store_id: str, batch_id: str) -> Response:
+    def get(self, request: ApiRequest, vector_store_id: str, batch_id: str) -> Response:
         with scope.team(request.principal.team_id):
-            batch = selectors.get_batch(principal=request.principal, store_id=store_id, batch_id=batch_id)
+            batch = selectors.get_batch(principal=request.principal, store_id=vector_store_id, batch_id=batch_id)
             return Response(public_batch(batch))
 
 
-class CancelVectorStoreBatchView(ApiView, path="vector_stores/<str:store_id>/file_batches/<str:batch_id>/cancel"):
+class CancelVectorStoreBatchView(
+    ApiView, path="vector_stores/<vs:vector_store_id>/file_batches/<vsfb:batch_id>/cancel"
+):
     """Cancellation of a file batch."""
 
     @Endpoint(
@@ -303,12 +305,12 @@ class CancelVectorStoreBatchView(ApiView, path="vector_stores/<str:store_id>/fil
         query=(),
         returns=_BATCH,
     )
-    def post(self, request: ApiRequest, store_id: str, batch_id: str) -> Response:
-        batch = services.cancel_batch(principal=request.principal, store_id=store_id, batch_id=batch_id)
+    def post(self, request: ApiRequest, vector_store_id: str, batch_id: str) -> Response:
+        batch = services.cancel_batch(principal=request.principal, store_id=vector_store_id, batch_id=batch_id)
         return Response(public_batch(batch))
 
 
-class VectorStoreBatchFilesView(ApiView, path="vector_stores/<str:store_id>/file_batches/<str:batch_id>/files"):
+class VectorStoreBatchFilesView(ApiView, path="vector_stores/<vs:vector_store_id>/file_batches/<vsfb:batch_id>/files"):
     """Files of a file batch."""
 
     @Endpoint(
@@ -317,18 +319,20 @@ class VectorStoreBatchFilesView(ApiView, path="vector_stores/<str:store_id>/file
         query=(_STATUS, PAGE),
         returns=_FILE.page(),
     )
-    def get(self, request: ApiRequest, store_id: str, batch_id: str, status: str | None, page: PageRequest) -> Response:
-        return _list_files(request.principal, store_id, batch_id, status, page)
+    def get(
+        self, request: ApiRequest, vector_store_id: str, batch_id: str, status: str | None, page: PageRequest
+    ) -> Response:
+        return _list_files(request.principal, vector_store_id, batch_id, status, page)
 
 
 def _list_files(
-    principal: Principal, store_id: str, batch_id: str | None, status: str | None, page: PageRequest
+    principal: Principal, vector_store_id: str, batch_id: str | None, status: str | None, page: PageRequest
 ) -> Response:
     with scope.team(principal.team_id):
         # Raises the 404 of an unknown store, whose list would otherwise just be empty.
-        selectors.get_store(principal=principal, store_id=store_id)
+        selectors.get_store(principal=principal, store_id=vector_store_id)
         batch = None
         if batch_id is not None:
-            batch = selectors.get_batch(principal=principal, store_id=store_id, batch_id=batch_id)
-        found = selectors.list_entries(store_id=store_id, batch=batch, status=status, page=page)
+            batch = selectors.get_batch(principal=principal, store_id=vector_store_id, batch_id=batch_id)
+        found = selectors.list_entries(store_id=vector_store_id, batch=batch, status=status, page=page)
     return Response(found.as_list(present=public_entry))

@@ -168,7 +168,7 @@ class ResponsesView(ApiView, path="responses"):
         return Response(found.as_list(present=lambda row: selectors.public_body(row, outputs.get(row.pk, []))))
 
 
-class ResponseView(ApiView, path="responses/<str:response_id>"):
+class ResponseView(ApiView, path="responses/<resp:response_id>"):
     """One response."""
 
     @Endpoint(
@@ -204,7 +204,7 @@ class ResponseView(ApiView, path="responses/<str:response_id>"):
         return Response({"id": response_id, "object": "response", "deleted": True})
 
 
-class CancelResponseView(ApiView, path="responses/<str:response_id>/cancel"):
+class CancelResponseView(ApiView, path="responses/<resp:response_id>/cancel"):
     """Cancellation of a background response."""
 
     @Endpoint(
@@ -220,7 +220,7 @@ class CancelResponseView(ApiView, path="responses/<str:response_id>/cancel"):
         )
 
 
-class InputItemsView(ApiView, path="responses/<str:response_id>/input_items"):
+class InputItemsView(ApiView, path="responses/<resp:response_id>/input_items"):
     """Input items of a response."""
 
     @Endpoint(
@@ -270,7 +270,7 @@ class CompactConversationView(ApiView, path="responses/compact"):
         return Response(await compact.compact(principal=request.principal, body=body, request=info_of(request.asgi)))
 
 
-class CancelConversationView(ApiView, path="conversations/<str:conversation_id>/cancel"):
+class CancelConversationView(ApiView, path="conversations/<conv:conversation_id>/cancel"):
     """Cancellation of the run that has locked a conversation."""
 
     @Endpoint(

@@ -81,7 +81,7 @@ class WebhookEndpointsView(ApiView, path="webhook_endpoints"):
         return Response(found.as_list(present=public_endpoint))
 
 
-class WebhookEndpointView(ApiView, path="webhook_endpoints/<str:endpoint_id>"):
+class WebhookEndpointView(ApiView, path="webhook_endpoints/<we:endpoint_id>"):
     """One webhook endpoint."""
 
     @Endpoint(Scope.WEBHOOKS_READ, "Retrieve a webhook endpoint", query=(), returns=_ENDPOINT)
@@ -113,7 +113,7 @@ class WebhookEndpointView(ApiView, path="webhook_endpoints/<str:endpoint_id>"):
         return Response({"id": endpoint_id, "object": "webhook_endpoint.deleted", "deleted": True})
 
 
-class RotateWebhookSecretView(ApiView, path="webhook_endpoints/<str:endpoint_id>/rotate_secret"):
+class RotateWebhookSecretView(ApiView, path="webhook_endpoints/<we:endpoint_id>/rotate_secret"):
     """Rotation of a signing secret."""
 
     @Endpoint(
@@ -132,7 +132,7 @@ class RotateWebhookSecretView(ApiView, path="webhook_endpoints/<str:endpoint_id>
         return Response(with_secret(created))
 
 
-class SendWebhookTestView(ApiView, path="webhook_endpoints/<str:endpoint_id>/test"):
+class SendWebhookTestView(ApiView, path="webhook_endpoints/<we:endpoint_id>/test"):
     """Sample events for a webhook endpoint."""
 
     @Endpoint(

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from conversations.items import Wire
 from kernel.storable_json import is_too_deep
-from kernel.validation import Metadata
+from kernel.validation import FileId, Metadata
 from tenants.models import Scope
 
 MAX_LINES = 50_000
@@ -35,7 +35,7 @@ class OutputExpiresAfter(Wire):
 class CreateBatch(Wire):
     """Body of `POST /v1/batches`."""
 
-    input_file_id: Annotated[str, Field(min_length=1)]
+    input_file_id: FileId
     endpoint: Literal["/v1/responses", "/v1/chat/completions", "/v1/embeddings"]
     completion_window: Literal["24h"]
     metadata: Metadata | None = None

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from conversations.items import MAX_IMAGE_URL, Wire, by_type
 from kernel.errors import BadRequest, InvalidType, InvalidValue, MissingParameter
-from kernel.validation import TAG, json_type, string_or
+from kernel.validation import TAG, FileId, json_type, string_or
 
 ROLES = ("developer", "system", "user", "assistant", "tool", "function")
 
@@ -66,7 +66,7 @@ class ChatFileSource(Wire):
     """Content of a file as a data URL, or the id of an uploaded file."""
 
     file_data: str | None = None
-    file_id: str | None = None
+    file_id: FileId | None = None
     filename: str | None = None
 
 

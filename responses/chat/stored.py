@@ -75,10 +75,7 @@ def list_completions(*, team_id: str, filters: CompletionFilter, page: PageReque
 
 def get_completion(*, principal: Principal, completion_id: str) -> ChatCompletion:
     """Return a stored completion; raises `NotFound` for an unknown id or another team's id."""
-    # PostgreSQL raises an error for NUL in a parameter; no id contains one.
-    completion = None
-    if "\x00" not in completion_id:
-        completion = ChatCompletion.objects.filter(pk=completion_id, team_id=principal.team_id).first()
+    completion = ChatCompletion.objects.filter(pk=completion_id, team_id=principal.team_id).first()
     if completion is None:
         raise _not_found(completion_id)
     return completion

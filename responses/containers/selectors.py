@@ -23,9 +23,6 @@ def list_containers(*, team_id: str, name: str | None, page: PageRequest) -> Pag
 
 def find_container(*, team_id: str, container_id: str) -> Container | None:
     """Return a team's container, expired or not, or None."""
-    # PostgreSQL rejects NUL in a parameter, and no id contains it.
-    if "\x00" in container_id:
-        return None
     return Container.objects.filter(pk=container_id, team_id=team_id).first()
 
 
@@ -41,7 +38,7 @@ def list_container_files(*, container: Container, page: PageRequest) -> Page[Con
 
 def find_container_file(*, container: Container, file_id: str) -> ContainerFile | None:
     """Return a file of a container, or None."""
-    return None if "\x00" in file_id else ContainerFile.objects.filter(pk=file_id, container=container).first()
+    return ContainerFile.objects.filter(pk=file_id, container=container).first()
 
 
 def unknown_container(container_id: str, *, param: str | None = None) -> NotFound:

@@ -22,8 +22,7 @@ def get_response(
 ) -> Response:
     """Return a stored response of the caller's team, with optional annotations. Raises `NotFound`."""
     responses = Response.objects.filter(pk=response_id, team_id=principal.team_id, stored=True)
-    # PostgreSQL rejects NUL in a parameter; no id contains one.
-    response = None if "\x00" in response_id else responses.annotate(**annotations or {}).first()
+    response = responses.annotate(**annotations or {}).first()
     if response is None:
         raise NotFound(f"Response with id '{response_id}' not found.")
     return response
@@ -31,8 +30,7 @@ def get_response(
 
 def get_chain(*, principal: Principal, response_id: str) -> Chain:
     """Return the chain that ends with a response. Raises a 400 if it is unknown or has not ended."""
-    # PostgreSQL rejects NUL in a parameter; no id contains one.
-    found = None if "\x00" in response_id else selectors.chain(team_id=principal.team_id, response_id=response_id)
+    found = selectors.chain(team_id=principal.team_id, response_id=response_id)
     if found is None:
         raise PreviousResponseNotFound(response_id)
     if found.status in RUNNING:
@@ -45,16 +43,14 @@ def get_chain(*, principal: Principal, response_id: str) -> Chain:
 def get_prompt_version(*, principal: Principal, prompt_id: str, version: str | None) -> PromptVersion:
     """Return a version of a prompt of the caller's team; by default the current one. Raises `NotFound`."""
     versions = PromptVersion.objects.filter(prompt_id=prompt_id, team_id=principal.team_id)
-    # PostgreSQL rejects NUL in a parameter; no id contains one.
-    if "\x00" not in prompt_id:
-        number: F | int = F("prompt__current")
-        if version is not None:
-            # Versions start at 1, so 0 matches none.
-            is_number = version.isascii() and version.isdigit() and len(version) < _MAX_DIGITS
-            number = int(version) if is_number else 0
-        found = versions.filter(number=number).first()
-        if found is not None:
-            return found
-        if version is not None and versions.exists():
-            raise NotFound(f"Prompt with id '{prompt_id}' has no version '{version}'.", param="prompt.version")
+    number: F | int = F("prompt__current")
+    if version is not None:
+        # Versions start at 1, so 0 matches none.
+        is_number = version.isascii() and version.isdigit() and len(version) < _MAX_DIGITS
+        number = int(version) if is_number else 0
+    found = versions.filter(number=number).first()
+    if found is not None:
+        return found
+    if version is not None and versions.exists():
+        raise NotFound(f"Prompt with id '{prompt_id}' has no version '{version}'.", param="prompt.version")
     raise NotFound(f"Prompt with id '{prompt_id}' not found.", param="prompt.id")

@@ -22,7 +22,7 @@ from kernel.errors import (
     UnsupportedValue,
 )
 from kernel.nulls import lenient_validator, validate_without_nulls
-from kernel.validation import TAG, Metadata, first_defect, string_or
+from kernel.validation import TAG, Metadata, ResponseId, first_defect, string_or
 from responses.schema.choices import AllowedTools, KindChoice, ToolChoice, check_choice
 from responses.schema.messages import PreviousMessage, history
 from responses.schema.options import (
@@ -69,7 +69,7 @@ class CreateResponse(Wire):
 
     # Input and model may come from the prompt instead.
     input: Annotated[Input, Field(json_schema_extra=_without_default)] = ""
-    previous_response_id: Annotated[str, Field(max_length=64)] | None = None
+    previous_response_id: ResponseId | None = None
     conversation: ConversationReference | None = None
     prompt: PromptParam | None = None
     moderation: ModerationParam | None = None

@@ -2,12 +2,21 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, Discriminator, Field, Tag, ValidationError, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    Discriminator,
+    Field,
+    GetPydanticSchema,
+    Tag,
+    ValidationError,
+    WithJsonSchema,
+)
 
 from conversations.items import MAX_ITEMS, MAX_TEXT, ConfigurationUpdate, InputPart, Wire, by_type
 from kernel.errors import BadRequest
 from kernel.nulls import validate_without_nulls
-from kernel.validation import TAG, Schema, first_defect, string_or
+from kernel.validation import TAG, ConversationId, PromptId, ResponseId, Schema, first_defect, string_or
 from responses.engine.constraints.json_schema import schema_defect
 from responses.schema.tools import NAME
 
@@ -24,16 +33,15 @@ class StreamOptions(Wire):
 class ConversationParam(Wire):
     """The conversation that this response belongs to, given as an object or by its id alone."""
 
-    id: Annotated[str, Field(min_length=1, max_length=64)]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_id(cls, value: Any) -> Any:
-        # A plain id becomes an object, so that the rest of the code sees one form.
-        return {"id": value} if isinstance(value, str) else value
+    id: ConversationId
 
 
-# Written by hand: the validator below accepts a plain id, which the generated JSON Schema would not show.
+# A plain id becomes an object, so that the rest of the code sees one form.
+def _from_id(value: str) -> ConversationParam:
+    return ConversationParam.model_construct(id=value)
+
+
+# Written by hand: the generated JSON Schema would repeat the object in an unnamed form.
 _ID_SCHEMA = {"type": "string", "minLength": 1, "maxLength": 64}
 _REFERENCE_SCHEMA = {
     "type": "object",
@@ -41,7 +49,17 @@ _REFERENCE_SCHEMA = {
     "required": ["id"],
     "additionalProperties": False,
 }
-ConversationReference = Annotated[ConversationParam, WithJsonSchema({"anyOf": [_ID_SCHEMA, _REFERENCE_SCHEMA]})]
+_IdOrObject = Annotated[
+    Annotated[ConversationId, AfterValidator(_from_id), Tag(f"{TAG}id")]
+    | Annotated[ConversationParam, Tag(f"{TAG}object")],
+    string_or("object", string="id"),
+]
+# Both forms are the same type when they have been read.
+ConversationReference = Annotated[
+    ConversationParam,
+    GetPydanticSchema(lambda _, handler: handler.generate_schema(_IdOrObject)),
+    WithJsonSchema({"anyOf": [_ID_SCHEMA, _REFERENCE_SCHEMA]}),
+]
 
 
 class ReasoningParam(Wire):
@@ -67,7 +85,7 @@ class PromptCacheOptions(Wire):
     mode: Literal["implicit", "explicit"] | None = None
     ttl: Literal["30m", "12h"] | None = None
     prewarm: bool | None = None
-    comparison_response_id: Annotated[str, Field(max_length=64)] | None = None
+    comparison_response_id: ResponseId | None = None
 
 
 class ImageOptions(Wire):
@@ -123,7 +141,7 @@ Variable = Annotated[
 class PromptParam(Wire):
     """Reference to a prompt template and its variables."""
 
-    id: Annotated[str, Field(min_length=1, max_length=64)]
+    id: PromptId
     version: Annotated[str, Field(max_length=20)] | None = None
     variables: Annotated[dict[str, Variable], Field(max_length=MAX_ITEMS)] | None = None
 

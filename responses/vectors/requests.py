@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from conversations.items import Wire, by_type
 from kernel.errors import MissingParameter, MutuallyExclusive, UnsupportedValue
-from kernel.validation import TAG, Metadata
+from kernel.validation import TAG, FileId, Metadata
 from responses.schema.file_search import MAX_RESULTS, Attributes, Filter, HybridSearch
 
 MAX_BATCH = 2_000
@@ -14,7 +14,6 @@ _MAX_QUERIES = 20
 _MAX_QUERY = 10_000
 _MAX_ATTRIBUTE_LENGTH = 512
 Schema = TypeVar("Schema", bound=Wire)
-FileId = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 def _check_value_lengths(attributes: dict[str, Any]) -> dict[str, Any]:

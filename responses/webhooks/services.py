@@ -36,12 +36,7 @@ def get_endpoint(*, principal: Principal, endpoint_id: str, param: str | None = 
 
     Must run inside a scope that sees the team. Raises NotFound for an unknown id or another team's id.
     """
-    # PostgreSQL refuses NUL in a parameter; no id has one.
-    found = (
-        None
-        if "\x00" in endpoint_id
-        else WebhookEndpoint.objects.filter(pk=endpoint_id, team_id=principal.team_id).first()
-    )
+    found = WebhookEndpoint.objects.filter(pk=endpoint_id, team_id=principal.team_id).first()
     if found is None:
         raise NotFound(f"No such webhook endpoint: {endpoint_id}", param=param)
     return found

@@ -123,6 +123,7 @@ TABLE: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({**HI, "tool_choice": "maybe"}, "tool_choice", "invalid_value"),
     ({**HI, "tool_choice": 1}, "tool_choice", "invalid_type"),
     ({**HI, "previous_response_id": "resp_unknown"}, "previous_response_id", "previous_response_not_found"),
+    # NUL characters of a body are dropped.
     ({**HI, "previous_response_id": "resp_\x00"}, "previous_response_id", "previous_response_not_found"),
 ]
 
@@ -259,10 +260,9 @@ def test_an_unknown_url_gets_an_error_envelope(api: Api, path: str) -> None:
     assert answer.json()["error"]["message"] == f"Invalid URL (GET /v1{path})"
 
 
-@pytest.mark.parametrize("name", ["%00", "resp_%00", "%ed%a0%80", "%ff", "..%2f..", "x" * 5000, "%27%3b--", "🦀"])
-@pytest.mark.parametrize("path", ["/responses/{}", "/responses/{}/input_items", "/models/{}"])
-def test_malformed_ids_are_not_found(api: Api, path: str, name: str) -> None:
-    assert error(api.get(path.format(name)))[0] == 404
+@pytest.mark.parametrize("name", ["%ed%a0%80", "%ff", "..%2f..", "x" * 5000, "%27%3b--", "🦀"])
+def test_models_with_odd_names_are_not_found(api: Api, name: str) -> None:
+    assert error(api.get(f"/models/{name}"))[0] == 404
 
 
 @pytest.mark.parametrize("name", ["after", "before", "limit", "order", "status", "created_after", "created_before"])

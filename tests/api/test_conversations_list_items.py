@@ -125,7 +125,7 @@ def test_another_teams_conversation_gets_the_404_of_an_unknown_id(api: Api, outs
 
 
 def test_a_response_id_is_not_a_conversation_id(api: Api) -> None:
-    assert error(api.get("/conversations/resp_1/items")) == (404, None, None)
+    assert error(api.get("/conversations/resp_1/items")) == (400, "conversation_id", "invalid_value")
 
 
 def test_listing_items_requires_the_read_scope(api: Api, make_api: MakeApi) -> None:

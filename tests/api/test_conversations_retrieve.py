@@ -18,7 +18,7 @@ def test_another_teams_conversation_gets_the_404_of_an_unknown_id(api: Api, outs
     assert theirs.content.replace(mine.encode(), b"conv_unknown") == unknown.content
 
 
-@pytest.mark.parametrize("name", ["conv_%00", "conv_unknown", "resp_1", "%20"])
+@pytest.mark.parametrize("name", ["conv_unknown", "conv", "conv-1"])
 def test_unknown_ids_are_not_found(api: Api, name: str) -> None:
     assert error(api.get(f"/conversations/{name}")) == (404, None, None)
 

@@ -194,6 +194,6 @@ def rejection(api: Api, birds: StoreClient) -> Callable[[Json], tuple[int, str |
 def test_an_unsearchable_store_is_rejected(birds: StoreClient, rejection: Any, outsider: Api, script: Script) -> None:
     assert rejection({}) == (400, "tools[0].vector_store_ids", "missing_required_parameter")
     assert rejection({"vector_store_ids": []}) == (400, "tools[0].vector_store_ids", "empty_array")
-    assert rejection({"vector_store_ids": ["v"], "max_num_results": 51})[1] == "tools[0].max_num_results"
+    assert rejection({"vector_store_ids": ["vs_v"], "max_num_results": 51})[1] == "tools[0].max_num_results"
     foreign = {"model": script.model, "input": "Hi", "tools": [tool(birds)]}
     assert error(outsider.post("/responses", foreign)) == (404, "tools[0].vector_store_ids", None)

@@ -95,7 +95,7 @@ def test_attributes_are_stored_and_replaced(store_client: StoreClient) -> None:
     ],
 )
 def test_attributes_have_limits(store_client: StoreClient, attributes: dict[str, Any], param: str, code: str) -> None:
-    answer = store_client.api.post(f"{store_client.path}/files", {"file_id": "f", "attributes": attributes})
+    answer = store_client.api.post(f"{store_client.path}/files", {"file_id": "file-f", "attributes": attributes})
     assert error(answer) == (400, param, code)
 
 
@@ -180,8 +180,8 @@ def test_cancelling_a_batch_skips_waiting_files(store_client: StoreClient) -> No
     [
         ({}, "file_ids", "missing_required_parameter"),
         ({"file_ids": []}, "file_ids", "empty_array"),
-        ({"file_ids": ["f"], "files": [{"file_id": "f"}]}, None, "mutually_exclusive_parameters"),
-        ({"files": [{"file_id": "f"}], "attributes": {"a": 1}}, None, "mutually_exclusive_parameters"),
+        ({"file_ids": ["file-f"], "files": [{"file_id": "file-f"}]}, None, "mutually_exclusive_parameters"),
+        ({"files": [{"file_id": "file-f"}], "attributes": {"a": 1}}, None, "mutually_exclusive_parameters"),
     ],
 )
 def test_file_ids_and_files_are_mutually_exclusive(

@@ -115,7 +115,7 @@ def test_the_error_without_an_embedding_model_names_the_settings(api: Api) -> No
         ({"file_ids": ["file-unknown"]}, "file_id", None),
         (
             {
-                "file_ids": ["f"],
+                "file_ids": ["file-f"],
                 "chunking_strategy": {
                     "type": "static",
                     "static": {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 51},
@@ -137,12 +137,12 @@ EVERYTHING: list[Callable[[Api, str], Any]] = [
     lambda api, store: api.post(f"/vector_stores/{store}", {"name": "Mine"}),
     lambda api, store: api.post(f"/vector_stores/{store}/search", {"query": "cats"}),
     lambda api, store: api.get(f"/vector_stores/{store}/files"),
-    lambda api, store: api.post(f"/vector_stores/{store}/files", {"file_id": "f"}),
+    lambda api, store: api.post(f"/vector_stores/{store}/files", {"file_id": "file-f"}),
     lambda api, store: api.get(f"/vector_stores/{store}/files/file-a"),
     lambda api, store: api.get(f"/vector_stores/{store}/files/file-a/content"),
     lambda api, store: api.post(f"/vector_stores/{store}/files/file-a", {"attributes": None}),
     lambda api, store: api.delete(f"/vector_stores/{store}/files/file-a"),
-    lambda api, store: api.post(f"/vector_stores/{store}/file_batches", {"file_ids": ["f"]}),
+    lambda api, store: api.post(f"/vector_stores/{store}/file_batches", {"file_ids": ["file-f"]}),
     lambda api, store: api.get(f"/vector_stores/{store}/file_batches/vsfb_a"),
     lambda api, store: api.post(f"/vector_stores/{store}/file_batches/vsfb_a/cancel", {}),
     lambda api, store: api.get(f"/vector_stores/{store}/file_batches/vsfb_a/files"),

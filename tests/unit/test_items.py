@@ -168,7 +168,7 @@ def user_message(part: dict[str, Any]) -> dict[str, Any]:
         (user_message(FILE), "input[0].content[0]", "invalid_value"),
         (user_message({**FILE, "file_url": "https://a", "file_data": "aGk="}), "input[0].content[0]", "invalid_value"),
         (user_message({**FILE, "file_data": "a", "detail": "original"}), "input[0].content[0].detail", "invalid_value"),
-        (user_message({**IMAGE, "file_id": ""}), "input[0].content[0].file_id", "empty_string"),
+        (user_message({**IMAGE, "file_id": ""}), "input[0].content[0].file_id", "invalid_value"),
     ],
 )
 def test_an_invalid_item_is_rejected_with_param_and_code(item: dict[str, Any], param: str, code: str) -> None:

@@ -9,12 +9,12 @@ from conversations.items import Wire
 from kernel.errors import BadRequest, MissingParameter, MutuallyExclusive, UnsupportedParameter
 from kernel.http import parse_form_in_memory
 from kernel.nulls import read
-from kernel.validation import parse_json
+from kernel.validation import FileId, parse_json
 from responses.containers.models import IDLE_MINUTES
 
 MAX_FILES = 50
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
-FileIds = Annotated[list[Annotated[str, Field(max_length=128)]], Field(max_length=MAX_FILES)]
+FileIds = Annotated[list[FileId], Field(max_length=MAX_FILES)]
 
 
 class NetworkDisabled(Wire):
@@ -43,7 +43,7 @@ class CreateContainer(Wire):
 class CreateContainerFile(Wire):
     """Copy an uploaded file into a container."""
 
-    file_id: Annotated[str, Field(max_length=128)] | None = None
+    file_id: FileId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

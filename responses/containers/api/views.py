@@ -91,7 +91,7 @@ class ContainersView(ApiView, path="containers"):
         return Response(found.as_list(present=selectors.public_container))
 
 
-class ContainerView(ApiView, path="containers/<str:container_id>"):
+class ContainerView(ApiView, path="containers/<cntr:container_id>"):
     """One container."""
 
     @Endpoint(Scope.CONTAINERS_READ, "Retrieve a container", query=(), returns=_CONTAINER)
@@ -112,7 +112,7 @@ class ContainerView(ApiView, path="containers/<str:container_id>"):
         return Response({"id": container_id, "object": "container.deleted", "deleted": True})
 
 
-class ContainerFilesView(ApiView, path="containers/<str:container_id>/files"):
+class ContainerFilesView(ApiView, path="containers/<cntr:container_id>/files"):
     """Files of a container."""
 
     @Endpoint(
@@ -151,7 +151,7 @@ class ContainerFilesView(ApiView, path="containers/<str:container_id>/files"):
         return Response(found.as_list(present=selectors.public_container_file))
 
 
-class ContainerFileView(ApiView, path="containers/<str:container_id>/files/<str:file_id>"):
+class ContainerFileView(ApiView, path="containers/<cntr:container_id>/files/<cfile:file_id>"):
     """One file of a container."""
 
     @Endpoint(Scope.CONTAINERS_READ, "Retrieve a container file", query=(), returns=_CONTAINER_FILE)
@@ -171,7 +171,7 @@ class ContainerFileView(ApiView, path="containers/<str:container_id>/files/<str:
         return Response({"id": file_id, "object": "container.file.deleted", "deleted": True})
 
 
-class ContainerFileContentView(ApiView, path="containers/<str:container_id>/files/<str:file_id>/content"):
+class ContainerFileContentView(ApiView, path="containers/<cntr:container_id>/files/<cfile:file_id>/content"):
     """Content of a file of a container."""
 
     @Endpoint(Scope.CONTAINERS_READ, "Retrieve the content of a container file", query=(), returns="*/*")

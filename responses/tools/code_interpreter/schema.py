@@ -8,12 +8,11 @@ from typing_extensions import override
 
 from conversations.items import Wire, by_type
 from kernel.errors import UnsupportedParameter
-from kernel.validation import TAG
+from kernel.validation import TAG, ContainerId, FileId
 from responses.schema.tools import Callers, LocalShellEnvironment, ToolParam, present
 
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
 MAX_FILES = 50
-_ContainerId = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class NetworkPolicy(Wire):
@@ -26,7 +25,7 @@ class NetworkPolicy(Wire):
 
 
 class _Auto(Wire):
-    file_ids: Annotated[list[Annotated[str, Field(max_length=128)]], Field(max_length=MAX_FILES)] | None = None
+    file_ids: Annotated[list[FileId], Field(max_length=MAX_FILES)] | None = None
     memory_limit: MemoryLimit | None = None
     network_policy: NetworkPolicy | None = None
 
@@ -64,7 +63,7 @@ class ReferencedEnvironment(Wire):
     """A container created with `POST /v1/containers`."""
 
     type: Literal["container_reference"]
-    container_id: _ContainerId
+    container_id: ContainerId
 
     def shown(self) -> dict[str, Any]:
         """Return the environment as the response shows it."""
@@ -76,7 +75,7 @@ class CodeInterpreterParam(ToolParam):
 
     type: Literal["code_interpreter"]
     container: Annotated[
-        Annotated[_ContainerId, Tag(f"{TAG}id")] | Annotated[AutoContainer, Tag(f"{TAG}auto")],
+        Annotated[ContainerId, Tag(f"{TAG}id")] | Annotated[AutoContainer, Tag(f"{TAG}auto")],
         # Everything else is validated as the id of a container.
         Discriminator(lambda value: f"{TAG}{'auto' if isinstance(value, dict | AutoContainer) else 'id'}"),
     ]

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from typing_extensions import override
 
+from kernel.validation import VectorStoreId
 from responses.schema.file_search import MAX_RESULTS, Filter, RankingOptions
 from responses.schema.tools import ToolParam
 
@@ -16,9 +17,7 @@ class FileSearchToolParam(ToolParam):
     """A tool that searches for relevant content from uploaded files."""
 
     type: Literal["file_search"]
-    vector_store_ids: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=64)]], Field(min_length=1, max_length=MAX_STORES)
-    ]
+    vector_store_ids: Annotated[list[VectorStoreId], Field(min_length=1, max_length=MAX_STORES)]
     max_num_results: Annotated[int, Field(ge=1, le=MAX_RESULTS)] | None = None
     ranking_options: RankingOptions | None = None
     filters: Filter | None = None

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from conversations.items import MAX_IMAGE_URL, Wire
 from kernel.errors import UnsupportedParameter, UnsupportedValue
+from kernel.validation import FileId
 from responses.schema.images import Background, Compression, ModelName, Size
 from responses.schema.tools import ToolParam
 
@@ -31,7 +32,7 @@ _UNSUPPORTED = ("complexity", "frame_count", "frame_duration_ms", "svg")
 class ImageMask(Wire):
     """Mask for inpainting: marks the part of an image that an edit may change."""
 
-    file_id: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    file_id: FileId | None = None
     image_url: Annotated[str, Field(min_length=1, max_length=MAX_IMAGE_URL)] | None = None
 
 
