@@ -3,6 +3,7 @@
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import CoreSchema
 from typing_extensions import override
 
@@ -57,6 +58,11 @@ class ItemBase(Wire):
     nulls: ClassVar[frozenset[str]] = frozenset()
 
     id: Annotated[str, Field(max_length=MAX_ID)] | None = None
+    # Codex adds it to every item if its provider is OpenAI: metadata for OpenAI's own services. It is neither stored
+    # nor shown, and not part of the schema, because OpenAI's reference does not contain it.
+    internal_chat_message_metadata_passthrough: SkipJsonSchema[dict[str, Any] | None] = Field(
+        default=None, exclude=True, repr=False
+    )
 
     def wire(self) -> dict[str, Any]:
         """Return the item in public form: with an id and a status, without keys that were not set."""

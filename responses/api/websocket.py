@@ -150,6 +150,9 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
                     self._streams.enqueue(stream_id, QueuedRequest(values=event, size=len(raw)))
                 except ApiError as error:
                     await self._send_error(error, stream_id)
+            case "response.processed":
+                # Codex reports that it has handled a response. Nothing here depends on it.
+                pass
             case "response.steer":
                 await self._send(orjson.dumps(self._refused_steer(event)))
             case None:

@@ -171,6 +171,8 @@ def hidden_options(body: CreateResponse) -> dict[str, Any]:
     # Sampling parameters that the response object omits, or that it contains with defaults filled in.
     if extra := {name: getattr(body, name) for name in EXTRA_SAMPLING if getattr(body, name) is not None}:
         hidden["extra"] = extra
+    if body.client_metadata:
+        hidden["client_metadata"] = body.client_metadata
     if options := body.prompt_cache_options:
         cache = {"mode": options.mode, "ttl": options.ttl}
         hidden["cache"] = {name: value for name, value in cache.items() if value is not None} or None

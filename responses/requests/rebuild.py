@@ -66,6 +66,7 @@ def rebuild_request(response: Response, *, with_history: bool = True) -> Body:
     threshold = "threshold" in compaction
     converted = {
         "include": options.get("include"),
+        "client_metadata": options.get("client_metadata"),
         "reasoning": {name: value for name, value in (parameters.get("reasoning") or {}).items() if value is not None},
         "text": text,
         "moderation": options.get("moderation", {}).get("policy"),

@@ -27,6 +27,7 @@ from responses.schema.choices import AllowedTools, KindChoice, ToolChoice, check
 from responses.schema.messages import PreviousMessage, history
 from responses.schema.options import (
     AccessPrograms,
+    ClientMetadata,
     ContextManagement,
     ConversationReference,
     ImageOptions,
@@ -77,6 +78,7 @@ class CreateResponse(Wire):
     tools: Annotated[list[AnyTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     metadata: Metadata | None = None
+    client_metadata: ClientMetadata | None = None
     text: TextParam | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None

@@ -24,10 +24,19 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 SummaryStyle = Literal["auto", "concise", "detailed"]
 
 
+# More generous than `metadata`: Codex describes its session and the repository in values of several kilobytes.
+ClientMetadata = Annotated[
+    dict[Annotated[str, Field(max_length=256)], Annotated[str, Field(max_length=65_536)]], Field(max_length=64)
+]
+"""What a client reports about itself."""
+
+
 class StreamOptions(Wire):
     """Options for streaming responses."""
 
     include_obfuscation: bool | None = None
+    # Any string, because it has no effect: summaries are always sent in full and in order.
+    reasoning_summary_delivery: Annotated[str, Field(max_length=64)] | None = None
 
 
 class ConversationParam(Wire):
