@@ -400,4 +400,5 @@ def _principal(key: ApiKey) -> Principal:
         tools=team if every in own else own if every in team else team & own,
         expires_at=key.expires_at,
         grace_seconds=key.team.disconnect_grace_seconds,
+        rejects_unavailable_tools=key.team.reject_unavailable_tools,
     )

@@ -12,7 +12,8 @@ class Principal:
     """A team acting through one of its API keys.
 
     `tools` are those that both team and key allow. `grace_seconds` is how long a stored run continues after its client
-    has disconnected; None means to its end.
+    has disconnected; None means to its end. `rejects_unavailable_tools`: hosted tools that this server cannot provide
+    are an error, even if the model may do without them.
     """
 
     team_id: str
@@ -22,6 +23,7 @@ class Principal:
     tools: frozenset[str]
     expires_at: datetime | None
     grace_seconds: int | None
+    rejects_unavailable_tools: bool = False
 
     # DRF expects this attribute of its users.
     is_authenticated = True

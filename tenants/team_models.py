@@ -84,6 +84,11 @@ class Team(models.Model):
         help_text="Model for image requests that name none. Empty means the IMAGE_MODEL of the server's configuration.",
     )
     tools = ToolKindsField(help_text="Hosted tools that the team may use.")
+    reject_unavailable_tools = models.BooleanField(
+        default=False,
+        help_text="Reject requests with a hosted tool that this server cannot provide, such as web search without a "
+        "search engine. Otherwise the tool is left out, unless the request forces it, and the answer has a warning.",
+    )
     suspended_at = models.DateTimeField(null=True, blank=True, editable=False)
     full_text_search = models.BooleanField(
         default=True,

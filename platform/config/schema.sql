@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 5d24d0fbe587a92a10ce7eae58f07390e7942bbb091900ab5869772137ecf34e
+-- PostgreSQL 18, migrations c4822f38aeb3d615b556b1412afe1b975c5dc189daed76ddf00d0aeadc362500
 
 CREATE TABLE public.account_emailaddress (
     id integer NOT NULL,
@@ -1329,6 +1329,7 @@ CREATE TABLE public.tenants_team (
     embedding_model character varying(200) NOT NULL,
     image_model character varying(200) NOT NULL,
     tools character varying(40)[] NOT NULL,
+    reject_unavailable_tools boolean NOT NULL,
     suspended_at timestamp with time zone,
     full_text_search boolean NOT NULL,
     CONSTRAINT tenants_team_disconnect_grace_seconds_check CHECK ((disconnect_grace_seconds >= 0)),

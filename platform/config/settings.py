@@ -143,6 +143,7 @@ CORS_EXPOSE_HEADERS = (
     "etag",
     "openai-poll-after-ms",
     "openai-processing-ms",
+    "x-warning",
     "openai-version",
     "retry-after",
     "x-progress-output-tokens",

@@ -16,7 +16,7 @@ from kernel.endpoints import Endpoint
 from kernel.errors import UnsupportedParameter
 from kernel.http import as_api_error
 from responses import chat
-from responses.api.requests import Replay, info_of
+from responses.api.requests import Replay, info_of, warning_headers
 from responses.chat.requests import ChatRequest
 from responses.lifecycle import create
 from responses.models import Mode
@@ -45,6 +45,7 @@ class EventStream(AsyncHttpConsumer):
     def __init__(self, *, endpoint: Endpoint) -> None:
         super().__init__()
         self._endpoint = endpoint
+        self.headers: dict[str, str] = {}
         self._stream: asyncio.Task[None] | None = None
 
     async def open(self, principal: Principal, **arguments: Any) -> AsyncIterator[bytes]:
@@ -104,7 +105,8 @@ class EventStream(AsyncHttpConsumer):
         except Exception as error:
             await send_error(as_api_error(error), self.send)
             return
-        await self.send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+        headers = [*_HEADERS, *((name.encode(), value.encode()) for name, value in self.headers.items())]
+        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
         try:
             async for data in frames:
                 await self.send({"type": "http.response.body", "body": data, "more_body": True})
@@ -127,8 +129,10 @@ class ResponseStream(EventStream):
         if body.background:
             # A worker executes it; this process streams the event log that the worker writes.
             queued = await create.queue_response(principal=principal, body=body, request=request, mode=Mode.STREAM)
-            return await follow.follow(principal=principal, response_id=queued["id"], after=-1, obfuscation=True)
+            self.headers |= warning_headers(queued.warnings)
+            return await follow.follow(principal=principal, response_id=queued.body["id"], after=-1, obfuscation=True)
         self._run = await create.create_response(principal=principal, body=body, request=request, mode=Mode.STREAM)
+        self.headers |= warning_headers(self._run.warnings)
         return self._run.frames()
 
     @override

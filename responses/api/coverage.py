@@ -78,12 +78,21 @@ PARAMETERS = (
     _supported("previous_response_id", "resp_…", "a stored response of the team that has ended"),
     _supported("prompt", {"id": "pmpt_…"}, "a stored prompt of the team, with its variables"),
     _supported("stream", True),  # noqa: FBT003 - an example of a value
-    _supported("stream_options", {"include_obfuscation": False}, "only with `stream`; controls the padding of deltas"),
+    _supported(
+        "stream_options",
+        {"include_obfuscation": False},
+        "only with `stream`; `include_obfuscation` pads deltas",
+    ),
     _supported("store", False, "default true; with false no content is stored"),  # noqa: FBT003 - the same
     _supported(
         "metadata",
         {"order": "12"},
         "16 pairs, keys up to 64 and values up to 512 characters; lists can be filtered by it",
+    ),
+    _supported(
+        "client_metadata",
+        {"session_id": "s1"},
+        "stored with the response and not returned; Codex sends it with every request",
     ),
     _supported("tools", [{"type": "function", "name": "look"}], "see below"),
     _supported("tool_choice", "auto", "`none`, `auto`, `required`, one tool, or `allowed_tools`"),
@@ -191,7 +200,9 @@ TOOLS = (
         note="semantic and keyword search in the team's vector stores; rejected without pgvector or an embedding model",
     ),
     *_tools(
-        Support.CONFIGURED, "with a search engine configured by the operator: SearXNG, Tavily or Brave", *_SEARCHES
+        Support.CONFIGURED,
+        "with a search engine configured by the operator: SearXNG, Tavily or Brave; otherwise left out with a warning",
+        *_SEARCHES,
     ),
     SupportedTool(
         type="code_interpreter",

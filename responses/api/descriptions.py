@@ -523,7 +523,9 @@ OBJECTS: dict[str, dict[str, str]] = {
         "stdout": "Standard output of the command.",
     },
     "StreamOptions": {
-        "include_obfuscation": "False to omit the random padding of delta events, which hides the length of the text."
+        "include_obfuscation": "False to omit the random padding of delta events, which hides the length of the text.",
+        "reasoning_summary_delivery": "Order of summaries and text. Accepted for Codex, without effect: summaries are "
+        "always sent completely, before the text.",
     },
     "TextParam": {"format": "Format of the text.", "verbosity": "How detailed the text should be."},
     "ToolSearchCall": {"arguments": "Arguments of the search."},
@@ -545,15 +547,19 @@ OBJECTS: dict[str, dict[str, str]] = {
     },
     "WebSearchFilters": {"allowed_domains": "Domains, with their subdomains, that results may come from."},
     "WebSearchParam": {
-        "external_web_access": "Whether pages may be fetched.",
+        "external_web_access": "False to use no live web pages. This server has no others, so it leaves the tool out.",
         "filters": "Restrictions of the results.",
+        "indexed_web_access": "True to open only pages that a search has found.",
+        "search_content_types": "Kinds of results. Only text is found.",
     },
-    "WebSearchPreviewParam": {"search_content_types": "Kinds of results."},
+    "WebSearchPreviewParam": {"search_content_types": "Kinds of results. Only text is found."},
     "WebSource": {"url": "URL of the source."},
     "WrittenFile": {"gone": "True if the file was removed."},
     "CreateResponse": {
         "access_programs": "OpenAI's programs for access to more capabilities.",
         "background": "True to run the response in the background. Requires `store`.",
+        "client_metadata": "What the client reports about itself, such as its session. Stored with the response and "
+        "not returned.",
         "chat_template_kwargs": "Arguments of the chat template, for servers such as vLLM.",
         "context_management": "When to compact the context.",
         "conversation": "The conversation whose items precede the input, and to which input and output are added.",

@@ -1,5 +1,6 @@
 """Query parameters of responses, and request ids, shared by views and streams."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.http import QueryDict
@@ -20,6 +21,11 @@ FORWARDED = (400, 401, 403, 413, 429, 500, 503)
 def info_of(scope: Scope) -> RequestInfo:
     """Return the ids of a request, for rows and logs."""
     return RequestInfo(request_id=scope["request_id"], client_request_id=header(scope, b"x-client-request-id"))
+
+
+def warning_headers(warnings: Sequence[str]) -> dict[str, str]:
+    """Return the header that tells the client which parts of its request were left out."""
+    return {"x-warning": " ".join(warnings)} if warnings else {}
 
 
 RESPONSE_FILTERS = QueryArgument(

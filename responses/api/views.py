@@ -26,7 +26,7 @@ from kernel.errors import NotFound, ServerError
 from kernel.pagination import PAGE, PageRequest
 from responses.api.consumers import ResponseReplay, ResponseStream
 from responses.api.polling import polling_headers
-from responses.api.requests import REPLAY, RESPONSE_FILTERS, STREAMED, info_of
+from responses.api.requests import REPLAY, RESPONSE_FILTERS, STREAMED, info_of, warning_headers
 from responses.lifecycle import cancel, create
 from responses.models import Mode, Status
 from responses.passthrough import compact, input_tokens
@@ -139,7 +139,8 @@ class ResponsesView(ApiView, path="responses"):
     async def post(self, request: ApiRequest, body: CreateResponse) -> Response:
         principal, info = request.principal, info_of(request.asgi)
         if body.background:
-            return Response(await create.queue_response(principal=principal, body=body, request=info, mode=Mode.JSON))
+            queued = await create.queue_response(principal=principal, body=body, request=info, mode=Mode.JSON)
+            return Response(queued.body, headers=warning_headers(queued.warnings))
         run = await create.create_response(principal=principal, body=body, request=info, mode=Mode.JSON)
         try:
             end = await run.finished()
@@ -152,7 +153,7 @@ class ResponsesView(ApiView, path="responses"):
             raise end.ending.failure.as_api_error() if end.ending.failure else ServerError()
         if end.ending.status == "cancelled":
             raise ServerError("The response was cancelled.")
-        return Response(end.response)
+        return Response(end.response, headers=warning_headers(run.warnings))
 
     @Endpoint(
         Scope.RESPONSES_READ,

@@ -35,7 +35,7 @@ from kernel.errors import (
 )
 from kernel.http import as_api_error
 from kernel.validation import json_type, parse_json
-from responses.api.requests import info_of
+from responses.api.requests import info_of, warning_headers
 from responses.api.socket_streams import QueuedRequest, SocketStream, SocketStreams, pop_stream_id
 from responses.lifecycle import create
 from responses.lifecycle.create import StartedRun
@@ -58,6 +58,7 @@ _CLOSED_NORMALLY = 1000
 # Close codes from 4000 are for applications; a refused connection gets 4000 plus the HTTP status.
 _REFUSED = 4000
 _EVENTS = ("response.create", "response.steer")
+_CREATED = b"event: response.created\n"
 _TERMINAL = tuple(b"event: response.%b\n" % end for end in (b"completed", b"incomplete", b"failed"))
 
 
@@ -217,7 +218,11 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
                     # Before the terminal event is sent: once a client has received it, it may continue the response
                     # immediately, also on another stream.
                     await self._note_end(stream, started)
-                await self._send(_json(event, stream.stream_id))
+                fields: dict[str, Any] = {} if stream.stream_id is None else {"stream_id": stream.stream_id}
+                if event.startswith(_CREATED) and started.run.warnings:
+                    # A connection has no headers for each response, so its first event carries them.
+                    fields["headers"] = warning_headers(started.run.warnings)
+                await self._send(_json(event, fields))
         if not has_ended:
             # A run that was cancelled, or lost to another process, has no terminal event. HTTP streams just end then.
             await self._send_error(await self._note_end(stream, started), stream.stream_id)
@@ -274,12 +279,11 @@ def _events(data: bytes) -> Iterator[bytes]:
             yield event
 
 
-def _json(event: bytes, stream_id: str | None) -> bytes:
-    """Return the JSON of a server-sent event, with its `stream_id`."""
-    # The id is inserted into the bytes: parsing each delta and writing it again would cost much more.
+def _json(event: bytes, fields: dict[str, Any]) -> bytes:
+    """Return the JSON of a server-sent event with additional fields."""
+    # They are inserted into the bytes: parsing each delta and writing it again would cost much more.
     _, _, data = event.partition(b"\ndata: ")
-    # A valid name needs no escaping.
-    return data if stream_id is None else b'%b,"stream_id":"%b"}' % (data[:-1], stream_id.encode())
+    return data if not fields else b"%b,%b" % (data[:-1], orjson.dumps(fields)[1:])
 
 
 def _check_request(scope: Scope) -> None:

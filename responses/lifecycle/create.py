@@ -31,7 +31,7 @@ from responses.runs.recorder import Recorder, RecorderState, item_rows, preview
 from responses.runs.runner import LiveRun
 from responses.runs.store import CallUpdate, Change, LockGuard, PredecessorGuard, writer
 from responses.schema import CreateResponse
-from responses.tools.registry import RunTools, create_tools
+from responses.tools.registry import RunTools, create_tools, without_unavailable_tools
 from tenants import directory
 from tenants.models import Scope
 from tenants.principal import Principal
@@ -102,7 +102,14 @@ async def start_response(
             now=now,
             checks=new.checks if new.prepared.body.generates else None,
         )
-        live = LiveRun(run, new.recorder, new.identity, opening=new.opening, grace_seconds=principal.grace_seconds)
+        live = LiveRun(
+            run,
+            new.recorder,
+            new.identity,
+            opening=new.opening,
+            grace_seconds=principal.grace_seconds,
+            warnings=new.warnings,
+        )
         commit = writer.submit(new.change)
         try:
             with spans.span(spans.Activity.STORAGE, "Commit"):
@@ -119,8 +126,18 @@ async def start_response(
     return StartedRun(run=live, context=new.prepared.context, state=state, previous=previous)
 
 
-async def queue_response(*, principal: Principal, body: CreateResponse, mode: Mode, request: RequestInfo) -> Body:
-    """Store a background response for the next free worker and return its body with the status `queued`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedResponse:
+    """A response that waits for a worker: its body with the status `queued`, and the warnings for the client."""
+
+    body: Body
+    warnings: Sequence[str] = ()
+
+
+async def queue_response(
+    *, principal: Principal, body: CreateResponse, mode: Mode, request: RequestInfo
+) -> QueuedResponse:
+    """Store a background response for the next free worker.
 
     Raises an API error if the request is invalid or not permitted.
     """
@@ -131,7 +148,8 @@ async def queue_response(*, principal: Principal, body: CreateResponse, mode: Mo
         # Shielded: once submitted, the change may be committed even if the client disconnects.
         await asyncio.shield(writer.submit(new.change))
     notify_workers()
-    return response_body(new.prepared.run_context.parameters, status=Status.QUEUED.value)
+    queued_body = response_body(new.prepared.run_context.parameters, status=Status.QUEUED.value)
+    return QueuedResponse(body=queued_body, warnings=new.warnings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +160,7 @@ class _NewResponse:
     route: directory.Route
     checks: moderation.OutputChecks | None
     tools: RunTools
+    warnings: Sequence[str]
     identity: RunIdentity
     recorder: Recorder
     opening: bytes
@@ -162,6 +181,7 @@ async def _check(
     # The prompt comes first: it may provide the model and defaults of other parameters.
     body, preface = await prompts.resolve(principal=principal, body=body)
     route = await directory.aroute(principal, body.model)
+    body, warnings = await without_unavailable_tools(principal, body)
     prepared = await prepare(
         principal=principal,
         body=body,
@@ -229,6 +249,7 @@ async def _check(
         route=route,
         checks=checks,
         tools=tools,
+        warnings=warnings,
         identity=identity,
         recorder=recorder,
         opening=first_events,

@@ -29,7 +29,7 @@ from tenants.principal import Principal
 GENERATIONS, EDITS = "/images/generations", "/images/edits"
 _ENDPOINT = "images"
 _SETTINGS = ("background", "output_format", "quality", "size")
-_UNCONFIGURED = (
+UNCONFIGURED = (
     "no image model is configured for you. Set 'model', or ask the operator to set the team's image model in the admin "
     "or IMAGE_MODEL in the server's configuration."
 )
@@ -81,7 +81,7 @@ async def check_image_model(principal: Principal, model: str | None, *, param: s
         error.param = f"{param}.model"
         raise
     raise UnsupportedValue(
-        f"The tool type 'image_generation' is not supported here: {_UNCONFIGURED}", param=f"{param}.type"
+        f"The tool type 'image_generation' is not supported here: {UNCONFIGURED}", param=f"{param}.type"
     )
 
 
@@ -97,7 +97,7 @@ async def forward_images(
     named = values.get("model")
     model = named or await directory.image_model.aget(principal.team_id)
     if not model:
-        raise UnsupportedValue(f"Images cannot be generated: {_UNCONFIGURED}", param="model")
+        raise UnsupportedValue(f"Images cannot be generated: {UNCONFIGURED}", param="model")
     route = await directory.aroute(principal if named else _operator_principal(principal), model)
     account = UsageAccount(
         team_id=principal.team_id, key_id=principal.key_id, object_id=new_id("img"), request_id=request.request_id
@@ -121,7 +121,7 @@ class TeamImageGenerator:
         account = self._account
         model = self._model or await directory.image_model.aget(account.team_id)
         if not model:
-            raise UnsupportedValue(f"Images cannot be generated: {_UNCONFIGURED}")
+            raise UnsupportedValue(f"Images cannot be generated: {UNCONFIGURED}")
         # The caller's permission for the model was checked when its request came in.
         route = await directory.aroute(account.principal(), model)
         values: dict[str, Any] = {**image_request.settings, "prompt": image_request.prompt}

@@ -15,6 +15,7 @@ from responses.engine.compaction.items import CompactionPlan
 from responses.engine.turn import Sampling
 from responses.requests import tool_offer
 from responses.schema import CreateResponse, JsonSchemaFormat
+from responses.schema.tools import shown_tools
 
 # Parameters that have the same name in the request, in the response object and in `Sampling`.
 PLAIN = (
@@ -116,7 +117,7 @@ def public_parameters(
         "temperature": plain["temperature"],
         "text": {"format": text_format, "verbosity": verbosity},
         "tool_choice": tool_offer.public_tool_choice(body),
-        "tools": [tool.shown() for tool in body.tools or []],
+        "tools": shown_tools(body.tools),
         "top_logprobs": plain["top_logprobs"],
         "top_p": plain["top_p"],
         "truncation": body.truncation or "disabled",

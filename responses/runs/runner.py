@@ -7,7 +7,7 @@ client disconnects, a setting of the team decides how much longer the run contin
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import cast
@@ -47,7 +47,7 @@ class LiveRun:
 
     `opening` holds the bytes of the events that were committed with the response. `grace_seconds` is how long a stored
     run continues without its client; None: until it ends. An unstored run stops immediately. `claim` is that of a
-    worker's background run.
+    worker's background run, `warnings` are for the client that created the run.
     """
 
     def __init__(
@@ -59,8 +59,10 @@ class LiveRun:
         opening: bytes,
         grace_seconds: float | None,
         claim: Claim | None = None,
+        warnings: Sequence[str] = (),
     ) -> None:
         self.identity = identity
+        self.warnings = warnings
         self.claim = claim
         self.end: RunEnded | None = None
         self._run = run

@@ -9,7 +9,7 @@ from pydantic_core import CoreSchema, core_schema
 from conversations.items import Wire, by_type
 from kernel.errors import InvalidValue
 from kernel.validation import TAG
-from responses.schema.tools import TOOLS, ToolParam, label_of
+from responses.schema.tools import TOOLS, Label, ToolParam, label_of
 
 
 class FunctionChoice(Wire):
@@ -97,7 +97,7 @@ def check_choice(choice: ToolChoice | None, tools: Sequence[ToolParam]) -> None:
         return
     available = [label for tool in tools for label in tool.labels()]
     for one in choice.tools if isinstance(choice, AllowedTools) else [choice]:
-        label = label_of(one.type, one.server_label if isinstance(one, McpChoice) else getattr(one, "name", None))
+        label = _label(one)
         if label not in available:
             raise InvalidValue(
                 f"Tool choice '{label[1] or one.type}' not found in 'tools' parameter.", param="tool_choice"
@@ -108,3 +108,22 @@ def check_choice(choice: ToolChoice | None, tools: Sequence[ToolParam]) -> None:
                 f"Tool choice '{label[1]}' is ambiguous: more than one namespace has a tool with this name.",
                 param="tool_choice",
             )
+
+
+def is_forced(choice: ToolChoice | None, tools: Sequence[ToolParam]) -> bool:
+    """Return true if the choice requires a call and none of these tools may satisfy it."""
+    available = {label for tool in tools for label in tool.labels()}
+    match choice:
+        case "required":
+            return not available
+        case AllowedTools(mode="required", tools=allowed):
+            wanted = allowed
+        case None | str() | AllowedTools():
+            return False
+        case one:
+            wanted = [one]
+    return available.isdisjoint(_label(one) for one in wanted)
+
+
+def _label(one: Any) -> Label:
+    return label_of(one.type, one.server_label if isinstance(one, McpChoice) else getattr(one, "name", None))

@@ -263,6 +263,25 @@ class ApplyPatchParam(ToolParam):
         return {"type": "apply_patch", **present(allowed_callers=self.allowed_callers)}
 
 
+class UnavailableTool(ToolParam):
+    """Takes the place of a tool that was left out of a request, so that errors of later tools name their positions."""
+
+    type: str = "unavailable"
+
+    @override
+    def labels(self) -> list[Label]:
+        return []
+
+    @override
+    def upstream_names(self) -> list[tuple[str, str]]:
+        return []
+
+
+def shown_tools(tools: Sequence[ToolParam] | None) -> list[dict[str, Any]]:
+    """Return the tools of a request as the response shows them."""
+    return [tool.shown() for tool in tools or () if not isinstance(tool, UnavailableTool)]
+
+
 _CLIENT_TOOLS: dict[str, type[ToolParam]] = {
     "function": FunctionToolParam,
     "custom": CustomToolParam,

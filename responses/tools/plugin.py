@@ -53,6 +53,18 @@ class NewToolRequest(ToolRequest):
     answers: Sequence[ApprovalAnswer] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limitation:
+    """Something that a tool of a request asks for and this server cannot provide.
+
+    `param` is the path below the tool. `drops_tool` is true if nothing of the tool is left without it.
+    """
+
+    message: str
+    param: str
+    drops_tool: bool = True
+
+
 class ToolPlugin:
     """A kind of hosted tool. The defaults suit a tool that needs nothing but its parameters.
 
@@ -74,6 +86,10 @@ class ToolPlugin:
     def permission(self, tool: ToolParam) -> ToolKind | None:
         """Return the permission that a tool of one of our `types` needs."""
         return self.kind
+
+    async def limitation(self, tool: ToolParam, *, team_id: str) -> Limitation | None:
+        """Return what a tool of one of our `types` cannot do on this server; None if it can be used as requested."""
+        return None
 
     async def resolve(self, request: NewToolRequest) -> Any:
         """Check a new request and return what its tools need; raise the API error of a tool that cannot be used."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from conversations.items import StoredItem
 from kernel.db_threads import in_db_thread
-from kernel.errors import InvalidValue
+from kernel.errors import InvalidValue, UnsupportedValue
 from responses.engine.calls.toolbox import HostedTool, Toolbox
 from responses.models import Response
 from responses.providers.hosted_calls import HISTORY
@@ -15,6 +15,8 @@ from responses.requests import tool_offer
 from responses.requests.parameters import input_items
 from responses.runs.store import CallUpdate
 from responses.schema import CreateResponse, add_tools
+from responses.schema.choices import is_forced
+from responses.schema.tools import ToolParam, UnavailableTool, shown_tools
 from responses.tools import approvals
 from responses.tools.card import Card
 from responses.tools.code_interpreter.plugin import ContainerPlugin
@@ -62,6 +64,43 @@ class RunTools:
     secrets: str = ""
 
 
+async def without_unavailable_tools(principal: Principal, body: CreateResponse) -> tuple[CreateResponse, list[str]]:
+    """Return the request without the hosted tools that this server cannot provide, and a warning for each of them.
+
+    Raises `UnsupportedValue` if the tool choice leaves no other tool, or if the team wants such requests rejected.
+    """
+    found = [
+        (index, limitation)
+        for index, tool in enumerate(body.tools or ())
+        for plugin in PLUGINS
+        if tool.type in plugin.types
+        and (limitation := await plugin.limitation(tool, team_id=principal.team_id)) is not None
+    ]
+    if not found:
+        return body, []
+    tools = body.tools or []
+    _require_permissions(principal, tools)
+    dropped = {index for index, limitation in found if limitation.drops_tool}
+    left = [UnavailableTool() if index in dropped else tool for index, tool in enumerate(tools)]
+    index, first = found[0]
+    if principal.rejects_unavailable_tools or (dropped and is_forced(body.tool_choice, left)):
+        raise UnsupportedValue(first.message, param=f"tools[{index}].{first.param}")
+    warnings = [
+        f"The tool '{tools[index].type}' was left out. {limitation.message}"
+        if limitation.drops_tool
+        else limitation.message
+        for index, limitation in found
+    ]
+    return body.model_copy(update={"tools": left}), warnings
+
+
+def _require_permissions(principal: Principal, tools: Sequence[ToolParam]) -> None:
+    for index, tool in enumerate(tools):
+        for plugin in PLUGINS:
+            if tool.type in plugin.types and (kind := plugin.permission(tool)) is not None:
+                principal.require_any_tool(kind, param=f"tools[{index}].type")
+
+
 async def create_tools(
     *, principal: Principal, body: CreateResponse, items: Sequence[StoredItem], response_id: str, answers_http: bool
 ) -> RunTools:
@@ -72,10 +111,7 @@ async def create_tools(
     allowed, not configured or not usable.
     """
     params = body.tools or []
-    for index, tool in enumerate(params):
-        for plugin in PLUGINS:
-            if tool.type in plugin.types and (kind := plugin.permission(tool)) is not None:
-                principal.require_any_tool(kind, param=f"tools[{index}].type")
+    _require_permissions(principal, params)
     answers = approvals.approval_answers(input_items(body), items)
     if not body.generates:
         if any(answer.approve for answer in answers):
@@ -85,7 +121,7 @@ async def create_tools(
             )
         return RunTools(toolbox=Toolbox())
     request = NewToolRequest(
-        tools=[tool.shown() for tool in params],
+        tools=shown_tools(params),
         choice=tool_offer.public_tool_choice(body),
         items=items,
         account=UsageAccount(team_id=principal.team_id, key_id=principal.key_id, object_id=response_id),

@@ -40,6 +40,7 @@ class TeamForm(forms.ModelForm[Team]):
             "embedding_model",
             "image_model",
             "tools",
+            "reject_unavailable_tools",
             "full_text_search",
         ]
         labels = {
@@ -109,7 +110,7 @@ class TeamAdmin(AuditedAdmin, TeamScoped):
         (None, {"fields": ["name", ("public_id", "created")]}),
         ("Runs and logs", {"fields": [("disconnect_grace_seconds", "log_retention_hours"), "full_text_search"]}),
         ("Vector stores", {"fields": ["embedding_model"]}),
-        ("Hosted tools", {"fields": ["tools", "image_model"]}),
+        ("Hosted tools", {"fields": ["tools", "reject_unavailable_tools", "image_model"]}),
     ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:

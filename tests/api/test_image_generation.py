@@ -155,7 +155,7 @@ def test_tool_choice_forces_image_generation(api: Api, script: Script, images: I
 
 
 def test_a_missing_image_model_is_reported_with_its_setting(api: Api) -> None:
-    answer = api.post("/responses", {"model": "m", **ASKED})
+    answer = api.post("/responses", {"model": "m", "tool_choice": TOOL, **ASKED})
     assert error(answer) == (400, "tools[0].type", "unsupported_value")
     assert "IMAGE_MODEL" in answer.json()["error"]["message"]
 

@@ -51,5 +51,6 @@ def test_containers_require_permission_for_a_tool_that_uses_them(make_api: MakeA
 
 def test_a_key_with_the_tool_passes_the_check(make_api: MakeApi) -> None:
     api: Api = make_api(tools=["web_search"])
-    answer = api.post("/responses", {"model": "m", "input": "Hi", "tools": [TOOLS["web_search"]]})
+    tool = TOOLS["web_search"]
+    answer = api.post("/responses", {"model": "m", "input": "Hi", "tools": [tool], "tool_choice": tool})
     assert error(answer) == (400, "tools[0].type", "unsupported_value")

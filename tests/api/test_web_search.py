@@ -206,8 +206,8 @@ def test_each_engine_gets_its_own_request_format(
 @pytest.mark.parametrize(
     ("tool", "param"),
     [
-        ({**TOOL, "external_web_access": False}, "tools[0].external_web_access"),
-        ({"type": "web_search_preview", "search_content_types": ["image"]}, "tools[0].search_content_types"),
+        ({**TOOL, "external_web_access": "no"}, "tools[0].external_web_access"),
+        ({"type": "web_search_preview", "search_content_types": ["video"]}, "tools[0].search_content_types[0]"),
         ({**TOOL, "filters": {"allowed_domains": ["https://cats.example"]}}, "tools[0].filters.allowed_domains[0]"),
         ({**TOOL, "search_context_size": "huge"}, "tools[0].search_context_size"),
         ({**TOOL, "user_location": {"country": "Switzerland"}}, "tools[0].user_location.country"),
@@ -218,8 +218,23 @@ def test_unsupported_options_are_refused_by_name(reaching: Api, tool: dict[str, 
     assert (status, where) == (400, param)
 
 
+@pytest.mark.usefixtures("search_engine")
+def test_indexed_access_opens_only_pages_that_were_found(
+    reaching: Api, script: Script, search_engine: SearchServer
+) -> None:
+    tools = [{**TOOL, "indexed_web_access": True}]
+    script.call(open_page=arguments(url=search_engine.page))
+    searching(script).call(open_page=arguments(url=search_engine.page))
+    response = reaching.create(model=script.say("Yes.").model, input="Hi", tools=tools)
+    assert [item["status"] for item in response["output"][:3]] == ["failed", "completed", "completed"]
+    assert "only pages that a search has found can be opened" in last_output(script)
+    script.call(open_page=arguments(url=search_engine.page)).say("Yes.")
+    later = reaching.create(model=script.model, input="Hi", tools=tools, previous_response_id=response["id"])
+    assert later["output"][0]["status"] == "completed"
+
+
 def test_the_error_without_a_search_engine_names_the_settings(api: Api) -> None:
-    answer = api.post("/responses", {"model": "m", "input": "Hi", "tools": [TOOL]})
+    answer = api.post("/responses", {"model": "m", "input": "Hi", "tools": [TOOL], "tool_choice": TOOL})
     assert error(answer) == (400, "tools[0].type", "unsupported_value")
     assert "SEARXNG_URL" in answer.json()["error"]["message"]
 

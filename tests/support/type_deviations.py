@@ -25,6 +25,9 @@ EXTRA_KEYS: Mapping[str, str] = {
     "Logprob.bytes": "OpenAI and the Open Responses document have it, the types of events do not",
     "LogprobTopLogprob.bytes": "the same",
     "VectorStore.description": "requests set it, but the type of the response lacks it",
+    "ResponseWsCreated.headers": "a connection has no response headers; OpenAI's own clients read headers from events",
+    "WebSearchTool.search_content_types": "Codex sends it, and responses show the tools of the request",
+    "WebSearchTool.indexed_web_access": "the same",
     "ChatCompletionStoreMessage.name": "the SDK's type covers only assistant messages; OpenAI returns all messages",
     "ChatCompletionStoreMessage.tool_call_id": "the same; without it, tool messages cannot be matched to calls",
 }

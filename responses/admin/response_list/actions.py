@@ -105,7 +105,7 @@ def _retry(request: HttpRequest, response: Response) -> str:
         made = await create.queue_response(
             principal=principal, body=body, mode=Mode.JSON, request=_request_info(request)
         )
-        return str(made["id"])
+        return str(made.body["id"])
 
     try:
         new_id = async_to_sync(queue)(rebuild.parse_for_worker(rebuild.rebuild_request(response)))

@@ -6,13 +6,15 @@ from typing_extensions import override
 
 from conversations.items import ImageGenerationCall, InputImage
 from responses.engine.calls.toolbox import HostedTool
-from responses.passthrough.images import TeamImageGenerator, check_image_model
+from responses.passthrough.images import UNCONFIGURED, TeamImageGenerator, check_image_model
 from responses.requests.attachments import TeamAttachments
+from responses.schema.tools import ToolParam
 from responses.tools.image_generation import card
 from responses.tools.image_generation.execution import NAME, ImageGenerationTool
 from responses.tools.image_generation.history import past_call
 from responses.tools.image_generation.schema import ImageGenerationParam
-from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
+from responses.tools.plugin import Limitation, NewToolRequest, ToolPlugin, ToolRequest
+from tenants import directory
 from tenants.capabilities import Capabilities
 from tenants.models import Scope, ToolKind
 
@@ -25,6 +27,13 @@ class ImageGenerationPlugin(ToolPlugin):
     history = {ImageGenerationCall: past_call}
     cards = {"image_generation_call": card.call}
     kind = ToolKind.IMAGE_GENERATION
+
+    @override
+    async def limitation(self, tool: ToolParam, *, team_id: str) -> Limitation | None:
+        is_named = isinstance(tool, ImageGenerationParam) and tool.model is not None
+        if is_named or await directory.image_model.aget(team_id):
+            return None
+        return Limitation(message=f"The tool type '{tool.type}' is not supported here: {UNCONFIGURED}", param="type")
 
     @override
     async def resolve(self, request: NewToolRequest) -> None:

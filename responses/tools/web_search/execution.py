@@ -5,7 +5,7 @@ cites with markers (see `responses.engine.citation_markers`).
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -53,17 +53,21 @@ class _InvalidStep(Exception):
 
 
 class WebSearchTool(HostedTool):
-    """Web search of one run. `shown` is the tool as the response shows it."""
+    """Web search of one run. `shown` is the tool as the response shows it, `found` the URLs of earlier results."""
 
     names = WEB_SEARCH_FUNCTIONS
 
-    def __init__(self, shown: Mapping[str, Any], *, engine: Engine, reader: PageReader) -> None:
+    def __init__(
+        self, shown: Mapping[str, Any], *, engine: Engine, reader: PageReader, found: Iterable[str] = ()
+    ) -> None:
         self.kind = shown["type"]
         self._size = _CONTEXT_SIZES[shown["search_context_size"]]
         self._location: Mapping[str, Any] = shown["user_location"] or {}
         self._domains = tuple(
             domain.lower().rstrip(".") for domain in (shown.get("filters") or {}).get("allowed_domains") or ()
         )
+        # None: every page may be opened.
+        self._found = set(found) if shown.get("indexed_web_access") else None
         self._engine = engine
         self._reader = reader
 
@@ -143,7 +147,10 @@ class WebSearchTool(HostedTool):
             for one in (found[rank] for found in lists if rank < len(found)):
                 if self._is_allowed(one.url):
                     best.setdefault(one.url, one)
-        return list(best.values())[: self._size.results]
+        kept = list(best.values())[: self._size.results]
+        if self._found is not None:
+            self._found.update(one.url for one in kept)
+        return kept
 
     async def _open(self, arguments: Mapping[str, Any]) -> list[Body]:
         page = await self._page(arguments)
@@ -162,6 +169,8 @@ class WebSearchTool(HostedTool):
             raise _InvalidStep("'url' must be a string")
         if not self._is_allowed(url):
             raise _InvalidStep("the domain of this page is not allowed")
+        if self._found is not None and url not in self._found:
+            raise _InvalidStep("only pages that a search has found can be opened")
         page = await self._reader.page(url)
         # Checked again after the request: a redirect may lead to another domain.
         if not self._is_allowed(page.url):

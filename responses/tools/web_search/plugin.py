@@ -6,9 +6,9 @@ from typing_extensions import override
 
 from conversations.items import WebSearchCall
 from kernel import egress
-from kernel.errors import UnsupportedValue
 from responses.engine.calls.toolbox import HostedTool
-from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
+from responses.schema.tools import ToolParam
+from responses.tools.plugin import Limitation, NewToolRequest, ToolPlugin, ToolRequest
 from responses.tools.web_search import card
 from responses.tools.web_search.engines import ENGINES
 from responses.tools.web_search.execution import WebSearchTool
@@ -30,16 +30,33 @@ class WebSearchPlugin(ToolPlugin):
     kind = ToolKind.WEB_SEARCH
 
     @override
-    async def resolve(self, request: NewToolRequest) -> SearchEngineSettings:
-        settings = await directory.search_engine.aget(request.principal.team_id)
-        if settings is None:
-            index = next(index for index, tool in enumerate(request.params) if tool.type in self.types)
-            raise UnsupportedValue(
-                f"The tool type '{request.params[index].type}' is not supported here: no search engine is "
-                "configured. An operator can set SEARXNG_URL or add a search engine in the admin.",
-                param=f"tools[{index}].type",
+    async def limitation(self, tool: ToolParam, *, team_id: str) -> Limitation | None:
+        if not isinstance(tool, WebSearchParam | WebSearchPreviewParam):
+            return None
+        # OpenAI then searches its own copies of pages. The results of search engines here are always from the web.
+        if isinstance(tool, WebSearchParam) and tool.external_web_access is False:
+            return Limitation(
+                message="Web search without external web access is not supported by this server.",
+                param="external_web_access",
             )
-        return settings
+        if await directory.search_engine.aget(team_id) is None:
+            return Limitation(
+                message=f"The tool type '{tool.type}' is not supported here: no search engine is configured. An "
+                "operator can set SEARXNG_URL or add a search engine in the admin.",
+                param="type",
+            )
+        kinds = tool.search_content_types or ()
+        if "image" not in kinds:
+            return None
+        return Limitation(
+            message="Searching for images is not supported by this server.",
+            param="search_content_types",
+            drops_tool="text" not in kinds,
+        )
+
+    @override
+    async def resolve(self, request: NewToolRequest) -> SearchEngineSettings | None:
+        return await directory.search_engine.aget(request.principal.team_id)
 
     @override
     def restore(self, request: ToolRequest, secrets: str) -> SearchEngineSettings | None:
@@ -49,12 +66,14 @@ class WebSearchPlugin(ToolPlugin):
     def tools(
         self, request: ToolRequest, resolved: SearchEngineSettings | None, earlier: Sequence[HostedTool]
     ) -> list[HostedTool]:
-        # An operator may have removed the search engine before a run is resumed.
+        # An operator may have removed the search engine since the request was checked, or before a run is resumed.
         if resolved is None:
             return []
         make, public = ENGINES[resolved.kind]
         engine = make(base_url=resolved.base_url or public, key=resolved.api_key, egress=egress.default())
+        searches = [item for item in request.items if isinstance(item, WebSearchCall)]
+        found = [one.url for item in searches for one in item.results or () if one.url]
         return [
-            WebSearchTool(tool, engine=engine, reader=PageReader(egress.default()))
+            WebSearchTool(tool, engine=engine, reader=PageReader(egress.default()), found=found)
             for tool in request.offered(WEB_SEARCH_TYPES)
         ]

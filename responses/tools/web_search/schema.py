@@ -1,14 +1,12 @@
 """The `web_search` and `web_search_preview` tools."""
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 from typing_extensions import override
 
 from conversations.items import Wire
-from kernel.errors import UnsupportedValue
-from responses.schema.tools import ToolParam
+from responses.schema.tools import ToolParam, present
 
 WEB_SEARCH_TYPES = ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11")
 """Types of the tool. The dated ones are OpenAI's snapshots and behave the same here."""
@@ -17,6 +15,7 @@ WEB_SEARCH_FUNCTIONS = ("web_search", "open_page", "find_in_page")
 MAX_DOMAINS = 100
 # A domain without scheme or path, as OpenAI requires.
 _Domain = Annotated[str, StringConstraints(max_length=253, pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?$")]
+ContentTypes = Annotated[list[Literal["text", "image"]], Field(max_length=2)]
 _Place = Annotated[str, Field(max_length=200)]
 
 
@@ -61,36 +60,26 @@ class WebSearchParam(_Search):
     type: Literal["web_search", "web_search_2025_08_26"]
     filters: WebSearchFilters | None = None
     external_web_access: bool | None = None
+    indexed_web_access: bool | None = None
+    search_content_types: ContentTypes | None = None
 
     @override
     def shown(self) -> dict[str, Any]:
         filters = self.filters.model_dump() if self.filters else None
-        sent = {} if self.external_web_access is None else {"external_web_access": self.external_web_access}
+        sent = present(
+            external_web_access=self.external_web_access,
+            indexed_web_access=self.indexed_web_access,
+            search_content_types=self.search_content_types,
+        )
         return {"type": self.type, "filters": filters, **self._settings(), **sent}
-
-    @override
-    def check(self, tools: Sequence[ToolParam], *, param: str) -> None:
-        if self.external_web_access is False:
-            raise UnsupportedValue(
-                "Web search without external web access is not supported by this server.",
-                param=f"{param}.external_web_access",
-            )
 
 
 class WebSearchPreviewParam(_Search):
     """Search the Internet for sources related to the prompt, with the parameters of the preview version."""
 
     type: Literal["web_search_preview", "web_search_preview_2025_03_11"]
-    search_content_types: list[Literal["text", "image"]] | None = None
+    search_content_types: ContentTypes | None = None
 
     @override
     def shown(self) -> dict[str, Any]:
-        sent = {} if self.search_content_types is None else {"search_content_types": self.search_content_types}
-        return {"type": self.type, **self._settings(), **sent}
-
-    @override
-    def check(self, tools: Sequence[ToolParam], *, param: str) -> None:
-        if "image" in (self.search_content_types or ()):
-            raise UnsupportedValue(
-                "Searching for images is not supported by this server.", param=f"{param}.search_content_types"
-            )
+        return {"type": self.type, **self._settings(), **present(search_content_types=self.search_content_types)}
