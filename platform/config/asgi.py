@@ -15,11 +15,19 @@ import orjson
 from channels.routing import ProtocolTypeRouter
 from channels.security.websocket import AllowedHostsOriginValidator, WebsocketDenier
 from django.conf import settings
+from django.contrib.auth import SESSION_KEY
+from django.contrib.sessions.backends.db import SessionStore
 from django.core.asgi import get_asgi_application
+from django.http import HttpResponse, parse_cookie
+from django.template.loader import render_to_string
 
 from config.cors import with_cors
-from kernel.asgi import ApiHandler, ApiShell, App, Receive, Scope, Send, header, with_request_id
+from kernel.asgi import ApiHandler, ApiShell, App, Receive, Scope, Send, header, with_api_headers, with_request_id
+from kernel.db_threads import in_db_thread
 from kernel.endpoints import Endpoint
+from kernel.errors import ApiError, NotFound, RequestTooLarge
+from kernel.http import error_response
+from kernel.request_bodies import FREE_BYTES, BodyGuard, BodyRule, Pace
 from responses.admin.live.follow import FollowSocket
 from responses.admin.live.socket import LiveSocket
 from responses.api.urls import ENDPOINTS
@@ -53,28 +61,57 @@ def _wants_stream(scope: Scope) -> bool:
     return isinstance(parsed, dict) and parsed.get("stream") is True
 
 
-def is_upload(scope: Scope) -> bool:
-    """Return true for requests that upload a file; their bodies are written to disk instead of memory."""
+def _is_upload(scope: Scope) -> bool:
+    # The bodies of these requests are written to disk instead of memory.
     return any(one.matches(scope["method"], scope["path"]) for one in _uploads)
 
 
-async def _admit(scope: Scope) -> None:
-    await authenticate(header(scope, b"authorization"))
+async def _admit_key(scope: Scope) -> str:
+    return (await authenticate(header(scope, b"authorization"))).team_id
 
 
-_api_shell = ApiShell(
-    _api,
-    admit=_admit,
-    max_body_bytes=settings.MAX_BODY_BYTES,
-    max_upload_bytes=settings.MAX_UPLOAD_BODY_BYTES,
-    is_upload=is_upload,
-)
+async def _admit_session(scope: Scope) -> str:
+    # Only for bodies that no form of a signed-out visitor has, so the query for the session is rare.
+    cookies = parse_cookie(header(scope, b"cookie"))
+    user_id = await in_db_thread(lambda: SessionStore(cookies.get(settings.SESSION_COOKIE_NAME)).get(SESSION_KEY))
+    if user_id is None:
+        raise RequestTooLarge(f"The request body is too large: the limit is {FREE_BYTES // 1024} KiB.")
+    return f"user {user_id}"
+
+
+def _api_rule(scope: Scope) -> BodyRule:
+    method, path = scope["method"], scope["path"]
+    found = [one for one in ENDPOINTS if one.matches(one.method, path)]
+    if not found:
+        raise NotFound(f"Invalid URL ({method} {path})")
+    largest = FREE_BYTES
+    for one in found:
+        if one.method == method and one.spooled:
+            largest = settings.MAX_UPLOAD_BODY_BYTES
+        elif one.method == method and one.reads_body:
+            largest = max(largest, settings.MAX_BODY_BYTES)
+    return BodyRule(max_bytes=largest, admit=_admit_key)
+
+
+def _page_rule(_: Scope) -> BodyRule:
+    return BodyRule(max_bytes=settings.MAX_PAGE_BODY_BYTES, admit=_admit_session)
+
+
+def _page_error(scope: Scope, error: ApiError) -> HttpResponse:
+    if "text/html" not in header(scope, b"accept"):
+        return error_response(error)
+    return HttpResponse(render_to_string("refused.html", {"error": error}), status=error.status)
+
+
+_pace = Pace(seconds=settings.BODY_WINDOW_SECONDS, bytes_per_second=settings.BODY_MIN_BYTES_PER_SECOND)
+_guarded_api: App = with_api_headers(BodyGuard(ApiShell(_api, is_upload=_is_upload), rule=_api_rule, pace=_pace))
+_guarded_site: App = BodyGuard(_site, rule=_page_rule, pace=_pace, render=_page_error)
 
 
 async def _http(scope: Scope, receive: Receive, send: Send) -> None:
     # Clients with a wrong base URL ask for "/v1" itself, and they read JSON errors only.
     is_api = scope["path"] == "/v1" or scope["path"].startswith("/v1/")
-    await (_api_shell if is_api else _site)(scope, receive, send)
+    await (_guarded_api if is_api else _guarded_site)(scope, receive, send)
 
 
 _page_sockets: dict[str, App] = {

@@ -29,16 +29,14 @@ def serve(server: str, *, host: str, port: int) -> None:
 
 def _daphne(host: str, port: int) -> None:
     # Must come first: daphne installs Twisted's asyncio reactor on import, before anything imports `reactor`.
-    from config.daphne_bodies import DaphneServer  # isort: skip
-    from config.asgi import application, is_upload
+    from config.daphne_http import DaphneServer  # isort: skip
+    from config.asgi import application
 
     freeze_startup_objects()
     # Colons separate the endpoint's fields, so those of an IPv6 address are escaped with a backslash, chr(92).
     endpoint = f"tcp:port={port}:interface={host.replace(':', chr(92) + ':')}:backlog={_BACKLOG}"
     instance = DaphneServer(
         application=application,
-        is_upload=is_upload,
-        max_bytes=_max_bytes,
         before_stop=_stop,
         endpoints=[endpoint],
         signal_handlers=True,
@@ -53,11 +51,6 @@ def _daphne(host: str, port: int) -> None:
     instance.run()
     if instance.abort_start:
         raise OSError(98, "the port is in use")
-
-
-def _max_bytes(path: bytes) -> int:
-    # Coarser than the limits of `ApiShell`: only the path is known while the body arrives.
-    return settings.MAX_UPLOAD_BODY_BYTES if path.startswith(b"/v1/files") else settings.MAX_BODY_BYTES
 
 
 def allow_many_sockets() -> None:
@@ -90,6 +83,7 @@ def _uvicorn(host: str, port: int) -> None:
     import uvicorn
 
     from config.asgi import application
+    from config.uvicorn_http import LimitedHttpProtocol
 
     class UvicornServer(uvicorn.Server):
         @override
@@ -102,6 +96,7 @@ def _uvicorn(host: str, port: int) -> None:
         application,
         host=host,
         port=port,
+        http=LimitedHttpProtocol,
         backlog=_BACKLOG,
         ws_max_size=settings.MAX_BODY_BYTES,
         log_level="warning",

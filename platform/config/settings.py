@@ -165,6 +165,11 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
 MAX_UPLOAD_BYTES = 512 * 1024 * 1024
 # The file plus the multipart form around it.
 MAX_UPLOAD_BODY_BYTES = MAX_UPLOAD_BYTES + 1024 * 1024
+# Forms of the console contain texts, but no files.
+MAX_PAGE_BODY_BYTES = 8 * 1024 * 1024
+# A body that arrives more slowly than this, measured over windows of so many seconds, ends with 408.
+BODY_MIN_BYTES_PER_SECOND = env.integer("BODY_MIN_BYTES_PER_SECOND", default=1024)
+BODY_WINDOW_SECONDS = env.integer("BODY_WINDOW_SECONDS", default=30, minimum=1)
 
 # -- storage -----------------------------------------------------------------------------------------------------------
 

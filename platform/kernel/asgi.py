@@ -1,4 +1,4 @@
-"""ASGI layer of the API: request ids, standard headers, limits of bodies, error envelopes, and a fast Django handler.
+"""ASGI layer of the API: request ids, standard headers, error envelopes, and a fast Django handler.
 
 Django's own handler starts a thread for each request (0.5 ms). The API does not need it: asynchronous views run on the
 event loop, synchronous ones in the threads that keep database connections.
@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
-from io import SEEK_END, BytesIO
+from io import BytesIO
 from tempfile import TemporaryFile
 from typing import Any
 
@@ -20,7 +20,7 @@ from django.urls import Resolver404, resolve, set_script_prefix
 from typing_extensions import override
 
 from kernel.db_threads import in_db_thread
-from kernel.errors import ApiError, BadRequest, NotFound, RequestTooLarge
+from kernel.errors import ApiError, BadRequest, NotFound
 from kernel.http import as_api_error, error_response
 from kernel.ids import new_id
 from kernel.logs import Access
@@ -32,8 +32,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# Bodies beyond this size are read only after the API key has been checked.
-_LARGE_BYTES = 1024 * 1024
 _MAX_CLIENT_REQUEST_ID = 512
 # A constant that OpenAI sends with every response.
 _VERSION = (b"openai-version", b"2020-10-01")
@@ -97,92 +95,68 @@ def adding_headers(send: Send, headers: Callable[[], list[tuple[bytes, bytes]]])
     return send_with_headers
 
 
-class ApiShell:
-    """Wrapper of the apps under /v1: reads the body into `scope["body"]`, and adds the headers of OpenAI's API.
+def with_api_headers(app: App) -> App:
+    """Wrap an app so that its responses have the headers that OpenAI sends with every response."""
 
-    Requests for which `is_upload` returns true have their own limit. Their `scope["body"]` is empty, and
-    `scope["upload"]` is a file on disk, open at its beginning. `admit` checks the API key and raises an `ApiError`.
-    """
-
-    def __init__(
-        self,
-        app: App,
-        *,
-        max_body_bytes: int,
-        max_upload_bytes: int,
-        is_upload: Callable[[Scope], bool],
-        admit: Callable[[Scope], Awaitable[object]],
-    ) -> None:
-        self._app = app
-        self._admit = admit
-        self._max_body_bytes = max_body_bytes
-        self._max_upload_bytes = max_upload_bytes
-        self._is_upload = is_upload
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def with_headers(scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
 
         def headers() -> list[tuple[bytes, bytes]]:
             elapsed_ms = str(round((time.perf_counter() - started) * 1000)).encode()
             return [_VERSION, (b"openai-processing-ms", elapsed_ms)]
 
-        send_with_headers = adding_headers(send, headers)
+        await app(scope, receive, adding_headers(send, headers))
+
+    return with_headers
+
+
+class ApiShell:
+    """Wrapper of the apps under /v1 that reads the body into `scope["body"]`; its size is limited before.
+
+    Of requests for which `is_upload` returns true, `scope["body"]` is empty, and `scope["upload"]` is a file on disk,
+    open at its beginning.
+    """
+
+    def __init__(self, app: App, *, is_upload: Callable[[Scope], bool]) -> None:
+        self._app = app
+        self._is_upload = is_upload
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             check_client_request_id(scope)
             # PostgreSQL raises an error for NUL in a query's parameters. No id, name or value of ours contains one.
             if b"%00" in scope["query_string"]:
                 raise BadRequest("Invalid query: it contains a NUL character.", code="invalid_value")
-            # Checked before the body is read: clients without a valid key must not be able to fill memory and disk.
-            # A chunked body has no announced length and counts as large.
-            announced = header(scope, b"content-length")
-            if int(announced) > _LARGE_BYTES if announced.isdigit() else header(scope, b"transfer-encoding"):
-                await self._admit(scope)
             if self._is_upload(scope):
-                await self._serve_upload(scope, receive, send_with_headers)
+                await self._serve_upload(scope, receive, send)
                 return
-            scope["body"] = b"".join([chunk async for chunk in _body_chunks(scope, receive, self._max_body_bytes)])
+            scope["body"] = b"".join([chunk async for chunk in _body_chunks(receive)])
         except ClientDisconnected:
             return
         except ApiError as error:
-            await send_error(error, send_with_headers)
+            await send_error(error, send)
             return
-        await self._app(scope, _replay(scope["body"], receive), send_with_headers)
+        await self._app(scope, _replay(scope["body"], receive), send)
 
     async def _serve_upload(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Daphne has already written the body to disk and passes the file on.
-        with scope.get("spooled") or TemporaryFile() as upload:
-            async for chunk in _body_chunks(scope, receive, self._max_upload_bytes):
-                if chunk:
-                    await asyncio.to_thread(upload.write, chunk)
-            # Measured on disk, because a file written by the server never went through `_body_chunks`.
-            if upload.seek(0, SEEK_END) > self._max_upload_bytes:
-                raise _too_large(self._max_upload_bytes)
+        with TemporaryFile() as upload:
+            async for chunk in _body_chunks(receive):
+                await asyncio.to_thread(upload.write, chunk)
             upload.seek(0)
             scope["body"], scope["upload"] = b"", upload
             await self._app(scope, _replay(b"", receive), send)
 
 
-async def _body_chunks(scope: Scope, receive: Receive, max_bytes: int) -> AsyncIterator[bytes]:
-    """Yield the body as it arrives; raises `RequestTooLarge` or `ClientDisconnected`."""
-    announced = header(scope, b"content-length")
-    if announced.isdigit() and int(announced) > max_bytes:
-        raise _too_large(max_bytes)
-    size = 0
+async def _body_chunks(receive: Receive) -> AsyncIterator[bytes]:
+    """Yield the body as it arrives; raises `ClientDisconnected`."""
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnected
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > max_bytes:
-            raise _too_large(max_bytes)
-        yield chunk
+        if chunk := message.get("body", b""):
+            yield chunk
         if not message.get("more_body", False):
             return
-
-
-def _too_large(limit: int) -> RequestTooLarge:
-    return RequestTooLarge(f"The request body is too large: the limit is {limit // 1024 // 1024} MiB.")
 
 
 def check_client_request_id(scope: Scope) -> None:

@@ -150,17 +150,21 @@ class Endpoint:
         return [(prefix, name) for prefix, name in _CONVERTER.findall(self.path) if prefix in _ID_PREFIXES]
 
     @property
+    def reads_body(self) -> bool:
+        """True if a request has a body with arguments or a form."""
+        return self.body is not None or self.form is not None
+
+    @property
     def statuses(self) -> Sequence[int]:
         """The statuses of its errors."""
         if self.errors is not None:
             return self.errors
-        reads_body = self.body is not None or self.form is not None
         checks = {
-            400: reads_body or self.takes_no_body or self.query is not None,
+            400: self.reads_body or self.takes_no_body or self.query is not None,
             401: True,
             403: True,
             404: bool(self.ids) or self.body is not None or self.query is not None,
-            413: reads_body,
+            413: self.reads_body,
         }
         return [status for status, possible in checks.items() if possible]
 

@@ -57,7 +57,10 @@
     ├── NotFound 404                      model_not_found
     ├── MethodNotAllowed 405              method_not_supported
     ├── Conflict 409                      (code null)
+    ├── RequestTimeout 408                request_timeout
     ├── RequestTooLarge 413               request_too_large
+    ├── UrlTooLong 414                    url_too_long
+    ├── HeadersTooLarge 431               headers_too_large
     ├── RateLimited 429                   rate_limit_exceeded, slow_down
     ├── ServerError 500                   server_error
     │   └── UpstreamError                 server_error
@@ -492,6 +495,27 @@ class RequestTooLarge(ApiError):
 
     status = 413
     default_code = "request_too_large"
+
+
+class RequestTimeout(ApiError):
+    """The request body arrived too slowly."""
+
+    status = 408
+    default_code = "request_timeout"
+
+
+class UrlTooLong(ApiError):
+    """The URL is too long."""
+
+    status = 414
+    default_code = "url_too_long"
+
+
+class HeadersTooLarge(ApiError):
+    """The request headers are too large."""
+
+    status = 431
+    default_code = "headers_too_large"
 
 
 class RateLimited(ApiError):

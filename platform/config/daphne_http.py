@@ -1,0 +1,332 @@
+"""HTTP under daphne: bodies are passed on as they arrive, slow clients are waited for, and long heads are answered.
+
+Unmodified, daphne stores a whole body on disk before it calls the application, buffers everything that the application
+sends, however slowly the client reads, and closes the connection on a URL or headers that are too long.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from io import BytesIO
+from typing import Any
+
+import daphne.http_protocol
+import daphne.server
+from twisted.internet.defer import Deferred
+from twisted.web.http import HTTPChannel
+from twisted.web.http_headers import Headers
+from typing_extensions import override
+
+from config.request_heads import MAX_HEAD_BYTES, MAX_HEADERS, MAX_URL_BYTES, short_path
+from kernel.asgi import Message, Scope
+from kernel.errors import ApiError, BadRequest, HeadersTooLarge, UrlTooLong
+from kernel.request_bodies import REJECTED
+
+logger = logging.getLogger(__name__)
+# With more than this waiting for the application, nothing is read from the connection.
+_UNREAD_BYTES = 64 * 1024
+# Most of its methods have no types.
+_HTTPChannel: Any = HTTPChannel
+
+
+class _FlowControl:
+    """Twisted producer that records whether the connection's send buffer can take more."""
+
+    def __init__(self) -> None:
+        self.can_write = asyncio.Event()
+        self.can_write.set()
+
+    def pauseProducing(self) -> None:  # noqa: N802 - Twisted's interface
+        self.can_write.clear()
+
+    def resumeProducing(self) -> None:  # noqa: N802
+        self.can_write.set()
+
+    def stopProducing(self) -> None:  # noqa: N802
+        # The connection is lost: waiting writers continue, and their writes have no effect.
+        self.can_write.set()
+
+
+class _Inbox:
+    """Messages of one request for the application: the body in parts, then the disconnect.
+
+    Replaces daphne's queue, which has no limit. Parts that arrive while the application is busy become one message.
+    """
+
+    def __init__(self, request: "DaphneRequest") -> None:
+        self._request = request
+        self._parts: list[bytes] = []
+        self._unread = 0
+        self._has_more = True
+        self._is_read = False
+        self._is_disconnected = False
+        self._changed = asyncio.Event()
+
+    def put_nowait(self, message: Message) -> None:
+        """Add a message; daphne's interface."""
+        if message["type"] == "http.disconnect":
+            self._is_disconnected = True
+        else:
+            self._parts.append(message["body"])
+            self._unread += len(message["body"])
+            self._has_more = message["more_body"]
+        if self._unread > _UNREAD_BYTES and self._has_more:
+            self._request.pause_reading()
+        self._changed.set()
+
+    async def get(self) -> Message:
+        """Return the next message, as ASGI's `receive`."""
+        if not self._is_read:
+            self._request.send_continue()
+        while True:
+            if not self._is_read and (self._parts or not self._has_more):
+                body, self._parts, self._unread = b"".join(self._parts), [], 0
+                self._is_read = not self._has_more
+                self._request.resume_reading()
+                return {"type": "http.request", "body": body, "more_body": self._has_more}
+            if self._is_disconnected:
+                return {"type": "http.disconnect"}
+            self._changed.clear()
+            await self._changed.wait()
+
+
+class DaphneRequest(daphne.http_protocol.WebRequest):  # type: ignore[misc]  # daphne has no types
+    """daphne's request, which starts with the headers instead of the complete body."""
+
+    flow_control: _FlowControl | None = None
+    body_follows = False
+    """The application has been called and the body is not complete."""
+    rejection: ApiError | None = None
+    _wants_continue = False
+    _is_paused = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        # Twisted would parse forms in memory, though nothing uses the result. The check for a form alone, which uses
+        # the e-mail package, takes a quarter of a small request's time.
+        super().__init__(*args, parsePOSTFormSubmission=False, **options)
+
+    @override
+    def gotLength(self, length: int | None) -> None:
+        # Never a file, unlike in Twisted: only the application stores bodies.
+        self.content = BytesIO()
+
+    def head_received(self, command: bytes, uri: bytes, version: bytes, *, wants_continue: bool) -> None:
+        """Call the application for a request whose body follows."""
+        self.body_follows, self._wants_continue = True, wants_continue
+        super().requestReceived(command, uri, version)
+
+    @override
+    def handleContentChunk(self, data: bytes) -> None:
+        if self.application_queue is not None:
+            self.application_queue.put_nowait({"type": "http.request", "body": data, "more_body": True})
+
+    @override
+    def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
+        if not self.body_follows:
+            super().requestReceived(command, path, version)
+            return
+        self.body_follows = False
+        if self.application_queue is not None:
+            self.application_queue.put_nowait({"type": "http.request", "body": b"", "more_body": False})
+
+    def send_continue(self) -> None:
+        """Ask a client that expects `100 Continue` for the body, unless the response has started."""
+        if self._wants_continue and self.body_follows and not self._response_started and self.channel is not None:
+            self._wants_continue = False
+            self.channel.send_continue()
+
+    def pause_reading(self) -> None:
+        """Read nothing from the connection until the application has taken what arrived."""
+        if not self._is_paused and self.channel is not None:
+            self._is_paused = True
+            self.channel.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read from the connection again; idempotent."""
+        if self._is_paused and self.channel is not None:
+            self._is_paused = False
+            self.channel.resume_reading()
+
+    async def drained(self) -> None:
+        """Wait until the client has received most of what was sent, or has disconnected."""
+        if self.flow_control is not None:
+            await self.flow_control.can_write.wait()
+
+    def start_flow_control(self) -> None:
+        """Register with the connection, which reports slow readers from then on; idempotent."""
+        if self.flow_control is None and not self.finished and self.channel is not None:
+            self.flow_control = _FlowControl()
+            self.registerProducer(self.flow_control, streaming=True)
+
+    @override
+    def finish(self) -> None:
+        if self.producer is not None:
+            self.unregisterProducer()
+        if self.channel is not None and (self.body_follows or self.rejection is not None):
+            # What follows on the connection is the rest of this request, and must not be read as the next one.
+            self.channel.close_after_response()
+        super().finish()
+
+    @override
+    def connectionLost(self, reason: Any) -> None:
+        if self.flow_control is not None:
+            self.flow_control.stopProducing()
+        super().connectionLost(reason)
+
+
+class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
+    """Twisted's HTTP connection that calls the application when the headers of a request are complete."""
+
+    maxHeaders = MAX_HEADERS  # noqa: N815 - Twisted's names
+    totalHeadersSize = MAX_HEAD_BYTES  # noqa: N815
+    _is_closing = False
+    _wants_continue = False
+
+    @property
+    @override
+    def MAX_LENGTH(self) -> int:
+        """Limit of a line: of the first one, which contains the URL, or of a header."""
+        return MAX_HEAD_BYTES if self.requests else MAX_URL_BYTES
+
+    @override
+    def dataReceived(self, data: bytes) -> None:
+        if not self._is_closing:
+            super().dataReceived(data)
+
+    @override
+    def lineReceived(self, line: bytes) -> None:
+        if self._is_closing:
+            return
+        if self._receivedHeaderSize + len(line) > self.totalHeadersSize:
+            self._reject(HeadersTooLarge())
+        else:
+            super().lineReceived(line)
+
+    @override
+    def lineLengthExceeded(self, line: bytes) -> None:
+        if self._is_closing:
+            return
+        if self.requests:
+            self._reject(HeadersTooLarge())
+            return
+        method, _, rest = line.partition(b" ")
+        request = self.requestFactory(self)
+        self.requests.append(request)
+        # Twisted would have set these with the first line.
+        self._command, self._path, self._version = method[:20], rest.split(b" ", 1)[0], b"HTTP/1.1"
+        self._reject(UrlTooLong())
+
+    @override
+    def headerReceived(self, line: bytes) -> bool:
+        if self._receivedHeaderCount >= self.maxHeaders and not self._is_closing:
+            self._reject(HeadersTooLarge())
+        return not self._is_closing and bool(super().headerReceived(line))
+
+    def _reject(self, error: ApiError) -> None:
+        """Let the application answer a request with an error, then close the connection."""
+        self._is_closing, self.persistent = True, False
+        self.setTimeout(None)
+        request = self.requests[-1]
+        request.rejection = error
+        request.gotLength(0)
+        # Neither an upgrade nor half of a header must be acted upon.
+        request.requestHeaders = Headers()
+        method = self._command if self._command.isalpha() else b"GET"
+        request.head_received(method, short_path(self._path), b"HTTP/1.1", wants_continue=False)
+
+    @override
+    def allHeadersReceived(self) -> None:
+        self._wants_continue = False
+        super().allHeadersReceived()
+        request = self.requests[-1]
+        if self.length == 0 or self._is_closing:
+            return
+        if request.requestHeaders.hasHeader(b"Upgrade"):
+            self._reject(BadRequest("A request for an upgrade cannot have a body."))
+            return
+        # The application has a time limit of its own for the body.
+        self._savedTimeOut = self.setTimeout(None)
+        request.head_received(self._command, self._path, self._version, wants_continue=self._wants_continue)
+
+    @override
+    def _send100Continue(self) -> None:
+        # Sent when the application asks for the body: until then it may refuse it.
+        self._wants_continue = True
+
+    def send_continue(self) -> None:
+        """Send the status `100 Continue`."""
+        super()._send100Continue()
+
+    def pause_reading(self) -> None:
+        """Stop reading from the connection."""
+        self._networkProducer.pauseProducing()
+
+    def resume_reading(self) -> None:
+        """Read from the connection, unless it waits for the client to read."""
+        if not self._waitingForTransport:
+            self._networkProducer.resumeProducing()
+
+    def close_after_response(self) -> None:
+        """Ignore what arrives from now on, and close the connection after the response."""
+        self._is_closing, self.persistent = True, False
+
+
+class DaphneFactory(daphne.http_protocol.HTTPFactory):  # type: ignore[misc]
+    """Factory of connections that uses the classes of this module."""
+
+    protocol = DaphneChannel
+
+
+# Patched, as daphne has no parameters for its classes of requests and connections.
+daphne.http_protocol.WebRequest = DaphneRequest
+daphne.server.HTTPFactory = DaphneFactory
+
+
+class DaphneServer(daphne.server.Server):  # type: ignore[misc]  # daphne has no types
+    """daphne's server that passes bodies on as they arrive and waits for slow clients.
+
+    `before_stop` runs before the remaining requests are cancelled.
+    """
+
+    def __init__(self, *, before_stop: Callable[[], Coroutine[Any, Any, None]], **options: Any) -> None:
+        super().__init__(**options)
+        self._before_stop = before_stop
+
+    @override
+    def kill_all_applications(self) -> "Deferred[Any]":
+        """End what runs, then cancel the remaining requests; the reactor waits for both."""
+        # A request that is cancelled while its run ends could not send the end to its client.
+        ended = Deferred.fromFuture(asyncio.ensure_future(self._end_work()))
+        return ended.addCallback(lambda _: super(DaphneServer, self).kill_all_applications())
+
+    async def _end_work(self) -> None:
+        try:
+            await self._before_stop()
+        except Exception:
+            logger.exception("work could not be ended")
+
+    @override
+    def create_application(self, protocol: Any, scope: Scope) -> Any:
+        if scope["type"] != "http":
+            return super().create_application(protocol, scope)
+        scope["asgi"] = {"version": "3.0"}
+        if protocol.rejection is not None:
+            scope[REJECTED] = protocol.rejection
+        if protocol.body_follows:
+            # daphne passes nothing on from a closed body; the parts will follow.
+            protocol.content.close()
+        inbox = _Inbox(protocol)
+        call = self.application(scope=scope, receive=inbox.get, send=partial(self.handle_reply, protocol))
+        self.connections[protocol]["application_instance"] = asyncio.ensure_future(call)
+        return inbox
+
+    @override
+    async def handle_reply(self, protocol: Any, message: Message) -> None:
+        # A complete response is in memory as a whole already; flow control only helps with streams.
+        has_more = message.get("more_body", False)
+        if has_more:
+            protocol.start_flow_control()
+        await super().handle_reply(protocol, message)
+        if has_more:
+            await protocol.drained()

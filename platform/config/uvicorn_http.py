@@ -1,0 +1,76 @@
+"""HTTP under uvicorn with limits of the URL and of the headers, which its parser does not have."""
+
+from typing import Any
+
+from typing_extensions import override
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from config.request_heads import MAX_HEAD_BYTES, MAX_HEADERS, MAX_URL_BYTES, short_path
+from kernel.errors import ApiError, HeadersTooLarge, UrlTooLong
+from kernel.request_bodies import REJECTED
+
+
+class LimitedHttpProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP connection that answers URLs and headers beyond the limits with 414 and 431."""
+
+    _reads_head = False
+    _is_rejected = False
+    _head_bytes = 0
+    _early_bytes = 0
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        if self._is_rejected:
+            return
+        starts_here = not self._reads_head
+        super().data_received(data)
+        if not self._reads_head:
+            return
+        # The parser keeps an incomplete header to itself, so what arrives until its end is counted here. The data in
+        # which the head starts may contain the end of another request.
+        self._early_bytes = 0 if starts_here else self._early_bytes + len(data)
+        if len(self.url) > MAX_URL_BYTES:
+            self._reject(UrlTooLong())
+        elif self._early_bytes > MAX_HEAD_BYTES:
+            self._reject(HeadersTooLarge())
+
+    @override
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._reads_head, self._head_bytes = True, 0
+
+    @override
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value)
+        super().on_header(name, value)
+
+    @override
+    def on_headers_complete(self) -> None:
+        self._reads_head = False
+        if len(self.url) > MAX_URL_BYTES:
+            self._reject(UrlTooLong())
+        elif self._head_bytes + len(self.url) > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
+            self._reject(HeadersTooLarge())
+        else:
+            super().on_headers_complete()
+
+    def _reject(self, error: ApiError) -> None:
+        """Let the application answer a request with an error, then close the connection."""
+        self._is_rejected, self._reads_head = True, False
+        self.url = short_path(self.url)
+        # Neither an upgrade nor half of a header must be acted upon.
+        self.headers.clear()
+        scope: dict[str, Any] = self.scope  # type: ignore[assignment]
+        scope[REJECTED] = error
+        super().on_headers_complete()
+        scope["http_version"] = "1.1"
+
+    @override
+    def on_body(self, body: bytes) -> None:
+        if not self._is_rejected:
+            super().on_body(body)
+
+    @override
+    def on_message_complete(self) -> None:
+        if not self._is_rejected:
+            super().on_message_complete()
