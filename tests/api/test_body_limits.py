@@ -90,7 +90,12 @@ def test_an_excessive_length_is_rejected_immediately(server: WebProcess, caller:
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("POST", "/v1/nothing", 404), ("GET", "/v1/responses", 413), ("POST", "/v1/responses/resp_a/cancel", 413)],
+    [
+        ("POST", "/v1/nothing", 404),
+        ("POST", "/v1", 404),
+        ("GET", "/v1/responses", 413),
+        ("POST", "/v1/responses/resp_a/cancel", 413),
+    ],
 )
 def test_urls_without_a_body_accept_64_kib(
     server: WebProcess, caller: Caller, method: str, path: str, status: int
@@ -100,7 +105,7 @@ def test_urls_without_a_body_accept_64_kib(
         assert peer.response().status == status
 
 
-@pytest.mark.parametrize("path", ["/account/login/", "/admin/", "/nothing", "/v1", "/readyz"])
+@pytest.mark.parametrize("path", ["/account/login/", "/admin/", "/nothing", "/readyz"])
 def test_pages_accept_64_kib_from_visitors(server: WebProcess, path: str) -> None:
     with RawConnection(server.url) as peer:
         peer.send_head("POST", path, Content_Length=65 * KIB, Cookie="sessionid=unknown")
