@@ -47,10 +47,11 @@ def playground(request: HttpRequest) -> HttpResponse:
     teams = list(teams_for(request, CONTRIBUTORS)[:_SHOWN_TEAMS])
     opened = _opened_response(request)
     team_id = opened["team_id"] if opened and "team_id" in opened else request.GET.get("team", "")
-    # A user may see more teams than the list shows: the team asked for is looked up separately.
     team = next((each for each in teams if each.pk == team_id), None)
     if team is None and team_id:
+        # A user may see more teams than the list shows: the team asked for is looked up separately.
         team = teams_for(request, CONTRIBUTORS).filter(pk=team_id).first()
+        teams += [team] if team else []
     team = team or (teams[0] if teams else None)
     data = {
         "team": team.pk if team else "",
