@@ -144,7 +144,9 @@ def test_a_client_that_disconnects_while_locking_releases_the_lock(principal: Pr
 def waiting_sessions() -> int:
     """Return the number of sessions that wait for a lock of this one."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))")
+        cursor.execute(
+            "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+        )
         return int(cursor.fetchone()[0])
 
 

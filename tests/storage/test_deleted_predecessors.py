@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 from tests.support.web import WebProcess
 from tests.support.websocket_client import open_socket
 
-_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+_WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
 
 
 def new_successor(caller: Caller, previous_id: str) -> tuple[str, Change]:

@@ -16,7 +16,7 @@ from tenants import scope
 from tests.support.api import Caller, MakeCaller
 from tests.support.stored_runs import Begun, abegin, begin, response_of
 
-pytestmark = pytest.mark.usefixtures("servers")
+pytestmark = pytest.mark.usefixtures("database")
 MANY = 60
 
 
