@@ -227,6 +227,27 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if _ALL_SLOW.search(collection_path.read_text()) else None
 
 
+# Starting one of these takes seconds. Most expensive first.
+_SHARED_PROCESSES = ("uvicorn_web", "reaching_web", "short_timeout_web", "sandbox", "worker", "web", "database")
+
+
+def _shared_process(item: pytest.Item) -> int:
+    """Return the position in `_SHARED_PROCESSES` of the first process that a test uses."""
+    used = {*getattr(item, "fixturenames", ())}
+    if callspec := getattr(item, "callspec", None):
+        used.update(value for value in callspec.params.values() if isinstance(value, str))
+    return next((place for place, name in enumerate(_SHARED_PROCESSES) if name in used), len(_SHARED_PROCESSES))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort the tests by the processes they use.
+
+    Parallel runs divide the list into contiguous parts, so that few parts start the same process.
+    """
+    items.sort(key=_shared_process)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Store the length of each process's output before the test."""
