@@ -218,6 +218,7 @@ def test_upstream_bytes_may_be_split_anywhere(api: Api, script: Script, size: in
     assert [event["text"] for event in events if event["type"] == "response.output_text.done"] == ["Grüße"]
 
 
+@pytest.mark.slow
 def test_concurrent_streams_do_not_mix(make_api: MakeApi, upstream: ScriptedUpstream) -> None:
     """Their changes are committed in groups, across teams."""
     apis = [make_api() for _ in range(4)]

@@ -56,6 +56,7 @@ def test_python_in_any_folder_imports_the_standard_platform_module(directory: st
 
 
 @pytest.mark.parametrize("module", ["demo_upstream.__main__", "launcher.main", "launcher.prepare", "config.asgi"])
+@pytest.mark.slow
 def test_started_processes_import_the_standard_platform_module(module: str) -> None:
     assert Path(run("-c", f"import {module}; {WHERE}", paths=SOURCE_ROOTS)).parent == STANDARD
 

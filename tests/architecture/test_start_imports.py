@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("migrate", "beat", "prepare_demo", "create_key", "add_upstream", "audit_check")
 COMMANDS = "from django.core.management import load_command_class, get_commands; known = get_commands()\n"

@@ -12,6 +12,8 @@ import pytest
 
 from launcher.testing import start_servers
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.launcher.checkout import UV, Checkout, PackageIndex, build_wheel, requirement
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def uv_wheel(tmp_path: Path, index: PackageIndex) -> Path:
@@ -67,7 +69,6 @@ def test_uv_uses_the_index_of_the_configuration_file_of_pip(
     assert f"/files/{wheel.name}" in index.paths
 
 
-@pytest.mark.slow
 def test_pip_installs_if_the_index_has_no_uv(
     checkout: Checkout, wheel: Path, uv_wheel: Path, index: PackageIndex
 ) -> None:

@@ -19,6 +19,8 @@ import pytest
 from launcher import address, bootstrap
 from tests.launcher.checkout import BARE_PYTHON, ROOT, Checkout, PackageIndex, requirement
 
+pytestmark = pytest.mark.slow
+
 NOBODY = 65534
 IS_ROOT = os.geteuid() == 0
 
@@ -180,7 +182,6 @@ def test_ctrl_c_during_the_installation(checkout: Checkout, index: PackageIndex,
     assert list(checkout.venv.glob("lib/python3.*/site-packages/tinything.py"))
 
 
-@pytest.mark.slow
 def test_an_unknown_failure_ends_with_the_last_output_and_the_log(checkout: Checkout, wheel: Path) -> None:
     checkout.require(requirement(wheel) + "this is no requirement\n")
     done = checkout.run("install", "--no-input")

@@ -223,6 +223,7 @@ async def test_a_refusing_model_refuses(demo: Demo) -> None:
 @pytest.mark.parametrize(
     "filler", ["“", "“a'", ' x="', "my name is ", "   and", " ", "in A ", "what is 1+", "(1", "my "]
 )
+@pytest.mark.slow
 async def test_it_answers_a_very_long_message_quickly(demo: Demo, filler: str) -> None:
     tool = {
         "type": "function",

@@ -206,6 +206,7 @@ def test_text_over_the_limit_is_rejected() -> None:
         extract_text(b"x" * (document_reader.MAX_TEXT + 1))
 
 
+@pytest.mark.slow
 def test_a_decompression_bomb_is_rejected() -> None:
     """A Word document of a few megabytes expands to gigabytes of text."""
     out = io.BytesIO()

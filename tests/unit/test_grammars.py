@@ -59,12 +59,14 @@ async def test_the_violation_of_a_grammar_is_reported(grammar: Grammar, text: st
     assert words in (await text_defect(grammar, text) or "")
 
 
+@pytest.mark.slow
 async def test_a_grammar_that_takes_too_much_memory_or_time_is_aborted() -> None:
     options = " ".join(f"[x{number}]" for number in range(40))
     rules = "\n".join(f'x{number}: "{number}"' for number in range(40))
     assert "too" in (await definition_defect(lark(f"start: {options}\n{rules}")) or "")
 
 
+@pytest.mark.slow
 async def test_a_regular_expression_that_never_ends_is_aborted() -> None:
     assert "too long" in (await text_defect(pattern(r"(?:(?:a|aa)+)+b"), "a" * 60) or "")
     assert "too" in (await text_defect(lark(r"start: /(?:(?:a|aa)+)+b/"), "a" * 60) or "")

@@ -139,6 +139,7 @@ def test_a_long_text_is_shown_as_plain_text() -> None:
 @pytest.mark.parametrize(
     "pattern", ["[", "![", "*a ", "*_", "[a](", "<", "&", "> ", "~~a ", "`a", "|", "- ", "[a]: b\n"]
 )
+@pytest.mark.slow
 def test_rendering_takes_linear_time(pattern: str) -> None:
     began = time.process_time()
     render((pattern * MAX_CHARACTERS)[:MAX_CHARACTERS])
