@@ -245,6 +245,7 @@ class ShellCall(ItemBase):
     """A call that runs shell commands, on the client or in a container."""
 
     prefix = "sh"
+    nulls = frozenset({"environment"})
 
     type: Literal["shell_call"] = "shell_call"
     status: Status | None = None
@@ -260,6 +261,10 @@ class ShellCall(ItemBase):
     ) = None
     caller: Caller | None = None
     created_by: str | None = None
+
+    @override
+    def wire(self) -> dict[str, Any]:
+        return {**super().wire(), "action": self.action.model_dump()}
 
 
 class TimedOut(Wire):
@@ -293,6 +298,7 @@ class ShellCallOutput(ItemBase):
     """
 
     prefix = "sho"
+    nulls = frozenset({"max_output_length"})
 
     type: Literal["shell_call_output"] = "shell_call_output"
     status: Status | None = None

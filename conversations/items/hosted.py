@@ -24,16 +24,11 @@ class McpListTools(ItemBase):
     """The tools that an MCP server listed, or the error of listing them."""
 
     prefix = "mcpl"
-    nulls = frozenset({"error"})
 
     type: Literal["mcp_list_tools"] = "mcp_list_tools"
     server_label: str
     tools: list[McpTool]
     error: str | None = None
-
-    @override
-    def wire(self) -> dict[str, Any]:
-        return {**super().wire(), "tools": [tool.model_dump() for tool in self.tools]}
 
 
 class McpProtocolError(Wire):
@@ -290,6 +285,14 @@ class ImageGenerationCall(ItemBase):
     revised_prompt: str | None = None
     error: ImageError | None = None
     svg_usage: SvgUsage | None = None
+
+    @override
+    def wire(self) -> dict[str, Any]:
+        body = super().wire()
+        # Clients expect text in a call that has ended. The AI SDK rejects the whole response otherwise.
+        if body["result"] is None and body["status"] in ("completed", "failed"):
+            body["result"] = ""
+        return body
 
     @property
     def data_url(self) -> str | None:

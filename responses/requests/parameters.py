@@ -124,6 +124,8 @@ def public_parameters(
         "usage": None,
         "user": plain["user"],
         "metadata": body.metadata or {},
+        # Null is the standard program, unless it was named.
+        "access_programs": body.access_programs and {"cyber": "standard"},
         **_only_if_sent(body),
     }
 
@@ -144,9 +146,8 @@ def _only_if_sent(body: CreateResponse) -> dict[str, Any]:
         "prompt": prompt and {"id": prompt.id, "variables": variables, "version": prompt.version},
         "request_id": body.request_id,
         "prompt_cache_retention": body.prompt_cache_retention,
-        # Both show the effective value, which is the only one that this server supports.
+        # The effective value, which is the only one that this server supports.
         "image": body.image and {"context_compression": "disabled"},
-        "access_programs": body.access_programs and {"cyber": "standard"},
     }
     return {name: value for name, value in shown.items() if value is not None}
 

@@ -32,10 +32,10 @@ _FUNCTIONS = [
     for name, description in (("look_up_order", "Finds an order."), ("open_ticket", "Opens a ticket."))
 ]
 _OFFERED = [
-    {"name": "find_issue", "input_schema": _TOOL, "description": "Finds issues by words.", "annotations": None},
-    {"name": "close_issue", "input_schema": _TOOL, "description": "Closes an issue.", "annotations": None},
+    {"name": "find_issue", "input_schema": _TOOL, "description": "Finds issues by words."},
+    {"name": "close_issue", "input_schema": _TOOL, "description": "Closes an issue."},
 ]
-_LISTING = {"type": "mcp_list_tools", "server_label": _SERVER, "tools": _OFFERED, "error": None}
+_LISTING = {"type": "mcp_list_tools", "server_label": _SERVER, "tools": _OFFERED}
 _MCP = {
     "type": "mcp",
     "server_label": _SERVER,

@@ -44,6 +44,7 @@ EMPTY: dict[str, Any] = {
     "usage": USAGE,
     "user": None,
     "metadata": {},
+    "access_programs": None,
 }
 
 

@@ -129,7 +129,7 @@ def test_an_edit_without_an_image_fails(api: Api, script: Script, images: ImageS
     tools = [{**TOOL, "action": "edit"}]
     response = api.create(model=generating(script).say("I cannot.").model, input="Draw.", tools=tools)
     call = response["output"][0]
-    assert (call["status"], call["result"], call["error"]["code"]) == ("failed", None, "invalid_request")
+    assert (call["status"], call["result"], call["error"]["code"]) == ("failed", "", "invalid_request")
     assert images.asked == []
 
 

@@ -224,7 +224,6 @@ _HOSTED: list[Body] = [
         "type": "mcp_list_tools",
         "server_label": "deep",
         "tools": [{"name": "ask", "input_schema": {"a": None}, "description": "Ask.", "annotations": {"b": None}}],
-        "error": None,
     },
     {"id": "mcpr_1", "type": "mcp_approval_request", "server_label": "deep", "name": "ask", "arguments": "{}"},
     {
@@ -283,7 +282,7 @@ _HOSTED: list[Body] = [
         "id": "ig_1",
         "type": "image_generation_call",
         "status": "failed",
-        "result": None,
+        "result": "",
         "action": "generate",
         "background": "opaque",
         "output_format": "svg",

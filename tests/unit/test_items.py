@@ -70,6 +70,12 @@ def test_an_item_is_returned_as_it_was_sent(item: dict[str, Any]) -> None:
     assert from_wire(item).wire() == item
 
 
+def test_a_tool_list_has_no_nulls_of_its_own() -> None:
+    shown = read({**SAMPLES["mcpl_1"], "error": None, "tools": [{"name": "ask", "input_schema": {"a": None}}]}).wire()
+    assert "error" not in shown
+    assert shown["tools"] == [{"name": "ask", "input_schema": {"a": None}}]
+
+
 @every_item
 @pytest.mark.parametrize("by_alias", [False, True])
 def test_dumps_of_the_sdk_are_accepted(item: dict[str, Any], by_alias: bool) -> None:
@@ -82,7 +88,13 @@ def test_items_with_only_required_keys_are_accepted(item: dict[str, Any]) -> Non
     bare = required_only(item)
     body = read(bare).with_id()
     assert sdk_object(body).model_dump()["id"] == body["id"]
-    assert {key for key, value in body.items() if value is not None} <= {*bare, "id", "status", "execution", "summary"}
+    assert {key for key, value in body.items() if value not in (None, "")} <= {
+        *bare,
+        "id",
+        "status",
+        "execution",
+        "summary",
+    }
     assert body["id"].split("_")[0] == item["id"].split("_")[0]
 
 

@@ -56,9 +56,13 @@ def container_requests(tools: Sequence[Shown]) -> list[ContainerRequest]:
             case {"type": "shell", "environment": {"type": "container_auto"} as auto}:
                 found.append(_auto("shell", auto, f"tools[{index}].environment"))
             # Clients of vLLM ask for the built-in code interpreter as an MCP server with this label.
-            case {"type": "mcp", "server_label": "code_interpreter", "server_url": None, "connector_id": None}:
+            case {"type": "mcp", "server_label": "code_interpreter"} as mcp if not _names_a_server(mcp):
                 found.append(ContainerRequest(kind="mcp", container_id=None, param=f"tools[{index}].server_label"))
     return found
+
+
+def _names_a_server(mcp: Shown) -> bool:
+    return bool(mcp.get("server_url") or mcp.get("connector_id"))
 
 
 def _auto(kind: str, auto: Shown, param: str) -> ContainerRequest:

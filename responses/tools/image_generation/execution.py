@@ -107,7 +107,7 @@ class ImageGenerationTool(HostedTool):
         if result.error is None:
             return [{**body, **result.fields, "status": "completed"}]
         error = result.fields.get("error") or _error(result.output, code=result.error)
-        return [{**body, "status": "failed", "error": error}]
+        return [{**body, "status": "failed", "result": "", "error": error}]
 
     # -- building the request ------------------------------------------------------------------------------------------
 

@@ -82,7 +82,6 @@ class McpTools(HostedTool):
                     "type": "mcp_list_tools",
                     "server_label": server.label,
                     "tools": [],
-                    "error": None,
                 }
                 opened = OutputItemAdded(output_index=index, item=body)
                 yield Emitted([opened, *before_result(body, output_index=index)])

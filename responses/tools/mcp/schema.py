@@ -136,18 +136,21 @@ class McpToolParam(ToolParam):
 
     @override
     def shown(self) -> dict[str, Any]:
-        shown = {
-            "type": "mcp",
-            "server_label": self.server_label,
+        # Types of clients allow null for the headers and allowed tools only; OpenAI returns both.
+        given = {
             "server_url": origin(self.server_url) if self.server_url else None,
             "connector_id": self.connector_id,
             "server_description": self.server_description,
-            # OpenAI returns null, too.
+            "defer_loading": self.defer_loading,
+        }
+        return {
+            "type": "mcp",
+            "server_label": self.server_label,
+            **{name: value for name, value in given.items() if value is not None},
             "headers": None,
             "allowed_tools": _dumped(self.allowed_tools),
             "require_approval": _dumped(self.require_approval) or ("never" if self.built_in else "always"),
         }
-        return shown if self.defer_loading is None else {**shown, "defer_loading": self.defer_loading}
 
     @override
     def check(self, tools: Sequence[ToolParam], *, param: str) -> None:

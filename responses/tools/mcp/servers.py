@@ -84,12 +84,10 @@ class ListedTool:
 
     def shown(self) -> dict[str, Any]:
         """Return the tool as an `mcp_list_tools` item shows it."""
-        return {
-            "name": self.name,
-            "description": self.description,
-            "input_schema": self.input_schema,
-            "annotations": self.annotations,
-        }
+        optional = {"description": self.description, "annotations": self.annotations}
+        # OpenAI leaves out what the server did not send; some clients reject null.
+        given = {name: value for name, value in optional.items() if value is not None}
+        return {"name": self.name, "input_schema": self.input_schema, **given}
 
     @classmethod
     def parse(cls, shown: Mapping[str, Any]) -> "ListedTool":

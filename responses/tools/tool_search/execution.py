@@ -179,8 +179,8 @@ def _family(tool: Shown) -> tuple[str, str, str] | None:
     match tool:
         case {"type": "namespace", "name": name, "description": about}:
             return "namespace", name, about
-        case {"type": "mcp", "server_label": name, "server_description": about}:
-            return "mcp", name, about or ""
+        case {"type": "mcp", "server_label": name}:
+            return "mcp", name, tool.get("server_description") or ""
     return None
 
 
