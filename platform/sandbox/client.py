@@ -112,6 +112,10 @@ class SandboxClient:
         """Create or replace a file. Raises OperationFailed."""
         await self._request({"op": "write", "container": container, "path": path}, content)
 
+    async def mount(self, container: str, name: str, archive: bytes) -> None:
+        """Unpack the zip archive of a skill into `/mnt/skills/<name>`, replacing the folder. Raises OperationFailed."""
+        await self._request({"op": "mount", "container": container, "path": name}, archive)
+
     async def remove(self, container: str, path: str) -> None:
         """Delete a file. Raises OperationFailed."""
         await self._request({"op": "remove", "container": container, "path": path})

@@ -210,6 +210,7 @@ def _command(rootfs: Rootfs, limits: Limits, *, files: dict[str, int], seccomp: 
         *(word for name in _DEVICES for word in ("--dev-bind", f"/dev/{name}", f"/dev/{name}")),
         *("--symlink", "/proc/self/fd", "/dev/fd"),
         *_tmpfs("/mnt/data", limits.data),
+        *_tmpfs("/mnt/skills", limits.skills),
         *_tmpfs("/tmp", limits.scratch),  # noqa: S108 - the container's own
         *_tmpfs("/dev/shm", limits.shared),  # noqa: S108
         *(word for path, number in files.items() for word in ("--perms", "0444", "--ro-bind-data", str(number), path)),

@@ -12,15 +12,16 @@ SMALLEST = "1g"
 class Limits:
     """Limits of a container.
 
-    `memory`, `data` (`/mnt/data`), `scratch` (`/tmp`), `shared` (`/dev/shm`) and `output` (each of stdout and stderr)
-    are in bytes. `processes` counts threads as well, `files` the inodes of each file system. `seconds` is the time
-    limit of one call, on the clock.
+    `memory`, `data` (`/mnt/data`), `scratch` (`/tmp`), `shared` (`/dev/shm`), `skills` (`/mnt/skills`) and
+    `output` (each of stdout and stderr) are in bytes. `processes` counts threads as well, `files` the inodes of each
+    file system. `seconds` is the time limit of one call, on the clock.
     """
 
     memory: int = MEMORY[SMALLEST]
     data: int = 512 * MEGABYTE
     scratch: int = 128 * MEGABYTE
     shared: int = 64 * MEGABYTE
+    skills: int = 256 * MEGABYTE
     output: int = 256 * 1024
     processes: int = 64
     open_files: int = 256

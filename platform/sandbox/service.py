@@ -22,7 +22,7 @@ from sandbox.pool import ContainerPool, PoolFull
 from sandbox.rootfs import RootfsProbe
 
 logger = logging.getLogger(__name__)
-_CONTAINER_OPERATIONS = {"run", "shell", "list", "read", "write", "remove"}
+_CONTAINER_OPERATIONS = {"run", "shell", "list", "read", "write", "remove", "mount"}
 # Read before the token is checked, so it is smaller than the limit of a frame.
 _MAX_REQUEST_HEAD = 1024 * 1024
 

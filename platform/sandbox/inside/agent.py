@@ -21,7 +21,8 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 DATA = "/mnt/data"
-MOUNTS = (DATA, "/tmp", "/dev/shm")  # noqa: S108 - the container's own
+SKILLS = "/mnt/skills"
+MOUNTS = (DATA, SKILLS, "/tmp", "/dev/shm")  # noqa: S108 - the container's own
 INTERPRETER = "/opt/inside/interpreter.py"
 MAX_REPORT = 4 * 1024 * 1024
 MAX_PIECE = 1024 * 1024
@@ -430,6 +431,29 @@ def write_file(path: str, content: bytes) -> None:
         file.write(content)
 
 
+def mount_skill(name: str, content: bytes) -> None:
+    """Unpack the archive of a skill into a folder of this name, replacing what is there. Raises OSError."""
+    # Imported here: most containers have no skills, and every import delays the start of a container.
+    import shutil
+    import zipfile
+    from io import BytesIO
+
+    target = os.path.join(SKILLS, name)  # noqa: PTH118
+    # The model may have replaced the folder with a link, for example to the files of this process.
+    if os.path.islink(target):  # noqa: PTH114
+        os.unlink(target)  # noqa: PTH108
+    elif os.path.lexists(target):
+        shutil.rmtree(target)
+    with zipfile.ZipFile(BytesIO(content)) as archive:
+        for entry in archive.infolist():
+            # The platform has checked the paths. The first part is the author's folder, which `name` replaces.
+            path = os.path.join(target, entry.filename.partition("/")[2])  # noqa: PTH118
+            os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+            mode = 0o755 if entry.external_attr >> 16 & stat.S_IXUSR else 0o644
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:  # noqa: PTH123
+                file.write(archive.read(entry))
+
+
 # -- connection to the service -----------------------------------------------------------------------------------------
 
 
@@ -457,6 +481,8 @@ def _handle(agent: Agent, request: "dict[str, Any]", body: bytes) -> "tuple[dict
         case "write":
             agent.check_room(request["path"])
             write_file(request["path"], body)
+        case "mount":
+            mount_skill(request["path"], body)
         case "remove":
             os.unlink(_checked_path(request["path"]))  # noqa: PTH108
     return {}, b""
