@@ -78,6 +78,8 @@ class Scope(models.TextChoices):
     CONTAINERS_READ = "containers.read", "Read containers and their files"
     CONTAINERS_WRITE = "containers.write", "Create containers and upload files to them"
     CONTAINERS_DELETE = "containers.delete", "Delete containers and their files"
+    SKILLS_READ = "skills.read", "Read skills"
+    SKILLS_WRITE = "skills.write", "Create, change and delete skills"
     CONVERSATIONS_READ = "conversations.read", "Read conversations"
     CONVERSATIONS_WRITE = "conversations.write", "Create and change conversations"
     CONVERSATIONS_DELETE = "conversations.delete", "Delete conversations"

@@ -104,6 +104,7 @@ _NAVIGATION = [
             _model_list("Batches", "stacks", "responses.Batch"),
             _model_list("Vector stores", "database", "responses.VectorStore"),
             _model_list("Files", "draft", "conversations.File"),
+            _model_list("Skills", "school", "skills.Skill"),
             _model_list("Containers", "deployed_code", "containers.Container"),
             _model_list("Chat completions", "chat", "responses.ChatCompletion"),
         ],

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations c4822f38aeb3d615b556b1412afe1b975c5dc189daed76ddf00d0aeadc362500
+-- PostgreSQL 18, migrations 353bdfb7e26b42bb8781674b59963c54bf6dd6d19266670e20780c3ab48c9019
 
 CREATE TABLE public.account_emailaddress (
     id integer NOT NULL,
@@ -142,6 +142,7 @@ CREATE TABLE public.containers_container (
     idle_minutes integer NOT NULL,
     created_at timestamp with time zone NOT NULL,
     last_active_at timestamp with time zone NOT NULL,
+    skills jsonb NOT NULL,
     lost boolean NOT NULL,
     CONSTRAINT containers_container_idle_minutes_check CHECK ((idle_minutes >= 0))
 );
@@ -989,6 +990,42 @@ CREATE TABLE public.responses_webhookendpoint (
 
 ALTER TABLE ONLY public.responses_webhookendpoint FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE public.skills_skill (
+    id character varying(64) NOT NULL COLLATE pg_catalog."C",
+    name character varying(64) NOT NULL,
+    description character varying(1024) NOT NULL,
+    default_version integer NOT NULL,
+    latest_version integer NOT NULL,
+    last_number integer NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    api_key_id character varying(64) COLLATE pg_catalog."C",
+    team_id character varying(64) NOT NULL COLLATE pg_catalog."C",
+    CONSTRAINT skills_skill_default_version_check CHECK ((default_version >= 0)),
+    CONSTRAINT skills_skill_last_number_check CHECK ((last_number >= 0)),
+    CONSTRAINT skills_skill_latest_version_check CHECK ((latest_version >= 0))
+);
+
+ALTER TABLE ONLY public.skills_skill FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.skills_skillversion (
+    id character varying(64) NOT NULL COLLATE pg_catalog."C",
+    number integer NOT NULL,
+    name character varying(64) NOT NULL,
+    description character varying(1024) NOT NULL,
+    archive bytea NOT NULL,
+    archive_size integer NOT NULL,
+    files integer NOT NULL,
+    sha256 character varying(64) NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    skill_id character varying(64) NOT NULL COLLATE pg_catalog."C",
+    team_id character varying(64) NOT NULL COLLATE pg_catalog."C",
+    CONSTRAINT skills_skillversion_archive_size_check CHECK ((archive_size >= 0)),
+    CONSTRAINT skills_skillversion_files_check CHECK ((files >= 0)),
+    CONSTRAINT skills_skillversion_number_check CHECK ((number >= 0))
+);
+
+ALTER TABLE ONLY public.skills_skillversion FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE public.socialaccount_socialaccount (
     id integer NOT NULL,
     provider character varying(200) NOT NULL,
@@ -1559,118 +1596,126 @@ INSERT INTO public.auth_permission (id, name, content_type_id, codename) VALUES
 	(146, 'Can change upload part', 37, 'change_uploadpart'),
 	(147, 'Can delete upload part', 37, 'delete_uploadpart'),
 	(148, 'Can view upload part', 37, 'view_uploadpart'),
-	(149, 'Can add container', 38, 'add_container'),
-	(150, 'Can change container', 38, 'change_container'),
-	(151, 'Can delete container', 38, 'delete_container'),
-	(152, 'Can view container', 38, 'view_container'),
-	(153, 'Can add container file', 39, 'add_containerfile'),
-	(154, 'Can change container file', 39, 'change_containerfile'),
-	(155, 'Can delete container file', 39, 'delete_containerfile'),
-	(156, 'Can view container file', 39, 'view_containerfile'),
-	(157, 'Can add batch', 40, 'add_batch'),
-	(158, 'Can change batch', 40, 'change_batch'),
-	(159, 'Can delete batch', 40, 'delete_batch'),
-	(160, 'Can view batch', 40, 'view_batch'),
-	(161, 'Can add line of a batch', 41, 'add_batchline'),
-	(162, 'Can change line of a batch', 41, 'change_batchline'),
-	(163, 'Can delete line of a batch', 41, 'delete_batchline'),
-	(164, 'Can view line of a batch', 41, 'view_batchline'),
-	(165, 'Can add response', 42, 'add_response'),
-	(166, 'Can change response', 42, 'change_response'),
-	(167, 'Can delete response', 42, 'delete_response'),
-	(168, 'Can view response', 42, 'view_response'),
-	(169, 'Can add conversation lock', 43, 'add_conversationlock'),
-	(170, 'Can change conversation lock', 43, 'change_conversationlock'),
-	(171, 'Can delete conversation lock', 43, 'delete_conversationlock'),
-	(172, 'Can view conversation lock', 43, 'view_conversationlock'),
-	(173, 'Can add turn', 44, 'add_turn'),
-	(174, 'Can change turn', 44, 'change_turn'),
-	(175, 'Can delete turn', 44, 'delete_turn'),
-	(176, 'Can view turn', 44, 'view_turn'),
-	(177, 'Can add tool call', 45, 'add_toolcall'),
-	(178, 'Can change tool call', 45, 'change_toolcall'),
-	(179, 'Can delete tool call', 45, 'delete_toolcall'),
-	(180, 'Can view tool call', 45, 'view_toolcall'),
-	(181, 'Can add approval', 46, 'add_approval'),
-	(182, 'Can change approval', 46, 'change_approval'),
-	(183, 'Can delete approval', 46, 'delete_approval'),
-	(184, 'Can view approval', 46, 'view_approval'),
-	(185, 'Can add event batch', 47, 'add_eventbatch'),
-	(186, 'Can change event batch', 47, 'change_eventbatch'),
-	(187, 'Can delete event batch', 47, 'delete_eventbatch'),
-	(188, 'Can view event batch', 47, 'view_eventbatch'),
-	(189, 'Can add commit mark', 48, 'add_commitmark'),
-	(190, 'Can change commit mark', 48, 'change_commitmark'),
-	(191, 'Can delete commit mark', 48, 'delete_commitmark'),
-	(192, 'Can view commit mark', 48, 'view_commitmark'),
-	(193, 'Can add chat completion', 49, 'add_chatcompletion'),
-	(194, 'Can change chat completion', 49, 'change_chatcompletion'),
-	(195, 'Can delete chat completion', 49, 'delete_chatcompletion'),
-	(196, 'Can view chat completion', 49, 'view_chatcompletion'),
-	(197, 'Can add prompt', 50, 'add_prompttemplate'),
-	(198, 'Can change prompt', 50, 'change_prompttemplate'),
-	(199, 'Can delete prompt', 50, 'delete_prompttemplate'),
-	(200, 'Can view prompt', 50, 'view_prompttemplate'),
-	(201, 'Can add prompt version', 51, 'add_promptversion'),
-	(202, 'Can change prompt version', 51, 'change_promptversion'),
-	(203, 'Can delete prompt version', 51, 'delete_promptversion'),
-	(204, 'Can view prompt version', 51, 'view_promptversion'),
-	(205, 'Can add response hour', 52, 'add_responsehour'),
-	(206, 'Can change response hour', 52, 'change_responsehour'),
-	(207, 'Can delete response hour', 52, 'delete_responsehour'),
-	(208, 'Can view response hour', 52, 'view_responsehour'),
-	(209, 'Can add call hour', 53, 'add_callhour'),
-	(210, 'Can change call hour', 53, 'change_callhour'),
-	(211, 'Can delete call hour', 53, 'delete_callhour'),
-	(212, 'Can view call hour', 53, 'view_callhour'),
-	(213, 'Can add tool hour', 54, 'add_toolhour'),
-	(214, 'Can change tool hour', 54, 'change_toolhour'),
-	(215, 'Can delete tool hour', 54, 'delete_toolhour'),
-	(216, 'Can view tool hour', 54, 'view_toolhour'),
-	(217, 'Can add unrolled row', 55, 'add_unrolledrow'),
-	(218, 'Can change unrolled row', 55, 'change_unrolledrow'),
-	(219, 'Can delete unrolled row', 55, 'delete_unrolledrow'),
-	(220, 'Can view unrolled row', 55, 'view_unrolledrow'),
-	(221, 'Can add rollup mark', 56, 'add_rollupmark'),
-	(222, 'Can change rollup mark', 56, 'change_rollupmark'),
-	(223, 'Can delete rollup mark', 56, 'delete_rollupmark'),
-	(224, 'Can view rollup mark', 56, 'view_rollupmark'),
-	(225, 'Can add search text', 57, 'add_searchtext'),
-	(226, 'Can change search text', 57, 'change_searchtext'),
-	(227, 'Can delete search text', 57, 'delete_searchtext'),
-	(228, 'Can view search text', 57, 'view_searchtext'),
-	(229, 'Can add search mark', 58, 'add_searchmark'),
-	(230, 'Can change search mark', 58, 'change_searchmark'),
-	(231, 'Can delete search mark', 58, 'delete_searchmark'),
-	(232, 'Can view search mark', 58, 'view_searchmark'),
-	(233, 'Can add vector store', 59, 'add_vectorstore'),
-	(234, 'Can change vector store', 59, 'change_vectorstore'),
-	(235, 'Can delete vector store', 59, 'delete_vectorstore'),
-	(236, 'Can view vector store', 59, 'view_vectorstore'),
-	(237, 'Can add batch of a vector store', 60, 'add_vectorstorebatch'),
-	(238, 'Can change batch of a vector store', 60, 'change_vectorstorebatch'),
-	(239, 'Can delete batch of a vector store', 60, 'delete_vectorstorebatch'),
-	(240, 'Can view batch of a vector store', 60, 'view_vectorstorebatch'),
-	(241, 'Can add file of a vector store', 61, 'add_vectorstorefile'),
-	(242, 'Can change file of a vector store', 61, 'change_vectorstorefile'),
-	(243, 'Can delete file of a vector store', 61, 'delete_vectorstorefile'),
-	(244, 'Can view file of a vector store', 61, 'view_vectorstorefile'),
-	(245, 'Can add passage of a vector store', 62, 'add_vectorchunk'),
-	(246, 'Can change passage of a vector store', 62, 'change_vectorchunk'),
-	(247, 'Can delete passage of a vector store', 62, 'delete_vectorchunk'),
-	(248, 'Can view passage of a vector store', 62, 'view_vectorchunk'),
-	(249, 'Can add vector of a passage', 63, 'add_vectorembedding'),
-	(250, 'Can change vector of a passage', 63, 'change_vectorembedding'),
-	(251, 'Can delete vector of a passage', 63, 'delete_vectorembedding'),
-	(252, 'Can view vector of a passage', 63, 'view_vectorembedding'),
-	(253, 'Can add webhook endpoint', 64, 'add_webhookendpoint'),
-	(254, 'Can change webhook endpoint', 64, 'change_webhookendpoint'),
-	(255, 'Can delete webhook endpoint', 64, 'delete_webhookendpoint'),
-	(256, 'Can view webhook endpoint', 64, 'view_webhookendpoint'),
-	(257, 'Can add webhook delivery', 65, 'add_webhookdelivery'),
-	(258, 'Can change webhook delivery', 65, 'change_webhookdelivery'),
-	(259, 'Can delete webhook delivery', 65, 'delete_webhookdelivery'),
-	(260, 'Can view webhook delivery', 65, 'view_webhookdelivery');
+	(149, 'Can add skill', 38, 'add_skill'),
+	(150, 'Can change skill', 38, 'change_skill'),
+	(151, 'Can delete skill', 38, 'delete_skill'),
+	(152, 'Can view skill', 38, 'view_skill'),
+	(153, 'Can add skill version', 39, 'add_skillversion'),
+	(154, 'Can change skill version', 39, 'change_skillversion'),
+	(155, 'Can delete skill version', 39, 'delete_skillversion'),
+	(156, 'Can view skill version', 39, 'view_skillversion'),
+	(157, 'Can add container', 40, 'add_container'),
+	(158, 'Can change container', 40, 'change_container'),
+	(159, 'Can delete container', 40, 'delete_container'),
+	(160, 'Can view container', 40, 'view_container'),
+	(161, 'Can add container file', 41, 'add_containerfile'),
+	(162, 'Can change container file', 41, 'change_containerfile'),
+	(163, 'Can delete container file', 41, 'delete_containerfile'),
+	(164, 'Can view container file', 41, 'view_containerfile'),
+	(165, 'Can add batch', 42, 'add_batch'),
+	(166, 'Can change batch', 42, 'change_batch'),
+	(167, 'Can delete batch', 42, 'delete_batch'),
+	(168, 'Can view batch', 42, 'view_batch'),
+	(169, 'Can add line of a batch', 43, 'add_batchline'),
+	(170, 'Can change line of a batch', 43, 'change_batchline'),
+	(171, 'Can delete line of a batch', 43, 'delete_batchline'),
+	(172, 'Can view line of a batch', 43, 'view_batchline'),
+	(173, 'Can add response', 44, 'add_response'),
+	(174, 'Can change response', 44, 'change_response'),
+	(175, 'Can delete response', 44, 'delete_response'),
+	(176, 'Can view response', 44, 'view_response'),
+	(177, 'Can add conversation lock', 45, 'add_conversationlock'),
+	(178, 'Can change conversation lock', 45, 'change_conversationlock'),
+	(179, 'Can delete conversation lock', 45, 'delete_conversationlock'),
+	(180, 'Can view conversation lock', 45, 'view_conversationlock'),
+	(181, 'Can add turn', 46, 'add_turn'),
+	(182, 'Can change turn', 46, 'change_turn'),
+	(183, 'Can delete turn', 46, 'delete_turn'),
+	(184, 'Can view turn', 46, 'view_turn'),
+	(185, 'Can add tool call', 47, 'add_toolcall'),
+	(186, 'Can change tool call', 47, 'change_toolcall'),
+	(187, 'Can delete tool call', 47, 'delete_toolcall'),
+	(188, 'Can view tool call', 47, 'view_toolcall'),
+	(189, 'Can add approval', 48, 'add_approval'),
+	(190, 'Can change approval', 48, 'change_approval'),
+	(191, 'Can delete approval', 48, 'delete_approval'),
+	(192, 'Can view approval', 48, 'view_approval'),
+	(193, 'Can add event batch', 49, 'add_eventbatch'),
+	(194, 'Can change event batch', 49, 'change_eventbatch'),
+	(195, 'Can delete event batch', 49, 'delete_eventbatch'),
+	(196, 'Can view event batch', 49, 'view_eventbatch'),
+	(197, 'Can add commit mark', 50, 'add_commitmark'),
+	(198, 'Can change commit mark', 50, 'change_commitmark'),
+	(199, 'Can delete commit mark', 50, 'delete_commitmark'),
+	(200, 'Can view commit mark', 50, 'view_commitmark'),
+	(201, 'Can add chat completion', 51, 'add_chatcompletion'),
+	(202, 'Can change chat completion', 51, 'change_chatcompletion'),
+	(203, 'Can delete chat completion', 51, 'delete_chatcompletion'),
+	(204, 'Can view chat completion', 51, 'view_chatcompletion'),
+	(205, 'Can add prompt', 52, 'add_prompttemplate'),
+	(206, 'Can change prompt', 52, 'change_prompttemplate'),
+	(207, 'Can delete prompt', 52, 'delete_prompttemplate'),
+	(208, 'Can view prompt', 52, 'view_prompttemplate'),
+	(209, 'Can add prompt version', 53, 'add_promptversion'),
+	(210, 'Can change prompt version', 53, 'change_promptversion'),
+	(211, 'Can delete prompt version', 53, 'delete_promptversion'),
+	(212, 'Can view prompt version', 53, 'view_promptversion'),
+	(213, 'Can add response hour', 54, 'add_responsehour'),
+	(214, 'Can change response hour', 54, 'change_responsehour'),
+	(215, 'Can delete response hour', 54, 'delete_responsehour'),
+	(216, 'Can view response hour', 54, 'view_responsehour'),
+	(217, 'Can add call hour', 55, 'add_callhour'),
+	(218, 'Can change call hour', 55, 'change_callhour'),
+	(219, 'Can delete call hour', 55, 'delete_callhour'),
+	(220, 'Can view call hour', 55, 'view_callhour'),
+	(221, 'Can add tool hour', 56, 'add_toolhour'),
+	(222, 'Can change tool hour', 56, 'change_toolhour'),
+	(223, 'Can delete tool hour', 56, 'delete_toolhour'),
+	(224, 'Can view tool hour', 56, 'view_toolhour'),
+	(225, 'Can add unrolled row', 57, 'add_unrolledrow'),
+	(226, 'Can change unrolled row', 57, 'change_unrolledrow'),
+	(227, 'Can delete unrolled row', 57, 'delete_unrolledrow'),
+	(228, 'Can view unrolled row', 57, 'view_unrolledrow'),
+	(229, 'Can add rollup mark', 58, 'add_rollupmark'),
+	(230, 'Can change rollup mark', 58, 'change_rollupmark'),
+	(231, 'Can delete rollup mark', 58, 'delete_rollupmark'),
+	(232, 'Can view rollup mark', 58, 'view_rollupmark'),
+	(233, 'Can add search text', 59, 'add_searchtext'),
+	(234, 'Can change search text', 59, 'change_searchtext'),
+	(235, 'Can delete search text', 59, 'delete_searchtext'),
+	(236, 'Can view search text', 59, 'view_searchtext'),
+	(237, 'Can add search mark', 60, 'add_searchmark'),
+	(238, 'Can change search mark', 60, 'change_searchmark'),
+	(239, 'Can delete search mark', 60, 'delete_searchmark'),
+	(240, 'Can view search mark', 60, 'view_searchmark'),
+	(241, 'Can add vector store', 61, 'add_vectorstore'),
+	(242, 'Can change vector store', 61, 'change_vectorstore'),
+	(243, 'Can delete vector store', 61, 'delete_vectorstore'),
+	(244, 'Can view vector store', 61, 'view_vectorstore'),
+	(245, 'Can add batch of a vector store', 62, 'add_vectorstorebatch'),
+	(246, 'Can change batch of a vector store', 62, 'change_vectorstorebatch'),
+	(247, 'Can delete batch of a vector store', 62, 'delete_vectorstorebatch'),
+	(248, 'Can view batch of a vector store', 62, 'view_vectorstorebatch'),
+	(249, 'Can add file of a vector store', 63, 'add_vectorstorefile'),
+	(250, 'Can change file of a vector store', 63, 'change_vectorstorefile'),
+	(251, 'Can delete file of a vector store', 63, 'delete_vectorstorefile'),
+	(252, 'Can view file of a vector store', 63, 'view_vectorstorefile'),
+	(253, 'Can add passage of a vector store', 64, 'add_vectorchunk'),
+	(254, 'Can change passage of a vector store', 64, 'change_vectorchunk'),
+	(255, 'Can delete passage of a vector store', 64, 'delete_vectorchunk'),
+	(256, 'Can view passage of a vector store', 64, 'view_vectorchunk'),
+	(257, 'Can add vector of a passage', 65, 'add_vectorembedding'),
+	(258, 'Can change vector of a passage', 65, 'change_vectorembedding'),
+	(259, 'Can delete vector of a passage', 65, 'delete_vectorembedding'),
+	(260, 'Can view vector of a passage', 65, 'view_vectorembedding'),
+	(261, 'Can add webhook endpoint', 66, 'add_webhookendpoint'),
+	(262, 'Can change webhook endpoint', 66, 'change_webhookendpoint'),
+	(263, 'Can delete webhook endpoint', 66, 'delete_webhookendpoint'),
+	(264, 'Can view webhook endpoint', 66, 'view_webhookendpoint'),
+	(265, 'Can add webhook delivery', 67, 'add_webhookdelivery'),
+	(266, 'Can change webhook delivery', 67, 'change_webhookdelivery'),
+	(267, 'Can delete webhook delivery', 67, 'delete_webhookdelivery'),
+	(268, 'Can view webhook delivery', 67, 'view_webhookdelivery');
 
 INSERT INTO public.django_content_type (id, app_label, model) VALUES
 	(1, 'admin', 'logentry'),
@@ -1710,34 +1755,36 @@ INSERT INTO public.django_content_type (id, app_label, model) VALUES
 	(35, 'conversations', 'file'),
 	(36, 'conversations', 'upload'),
 	(37, 'conversations', 'uploadpart'),
-	(38, 'containers', 'container'),
-	(39, 'containers', 'containerfile'),
-	(40, 'responses', 'batch'),
-	(41, 'responses', 'batchline'),
-	(42, 'responses', 'response'),
-	(43, 'responses', 'conversationlock'),
-	(44, 'responses', 'turn'),
-	(45, 'responses', 'toolcall'),
-	(46, 'responses', 'approval'),
-	(47, 'responses', 'eventbatch'),
-	(48, 'responses', 'commitmark'),
-	(49, 'responses', 'chatcompletion'),
-	(50, 'responses', 'prompttemplate'),
-	(51, 'responses', 'promptversion'),
-	(52, 'responses', 'responsehour'),
-	(53, 'responses', 'callhour'),
-	(54, 'responses', 'toolhour'),
-	(55, 'responses', 'unrolledrow'),
-	(56, 'responses', 'rollupmark'),
-	(57, 'responses', 'searchtext'),
-	(58, 'responses', 'searchmark'),
-	(59, 'responses', 'vectorstore'),
-	(60, 'responses', 'vectorstorebatch'),
-	(61, 'responses', 'vectorstorefile'),
-	(62, 'responses', 'vectorchunk'),
-	(63, 'responses', 'vectorembedding'),
-	(64, 'responses', 'webhookendpoint'),
-	(65, 'responses', 'webhookdelivery');
+	(38, 'skills', 'skill'),
+	(39, 'skills', 'skillversion'),
+	(40, 'containers', 'container'),
+	(41, 'containers', 'containerfile'),
+	(42, 'responses', 'batch'),
+	(43, 'responses', 'batchline'),
+	(44, 'responses', 'response'),
+	(45, 'responses', 'conversationlock'),
+	(46, 'responses', 'turn'),
+	(47, 'responses', 'toolcall'),
+	(48, 'responses', 'approval'),
+	(49, 'responses', 'eventbatch'),
+	(50, 'responses', 'commitmark'),
+	(51, 'responses', 'chatcompletion'),
+	(52, 'responses', 'prompttemplate'),
+	(53, 'responses', 'promptversion'),
+	(54, 'responses', 'responsehour'),
+	(55, 'responses', 'callhour'),
+	(56, 'responses', 'toolhour'),
+	(57, 'responses', 'unrolledrow'),
+	(58, 'responses', 'rollupmark'),
+	(59, 'responses', 'searchtext'),
+	(60, 'responses', 'searchmark'),
+	(61, 'responses', 'vectorstore'),
+	(62, 'responses', 'vectorstorebatch'),
+	(63, 'responses', 'vectorstorefile'),
+	(64, 'responses', 'vectorchunk'),
+	(65, 'responses', 'vectorembedding'),
+	(66, 'responses', 'webhookendpoint'),
+	(67, 'responses', 'webhookdelivery');
 
 INSERT INTO public.django_migrations (id, app, name, applied) VALUES
 	(1, 'contenttypes', '0001_initial', now()),
@@ -1774,13 +1821,14 @@ INSERT INTO public.django_migrations (id, app, name, applied) VALUES
 	(32, 'mfa', '0003_authenticator_type_uniq', now()),
 	(33, 'responses', '0001_initial', now()),
 	(34, 'sessions', '0001_initial', now()),
-	(35, 'socialaccount', '0001_initial', now()),
-	(36, 'socialaccount', '0002_token_max_lengths', now()),
-	(37, 'socialaccount', '0003_extra_data_default_dict', now()),
-	(38, 'socialaccount', '0004_app_provider_id_settings', now()),
-	(39, 'socialaccount', '0005_socialtoken_nullable_app', now()),
-	(40, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
-	(41, 'usersessions', '0001_initial', now());
+	(35, 'skills', '0001_initial', now()),
+	(36, 'socialaccount', '0001_initial', now()),
+	(37, 'socialaccount', '0002_token_max_lengths', now()),
+	(38, 'socialaccount', '0003_extra_data_default_dict', now()),
+	(39, 'socialaccount', '0004_app_provider_id_settings', now()),
+	(40, 'socialaccount', '0005_socialtoken_nullable_app', now()),
+	(41, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
+	(42, 'usersessions', '0001_initial', now());
 
 SELECT pg_catalog.setval('public.account_emailaddress_id_seq', 1, false);
 
@@ -1790,7 +1838,7 @@ SELECT pg_catalog.setval('public.auth_group_id_seq', 1, false);
 
 SELECT pg_catalog.setval('public.auth_group_permissions_id_seq', 1, false);
 
-SELECT pg_catalog.setval('public.auth_permission_id_seq', 260, true);
+SELECT pg_catalog.setval('public.auth_permission_id_seq', 268, true);
 
 SELECT pg_catalog.setval('public.auth_user_groups_id_seq', 1, false);
 
@@ -1804,9 +1852,9 @@ SELECT pg_catalog.setval('public.conversations_removeditem_id_seq', 1, false);
 
 SELECT pg_catalog.setval('public.django_admin_log_id_seq', 1, false);
 
-SELECT pg_catalog.setval('public.django_content_type_id_seq', 65, true);
+SELECT pg_catalog.setval('public.django_content_type_id_seq', 67, true);
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 41, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 42, true);
 
 SELECT pg_catalog.setval('public.mfa_authenticator_id_seq', 1, false);
 
@@ -2075,6 +2123,15 @@ ALTER TABLE ONLY public.responses_webhookendpoint
 ALTER TABLE ONLY public.tenants_searchenginevisibility
     ADD CONSTRAINT search_engine_visibility_once UNIQUE (engine_id, team_id);
 
+ALTER TABLE ONLY public.skills_skillversion
+    ADD CONSTRAINT skill_version_number_once UNIQUE (skill_id, number);
+
+ALTER TABLE ONLY public.skills_skill
+    ADD CONSTRAINT skills_skill_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.skills_skillversion
+    ADD CONSTRAINT skills_skillversion_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY public.socialaccount_socialaccount
     ADD CONSTRAINT socialaccount_socialaccount_pkey PRIMARY KEY (id);
 
@@ -2333,6 +2390,12 @@ CREATE INDEX search_text_by_team_and_time ON public.responses_searchtext USING b
 CREATE INDEX search_text_by_time ON public.responses_searchtext USING btree (created_at, item_id);
 
 CREATE INDEX search_text_by_words ON public.responses_searchtext USING gin (words);
+
+CREATE INDEX skill_by_team_and_time ON public.skills_skill USING btree (team_id, created_at, id);
+
+CREATE INDEX skill_by_time ON public.skills_skill USING btree (created_at, id);
+
+CREATE INDEX skill_version_by_team ON public.skills_skillversion USING btree (team_id);
 
 CREATE INDEX socialaccount_socialaccount_user_id_8146e70c ON public.socialaccount_socialaccount USING btree (user_id);
 
@@ -2666,6 +2729,18 @@ ALTER TABLE ONLY public.responses_webhookendpoint
 ALTER TABLE ONLY public.responses_searchtext
     ADD CONSTRAINT search_text_of_item FOREIGN KEY (item_id) REFERENCES public.conversations_item(key) ON DELETE CASCADE;
 
+ALTER TABLE ONLY public.skills_skill
+    ADD CONSTRAINT skills_skill_api_key_id_ffc82dfd_fk_tenants_apikey_id FOREIGN KEY (api_key_id) REFERENCES public.tenants_apikey(id) DEFERRABLE INITIALLY DEFERRED;
+
+ALTER TABLE ONLY public.skills_skill
+    ADD CONSTRAINT skills_skill_team_id_050be44a_fk_tenants_team_id FOREIGN KEY (team_id) REFERENCES public.tenants_team(id) DEFERRABLE INITIALLY DEFERRED;
+
+ALTER TABLE ONLY public.skills_skillversion
+    ADD CONSTRAINT skills_skillversion_skill_id_0ea640f3_fk_skills_skill_id FOREIGN KEY (skill_id) REFERENCES public.skills_skill(id) DEFERRABLE INITIALLY DEFERRED;
+
+ALTER TABLE ONLY public.skills_skillversion
+    ADD CONSTRAINT skills_skillversion_team_id_174f1309_fk_tenants_team_id FOREIGN KEY (team_id) REFERENCES public.tenants_team(id) DEFERRABLE INITIALLY DEFERRED;
+
 ALTER TABLE ONLY public.socialaccount_socialtoken
     ADD CONSTRAINT socialaccount_social_account_id_951f210e_fk_socialacc FOREIGN KEY (account_id) REFERENCES public.socialaccount_socialaccount(id) DEFERRABLE INITIALLY DEFERRED;
 
@@ -2799,6 +2874,10 @@ ALTER TABLE public.responses_webhookdelivery ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.responses_webhookendpoint ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE public.skills_skill ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.skills_skillversion ENABLE ROW LEVEL SECURITY;
+
 CREATE POLICY team ON public.containers_container USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
 
 CREATE POLICY team ON public.containers_containerfile USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
@@ -2862,6 +2941,10 @@ CREATE POLICY team ON public.responses_vectorstorefile USING ((((team_id)::text 
 CREATE POLICY team ON public.responses_webhookdelivery USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
 
 CREATE POLICY team ON public.responses_webhookendpoint USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
+
+CREATE POLICY team ON public.skills_skill USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
+
+CREATE POLICY team ON public.skills_skillversion USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
 
 CREATE POLICY team ON public.tenants_apikey USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
 
@@ -3054,6 +3137,10 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.responses_webhookdelivery TO :
 GRANT SELECT,USAGE ON SEQUENCE public.responses_webhookdelivery_id_seq TO :"application";
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.responses_webhookendpoint TO :"application";
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.skills_skill TO :"application";
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.skills_skillversion TO :"application";
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.socialaccount_socialaccount TO :"application";
 

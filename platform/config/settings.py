@@ -75,6 +75,7 @@ INSTALLED_APPS = [
     "rest_framework",
     "tenants",
     "conversations",
+    "responses.skills",
     "responses.containers",
     "responses",
 ]
@@ -162,6 +163,7 @@ CORS_EXPOSE_HEADERS = (
 # Large, as images and files arrive as base64 in JSON. Beyond Django's default of 2.5 MB clients would get an HTML page.
 MAX_BODY_BYTES = 64 * 1024 * 1024
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
+DATA_UPLOAD_MAX_NUMBER_FILES = 500  # of a skill; all other forms have one file or a few images
 MAX_UPLOAD_BYTES = 512 * 1024 * 1024
 # The file plus the multipart form around it.
 MAX_UPLOAD_BODY_BYTES = MAX_UPLOAD_BYTES + 1024 * 1024

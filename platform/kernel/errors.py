@@ -36,6 +36,7 @@
     │   ├── FileTooLarge                  file_too_large
     │   ├── TooManyWebhookEndpoints       webhook_endpoint_limit_exceeded
     │   ├── WebhookTestFailed             webhook_endpoint_test_failed
+    │   ├── TooManySkills                 skill_limit_exceeded
     │   ├── EgressRefused                 url_not_allowed
     │   ├── EgressFailed                  url_not_fetched
     │   ├── InvalidStreamId               invalid_stream_id
@@ -344,6 +345,12 @@ class TooManyWebhookEndpoints(BadRequest):
     """The maximum number of webhook endpoints has been reached."""
 
     default_code = "webhook_endpoint_limit_exceeded"
+
+
+class TooManySkills(BadRequest):
+    """The maximum number or size of skills has been reached."""
+
+    default_code = "skill_limit_exceeded"
 
 
 class WebhookTestFailed(BadRequest):

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from io import SEEK_END, BytesIO
 from math import ceil
 from typing import IO, Any, TypeAlias, cast
@@ -115,14 +116,61 @@ def accepts_gzip(header: str) -> bool:
     return float(weight or 1) > 0
 
 
-def parse_form(body: IO[bytes], content_type: str, handler: FileUploadHandler) -> Form:
+def parse_form(
+    body: IO[bytes], content_type: str, handler: FileUploadHandler, *, parser: type[MultiPartParser] = MultiPartParser
+) -> Form:
     """Parse a multipart form of which `handler` keeps the files; raises `InvalidMultipart`."""
     meta = {"CONTENT_TYPE": content_type, "CONTENT_LENGTH": str(body.seek(0, SEEK_END))}
     body.seek(0)
     try:
-        return MultiPartParser(meta, cast("Any", body), [handler], "utf-8").parse()
+        return parser(meta, cast("Any", body), [handler], "utf-8").parse()
     except (MultiPartParserError, SuspiciousOperation) as error:
         raise InvalidMultipart from error
+
+
+@dataclass(frozen=True, slots=True)
+class FormFile:
+    """A file of a form. `path` is its name as the client sent it, with folders."""
+
+    field: str
+    path: str
+    content: bytes
+
+
+class _PathKeepingHandler(FileUploadHandler):
+    """Upload handler that keeps the files in memory under the names that the client sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: list[FormFile] = []
+        self._content = bytearray()
+
+    @override
+    def new_file(self, *args: Any, **kwargs: Any) -> None:
+        super().new_file(*args, **kwargs)
+        self._content = bytearray()
+
+    @override
+    def receive_data_chunk(self, raw_data: bytes, start: int) -> None:
+        self._content += raw_data
+
+    @override
+    def file_complete(self, file_size: int) -> None:
+        self.files.append(FormFile(self.field_name or "", self.file_name or "", bytes(self._content)))
+
+
+class _PathKeepingParser(MultiPartParser):
+    @override
+    def sanitize_file_name(self, file_name: str) -> str:
+        # Django keeps the last part only. Whoever uses the names has to check them.
+        return file_name
+
+
+def parse_directory_form(body: bytes, content_type: str) -> tuple[QueryDict, list[FormFile]]:
+    """Parse a multipart form whose files have paths; raises `InvalidMultipart`."""
+    handler = _PathKeepingHandler()
+    fields, _ = parse_form(BytesIO(body), content_type, handler, parser=_PathKeepingParser)
+    return fields, handler.files
 
 
 def parse_form_in_memory(body: bytes, content_type: str) -> Form:

@@ -45,6 +45,7 @@ from responses.containers.models import Container, ContainerFile
 from responses.models import ChatCompletion
 from responses.models.batches import Batch, BatchLine
 from responses.models.vector_stores import VectorStore, VectorStoreFile
+from responses.skills.models import Skill, SkillVersion
 from tenants.console.content_access import audit_read, hidden_notice, may_read
 from tenants.console.roles import TeamScoped
 from tenants.models import ApiKey, Team
@@ -344,6 +345,41 @@ class ContainerAdmin(StoredObjectAdmin):
                 "Size": lambda file: size(file.size),
                 "Source": lambda file: file.get_source_display(),
                 "First seen": lambda file: when(file.created_at),
+            },
+        )
+
+
+@register(Skill)
+class SkillAdmin(StoredObjectAdmin):
+    """Skills of teams. Their files are read through the API."""
+
+    list_display = ["time", "public_id", "name", "team_name", "default_version", "latest_version"]
+    list_filter = [("team", AutocompleteSelectFilter), exact("name", "name")]
+
+    @override
+    def details(self, row: Skill) -> list[tuple[str, Cell]]:
+        return [
+            ("Name", row.name),
+            ("Description", row.description),
+            ("Default version", str(row.default_version)),
+            ("Latest version", str(row.latest_version)),
+            ("API key", _key(row.api_key)),
+            ("Created", when(row.created_at)),
+        ]
+
+    @override
+    def related(self, row: Skill) -> dict[str, Any]:
+        versions = SkillVersion.objects.filter(skill=row, team_id=row.team_id).defer("archive")
+        return _table(
+            "Versions",
+            versions.order_by("-number"),
+            {
+                "Version": lambda version: str(version.number),
+                "ID": lambda version: copyable(version.pk),
+                "Name": lambda version: version.name,
+                "Files": lambda version: str(version.files),
+                "Size": lambda version: size(version.archive_size),
+                "Created": lambda version: when(version.created_at),
             },
         )
 

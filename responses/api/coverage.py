@@ -187,7 +187,7 @@ TOOLS = (
     SupportedTool(
         type="shell",
         support=Support.SUPPORTED,
-        note="executed by the client, or in a container of the sandbox service; skills are rejected",
+        note="executed by the client, or in a container of the sandbox service, with skills",
     ),
     SupportedTool(
         type="mcp",

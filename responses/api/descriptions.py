@@ -14,6 +14,7 @@ TAGS = {
     "Uploads": "Uploads of large files in several parts.",
     "Vector stores": "Collections of files that the tool `file_search` and the search endpoint find passages in.",
     "Batches": "Many requests in one file, processed in the background.",
+    "Skills": "Versioned folders of instructions and files that models read in containers.",
     "Containers": "Sandboxes in which the code interpreter and hosted shells run.",
     "Embeddings": "Vectors that represent texts.",
     "Moderations": "Classification of texts and images as potentially harmful.",
@@ -104,6 +105,17 @@ OPERATIONS = {
     "containers.files.retrieve": "Returns the properties of a file of a container.",
     "containers.files.delete": "Deletes a file of a container.",
     "containers.files.content.retrieve": "Returns the content of a file of a container.",
+    "skills.create": "Creates a skill from the files of a folder or from a zip archive, sent as a multipart form.",
+    "skills.list": "Lists the skills of the team.",
+    "skills.retrieve": "Returns a skill.",
+    "skills.update": "Changes the default version of a skill.",
+    "skills.delete": "Deletes a skill with all of its versions.",
+    "skills.content.retrieve": "Returns the files of the default version of a skill as a zip archive.",
+    "skills.versions.create": "Adds a version to a skill. A version never changes.",
+    "skills.versions.list": "Lists the versions of a skill by number.",
+    "skills.versions.retrieve": "Returns a version of a skill.",
+    "skills.versions.delete": "Deletes a version of a skill that is not its default.",
+    "skills.versions.content.retrieve": "Returns the files of a version of a skill as a zip archive.",
     "embeddings.create": "Returns vectors that represent the input.",
     "moderations.create": "Classifies texts and images as potentially harmful.",
     "images.generate": "Generates images from a prompt.",
@@ -137,6 +149,8 @@ PARAMETERS = {
     "endpoint_id": "Id of the webhook endpoint.",
     "name": "Only containers with this name.",
     "container_id": "Id of the container.",
+    "skill_id": "Id of the skill.",
+    "version": "Number of the version, or `latest`.",
 }
 
 STATUSES = {
@@ -307,7 +321,7 @@ OBJECTS: dict[str, dict[str, str]] = {
     "AutoContainer": {"file_ids": "Ids of uploaded files to copy into the container."},
     "AutoEnvironment": {
         "file_ids": "Ids of uploaded files to copy into the container.",
-        "skills": "Skills for the container. Not supported by this server.",
+        "skills": "Skills to mount in the container, by reference or inline.",
     },
     "CacheBreakpoint": {"mode": "Only `explicit`."},
     "Click": {"button": "The mouse button."},
@@ -773,8 +787,44 @@ OBJECTS: dict[str, dict[str, str]] = {
     "CreateContainer": {
         "file_ids": "Ids of uploaded files to copy into the container.",
         "name": "Name of the container.",
+        "skills": "Skills to mount in the container, by reference or inline.",
     },
     "ContainerFile": {"": "A file of a container.", "source": "Whether the user or the model created the file."},
+    "Skill": {
+        "": "A skill: instructions and files for a task. Its name and description are those of the default version.",
+        "default_version": "Number of the version that references without a version get.",
+        "latest_version": "Number of the newest version.",
+        "description": "When to use the skill, for the model.",
+        "name": "Name of the skill.",
+    },
+    "SkillVersion": {
+        "": "A version of a skill.",
+        "description": "When to use the skill, for the model.",
+        "name": "Name of the skill.",
+        "skill_id": "Id of the skill.",
+        "version": "Number of the version.",
+    },
+    "DeletedSkillVersion": {"": "Confirmation of a deletion.", "version": "Number of the deleted version."},
+    "NewSkill": {"": "Form of a new skill.", "files": "The files of one folder, or one zip archive."},
+    "NewSkillVersion": {
+        "": "Form of a new version of a skill.",
+        "files": "The files of one folder, or one zip archive.",
+        "default": "Whether the version becomes the default.",
+    },
+    "UpdateSkill": {"default_version": "Number of the new default version, or `latest`."},
+    "SkillReference": {
+        "skill_id": "Id of the skill.",
+        "version": "Number of a version, or `latest`. By default the default version of the skill.",
+    },
+    "InlineSkill": {
+        "name": "Name of the skill: lowercase letters, digits and hyphens.",
+        "description": "When to use the skill, for the model.",
+        "source": "The files of the skill.",
+    },
+    "InlineSkillSource": {
+        "data": "A zip archive with one folder, encoded in base64.",
+        "media_type": "Only `application/zip`.",
+    },
     "NewContainerFile": {"": "Form of a new file of a container.", "file": "The file."},
     "CreateEmbedding": {
         "dimensions": "Number of dimensions of the vectors, for models that support several.",

@@ -22,6 +22,8 @@ _OPERATIONS = {
     ("POST", "responses/input_tokens"): "responses.input_tokens.count",
     ("GET", "vector_stores/file_batches/files"): "vector_stores.file_batches.list_files",
     ("GET", "containers/files/content"): "containers.files.content.retrieve",
+    ("GET", "skills/content"): "skills.content.retrieve",
+    ("GET", "skills/versions/content"): "skills.versions.content.retrieve",
     ("POST", "images/generations"): "images.generate",
     ("POST", "images/edits"): "images.edit",
 }

@@ -50,6 +50,7 @@ REMEDIES: Mapping[tuple[int, str | None], str] = {
     (400, "invalid_file"): "Check that the file opens elsewhere and is not encrypted.",
     (400, "file_too_large"): "Split the file, or reduce it.",
     (400, "webhook_endpoint_limit_exceeded"): "Delete an endpoint that is not used.",
+    (400, "skill_limit_exceeded"): "Delete skills or versions that are not used.",
     (400, "webhook_endpoint_test_failed"): "Let the endpoint answer with a 2xx status; the message has its status.",
     (400, "url_not_allowed"): "Use a public https URL, or ask an operator to add the host to `EGRESS_ALLOW`.",
     (400, "url_not_fetched"): "Check that the server of the URL answers.",

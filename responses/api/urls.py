@@ -8,6 +8,7 @@ from conversations.api import conversations, files
 from responses.api import batches, chat_completions, passthrough, vector_stores, views, webhooks
 from responses.containers.api import views as containers
 from responses.requests import conversation_items
+from responses.skills.api import views as skills
 from tenants.views import ApiView
 
 MODULES = (
@@ -19,6 +20,7 @@ MODULES = (
     batches,
     webhooks,
     containers,
+    skills,
     passthrough,
 )
 VIEWS = [

@@ -36,6 +36,8 @@ class Container(models.Model):
     )
     created_at = models.DateTimeField(default=now)
     last_active_at = models.DateTimeField(default=now)
+    # Name, description, path and digest of each skill in it.
+    skills = models.JSONField(default=list)
     # Set when the sandbox service no longer knows the container, for example after a restart.
     lost = models.BooleanField(default=False, help_text="The container ended before its expiration time.")
 

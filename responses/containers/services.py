@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import PurePosixPath
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.errors import BadRequest, ContainerExpired, InvalidValue, Overloaded, UnsupportedValue
 from responses.containers.models import DATA, IDLE_MINUTES, Container, ContainerFile, FileSource, container_id
+from responses.skills.services import MountableSkill
 from sandbox.client import (
     ContainerGone,
     ExecutionResult,
@@ -42,12 +44,13 @@ _NO_SERVICE = "no sandbox service is configured (SANDBOX_URL)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """Properties of a new container. `files` are uploaded files to copy into it."""
+    """Properties of a new container. `files` are uploaded files to copy into it, `skills` are mounted in it."""
 
     name: str
     memory: str = "1g"
     minutes: int = IDLE_MINUTES
     files: Sequence[File] = ()
+    skills: Sequence[MountableSkill] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +127,34 @@ async def create_container(
         raise UnsupportedValue(f"Code execution is not available on this server: {missing}.") from missing
     # The row is inserted after the container exists: a row without a container would look usable.
     await in_db_thread(lambda: _insert(row))
+    await mount_skills(container=row, skills=spec.skills)
     for file in spec.files:
         await put_file(container=row, file=file)
     return row
+
+
+async def mount_skills(*, container: Container, skills: Sequence[MountableSkill]) -> None:
+    """Put skills into a container, except those that it already has. A skill replaces another one of its name."""
+    present = {skill["name"]: skill for skill in container.skills}
+    missing = [skill for skill in skills if present.get(skill.name) != skill.shown()]
+    for skill in missing:
+        try:
+            await _send(container, partial(_mount, container, skill))
+        except OperationFailed as failed:
+            raise BadRequest(f"The skill '{skill.name}' could not be put into the container: {failed}.") from failed
+        present[skill.name] = skill.shown()
+    if missing:
+        container.skills = list(present.values())
+        await in_db_thread(lambda: _record_skills(container))
+
+
+async def _mount(container: Container, skill: MountableSkill, client: SandboxClient) -> None:
+    await client.mount(container.pk, skill.name, skill.archive)
+
+
+def _record_skills(container: Container) -> None:
+    with scope.team(container.team_id):
+        Container.objects.filter(pk=container.pk).update(skills=container.skills)
 
 
 def _insert(row: Container) -> None:

@@ -14,6 +14,7 @@ from responses.engine.constraints.grammar import definition_defect
 from responses.engine.turn import CallForm, FunctionTool, Grammar
 from responses.schema import AllowedTools, CreateResponse
 from responses.schema.tools import grammars, grammars_of_items, label_of, loaded_tools
+from responses.skills.schema import instructions
 
 Shown = dict[str, Any]
 _HIDDEN = {
@@ -176,6 +177,5 @@ def _about(tool: Shown) -> str:
             size = f"{tool['display_width']} by {tool['display_height']} pixels"
             return f"The screen is {size}; the environment is {tool['environment']}."
         case {"type": "shell", "environment": {"skills": list() as skills}} if skills:
-            lines = [f"- {skill['name']} in {skill['path']}: {skill['description']}" for skill in skills]
-            return "\n".join(["Folders with instructions; read the matching one before you start a task:", *lines])
+            return instructions(skills)
     return ""

@@ -16,6 +16,7 @@ from responses.containers.models import Container, ContainerFile
 from responses.models import ChatCompletion, PromptTemplate, PromptVersion
 from responses.models.batches import Batch, BatchLine
 from responses.models.vector_stores import VectorStore, VectorStoreBatch
+from responses.skills.models import Skill, SkillVersion
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 from tenants import scope
 from tenants.models import UsageRecord
@@ -58,6 +59,8 @@ def targets(caller: Caller) -> dict[str, str]:
         inside = ContainerFile.objects.create(
             team=team, container=container, path="/mnt/data/a", size=1, changed=1, source="user"
         )
+        skill = Skill.objects.create(team=team, name="sums", description="Add numbers.")
+        version = SkillVersion.objects.create(team=team, skill=skill, number=1, archive=b"", archive_size=0, files=1)
         chat = ChatCompletion.objects.create(id=new_id("chatcmpl").replace("_", "-", 1), team=team, model="m")
         prompt = PromptTemplate.objects.create(team=team, name="greeting")
         PromptVersion.objects.create(team=team, prompt=prompt, number=1)
@@ -74,6 +77,8 @@ def targets(caller: Caller) -> dict[str, str]:
         files.pk: page("responses_vectorstore", store.pk),
         container.pk: page("containers_container", container.pk),
         inside.pk: page("containers_container", container.pk),
+        skill.pk: page("skills_skill", skill.pk),
+        version.pk: page("skills_skill", skill.pk),
         chat.pk: page("responses_chatcompletion", chat.pk),
         prompt.pk: page("responses_prompttemplate", prompt.pk),
         endpoint.pk: page("responses_webhookendpoint", endpoint.pk),

@@ -57,6 +57,7 @@ TESTED_ELSEWHERE = {
     "responses/chatcompletion",
     "responses/toolcall",
     "responses/vectorstore",
+    "skills/skill",
 }
 """Models whose pages are tested in other files."""
 FORMS = [

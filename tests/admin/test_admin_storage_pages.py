@@ -12,6 +12,7 @@ from responses.containers.models import Container, ContainerFile
 from responses.models import ChatCompletion
 from responses.models.batches import Batch, BatchLine
 from responses.models.vector_stores import VectorStore, VectorStoreFile
+from responses.skills.models import Skill, SkillVersion
 from tenants import scope
 from tenants.models import AuditEvent
 from tests.admin.rows import text
@@ -22,6 +23,7 @@ LISTS = (
     "/admin/responses/vectorstore/",
     "/admin/conversations/file/",
     "/admin/containers/container/",
+    "/admin/skills/skill/",
     "/admin/responses/chatcompletion/",
 )
 SECRET = "the parcel is blue"
@@ -47,11 +49,15 @@ def stored_objects(caller: Caller) -> dict[str, str]:
         ContainerFile.objects.create(
             team=team, container=container, path="/mnt/data/out.csv", size=1, changed=1, source="assistant"
         )
+        skill = Skill.objects.create(team=team, name="sums", description="Add numbers.")
+        SkillVersion.objects.create(
+            team=team, skill=skill, number=1, name="sums", archive=b"zip", archive_size=3, files=1
+        )
         chat = ChatCompletion.objects.create(
             id=new_id("chatcmpl").replace("_", "-", 1), team=team, api_key=caller.key, model="m",
             messages=[{"role": "user", "content": SECRET}], body={"choices": []},
         )  # fmt: skip
-    return dict(zip(LISTS, (batch.pk, store.pk, file.pk, container.pk, chat.pk), strict=True))
+    return dict(zip(LISTS, (batch.pk, store.pk, file.pk, container.pk, skill.pk, chat.pk), strict=True))
 
 
 def pages_of(stored_objects: dict[str, str]) -> list[str]:
@@ -66,7 +72,7 @@ def test_each_list_links_its_rows(developer: Client, admin: Client, stored_objec
 
 
 def test_each_page_shows_its_details(developer: Client, stored_objects: dict[str, str]) -> None:
-    expected = ["first-line", "manual.txt", "manuals", "/mnt/data/out.csv", SECRET]
+    expected = ["first-line", "manual.txt", "manuals", "/mnt/data/out.csv", "Add numbers.", SECRET]
     for address, words in zip(pages_of(stored_objects), expected, strict=True):
         assert words in text(developer.get(address)), address
 

@@ -11,7 +11,8 @@ from responses.containers.models import Container
 from tenants import scope
 from tenants.models import AuditEvent
 from tests.support.api import Api, MakeApi, ok
-from tests.support.sandboxes import Sandbox, fault
+from tests.support.sandboxes import Sandbox, asked, fault
+from tests.support.skills import inline, skill_files, zipped
 
 
 def create(api: Api, name: str = "work", **fields: object) -> dict[str, object]:
@@ -71,7 +72,8 @@ def test_deleting_stops_the_container_and_is_audited(api: Api, sandbox: Sandbox)
         ({"memory_limit": "2g"}, "memory_limit"),
         ({"memory_limit": "64g"}, "memory_limit"),
         ({"network_policy": {"type": "allowlist", "allowed_domains": ["example.com"]}}, "network_policy"),
-        ({"skills": [{"type": "skill_reference", "skill_id": "skill_1"}]}, "skills"),
+        ({"skills": [{"type": "skill_reference", "skill_id": "skill_1", "version": "0"}]}, "skills[0].version"),
+        ({"skills": [inline("sums", b"no zip")]}, "skills[0].source.data"),
         ({"expires_after": {"anchor": "last_active_at", "minutes": 21}}, "expires_after.minutes"),
         ({"name": ""}, "name"),
         ({"colour": "red"}, "colour"),
@@ -79,6 +81,26 @@ def test_deleting_stops_the_container_and_is_audited(api: Api, sandbox: Sandbox)
 )
 def test_unsupported_options_are_rejected(fields: dict[str, object], param: str, api: Api, sandbox: Sandbox) -> None:
     assert fault(api.post("/containers", {"name": "work", **fields}), 400)["param"] == param
+
+
+def test_skills_are_mounted_in_a_new_container(client: OpenAI, sandbox: Sandbox) -> None:
+    skill = client.skills.create(files=list(skill_files(**{"lib/add.py": "print(40 + 2)"}).items()))
+    described = inline("tables", zipped(skill_files("other", folder="x")), "Make tables.")
+    created = client.containers.create(
+        name="work", skills=[{"type": "skill_reference", "skill_id": skill.id}, described]
+    )
+    ran = asked(sandbox.client.shell(created.id, "cd /mnt/skills; python3 sums/lib/add.py; ls -d */*.md", seconds=10))
+    assert ran.stdout == "42\nsums/SKILL.md\ntables/SKILL.md\n"
+    # They are not files of the container that clients list.
+    assert client.containers.files.list(created.id).data == []
+
+
+def test_another_teams_skill_cannot_be_mounted(api: Api, outsider: Api, client: OpenAI, sandbox: Sandbox) -> None:
+    skill = client.skills.create(files=list(skill_files().items()))
+    wanted = {"name": "work", "skills": [{"type": "skill_reference", "skill_id": skill.id}]}
+    refused = fault(outsider.post("/containers", wanted), 404)
+    assert (refused["param"], refused["message"]) == ("skills[0].skill_id", f"Skill with id '{skill.id}' not found.")
+    assert ok(api.post("/containers", wanted))["status"] == "running"
 
 
 def test_an_unknown_file_is_reported_by_its_index(api: Api, sandbox: Sandbox) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.support.api import Api, ok
 from tests.support.background import ended
 from tests.support.sandboxes import Sandbox, fault
+from tests.support.skills import inline, skill_files, zipped
 from tests.support.streams import types
 from tests.support.upstream import Script
 from tests.support.workers import WorkerProcess
@@ -108,7 +109,27 @@ def test_invalid_calls_are_answered_with_an_error(api: Api, script: Script, sand
     [
         ({"type": "container_reference", "container_id": "cntr_1"}, 404, "tools[0].environment.container_id"),
         ({"type": "container_auto", "memory_limit": "64g"}, 400, "tools[0].environment.memory_limit"),
-        ({"type": "container_auto", "skills": [{"type": "inline"}]}, 400, "tools[0].environment.skills"),
+        ({"type": "container_auto", "skills": [{"type": "inline"}]}, 400, "tools[0].environment.skills[0].name"),
+        (
+            {"type": "container_auto", "skills": [{"type": "skill_reference", "skill_id": "skill_nothing"}]},
+            404,
+            "tools[0].environment.skills[0].skill_id",
+        ),
+        (
+            {"type": "container_auto", "skills": [inline("sums", b"not a zip")]},
+            400,
+            "tools[0].environment.skills[0].source.data",
+        ),
+        (
+            {"type": "container_auto", "skills": [inline("Sums!", zipped(skill_files()))]},
+            400,
+            "tools[0].environment.skills[0].name",
+        ),
+        (
+            {"type": "container_auto", "skills": [inline("sums", zipped(skill_files()))] * 2},
+            400,
+            "tools[0].environment.skills[1]",
+        ),
         (
             {"type": "container_auto", "network_policy": {"type": "allowlist"}},
             400,

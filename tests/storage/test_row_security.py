@@ -22,7 +22,7 @@ from tenants.models import Team
 from tests.support.api import MakeCaller
 
 Model = type[models.Model]
-APPS = ("tenants", "conversations", "containers", "responses")
+APPS = ("tenants", "conversations", "skills", "containers", "responses")
 GLOBAL = {
     "tenants_upstream",
     "tenants_model",

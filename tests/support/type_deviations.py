@@ -36,6 +36,8 @@ EXTRA_KEYS: Mapping[str, str] = {
 UNCHECKED: Mapping[str, str] = {
     "GET /files/[^/]+/content": "the bytes of a file",
     "GET /containers/[^/]+/files/[^/]+/content": "the bytes of a file",
+    "GET /skills/[^/]+/content": "the bytes of a file",
+    "GET /skills/[^/]+/versions/[^/]+/content": "the bytes of a file",
     "GET /conversations/[^/]+/export": "JSON lines, each an item",
     "POST /(embeddings|moderations|images/generations|images/edits)": (
         "forwarded from the upstream; test_types.py has complete bodies, other tests short ones"

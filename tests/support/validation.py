@@ -17,10 +17,12 @@ import orjson
 from openai.types import (
     Batch,
     CreateEmbeddingResponse,
+    DeletedSkill,
     FileDeleted,
     FileObject,
     Model,
     ModerationCreateResponse,
+    Skill,
     Upload,
     VectorStore,
     VectorStoreDeleted,
@@ -46,6 +48,7 @@ from openai.types.responses import (
 )
 from openai.types.responses.input_token_count_response import InputTokenCountResponse
 from openai.types.responses.responses_server_event import ResponsesServerEvent
+from openai.types.skills import DeletedSkillVersion, SkillVersion
 from openai.types.uploads import UploadPart
 from openai.types.vector_stores import (
     FileContentResponse,
@@ -214,6 +217,15 @@ ENDPOINTS = [
     _Endpoint("GET", f"/vector_stores/{_ID}/file_batches/{_ID}", VectorStoreFileBatch),
     _Endpoint("POST", f"/vector_stores/{_ID}/file_batches/{_ID}/cancel", VectorStoreFileBatch),
     _Endpoint("GET", f"/vector_stores/{_ID}/file_batches/{_ID}/files", Page[VectorStoreFile]),
+    _Endpoint("POST", "/skills", Skill),
+    _Endpoint("GET", "/skills", Page[Skill]),
+    _Endpoint("GET", f"/skills/{_ID}", Skill),
+    _Endpoint("POST", f"/skills/{_ID}", Skill),
+    _Endpoint("DELETE", f"/skills/{_ID}", DeletedSkill),
+    _Endpoint("POST", f"/skills/{_ID}/versions", SkillVersion),
+    _Endpoint("GET", f"/skills/{_ID}/versions", Page[SkillVersion]),
+    _Endpoint("GET", f"/skills/{_ID}/versions/{_ID}", SkillVersion),
+    _Endpoint("DELETE", f"/skills/{_ID}/versions/{_ID}", DeletedSkillVersion),
     _Endpoint("POST", "/containers", ContainerCreateResponse),
     _Endpoint("GET", "/containers", Page[ContainerListResponse]),
     _Endpoint("GET", f"/containers/{_ID}", ContainerRetrieveResponse),

@@ -34,6 +34,7 @@ from responses.containers.models import Container, ContainerFile
 from responses.models import ChatCompletion, PromptTemplate, Response, ToolCall
 from responses.models.batches import Batch, BatchLine
 from responses.models.vector_stores import VectorStore, VectorStoreBatch
+from responses.skills.models import Skill, SkillVersion
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 from tenants.console.roles import EVERY_ROLE, teams_for
 from tenants.console.site import may_open, page, render
@@ -235,6 +236,8 @@ ID_KINDS = (
     IdKind(("vs_",), "a vector store", _by_pk(VectorStore)),
     IdKind(("cntr_",), "a container", _by_pk(Container)),
     IdKind(("cfile_",), "a container file", _by_owner(ContainerFile, "container_id", Container)),
+    IdKind(("skill_",), "a skill", _by_pk(Skill)),
+    IdKind(("skillver_",), "a skill version", _by_owner(SkillVersion, "skill_id", Skill)),
     IdKind(("pmpt_",), "a prompt", _by_pk(PromptTemplate)),
     IdKind(("chatcmpl",), "a chat completion", _completion),
     IdKind(("upst_",), "an upstream", _by_pk(Upstream)),

@@ -11,6 +11,7 @@ from kernel.http import parse_form_in_memory
 from kernel.nulls import read
 from kernel.validation import FileId, parse_json
 from responses.containers.models import IDLE_MINUTES
+from responses.skills.schema import Skills
 
 MAX_FILES = 50
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
@@ -38,6 +39,7 @@ class CreateContainer(Wire):
     file_ids: FileIds | None = None
     memory_limit: MemoryLimit | None = None
     network_policy: NetworkDisabled | None = None
+    skills: Skills | None = None
 
 
 class CreateContainerFile(Wire):
@@ -56,10 +58,7 @@ class NewFile:
 
 
 def parse_container(values: dict[str, Any]) -> CreateContainer:
-    """Validate the body of a request for a new container; skills and network access are refused by name."""
-    # Before validation, which would only report an unknown field. An empty list of skills is harmless.
-    if values.pop("skills", None):
-        raise UnsupportedParameter("Skills are not supported by this server.", param="skills")
+    """Validate the body of a request for a new container; network access is refused by name."""
     match values.get("network_policy"):
         case {"type": str() as kind} if kind != "disabled":
             raise UnsupportedParameter(

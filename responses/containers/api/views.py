@@ -1,5 +1,6 @@
 """Endpoints of `/v1/containers`. Those that wait for the sandbox service are asynchronous."""
 
+import asyncio
 import mimetypes
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -20,6 +21,7 @@ from responses.containers import access, selectors, services
 from responses.containers.api.schema import CreateContainer, parse_container, read_file
 from responses.containers.models import Container, ContainerFile
 from responses.containers.services import ContainerSpec
+from responses.skills.services import find_mountable
 from sandbox.client import OperationFailed
 from tenants import scope
 from tenants.models import Scope, ToolKind
@@ -69,7 +71,7 @@ class ContainersView(ApiView, path="containers"):
         query=(),
         errors=(400, 401, 403, 404, 413, 503),
         returns=_CONTAINER,
-        note="requires the sandbox service; no network, no skills; expires after at most 20 minutes without activity",
+        note="requires the sandbox service; no network; expires after at most 20 minutes without activity",
     )
     async def post(self, request: ApiRequest, body: CreateContainer) -> Response:
         principal = _permitted(request)
@@ -78,7 +80,9 @@ class ContainersView(ApiView, path="containers"):
         files = await in_db_thread(
             lambda: services.find_files(team_id=principal.team_id, file_ids=body.file_ids or (), param="file_ids")
         )
-        spec = ContainerSpec(name=body.name, memory=memory, files=files)
+        wanted = [skill.model_dump() for skill in body.skills or ()]
+        skills = await asyncio.to_thread(find_mountable, team_id=principal.team_id, skills=wanted, param="skills")
+        spec = ContainerSpec(name=body.name, memory=memory, files=files, skills=skills)
         if body.expires_after is not None:
             spec = replace(spec, minutes=body.expires_after.minutes)
         made = await services.create_container(team_id=principal.team_id, key_id=principal.key_id, spec=spec)

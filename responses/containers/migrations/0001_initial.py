@@ -27,6 +27,7 @@ class Migration(migrations.Migration):
                 ('idle_minutes', models.PositiveIntegerField(default=20, help_text='The container expires after this many minutes without activity.')),
                 ('created_at', models.DateTimeField(default=kernel.clock.now)),
                 ('last_active_at', models.DateTimeField(default=kernel.clock.now)),
+                ('skills', models.JSONField(default=list)),
                 ('lost', models.BooleanField(default=False, help_text='The container ended before its expiration time.')),
             ],
             options={

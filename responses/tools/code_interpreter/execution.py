@@ -53,6 +53,7 @@ class CodeInterpreter(HostedTool):
             f"Available modules: the standard library, {known}. " if known else "Only the standard library exists. "
         )
         description = _DESCRIPTION.format(seconds=self._container.seconds, modules=modules)
+        description = "\n".join(filter(None, [description, self._container.skill_instructions]))
         code = {"type": "string", "description": "The Python code to run."}
         return (hosted_function(self.names[0], description, code=code),)
 

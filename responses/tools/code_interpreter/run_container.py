@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,8 @@ from kernel.errors import ApiError, ContainerExpired
 from responses.containers import access, selectors, services
 from responses.containers.models import Container, container_id
 from responses.containers.services import ContainerExecution, ContainerSpec
+from responses.skills.schema import instructions
+from responses.skills.services import MountableSkill, find_mountable
 from sandbox.client import ExecutionResult, SandboxClient, SandboxInfo, SandboxUnavailable
 from tenants import scope
 from tenants.principal import Principal
@@ -36,6 +39,7 @@ class ContainerRequest:
     param: str
     memory: str = "1g"
     file_ids: Sequence[str] = ()
+    skills: Sequence[Shown] = field(default=(), repr=False)
 
 
 def container_requests(tools: Sequence[Shown]) -> list[ContainerRequest]:
@@ -67,7 +71,12 @@ def _names_a_server(mcp: Shown) -> bool:
 
 def _auto(kind: str, auto: Shown, param: str) -> ContainerRequest:
     return ContainerRequest(
-        kind=kind, container_id=None, param=param, memory=auto["memory_limit"], file_ids=auto["file_ids"]
+        kind=kind,
+        container_id=None,
+        param=param,
+        memory=auto["memory_limit"],
+        file_ids=auto["file_ids"],
+        skills=auto.get("skills", ()),
     )
 
 
@@ -79,6 +88,7 @@ async def check_containers(tools: Sequence[Shown], *, principal: Principal) -> N
     for request in container_requests(tools):
         await services.check_sandbox(request.memory, param=request.param, memory_param=f"{request.param}.memory_limit")
         await in_db_thread(partial(_check_request, request, principal))
+        await _find_skills(request, principal.team_id)
 
 
 def _check_request(request: ContainerRequest, principal: Principal) -> None:
@@ -86,6 +96,13 @@ def _check_request(request: ContainerRequest, principal: Principal) -> None:
         with scope.team(principal.team_id):
             access.get_running_container(principal=principal, container_id=request.container_id, param=request.param)
     services.find_files(team_id=principal.team_id, file_ids=request.file_ids, param=f"{request.param}.file_ids")
+
+
+async def _find_skills(request: ContainerRequest, team_id: str) -> list[MountableSkill]:
+    # Unpacking an archive to check it takes time, and no database connection except to read a referenced one.
+    return await asyncio.to_thread(
+        find_mountable, team_id=team_id, skills=request.skills, param=f"{request.param}.skills"
+    )
 
 
 class RunContainer:
@@ -103,6 +120,12 @@ class RunContainer:
         self._reuse_decided = False
         self.container_id = request.container_id or container_id()
         self.sandbox_info: SandboxInfo | None = None
+        self._skills: Sequence[Mapping[str, str]] = ()
+
+    @property
+    def skill_instructions(self) -> str:
+        """Text that tells the model which skills the container has; empty if there are none."""
+        return instructions(self._skills)
 
     async def reuse_recent(self, items: Iterable[StoredItem]) -> None:
         """Choose the most recent usable container of these items; without one, a new container is created later."""
@@ -113,10 +136,25 @@ class RunContainer:
             self.sandbox_info = await services.service().info()
         except SandboxUnavailable:
             return  # The first call reports the error to the model.
+        await self._describe_skills()
         used = [found for item in items if (found := _container_id_of(item)) is not None]
         if self._request.container_id is None and used:
             last = await in_db_thread(lambda: self._most_recent(used))
             self.container_id = last or self.container_id
+
+    async def _describe_skills(self) -> None:
+        if self._request.container_id is None:
+            # A skill that was deleted since the request was accepted is reported by the first call.
+            with suppress(ApiError):
+                self._skills = [skill.shown() for skill in await _find_skills(self._request, self._team_id)]
+            return
+
+        def mounted() -> list[dict[str, str]]:
+            with scope.team(self._team_id):
+                row = selectors.find_container(team_id=self._team_id, container_id=self.container_id)
+                return row.skills if row is not None else []
+
+        self._skills = await in_db_thread(mounted)
 
     def _most_recent(self, used: Sequence[str]) -> str | None:
         with scope.team(self._team_id):
@@ -163,15 +201,17 @@ class RunContainer:
             return row, services.find_files(team_id=self._team_id, file_ids=ids, param="file_ids")
 
         row, files = await in_db_thread(look)
+        skills = await _find_skills(self._request, self._team_id)
         if row is None:
             if self._request.container_id is not None:
                 raise selectors.unknown_container(self.container_id)
-            spec = ContainerSpec(name=_CONTAINER_NAME, memory=self._request.memory, files=files)
+            spec = ContainerSpec(name=_CONTAINER_NAME, memory=self._request.memory, files=files, skills=skills)
             return await services.create_container(
                 team_id=self._team_id, key_id=self._key_id, spec=spec, name=self.container_id
             )
         if not row.runs_at(now()):
             raise ContainerExpired
+        await services.mount_skills(container=row, skills=skills)
         for file in files:
             await services.put_file(container=row, file=file)
         return row
@@ -191,7 +231,9 @@ def run_containers(
     if free:
         memory = max((request.memory for request in free), key=lambda size: int(size.removesuffix("g")))
         file_ids = [*dict.fromkeys(file_id for request in free for file_id in request.file_ids)]
-        shared = RunContainer(replace(free[0], memory=memory, file_ids=file_ids), team_id=team_id, key_id=key_id)
+        skills = [skill for request in free for skill in request.skills]
+        wanted = replace(free[0], memory=memory, file_ids=file_ids, skills=skills)
+        shared = RunContainer(wanted, team_id=team_id, key_id=key_id)
     return [
         (
             request,

@@ -10,6 +10,7 @@ from conversations.items import Wire, by_type
 from kernel.errors import UnsupportedParameter
 from kernel.validation import TAG, ContainerId, FileId
 from responses.schema.tools import Callers, LocalShellEnvironment, ToolParam, present
+from responses.skills.schema import Skills
 
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
 MAX_FILES = 50
@@ -52,11 +53,13 @@ class AutoEnvironment(_Auto):
     """A container that is created automatically for the shell."""
 
     type: Literal["container_auto"]
-    skills: list[dict[str, Any]] | None = None
+    skills: Skills | None = None
 
     def shown(self) -> dict[str, Any]:
         """Return the environment as the response shows it."""
-        return {"type": self.type, **self._shown()}
+        # Returned only to clients that sent skills.
+        skills = [skill.model_dump(exclude_none=True) for skill in self.skills or ()]
+        return {"type": self.type, **self._shown(), **({"skills": skills} if skills else {})}
 
 
 class ReferencedEnvironment(Wire):
@@ -137,6 +140,3 @@ def _check_container(container: object, *, param: str) -> None:
             "Containers on this server have no network access: 'network_policy' must be 'disabled'.",
             param=f"{param}.network_policy",
         )
-    # Skills would be ignored silently, and the model would lack the files they describe.
-    if isinstance(container, AutoEnvironment) and container.skills:
-        raise UnsupportedParameter("Skills are not supported by this server.", param=f"{param}.skills")

@@ -48,7 +48,8 @@ class HostedShell(HostedTool):
     @override
     def functions(self) -> tuple[FunctionTool, ...]:
         # The same function as for the client's shell: the model needs no second definition.
-        shell = hidden_function(CallForm.SHELL, description=_DESCRIPTION)
+        description = "\n".join(filter(None, [_DESCRIPTION, self._container.skill_instructions]))
+        shell = hidden_function(CallForm.SHELL, description=description)
         return (replace(shell, form=CallForm.HOSTED),)
 
     @override

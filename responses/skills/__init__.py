@@ -1,0 +1,1 @@
+"""Skills: versioned bundles of instructions and files that models read in containers."""

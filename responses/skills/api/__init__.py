@@ -1,0 +1,1 @@
+"""Endpoints of `/v1/skills`."""

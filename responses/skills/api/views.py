@@ -1,0 +1,224 @@
+"""Endpoints of `/v1/skills`."""
+
+import asyncio
+
+from django.http import HttpResponse
+from django.utils.http import content_disposition_header
+from rest_framework.response import Response
+
+from kernel.asgi import header
+from kernel.db_threads import in_db_thread
+from kernel.endpoints import BINARY, BOOLEAN, STRING, UNIX_TIME, ApiObject, Endpoint
+from kernel.pagination import PageRequest, page_argument
+from responses.skills import access, selectors, services
+from responses.skills.api.schema import UpdateSkill, read_skill, read_version
+from responses.skills.models import Skill, SkillVersion
+from tenants import scope
+from tenants.models import Scope
+from tenants.views import ApiRequest, ApiView
+
+_SKILL = ApiObject.of(
+    "Skill",
+    {
+        "id": STRING,
+        "object": {"const": "skill"},
+        "created_at": UNIX_TIME,
+        "default_version": STRING,
+        "description": STRING,
+        "latest_version": STRING,
+        "name": STRING,
+    },
+)
+_VERSION = ApiObject.of(
+    "SkillVersion",
+    {
+        "id": STRING,
+        "object": {"const": "skill.version"},
+        "created_at": UNIX_TIME,
+        "description": STRING,
+        "name": STRING,
+        "skill_id": STRING,
+        "version": STRING,
+    },
+)
+_DELETED_VERSION = ApiObject.of(
+    "DeletedSkillVersion",
+    {"id": STRING, "object": {"const": "skill.version.deleted"}, "deleted": BOOLEAN, "version": STRING},
+)
+_FILES = {"type": "array", "items": BINARY}
+_NEW_SKILL = ApiObject.of("NewSkill", {"files": _FILES})
+_NEW_VERSION = ApiObject.of("NewSkillVersion", {"files": _FILES, "default": BOOLEAN}, required=["files"])
+_PAGE = page_argument(before=False)
+
+
+class SkillsView(ApiView, path="skills"):
+    """All skills of a team."""
+
+    @Endpoint(
+        Scope.SKILLS_WRITE,
+        "Create a skill",
+        form=_NEW_SKILL,
+        query=(),
+        errors=(400, 401, 403, 413),
+        returns=_SKILL,
+        note="a directory as multipart `files[]`, or one zip; up to 500 files, 25 MiB a file and 50 MiB the zip",
+    )
+    async def post(self, request: ApiRequest) -> Response:
+        # Unpacking takes seconds for the largest archives, in a thread that holds no database connection.
+        bundle = await asyncio.to_thread(read_skill, request.asgi["body"], header(request.asgi, b"content-type"))
+        made = await in_db_thread(
+            lambda: services.create_skill(principal=request.principal, bundle=bundle, request_id=request.request_id)
+        )
+        return Response(selectors.public_skill(made))
+
+    @Endpoint(Scope.SKILLS_READ, "List skills", query=(_PAGE,), returns=_SKILL.page())
+    def get(self, request: ApiRequest, page: PageRequest) -> Response:
+        with scope.team(request.principal.team_id):
+            found = selectors.list_skills(team_id=request.principal.team_id, page=page)
+        return Response(found.as_list(present=selectors.public_skill))
+
+
+class SkillView(ApiView, path="skills/<str:skill_id>"):
+    """One skill."""
+
+    @Endpoint(Scope.SKILLS_READ, "Retrieve a skill", query=(), returns=_SKILL)
+    def get(self, request: ApiRequest, skill_id: str) -> Response:
+        return Response(selectors.public_skill(_skill(request, skill_id)))
+
+    @Endpoint(Scope.SKILLS_WRITE, "Update the default version of a skill", body=UpdateSkill, query=(), returns=_SKILL)
+    def post(self, request: ApiRequest, skill_id: str, body: UpdateSkill) -> Response:
+        changed = services.set_default_version(
+            principal=request.principal,
+            skill=_skill(request, skill_id),
+            version=body.default_version,
+            request_id=request.request_id,
+        )
+        return Response(selectors.public_skill(changed))
+
+    @Endpoint(
+        Scope.SKILLS_WRITE,
+        "Delete a skill",
+        query=(),
+        returns=ApiObject.deleted("Skill", "skill.deleted"),
+        note="with all of its versions",
+    )
+    def delete(self, request: ApiRequest, skill_id: str) -> Response:
+        services.delete_skill(
+            principal=request.principal, skill=_skill(request, skill_id), request_id=request.request_id
+        )
+        return Response({"id": skill_id, "object": "skill.deleted", "deleted": True})
+
+
+class SkillContentView(ApiView, path="skills/<str:skill_id>/content"):
+    """Files of the default version of a skill."""
+
+    @Endpoint(
+        Scope.SKILLS_READ,
+        "Retrieve the content of a skill",
+        query=(),
+        returns="application/zip",
+        note="the default version as a zip",
+    )
+    def get(self, request: ApiRequest, skill_id: str) -> HttpResponse:
+        return _content(request, skill_id, None)
+
+
+class SkillVersionsView(ApiView, path="skills/<str:skill_id>/versions"):
+    """All versions of a skill."""
+
+    @Endpoint(
+        Scope.SKILLS_WRITE,
+        "Create a skill version",
+        form=_NEW_VERSION,
+        query=(),
+        errors=(400, 401, 403, 404, 413),
+        returns=_VERSION,
+        note="numbered from 1; the default version stays unless `default` is true",
+    )
+    async def post(self, request: ApiRequest, skill_id: str) -> Response:
+        skill = await in_db_thread(lambda: _skill(request, skill_id))
+        bundle, is_default = await asyncio.to_thread(
+            read_version, request.asgi["body"], header(request.asgi, b"content-type")
+        )
+        made = await in_db_thread(
+            lambda: services.create_version(
+                principal=request.principal,
+                skill=skill,
+                bundle=bundle,
+                is_default=is_default,
+                request_id=request.request_id,
+            )
+        )
+        return Response(selectors.public_version(made))
+
+    @Endpoint(Scope.SKILLS_READ, "List skill versions", query=(_PAGE,), returns=_VERSION.page())
+    def get(self, request: ApiRequest, skill_id: str, page: PageRequest) -> Response:
+        with scope.team(request.principal.team_id):
+            skill = access.get_skill(principal=request.principal, skill_id=skill_id)
+            found = selectors.list_versions(skill=skill, page=page)
+        return Response(found.as_list(present=selectors.public_version))
+
+
+class SkillVersionView(ApiView, path="skills/<str:skill_id>/versions/<str:version>"):
+    """One version of a skill."""
+
+    @Endpoint(
+        Scope.SKILLS_READ, "Retrieve a skill version", query=(), returns=_VERSION, note="by its number, or `latest`"
+    )
+    def get(self, request: ApiRequest, skill_id: str, version: str) -> Response:
+        return Response(selectors.public_version(_version(request, skill_id, version)))
+
+    @Endpoint(
+        Scope.SKILLS_WRITE,
+        "Delete a skill version",
+        query=(),
+        errors=(400, 401, 403, 404),
+        returns=_DELETED_VERSION,
+        note="not the default version while there are others; with its only version, the skill is deleted",
+    )
+    def delete(self, request: ApiRequest, skill_id: str, version: str) -> Response:
+        gone = services.delete_version(
+            principal=request.principal,
+            skill=_skill(request, skill_id),
+            version=version,
+            request_id=request.request_id,
+        )
+        return Response(
+            {"id": gone.pk, "object": "skill.version.deleted", "deleted": True, "version": str(gone.number)}
+        )
+
+
+class SkillVersionContentView(ApiView, path="skills/<str:skill_id>/versions/<str:version>/content"):
+    """Files of a version of a skill."""
+
+    @Endpoint(
+        Scope.SKILLS_READ,
+        "Retrieve the content of a skill version",
+        query=(),
+        returns="application/zip",
+        note="a zip with one top-level folder",
+    )
+    def get(self, request: ApiRequest, skill_id: str, version: str) -> HttpResponse:
+        return _content(request, skill_id, version)
+
+
+def _skill(request: ApiRequest, skill_id: str) -> Skill:
+    with scope.team(request.principal.team_id):
+        return access.get_skill(principal=request.principal, skill_id=skill_id)
+
+
+def _version(request: ApiRequest, skill_id: str, version: str | None, *, with_archive: bool = False) -> SkillVersion:
+    with scope.team(request.principal.team_id):
+        return access.get_version(
+            principal=request.principal, skill_id=skill_id, version=version, with_archive=with_archive
+        )
+
+
+def _content(request: ApiRequest, skill_id: str, version: str | None) -> HttpResponse:
+    found = _version(request, skill_id, version, with_archive=True)
+    name = f"{found.name}.zip"
+    headers = {
+        "Content-Disposition": content_disposition_header(as_attachment=True, filename=name) or "attachment",
+        "X-Content-Type-Options": "nosniff",
+    }
+    return HttpResponse(bytes(found.archive), content_type="application/zip", headers=headers)

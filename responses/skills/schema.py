@@ -1,0 +1,58 @@
+"""Skills as requests name them: by reference to `/v1/skills`, or inline as a zip archive."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from conversations.items import Wire, by_type
+from kernel.validation import TAG
+from responses.skills.bundle import MAX_DESCRIPTION, MAX_NAME, NAME
+
+MAX_SKILLS = 50
+# Encoded. The archive is part of the stored response and of its events; larger skills are uploaded once instead.
+MAX_INLINE = 4 * 1024 * 1024
+
+
+class SkillReference(Wire):
+    """References a skill created with the /v1/skills endpoint."""
+
+    type: Literal["skill_reference"]
+    skill_id: Annotated[str, Field(min_length=1, max_length=64)]
+    version: Annotated[str, Field(pattern=r"^([1-9][0-9]{0,8}|latest)$")] | None = None
+
+
+class InlineSkillSource(Wire):
+    """Inline skill payload."""
+
+    type: Literal["base64"]
+    media_type: Literal["application/zip"]
+    data: Annotated[str, Field(min_length=1, max_length=MAX_INLINE, repr=False)]
+
+
+class InlineSkill(Wire):
+    """Defines an inline skill for this request."""
+
+    type: Literal["inline"]
+    name: Annotated[str, Field(max_length=MAX_NAME, pattern=f"^{NAME}$")]
+    description: Annotated[str, Field(min_length=1, max_length=MAX_DESCRIPTION)]
+    source: InlineSkillSource
+
+
+Skills = Annotated[
+    list[
+        Annotated[
+            Annotated[SkillReference, Tag(f"{TAG}skill_reference")] | Annotated[InlineSkill, Tag(f"{TAG}inline")],
+            Discriminator(by_type),
+        ]
+    ],
+    Field(max_length=MAX_SKILLS),
+]
+
+
+def instructions(skills: Sequence[Mapping[str, Any]]) -> str:
+    """Return the sentence that tells a model the name, description and path of each skill; empty without any."""
+    if not skills:
+        return ""
+    lines = [f"- {skill['name']} in {skill['path']}: {skill['description']}" for skill in skills]
+    return "\n".join(["Folders with instructions; read the matching SKILL.md before you start a task:", *lines])

@@ -1,0 +1,119 @@
+"""Bundles of skills: valid directories and archives, and each rule that a defective one breaks."""
+
+import stat
+import zipfile
+from io import BytesIO
+
+import pytest
+
+from kernel.errors import InvalidValue
+from responses.skills import bundle as bundles
+from responses.skills.bundle import Bundle, BundleFile, read_archive, read_files
+from tests.support.skills import skill_files, unzipped, zipped
+
+
+def read(files: dict[str, bytes]) -> Bundle:
+    return read_files((BundleFile(path=path, content=content) for path, content in files.items()), param="files")
+
+
+def front_matter(text: str) -> dict[str, bytes]:
+    return {"a/SKILL.md": text.encode()}
+
+
+def test_a_directory_becomes_an_archive_of_the_same_files() -> None:
+    files = skill_files(**{"lib/add.py": "print(1 + 1)"})
+    bundle = read(files)
+    assert (bundle.name, bundle.description, bundle.files) == ("sums", "Add numbers.", 2)
+    assert unzipped(bundle.archive) == files
+    assert read(dict(reversed(files.items()))).sha256 == bundle.sha256
+
+
+@pytest.mark.parametrize(
+    ("text", "description"),
+    [
+        ("---\nname: a\ndescription: 'It''s: quoted'\n---\n", "It's: quoted"),
+        ("---\r\nname: a\r\ndescription: >\r\n  folded\r\n  text\r\n---\r\nmore", "folded text"),
+        ("\ufeff---\nname: a\ndescription: plain\nlicense: MIT\nmetadata:\n  owner: us\n---\n---\n", "plain"),
+    ],
+)
+def test_front_matter_is_yaml(text: str, description: str) -> None:
+    assert read(front_matter(text)).description == description
+
+
+def test_an_archive_keeps_executable_files_and_loses_clutter() -> None:
+    packed = BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        script = zipfile.ZipInfo("sums/run.sh")
+        script.external_attr = (stat.S_IFREG | 0o755) << 16
+        archive.writestr(script, "#!/bin/sh")
+        archive.writestr("sums/", "")
+        for path in ("sums/.DS_Store", "__MACOSX/sums/._SKILL.md"):
+            archive.writestr(path, "x")
+        for path, content in skill_files().items():
+            archive.writestr(path, content)
+    bundle = read_archive(packed.getvalue(), param="files")
+    with zipfile.ZipFile(BytesIO(bundle.archive)) as archive:
+        modes = {entry.filename: stat.S_IMODE(entry.external_attr >> 16) for entry in archive.infolist()}
+    assert modes == {"sums/SKILL.md": 0o644, "sums/run.sh": 0o755}
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({}, "single top-level folder"),
+        ({"SKILL.md": b""}, "single top-level folder"),
+        ({**skill_files(), "other/a.txt": b""}, "single top-level folder"),
+        ({"a/read.md": b""}, "exactly one SKILL.md"),
+        ({**skill_files(), "sums/skill.md": b""}, "exactly one SKILL.md"),
+        ({"a/b/SKILL.md": b""}, "exactly one SKILL.md"),
+        ({**skill_files(), "sums/../../evil": b""}, "not a valid relative path"),
+        ({**skill_files(), "/etc/passwd": b""}, "not a valid relative path"),
+        ({**skill_files(), "sums\\evil": b""}, "not a valid relative path"),
+        ({**skill_files(), "sums/\x00": b""}, "not a valid relative path"),
+        ({**skill_files(), f"sums/{'x' * 300}": b""}, "not a valid relative path"),
+        ({**skill_files(), "sums/lib": b"", "sums/lib/a.py": b""}, "both a file and a folder"),
+        ({f"sums/{number}": b"" for number in range(501)}, "at most 500 files"),
+        (front_matter("name: a"), "front matter"),
+        (front_matter("---\nname: [\n---\n"), "not valid YAML"),
+        (front_matter("---\n- a\n---\n"), "'name'"),
+        (front_matter("---\nname: Not_Valid\ndescription: x\n---\n"), "'name'"),
+        (front_matter("---\nname: a--b\ndescription: x\n---\n"), "'name'"),
+        (front_matter(f"---\nname: {'a' * 65}\ndescription: x\n---\n"), "'name'"),
+        (front_matter("---\nname: a\n---\n"), "'description'"),
+        (front_matter(f"---\nname: a\ndescription: {'x' * 1025}\n---\n"), "'description'"),
+        (front_matter(f"---\nname: {'[' * 5000}\n---\n"), "not valid YAML"),
+    ],
+)
+def test_a_defect_is_named(files: dict[str, bytes], reason: str) -> None:
+    with pytest.raises(InvalidValue, match=reason) as defect:
+        read(files)
+    assert defect.value.param == "files"
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 nothing", zipped(skill_files())[:-30], b"text"])
+def test_a_damaged_archive_is_refused(content: bytes) -> None:
+    with pytest.raises(InvalidValue, match="cannot be read"):
+        read_archive(content, param="files")
+
+
+def test_a_symbolic_link_in_an_archive_is_refused() -> None:
+    packed = BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        link = zipfile.ZipInfo("sums/link")
+        link.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(link, "/proc/1/mem")
+    with pytest.raises(InvalidValue, match="not a regular file"):
+        read_archive(packed.getvalue(), param="files")
+
+
+def test_an_archive_that_unpacks_to_more_than_allowed_is_refused() -> None:
+    large = {f"sums/{number}": bytes(bundles.MAX_FILE_BYTES) for number in range(4)}
+    with pytest.raises(InvalidValue, match="64 MiB together"):
+        read_archive(zipped({**skill_files(), **large}), param="files")
+    with pytest.raises(InvalidValue, match="'sums/0' is larger than 25 MiB"):
+        read_archive(zipped({**skill_files(), "sums/0": bytes(bundles.MAX_FILE_BYTES + 1)}), param="files")
+
+
+def test_an_archive_with_too_many_entries_is_refused_before_it_is_read() -> None:
+    with pytest.raises(InvalidValue, match="at most 500 files"):
+        read_archive(zipped({f"sums/{number}": b"" for number in range(6000)}), param="files")
