@@ -10,12 +10,12 @@ from tests.support.web import WebProcess
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("scenario", ["generate", "stream"])
+@pytest.mark.parametrize("scenario", ["agent", "streamed_agent"])
 def test_an_agent_calls_a_tool_and_answers(web: WebProcess, caller: Caller, script: Script, scenario: str) -> None:
     script.call(look='{"place": "sofa"}').say("A ", "cat.")
     address = {"OPENAI_BASE_URL": f"{web.url}/v1", "OPENAI_API_KEY": caller.secret}
     result = client("vercel").run(scenario, model=script.model, environment=address)
-    assert (result["text"], result["streamed"]) == ("A cat.", "A cat." if scenario == "stream" else "")
+    assert (result["text"], "".join(result["pieces"])) == ("A cat.", "A cat." if scenario == "streamed_agent" else "")
     assert result["steps"] == [
         {"finish": "tool-calls", "calls": [["look", {"place": "sofa"}]]},
         {"finish": "stop", "calls": []},

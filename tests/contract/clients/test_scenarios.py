@@ -1,0 +1,60 @@
+"""Every scenario with each of the clients that speak the Responses API, all unmodified."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.api import Caller
+from tests.support.chunks import calls, chunk, text
+from tests.support.clients import client
+from tests.support.mcp_servers import McpServer
+from tests.support.sampling import sampled
+from tests.support.upstream import Answer, Script, stream
+from tests.support.web import WebProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+CLIENTS = ("agents", "langchain", "llama_index", "openai_node", "pydantic_ai", "vercel")
+CAT = {"name": "Tom", "lives": 9}
+ANSWERS: dict[str, list[Answer]] = {
+    "text": [stream(*text("Hel", "lo"))],
+    "streaming": [stream(*text("Hel", "lo"))],
+    "tools": [
+        stream(chunk(reasoning="Hm."), chunk(content="Let me see."), *calls(look='{"place": "sofa"}')),
+        stream(*text("A cat.")),
+    ],
+    "structured": [stream(*text('{"name": "Tom", "lives": 9}'))],
+    "chain": [stream(*text("Hi, Tom.")), stream(*text("Tom."))],
+    "reasoning": [stream(chunk(reasoning="Let me think."), *text("Hello"))],
+    "mcp": [stream(*calls(box__add='{"a":2,"b":3}')), stream(*text("It is ", "5."))] * 2,
+}
+RESULTS: dict[str, dict[str, Any]] = {
+    "text": {"text": "Hello"},
+    "streaming": {"text": "Hello", "pieces": ["Hel", "lo"]},
+    "tools": {"text": "A cat."},
+    "structured": {"object": CAT},
+    "chain": {"text": "Tom."},
+    "reasoning": {"text": "Hello", "reasoning": "Let me think."},
+    "mcp": {"text": "It is 5.", "pieces": ["It is ", "5."]},
+}
+CASES = [(name, scenario) for name in CLIENTS for scenario in sampled(ANSWERS, 2, key=name)]
+
+
+@pytest.mark.parametrize(("name", "scenario"), CASES)
+def test_the_client_completes_the_scenario(
+    reaching_web: WebProcess, caller: Caller, script: Script, served: McpServer, name: str, scenario: str
+) -> None:
+    script.then(*ANSWERS[scenario])
+    address = {"OPENAI_BASE_URL": f"{reaching_web.url}/v1", "OPENAI_API_KEY": caller.secret}
+    assert client(name).run(scenario, environment=address, model=script.model, mcp=served.url) == RESULTS[scenario]
+    read = script.messages[-1]
+    match scenario:
+        case "tools":
+            assert read[-1]["role"] == "tool"
+            assert "a cat on the sofa" in read[-1]["content"]
+        case "structured":
+            assert script.bodies[0]["response_format"]["type"] == "json_schema"
+        case "chain":
+            said = [message["content"] for message in read if message["role"] != "system"]
+            assert said == ["I am Tom.", "Hi, Tom.", "Who am I?"]
+        case "mcp":
+            assert served.calls == [("add", {"a": 2, "b": 3})] * 2
