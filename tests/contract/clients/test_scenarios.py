@@ -14,6 +14,7 @@ from tests.support.web import WebProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 CLIENTS = ("agents", "langchain", "llama_index", "openai_node", "pydantic_ai", "vercel")
+SUMMARY = {"type": "reasoning.summary", "summary": "Let me think.", "index": 0}
 CAT = {"name": "Tom", "lives": 9}
 ANSWERS: dict[str, list[Answer]] = {
     "text": [stream(*text("Hel", "lo"))],
@@ -24,7 +25,7 @@ ANSWERS: dict[str, list[Answer]] = {
     ],
     "structured": [stream(*text('{"name": "Tom", "lives": 9}'))],
     "chain": [stream(*text("Hi, Tom.")), stream(*text("Tom."))],
-    "reasoning": [stream(chunk(reasoning="Let me think."), *text("Hello"))],
+    "reasoning": [stream(chunk(reasoning_details=[SUMMARY]), *text("Hello"))],
     "mcp": [stream(*calls(box__add='{"a":2,"b":3}')), stream(*text("It is ", "5."))] * 2,
 }
 RESULTS: dict[str, dict[str, Any]] = {
