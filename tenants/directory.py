@@ -401,4 +401,5 @@ def _principal(key: ApiKey) -> Principal:
         expires_at=key.expires_at,
         grace_seconds=key.team.disconnect_grace_seconds,
         rejects_unavailable_tools=key.team.reject_unavailable_tools,
+        continues_without_servers=key.team.continue_without_mcp_servers,
     )

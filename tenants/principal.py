@@ -14,6 +14,7 @@ class Principal:
     `tools` are those that both team and key allow. `grace_seconds` is how long a stored run continues after its client
     has disconnected; None means to its end. `rejects_unavailable_tools`: hosted tools that this server cannot provide
     are an error, even if the model may do without them.
+    `continues_without_servers`: a response continues without an MCP server whose tools cannot be listed.
     """
 
     team_id: str
@@ -24,6 +25,7 @@ class Principal:
     expires_at: datetime | None
     grace_seconds: int | None
     rejects_unavailable_tools: bool = False
+    continues_without_servers: bool = False
 
     # DRF expects this attribute of its users.
     is_authenticated = True

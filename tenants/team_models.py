@@ -89,6 +89,11 @@ class Team(models.Model):
         help_text="Reject requests with a hosted tool that this server cannot provide, such as web search without a "
         "search engine. Otherwise the tool is left out, unless the request forces it, and the answer has a warning.",
     )
+    continue_without_mcp_servers = models.BooleanField(
+        default=False,
+        help_text="Continue a response without an MCP server whose tools cannot be listed. Otherwise the response "
+        "fails, as at OpenAI.",
+    )
     suspended_at = models.DateTimeField(null=True, blank=True, editable=False)
     full_text_search = models.BooleanField(
         default=True,

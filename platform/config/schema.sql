@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 353bdfb7e26b42bb8781674b59963c54bf6dd6d19266670e20780c3ab48c9019
+-- PostgreSQL 18, migrations 3e61579a6f58f0a224a66bff71afc81797a1d1a0454a17c83684c1249310699e
 
 CREATE TABLE public.account_emailaddress (
     id integer NOT NULL,
@@ -1367,6 +1367,7 @@ CREATE TABLE public.tenants_team (
     image_model character varying(200) NOT NULL,
     tools character varying(40)[] NOT NULL,
     reject_unavailable_tools boolean NOT NULL,
+    continue_without_mcp_servers boolean NOT NULL,
     suspended_at timestamp with time zone,
     full_text_search boolean NOT NULL,
     CONSTRAINT tenants_team_disconnect_grace_seconds_check CHECK ((disconnect_grace_seconds >= 0)),

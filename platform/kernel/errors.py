@@ -35,8 +35,8 @@
     │   ├── InvalidFile                   invalid_file
     │   ├── FileTooLarge                  file_too_large
     │   ├── TooManyWebhookEndpoints       webhook_endpoint_limit_exceeded
-    │   ├── WebhookTestFailed             webhook_endpoint_test_failed
     │   ├── TooManySkills                 skill_limit_exceeded
+    │   ├── WebhookTestFailed             webhook_endpoint_test_failed
     │   ├── EgressRefused                 url_not_allowed
     │   ├── EgressFailed                  url_not_fetched
     │   ├── InvalidStreamId               invalid_stream_id
@@ -52,14 +52,16 @@
     │                                     image_file_not_found, model_not_found, content_policy_violation
     ├── Unauthorized 401                  invalid_api_key, api_key_revoked, api_key_expired, api_key_disabled
     │   └── MissingKey                    (code null)
-    ├── McpServerUnauthorized 401         http_error
     ├── Forbidden 403                     insufficient_scope, team_suspended, ip_not_allowed, tool_not_allowed,
     │                                     guardrail_required, access_program_not_granted
     ├── NotFound 404                      model_not_found
     ├── MethodNotAllowed 405              method_not_supported
     ├── Conflict 409                      (code null)
-    ├── RequestTimeout 408                request_timeout
+    ├── ExternalConnectorError 424        http_error
+    │   ├── McpServerUnauthorized 401     http_error
+    │   └── McpServerForbidden 403        http_error
     ├── RequestTooLarge 413               request_too_large
+    ├── RequestTimeout 408                request_timeout
     ├── UrlTooLong 414                    url_too_long
     ├── HeadersTooLarge 431               headers_too_large
     ├── RateLimited 429                   rate_limit_exceeded, slow_down
@@ -450,14 +452,6 @@ class MissingKey(Unauthorized):
     default_code = None
 
 
-class McpServerUnauthorized(ApiError):
-    """The MCP server rejected the request's credentials."""
-
-    status = 401
-    type = "external_connector_error"
-    default_code = "http_error"
-
-
 class Forbidden(ApiError):
     """The API key does not have permission to perform this operation."""
 
@@ -495,6 +489,26 @@ class Conflict(ApiError):
     """The operation is not possible in the object's current state."""
 
     status = 409
+
+
+class ExternalConnectorError(ApiError):
+    """The tools of an MCP server could not be listed."""
+
+    status = 424
+    type = "external_connector_error"
+    default_code = "http_error"
+
+
+class McpServerUnauthorized(ExternalConnectorError):
+    """The MCP server rejected the request's credentials."""
+
+    status = 401
+
+
+class McpServerForbidden(ExternalConnectorError):
+    """The MCP server does not permit the request's credentials to use it."""
+
+    status = 403
 
 
 class RequestTooLarge(ApiError):
@@ -569,9 +583,10 @@ class Failure:
 
     def as_api_error(self) -> ApiError:
         """Return the failure as an API error, for requests whose response has not begun."""
-        if self.status == McpServerUnauthorized.status:
-            # Its type and code exist for HTTP errors only; `response.error` cannot contain them.
-            return McpServerUnauthorized(self.message, param=self.param)
+        for connector in (ExternalConnectorError, McpServerUnauthorized, McpServerForbidden):
+            # Their type and code exist for HTTP errors only; `response.error` cannot contain them.
+            if self.status == connector.status:
+                return connector(self.message, param=self.param)
         kind = {400: RequestRejected, 429: RateLimited, 503: Overloaded}.get(self.status, UpstreamError)
         return kind(self.message, param=self.param, code=self.code, headers=self.headers)
 

@@ -161,6 +161,7 @@ STATUSES = {
     404: "The object does not exist, or belongs to another team.",
     409: "The object's state does not allow the operation.",
     413: "The request body is too large.",
+    424: "The tools of an MCP server could not be listed.",
     429: "Too many requests, here or at the model's server. `Retry-After` says when to try again.",
     500: "The server or the model's server failed.",
     503: "The server or the model's server is overloaded or cannot be reached.",

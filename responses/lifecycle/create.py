@@ -210,7 +210,6 @@ async def _check(
             body=body,
             items=context.items,
             response_id=response_id,
-            answers_http=mode is Mode.JSON and not body.background,
         )
     options = {**prepared.options, **(checks.stored_options() if checks is not None else {})}
     parameters = prepared.run_context.parameters

@@ -28,8 +28,8 @@ class ToolRequest:
     """The tools of one run, new or resumed.
 
     `tools` and `choice` are as the response shows them, `items` is the context the model reads, `account` is charged
-    for what the tools use, `granted` are calls that the client has approved. `answers_http` is true if the client waits
-    for a single JSON body.
+    for what the tools use, `granted` are calls that the client has approved. `continues_without_servers` is the team's
+    setting for MCP servers whose tools cannot be listed.
     """
 
     tools: Sequence[Tool]
@@ -37,7 +37,7 @@ class ToolRequest:
     items: Sequence[StoredItem]
     account: UsageAccount
     granted: Sequence[GrantedApproval] = ()
-    answers_http: bool = False
+    continues_without_servers: bool = False
 
     def offered(self, types: Sequence[str]) -> list[Tool]:
         """Return the tools of these types that `tool_choice` does not leave out."""

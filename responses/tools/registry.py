@@ -102,7 +102,7 @@ def _require_permissions(principal: Principal, tools: Sequence[ToolParam]) -> No
 
 
 async def create_tools(
-    *, principal: Principal, body: CreateResponse, items: Sequence[StoredItem], response_id: str, answers_http: bool
+    *, principal: Principal, body: CreateResponse, items: Sequence[StoredItem], response_id: str
 ) -> RunTools:
     """Build the tools of a new response.
 
@@ -125,7 +125,7 @@ async def create_tools(
         choice=tool_offer.public_tool_choice(body),
         items=items,
         account=UsageAccount(team_id=principal.team_id, key_id=principal.key_id, object_id=response_id),
-        answers_http=answers_http,
+        continues_without_servers=principal.continues_without_servers,
         principal=principal,
         params=params,
         answers=answers,
@@ -141,13 +141,13 @@ async def create_tools(
 
 def restore_tools(response: Response, items: Sequence[StoredItem]) -> Toolbox:
     """Rebuild the tools of a run that another worker resumes; call it in a database thread."""
-    # `answers_http` stays false: only background runs are resumed, and those never answer with a single JSON body.
     request = ToolRequest(
         tools=response.parameters["tools"],
         choice=response.parameters["tool_choice"],
         items=items,
         account=UsageAccount(team_id=response.team_id, key_id=response.api_key_id, object_id=response.pk),
         granted=approvals.granted_approvals(response.pk, items),
+        continues_without_servers=response.team.continue_without_mcp_servers,
     )
     resolved = [(plugin, plugin.restore(request, response.secrets)) for plugin in _enabled(request)]
     return _toolbox(request, resolved)

@@ -41,11 +41,13 @@ class TeamForm(forms.ModelForm[Team]):
             "image_model",
             "tools",
             "reject_unavailable_tools",
+            "continue_without_mcp_servers",
             "full_text_search",
         ]
         labels = {
             "disconnect_grace_seconds": "Grace after disconnect (seconds)",
             "log_retention_hours": "Event log retention (hours)",
+            "continue_without_mcp_servers": "Continue without MCP servers that fail",
         }
 
 
@@ -110,7 +112,10 @@ class TeamAdmin(AuditedAdmin, TeamScoped):
         (None, {"fields": ["name", ("public_id", "created")]}),
         ("Runs and logs", {"fields": [("disconnect_grace_seconds", "log_retention_hours"), "full_text_search"]}),
         ("Vector stores", {"fields": ["embedding_model"]}),
-        ("Hosted tools", {"fields": ["tools", "reject_unavailable_tools", "image_model"]}),
+        (
+            "Hosted tools",
+            {"fields": ["tools", "reject_unavailable_tools", "continue_without_mcp_servers", "image_model"]},
+        ),
     ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:

@@ -39,6 +39,7 @@ class Migration(migrations.Migration):
                 ('image_model', models.CharField(blank=True, default='', help_text="Model for image requests that name none. Empty means the IMAGE_MODEL of the server's configuration.", max_length=200)),
                 ('tools', tenants.team_models.ToolKindsField(base_field=models.CharField(choices=[('*', 'All tools'), ('web_search', 'Web search'), ('file_search', 'File search'), ('code_interpreter', 'Code interpreter'), ('image_generation', 'Image generation'), ('mcp', 'MCP servers'), ('shell', 'Shell in a container')], max_length=40), blank=True, default=tenants.team_models._all_tools, help_text='Hosted tools that the team may use.', size=None)),
                 ('reject_unavailable_tools', models.BooleanField(default=False, help_text='Reject requests with a hosted tool that this server cannot provide, such as web search without a search engine. Otherwise the tool is left out, unless the request forces it, and the answer has a warning.')),
+                ('continue_without_mcp_servers', models.BooleanField(default=False, help_text='Continue a response without an MCP server whose tools cannot be listed. Otherwise the response fails, as at OpenAI.')),
                 ('suspended_at', models.DateTimeField(blank=True, editable=False, null=True)),
                 ('full_text_search', models.BooleanField(default=True, help_text='Make message content searchable. Turning this off deletes the search index; turning it on again indexes only new content.')),
             ],

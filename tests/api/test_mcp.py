@@ -179,23 +179,9 @@ def test_the_model_reads_an_error_about_invalid_json_arguments(
     assert served.calls == []
 
 
-def test_an_unreachable_server_fails_only_its_own_listing(respond: Respond, script: Script, served: McpServer) -> None:
-    with mcp_server() as running:
-        dead = tool(running, "gone")
-    script.call(box__add='{"a":1}').say("1")
-    response = respond(model=script.model, input="1+0?", tools=[dead, tool(served)])
-    gone, box = of(response, "mcp_list_tools")
-    assert gone["error"] == "Error retrieving tool list from MCP server: 'gone'. The connection to the server failed."
-    assert (gone["tools"], "error" in box) == ([], False)
-    assert of(response, "mcp_call")[0]["output"] == "1"
-
-
-def test_failed_listings_and_calls_have_failed_events(reaching: Api, script: Script, served: McpServer) -> None:
-    with mcp_server() as running:
-        dead = tool(running, "gone")
+def test_a_failed_call_has_a_failed_event(reaching: Api, script: Script, served: McpServer) -> None:
     script.call(box__fail="{}").say("It failed.")
-    events = types(reaching.events(model=script.model, input="Go.", tools=[dead, tool(served)]))
-    assert events.index("response.mcp_list_tools.failed") < events.index("response.mcp_list_tools.completed")
+    events = types(reaching.events(model=script.model, input="Go.", tools=[tool(served)]))
     assert events.count("response.mcp_call.failed") == 1
 
 
@@ -289,7 +275,8 @@ def test_the_target_of_a_redirect_is_not_repeated(reaching: Api, script: Script,
         receiver.statuses = [status] * 20
         receiver.headers = {"location": "http://10.1.2.3/internal?token=abc"}
         redirected = {"type": "mcp", "server_label": "box", "server_url": receiver.url, "require_approval": "never"}
-        answer = reaching.post("/responses", {"model": script.say("Hi").model, "input": "Hi", "tools": [redirected]})
+        answer = reaching.post("/responses", {"model": script.model, "input": "Hi", "tools": [redirected]})
+    assert error(answer) == (424, "tools", "http_error")
     assert f"Http status code: {status}" in answer.text
     assert not any(part in answer.text for part in ("10.1.2.3", "internal", "token=abc"))
 

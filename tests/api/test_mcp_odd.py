@@ -36,9 +36,9 @@ def test_nul_is_removed_from_an_output(reaching: Api, script: Script, served: Mc
 
 def test_a_tool_list_that_is_too_large_is_an_error(reaching: Api, script: Script, served: McpServer) -> None:
     redefine_add(served, description="x" * MAX_LIST_BYTES)
-    response = reaching.create(model=script.say("Hi").model, input="Hi", tools=[tool(served)])
-    listing = of(response, "mcp_list_tools")[0]
-    assert (listing["tools"], listing["error"].endswith("The tool list is too large.")) == ([], True)
+    answer = reaching.post("/responses", {"model": script.model, "input": "Hi", "tools": [tool(served)]})
+    assert error(answer) == (424, "tools", "http_error")
+    assert answer.json()["error"]["message"].endswith("The tool list is too large.")
 
 
 @pytest.mark.parametrize("other", [FUNCTION, NAMESPACE])

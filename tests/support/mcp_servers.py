@@ -54,10 +54,15 @@ _MORE = tuple(_tool(f"tool_{number:03}", f"Number {number}.", _EMPTY, _READS) fo
 
 @dataclass
 class McpServer:
-    """A running server. `calls` are the called tools with their arguments, in order."""
+    """A running server. `calls` are the called tools with their arguments, in order.
+
+    Requests with a `protected` method or path and without the token get the status `refusal`.
+    """
 
     url: str = ""
     token: str | None = None
+    refusal: int = 401
+    protected: tuple[str, ...] = ("GET", "POST", "DELETE")
     paged: bool = False
     tools: list[types.Tool] = field(default_factory=lambda: list(_TOOLS))
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -180,9 +185,11 @@ class _Authentication:
             return
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         self._state.headers.append(headers)
-        wanted = self._state.token
-        if wanted is not None and headers.get("authorization") != f"Bearer {wanted}":
-            await JSONResponse({"error": "invalid_token"}, status_code=401)(scope, receive, send)
+        wanted, state = self._state.token, self._state
+        is_protected = scope["method"] in state.protected or scope["path"] in state.protected
+        if wanted is not None and is_protected and headers.get("authorization") != f"Bearer {wanted}":
+            refused = JSONResponse({"error": "invalid_token"}, status_code=state.refusal)
+            await refused(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

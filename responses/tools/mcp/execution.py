@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from kernel.errors import Failure
+from kernel.errors import ExternalConnectorError, Failure, McpServerForbidden, McpServerUnauthorized
 from kernel.ids import new_id
 from responses.engine.calls.client_tools import upstream_name
 from responses.engine.calls.item_events import after_result, before_result
@@ -33,7 +33,8 @@ from responses.tools.mcp.servers import ListedTool, RemoteServer
 from responses.tools.mcp.sessions import McpSessions, ServerFailed
 
 KIND = "mcp"
-_UNAUTHORIZED = 401
+# Statuses that the client can act on, by sending other credentials: they become the status of its own request.
+_PASSED_ON = (McpServerUnauthorized.status, McpServerForbidden.status)
 _CHANGED = "The call was not made: the tool has changed since it was approved. Request approval again."
 _GONE = "The call was not made: the server no longer offers this tool."
 
@@ -41,8 +42,7 @@ _GONE = "The call was not made: the server no longer offers this tool."
 class McpTools(HostedTool):
     """Lists the tools of MCP servers, calls them and requests approval.
 
-    `answers_http` is true if the client waits for a single JSON body. It then gets a 401 of a server as the status of
-    its own request.
+    A server whose tools cannot be listed fails the run, unless it `continues_without_servers` that fail.
     """
 
     kind = KIND
@@ -54,12 +54,12 @@ class McpTools(HostedTool):
         sessions: McpSessions,
         *,
         approved: Sequence[GrantedApproval] = (),
-        answers_http: bool = False,
+        continues_without_servers: bool = False,
     ) -> None:
         self._catalogue = ToolCatalogue(servers)
         self._sessions = sessions
         self._approved = {one.request_id: one for one in approved}
-        self._answers_http = answers_http
+        self._continues_without_servers = continues_without_servers
         self._fresh: dict[str, list[ListedTool]] = {}
         self._choice: Any = None
         self._state = RunState()
@@ -90,12 +90,10 @@ class McpTools(HostedTool):
                     listed = self._fresh[server.label] = await listings[server.label]
                     body = {**body, "tools": [tool.shown() for tool in self._catalogue.add_listing(server, listed)]}
                 except ServerFailed as failed:
-                    message = f"Error retrieving tool list from MCP server: '{server.label}'. {failed.message}"
-                    body = {**body, "error": results.truncate(message)}
-                    if failed.code == _UNAUTHORIZED and self._answers_http:
-                        failure = Failure(
-                            code="server_error", message=body["error"], param="tools", status=_UNAUTHORIZED
-                        )
+                    body = {**body, "error": _listing_error(server, failed)}
+                    if not self._continues_without_servers:
+                        status = failed.status if failed.status in _PASSED_ON else ExternalConnectorError.status
+                        failure = Failure(code="server_error", message=body["error"], param="tools", status=status)
                 events = [*after_result(body, output_index=index), OutputItemDone(output_index=index, item=body)]
                 yield ToolsPrepared(events=events, items=[OutputItem(body=body)], failure=failure)
         finally:
@@ -222,3 +220,11 @@ class McpTools(HostedTool):
     async def close(self) -> None:
         """End the sessions."""
         await self._sessions.close()
+
+
+def _listing_error(server: RemoteServer, failed: ServerFailed) -> str:
+    """Return the error of a listing in OpenAI's words, followed by the cause if its status does not name it."""
+    cause = failed.message
+    if failed.status not in _PASSED_ON:
+        cause = f"Http status code: 424 (Failed Dependency). {cause}"
+    return results.truncate(f"Error retrieving tool list from MCP server: '{server.label}'. {cause}")

@@ -56,7 +56,14 @@ class McpPlugin(ToolPlugin):
         if not resolved:
             return []
         sessions = McpSessions(egress.default())
-        return [McpTools(resolved, sessions, approved=request.granted, answers_http=request.answers_http)]
+        return [
+            McpTools(
+                resolved,
+                sessions,
+                approved=request.granted,
+                continues_without_servers=request.continues_without_servers,
+            )
+        ]
 
     @override
     def secrets(self, resolved: Sequence[RemoteServer]) -> str:

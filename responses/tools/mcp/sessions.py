@@ -55,15 +55,29 @@ class Timeouts:
 
 
 class ServerFailed(Exception):
-    """A server did not do what was requested. `code` is the HTTP status or the JSON-RPC error code."""
+    """A server did not do what was requested.
+
+    `code` is the HTTP status or the JSON-RPC error code. `status` is the HTTP status if the server answered with one:
+    failures of a connection have the `code` that a gateway would report.
+    """
 
     def __init__(
-        self, message: str, *, code: int, kind: Literal["http_error", "mcp_protocol_error"] = "http_error"
+        self,
+        message: str,
+        *,
+        code: int,
+        kind: Literal["http_error", "mcp_protocol_error"] = "http_error",
+        status: int | None = None,
     ) -> None:
         self.message = message
         self.code = code
         self.kind = kind
+        self.status = status
         super().__init__(message)
+
+    def redacted(self, server: RemoteServer) -> "ServerFailed":
+        """Return the failure without the credentials that were sent to the server."""
+        return ServerFailed(server.redact(self.message), code=self.code, kind=self.kind, status=self.status)
 
     @property
     def is_session_gone(self) -> bool:
@@ -159,6 +173,7 @@ class _McpSession:
         self._egress = egress
         self._read_seconds = read_seconds
         self._client: Client | None = None
+        self._is_legacy = False
         self._ready = asyncio.Event()
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -177,10 +192,15 @@ class _McpSession:
         except ServerFailed as failure:
             if failure.code not in _TRY_SSE_STATUSES:
                 raise
+            self._is_legacy = True
             try:
                 await self._connect(self._server_sent_events)
-            except ServerFailed:
-                raise failure from None
+            except ServerFailed as second:
+                # A server that refuses the second request for the same kind of reason has neither transport. Any
+                # other status is that of the transport it has, and what the first attempt met says nothing.
+                if second.status is None or second.status in _TRY_SSE_STATUSES:
+                    raise failure from None
+                raise
 
     async def page(self, cursor: str | None) -> tuple[list[ListedTool], str | None]:
         """Return one page of tools and the cursor of the next."""
@@ -280,10 +300,10 @@ class _McpSession:
         failure_below = failure_below or TransportFailure()
         token = transport_failure.set(failure_below)
         try:
-            return await self._or_broken(asyncio.ensure_future(work))
+            return await self._or_broken(asyncio.ensure_future(work), failure_below)
         except Exception as error:
             failure = _failure(await self._cause(error), failure_below)
-            raise ServerFailed(self._server.redact(failure.message), code=failure.code, kind=failure.kind) from error
+            raise failure.redacted(self._server) from error
         finally:
             transport_failure.reset(token)
 
@@ -295,12 +315,18 @@ class _McpSession:
                 return self._task.exception() or error
         return error
 
-    async def _or_broken(self, asked: "asyncio.Future[_Answer]") -> _Answer:
+    async def _or_broken(self, asked: "asyncio.Future[_Answer]", failure_below: TransportFailure) -> _Answer:
         holder = self._task
         waiting: set[asyncio.Future[Any]] = {asked} if holder is None else {asked, holder}
+        # With the older transport the SDK only logs that a message was refused, and waits for its answer forever.
+        refused = asyncio.ensure_future(failure_below.refused.wait()) if self._is_legacy else None
         try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting | ({refused} if refused else set()), return_when=asyncio.FIRST_COMPLETED)
+            if refused is not None and refused.done():
+                await asyncio.wait(waiting, timeout=_CAUSE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            if refused is not None:
+                refused.cancel()
             if not asked.done():
                 asked.cancel()
                 await asyncio.wait([asked])
@@ -344,7 +370,8 @@ def _failure(error: BaseException, failure_below: TransportFailure) -> ServerFai
         return protocol_failure
     if failure_below.status is not None:
         phrase = httpx2.codes.get_reason_phrase(failure_below.status)
-        return ServerFailed(f"Http status code: {failure_below.status} ({phrase})", code=failure_below.status)
+        message = f"Http status code: {failure_below.status} ({phrase})"
+        return ServerFailed(message, code=failure_below.status, status=failure_below.status)
     if isinstance(failure_below.error, httpx2.TimeoutException):
         return ServerFailed("The server did not respond in time.", code=504)
     return ServerFailed("The connection to the server failed.", code=502)

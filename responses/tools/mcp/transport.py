@@ -5,9 +5,10 @@ request in progress. A context variable is enough for that, because the SDK send
 that makes it.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httpx2
 from typing_extensions import override
@@ -23,10 +24,11 @@ _METHOD_KEEPING_REDIRECTS = (httpx2.codes.TEMPORARY_REDIRECT, httpx2.codes.PERMA
 
 @dataclass(slots=True)
 class TransportFailure:
-    """Failure below the MCP protocol during one request to a server."""
+    """Failure below the MCP protocol during one request to a server. `refused` is set together with `status`."""
 
     status: int | None = None
     error: Exception | None = None
+    refused: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 transport_failure: ContextVar[TransportFailure | None] = ContextVar("mcp_heard", default=None)
@@ -58,6 +60,7 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
             raise
         if response.status_code >= httpx2.codes.BAD_REQUEST:
             failure_below.status = response.status_code
+            failure_below.refused.set()
         if response.has_redirect_location and not _is_followed(request, response):
             await response.aclose()
             failure_below.status = response.status_code
