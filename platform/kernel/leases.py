@@ -38,6 +38,7 @@ def lease_until() -> datetime:
 class Claim:
     """A row that this process has claimed by its primary key `id`, and the token that its writes must name.
 
+    `has_expired`: the lease before it was not released, so its process has died.
     `labels` identify the work to operators, for example the ids of a line and its batch.
     """
 
@@ -45,6 +46,7 @@ class Claim:
     team_id: str
     token: int = 0
     attempt: int = 1
+    has_expired: bool = False
     until: datetime = field(default_factory=lease_until)
     since: datetime = field(default_factory=now)
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -39,7 +39,7 @@ from responses.engine.steps import (
     TurnEnded,
     TurnRecord,
 )
-from responses.engine.turn import LanguageModel, TurnResult, TurnStream, Usage
+from responses.engine.turn import Finish, LanguageModel, TurnResult, TurnStream, Usage
 from responses.engine.turn_outcome import CompleteRun, ContinueRun, EndIncomplete, FailRun, RetryTurn, TurnEvaluator
 
 
@@ -184,6 +184,35 @@ class Run:
                 self._state.fragments.append(fragment)
         events, items = self._close_fragments()
         return self._end(ending, events=events, items=items, turn=turn)
+
+    def lost_turn(self, *, began: datetime, ended: datetime) -> TurnRecord | None:
+        """Return the record of the model call during which the previous process died, estimated from the log.
+
+        None if it was not calling the model.
+        """
+        state = self._state
+        kinds = {fragment.body["type"] for fragment in state.fragments}
+        # Tools list themselves before the first call.
+        if state.queued or state.pending or state.awaits_client or "mcp_list_tools" in kinds:
+            return None
+        if not self._context.generates:
+            return None
+        result = TurnResult(finish=Finish.INTERRUPTED, items=[fragment.body for fragment in state.fragments])
+        return TurnRecord(
+            number=state.turn,
+            started_at=began,
+            ended_at=ended,
+            result=result,
+            usage=self._estimate(result),
+            compacts="compaction" in kinds,
+        )
+
+    def end_dead(self, ending: Ending, *, lost: TurnRecord | None) -> RunEnded:
+        """End a run whose process died, together with the call that was lost with it."""
+        if lost is not None:
+            self._state.turn += 1
+            self._state.usage += lost.usage
+        return self.end_idle(ending, turn=lost)
 
     async def _start(self) -> AsyncGenerator[Step, None]:
         if self._state.queued:

@@ -15,6 +15,7 @@ from django.db.models.functions import Least
 from conversations import access as conversation_access
 from conversations.models import Conversation, Placement
 from conversations.services import remove_unplaced
+from kernel.clock import now
 from kernel.errors import BadRequest, Failure
 from kernel.notifications import notify_from_thread
 from responses.engine.events.response_body import Ending, failed
@@ -109,12 +110,14 @@ def _end(team_id: str, response_id: str, ending: Ending, *, actor: str, action: 
     with scope.team(team_id):
         # The row stays locked until the commit, so that the run cannot store anything after it was loaded here.
         running = Response.objects.filter(pk=response_id, ended_at=None)
-        row = running.select_for_update(no_key=True).values("lease_owner").first()
+        row = running.select_for_update(no_key=True).values("lease_owner", "lease_until").first()
         if row is None:
             return False
         # From here on the executing process has lost its lease.
         running.update(lease_token=F("lease_token") + 1)
-        if (error := resume.load(response_id=response_id).end(ending)) is not None:
+        # The process records the usage of its open call when it notices, unless it has died.
+        died = row["lease_until"] is not None and row["lease_until"] < now()
+        if (error := resume.load(response_id=response_id, died=died).end(ending)) is not None:
             raise error
         audit(team_id=team_id, actor=actor, action=action, target=response_id, request_id=request.request_id)
         _notify_on_commit(response_id, row["lease_owner"])

@@ -14,6 +14,7 @@ from kernel.ids import new_id
 from kernel.leases import PROCESS, lease_until
 from responses import moderation
 from responses.engine import spans
+from responses.engine.compaction import token_estimate
 from responses.engine.events.response_body import opening, queued, response_body
 from responses.engine.events.types import Body
 from responses.engine.loop import Run
@@ -296,6 +297,11 @@ def _response_row(
         row.options = options
         row.metadata = parameters["metadata"]
         row.input_preview = preview(context.input_bodies[-1]) if context.input_bodies else ""
+    else:
+        # Enough to estimate the usage of a call that is lost with its process.
+        run = prepared.run_context
+        tokens = token_estimate.input_tokens(instructions=run.instructions, items=run.items, sampling=run.sampling)
+        row.options = {"input_tokens": tokens, "prices": identity.prices.noted()}
     return row
 
 

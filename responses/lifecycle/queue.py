@@ -43,11 +43,11 @@ WITH RECURSIVE team(id) AS (
 ),
 held(team_id, runs) AS (SELECT * FROM unnest(%(teams)s::text[], %(runs)s::integer[])),
 waiting AS (
-    SELECT next.id, next.created_at, team.id AS team_id, coalesce(held.runs, 0) AS held
+    SELECT next.id, next.created_at, next.has_expired, team.id AS team_id, coalesce(held.runs, 0) AS held
     FROM team
     LEFT JOIN held ON held.team_id = team.id
     CROSS JOIN LATERAL (
-        SELECT id, created_at FROM responses_response
+        SELECT id, created_at, lease_until IS NOT NULL AS has_expired FROM responses_response
         WHERE team_id = team.id AND {_IS_WAITING}
         ORDER BY created_at
         LIMIT %(most)s
@@ -55,8 +55,10 @@ waiting AS (
     ) AS next
 ),
 chosen AS (
-    SELECT id FROM (
-        SELECT id, created_at, held + row_number() OVER (PARTITION BY team_id ORDER BY created_at) AS share FROM waiting
+    SELECT id, has_expired FROM (
+        SELECT id, created_at, has_expired,
+            held + row_number() OVER (PARTITION BY team_id ORDER BY created_at) AS share
+        FROM waiting
     ) AS ranked
     WHERE share <= %(most_per_team)s
     ORDER BY share, created_at
@@ -67,7 +69,7 @@ SET lease_owner = %(owner)s, lease_token = lease_token + 1, lease_until = %(unti
     claims = claims || jsonb_build_object('at', now(), 'by', %(owner)s::text)
 FROM chosen
 WHERE response.id = chosen.id
-RETURNING response.id, response.team_id, response.lease_token, response.attempt
+RETURNING response.id, response.team_id, response.lease_token, response.attempt, chosen.has_expired
 """  # noqa: S608 - constants only
 
 
@@ -97,8 +99,16 @@ def claim(*, slots: int, running: Collection[Claim]) -> list[Claim]:
     with scope.every_team(), connection.cursor() as cursor:
         cursor.execute(_CLAIM, parameters)
         return [
-            Claim(id=pk, team_id=team_id, token=token, attempt=attempt, until=until, labels={"response": pk})
-            for pk, team_id, token, attempt in cursor.fetchall()
+            Claim(
+                id=pk,
+                team_id=team_id,
+                token=token,
+                attempt=attempt,
+                has_expired=has_expired,
+                until=until,
+                labels={"response": pk},
+            )
+            for pk, team_id, token, attempt, has_expired in cursor.fetchall()
         ]
 
 

@@ -1,7 +1,10 @@
 """Load a run from the database, so that another process can end or resume it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from django.db.models import Max
 
 from conversations.items import from_wire
 from conversations.models import Placement, Section
@@ -23,7 +26,8 @@ from responses.engine.state import (
     call_with_output,
     user_parts,
 )
-from responses.engine.turn import Call, LanguageModel, TurnRequest, TurnStream, Usage
+from responses.engine.steps import TurnRecord
+from responses.engine.turn import Call, Finish, LanguageModel, TurnRequest, TurnStream, Usage
 from responses.models import EventBatch, Response, Status, ToolCall, Turn
 from responses.requests import parameters
 from responses.requests.attachments import TeamAttachments
@@ -34,8 +38,13 @@ from responses.runs import store
 from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
 from responses.runs.recorder import Recorder, RecorderState
+from responses.runs.store import Change
 from responses.tools import registry
+from tenants.models import UsageRecord
 from tenants.prices import Prices
+
+# Functions of hosted tools whose calls have usage records.
+_METERED = ("web_search", "file_search")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +54,22 @@ class ResumedRun:
     run: Run
     recorder: Recorder
     identity: RunIdentity
+    lost: TurnRecord | None = None
+    """The model call that was lost with the previous process; estimated."""
+    lost_calls: list[UsageRecord] = field(default_factory=list)
+    """Usage records of hosted calls that were lost with it."""
 
     def end(self, ending: Ending) -> Exception | None:
         """End a run that this process does not execute. Return why the end was not written, if it was not."""
-        _, change = self.recorder.plan(self.run.end_idle(ending))
-        (error,) = store.apply([change])
+        _, change = self.recorder.plan(self.run.end_dead(ending, lost=self.lost))
+        (error,) = store.apply([replace(change, insert=[*change.insert, *self.lost_calls])])
         return error
+
+    def record_lost(self) -> None:
+        """Write the usage records of the lost calls of a run that continues, which repeats them."""
+        records = [*self.lost_calls, *([self.recorder.usage_record(self.lost)] if self.lost else [])]
+        if records:
+            store.apply([Change(team_id=self.identity.team_id, insert=records)])
 
 
 def load(
@@ -60,18 +79,22 @@ def load(
     tools: Toolbox | None = None,
     model: LanguageModel | None = None,
     checks: OutputCheck | None = None,
+    died: bool = False,
 ) -> ResumedRun:
     """Rebuild a run as of its last committed step. Runs inside a scope that sees the response's team.
+
+    `died`: the previous process has not released the run, so it could not record the usage of an open call.
 
     Without a model the run can only be ended, which works even if its upstream was deleted. A worker that resumes the
     run passes the `lease_token` of its claim: the one in the row may belong to another process by now.
     """
     response = Response.objects.get(pk=response_id)
     fold, next_sequence = Fold(), 0
+    began = ended = _began(response, is_claimed=lease_token is not None)
     for batch in EventBatch.objects.filter(response=response).order_by("first_sequence"):
         for _, event in read_frames(batch.frames.encode()):
             fold.apply(event)
-        next_sequence = batch.last_sequence + 1
+        next_sequence, ended = batch.last_sequence + 1, max(ended, batch.created_at)
     state = _state(response, fold)
     identity = RunIdentity(
         response_id=response.pk,
@@ -104,7 +127,37 @@ def load(
         tools = Toolbox() if model is None else registry.restore_tools(response, context.items)
     run = Run(context, state, model=model or _NoModel(), tools=tools, now=now, checks=checks)
     recorder = Recorder(identity, progress, ConversationAppend.of(response))
-    return ResumedRun(run=run, recorder=recorder, identity=identity)
+    lost = run.lost_turn(began=began, ended=ended) if died else None
+    if lost is not None and not response.stored:
+        lost = replace(lost, usage=_usage_without_log(response))
+    # The process may have died after it had recorded the call.
+    records = UsageRecord.objects.filter(object_id=response.pk, turn=response.turns, occurred_at__gte=began)
+    if lost is not None and records.filter(endpoint="responses").exists():
+        lost = None
+    started = ToolCall.objects.filter(response=response, status="in_progress", name__in=_METERED) if died else ()
+    lost_calls = [
+        recorder.call_record(_call(row), row.kind, turn=row.turn, at=ended, outcome=str(Finish.INTERRUPTED))
+        for row in started
+    ]
+    return ResumedRun(run=run, recorder=recorder, identity=identity, lost=lost, lost_calls=lost_calls)
+
+
+def _began(response: Response, *, is_claimed: bool) -> datetime:
+    """Return when the last attempt to run a response began, or its last finished turn or call ended."""
+    claims = [datetime.fromisoformat(one["at"]) for one in response.claims]
+    # Without the claim for which the run is loaded.
+    earlier = claims[:-1] if is_claimed else claims
+    turns = Turn.objects.filter(response=response).aggregate(at=Max("ended_at"))["at"]
+    calls = ToolCall.objects.filter(response=response).aggregate(at=Max("ended_at"))["at"]
+    latest: datetime = max([response.created_at, *earlier, *filter(None, [turns, calls])])
+    return latest
+
+
+def _usage_without_log(response: Response) -> Usage:
+    # The log would show the output. The input is known from the request, or from the turn before.
+    last = Turn.objects.filter(response=response).order_by("-number").first()
+    known = last.input_tokens + last.output_tokens if last else response.options.get("input_tokens", 0)
+    return Usage(input_tokens=known, estimated=True)
 
 
 class _NoModel:

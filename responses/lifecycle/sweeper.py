@@ -5,6 +5,7 @@ Both work in small bounded transactions and are safe to run twice and concurrent
 
 import logging
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django.conf import settings
 from django.db import connection
@@ -33,38 +34,46 @@ _NO_ATTEMPTS_LEFT = Failure(
 )
 
 
+class _DeadRun(NamedTuple):
+    """A run to end. `was_running`: a process had its lease; otherwise the run was waiting for a worker."""
+
+    response_id: str
+    team_id: str
+    was_running: bool
+
+
 def sweep_dead_runs() -> int:
     """End the runs whose lease has expired and that no worker will resume. Return their number."""
     # A foreground run cannot be resumed: its process had the only connection to the client, and may have sent events
     # that it could not store any more. It fails with what is stored. A background run is resumed by the next worker
     # and ends here only when its attempts are used up.
-    return sum(_end(response_id, team_id) for response_id, team_id in _claim(at=now()))
+    return sum(_end(dead) for dead in _claim(at=now()))
 
 
 def end_dead_run(*, response_id: str) -> None:
     """End one run whose lease has expired, for a caller that needs its conversation lock now."""
-    for claimed, team_id in _claim(at=now(), response_id=response_id):
-        _end(claimed, team_id)
+    for dead in _claim(at=now(), response_id=response_id):
+        _end(dead)
 
 
-def _end(response_id: str, team_id: str) -> bool:
+def _end(dead: _DeadRun) -> bool:
     """End one dead run. Return False if it has ended in another way, or cannot be ended now."""
     try:
-        with scope.team(team_id):
-            resumed = resume.load(response_id=response_id)
+        with scope.team(dead.team_id):
+            resumed = resume.load(response_id=dead.response_id, died=dead.was_running)
         failure = _NO_ATTEMPTS_LEFT if resumed.identity.background else _PROCESS_DIED
         error = resumed.end(failed(failure))
     except Exception:
         # One broken run must not stop the sweep. It is tried again when the lease that was taken here has expired.
-        logger.exception("a dead run could not be ended", extra={"response": response_id})
+        logger.exception("a dead run could not be ended", extra={"response": dead.response_id})
         return False
     if error is None:
-        logger.warning("a dead run was ended", extra={"response": response_id})
+        logger.warning("a dead run was ended", extra={"response": dead.response_id})
     return error is None
 
 
-def _claim(*, at: datetime, response_id: str | None = None) -> list[tuple[str, str]]:
-    """Claim dead runs and return their ids and teams. The new lease token keeps a previous process from writing."""
+def _claim(*, at: datetime, response_id: str | None = None) -> list[_DeadRun]:
+    """Claim dead runs. The new lease token keeps a previous process from writing."""
     # A released background run has no lease. It is dead as well if its attempts are used up: the setting may have been
     # lowered since.
     unclaimed = Q(background=True) & is_free(at)
@@ -77,8 +86,8 @@ def _claim(*, at: datetime, response_id: str | None = None) -> list[tuple[str, s
         ).order_by("lease_until")
         if response_id is not None:
             dead = dead.filter(pk=response_id)
-        claimed = [(response.pk, response.team_id) for response in dead[:_BATCH_SIZE]]
-        take(Response.objects.filter(pk__in=[response_id for response_id, _ in claimed]))
+        claimed = [_DeadRun(one.pk, one.team_id, one.lease_until is not None) for one in dead[:_BATCH_SIZE]]
+        take(Response.objects.filter(pk__in=[one.response_id for one in claimed]))
         return claimed
 
 

@@ -97,11 +97,17 @@ def _load(claimed: Claim) -> ResumedRun | None:
     except ApiError as error:
         # The key was revoked, or the model or its upstream was deleted while the response was queued.
         with scope.team(claimed.team_id):
-            resumed = resume.load(response_id=response.pk, lease_token=claimed.token)
+            resumed = resume.load(response_id=response.pk, lease_token=claimed.token, died=claimed.has_expired)
         resumed.end(failed(Failure(code="server_error", message=error.message)))
         return None
     checks = moderation.restore_checks(response, principal)
     with scope.team(claimed.team_id):
-        return resume.load(
-            response_id=response.pk, lease_token=claimed.token, model=UpstreamModel(route), checks=checks
+        resumed = resume.load(
+            response_id=response.pk,
+            lease_token=claimed.token,
+            model=UpstreamModel(route),
+            checks=checks,
+            died=claimed.has_expired,
         )
+    resumed.record_lost()
+    return resumed

@@ -7,8 +7,9 @@ committed before their bytes are released. Deltas are released immediately and s
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any, assert_never
 
 from django.db import models
@@ -16,6 +17,7 @@ from django.db import models
 from conversations.items import plain_text
 from conversations.models import Item, Placement, Section, opens_context
 from kernel.clock import now
+from kernel.db_threads import in_db_thread
 from kernel.notifications import Notifier
 from responses.engine import spans
 from responses.engine.calls.outcomes import request_digest
@@ -43,6 +45,7 @@ from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
 from responses.runs.store import GUARDED, CallUpdate, Change, ExtraWrite, LeaseGuard, ResponseUpdate, writer
 from responses.webhooks.outbox import announcement, event_row
+from tenants import scope
 from tenants.models import UsageRecord
 from tenants.prices import sum_costs
 
@@ -51,6 +54,8 @@ FLUSH_SECONDS = 0.25
 FOLLOWED_FLUSH_SECONDS = 0.06
 FLUSH_BYTES = 64 * 1024
 PREVIEW_LENGTH = 120
+# Records of calls that ended longer ago, in a process that died, count now: the sums of their hour may be complete.
+_LATEST = timedelta(hours=1)
 _INSERT_DELIVERIES = announcement(guarded=GUARDED)
 
 
@@ -282,40 +287,27 @@ class Recorder:
 
     async def record_usage(self, turn: TurnRecord) -> None:
         """Write the usage record of a turn that no step will record."""
-        # Without a guard: the tokens were spent, whichever process owns the run now.
-        usage = [row for row in self._turn_rows(turn) if isinstance(row, UsageRecord)]
-        await writer.submit(Change(team_id=self._identity.team_id, insert=usage))
+        # Without a guard: the tokens were spent, whichever process owns the run now. If this process was taken for
+        # dead, the other one has written an estimate.
+        record = self.usage_record(turn)
+        if not await in_db_thread(partial(_has_estimate, record, turn.started_at)):
+            await writer.submit(Change(team_id=self._identity.team_id, insert=[record]))
 
     # -- the rows ------------------------------------------------------------------------------------------------------
 
     def _turn_rows(self, turn: TurnRecord) -> list[models.Model]:
-        identity, usage, result = self._identity, turn.usage, turn.result
-        tokens = {
-            "input_tokens": usage.input_tokens,
-            "cached_tokens": usage.cached_tokens,
-            "cache_write_tokens": usage.cache_write_tokens,
-            "output_tokens": usage.output_tokens,
-            "reasoning_tokens": usage.reasoning_tokens,
-        }
-        spent = {name: count for name, count in tokens.items() if name != "reasoning_tokens"}  # included in the output
-        cost = identity.prices.cost(**spent)
-        state = self._state
+        identity, result, state = self._identity, turn.result, self._state
+        usage_record = self.usage_record(turn)
         state.turns += 1
-        state.usage += usage
-        state.cost = sum_costs(state.cost, cost)
+        state.usage += turn.usage
+        state.cost = sum_costs(state.cost, usage_record.cost)
         if state.first_token_ms is None and result.first_token_at is not None:
             state.first_token_ms = _milliseconds(result.first_token_at - identity.created_at)
-        if result.finish is Finish.ERROR or turn.failed:
-            outcome = "failed"
-        elif turn.compacts and result.finish is not Finish.INTERRUPTED:
-            outcome = "compacted"
-        else:
-            outcome = "discarded" if turn.discarded is not None else str(result.finish)
         row = Turn(
             team_id=identity.team_id,
             response_id=identity.response_id,
             number=turn.number,
-            state=outcome,
+            state=usage_record.outcome,
             started_at=turn.started_at,
             first_token_at=result.first_token_at,
             ended_at=turn.ended_at,
@@ -325,12 +317,25 @@ class Recorder:
             finish_reason=(result.finish_reason or "")[:40] or None,
             upstream_request_id=(result.upstream_request_id or "")[:200] or None,
             spans=spans.take(identity.created_at),
-            **tokens,
+            **_counts(turn.usage),
         )
-        usage_record = UsageRecord(
+        return [row, usage_record]
+
+    def usage_record(self, turn: TurnRecord) -> UsageRecord:
+        """Return the unsaved usage record of a turn."""
+        identity = self._identity
+        if turn.result.finish is Finish.ERROR or turn.failed:
+            outcome = "failed"
+        elif turn.compacts and turn.result.finish is not Finish.INTERRUPTED:
+            outcome = "compacted"
+        else:
+            outcome = "discarded" if turn.discarded is not None else str(turn.result.finish)
+        counts = _counts(turn.usage)
+        spent = {name: count for name, count in counts.items() if name != "reasoning_tokens"}  # included in the output
+        return UsageRecord(
             team_id=identity.team_id,
             api_key_id=identity.key_id,
-            occurred_at=turn.ended_at,
+            occurred_at=max(turn.ended_at, now() - _LATEST),
             endpoint="responses",
             object_id=identity.response_id,
             turn=turn.number,
@@ -338,33 +343,20 @@ class Recorder:
             upstream_id=identity.upstream_id,
             upstream_model=identity.upstream_model,
             outcome=outcome,
-            estimated=usage.estimated,
+            estimated=turn.usage.estimated,
             duration_ms=_milliseconds(turn.ended_at - turn.started_at),
             request_id=identity.request_id,
-            cost=cost,
+            cost=identity.prices.cost(**spent),
             prices=identity.prices.noted(),
-            **tokens,
+            **counts,
         )
-        return [row, usage_record]
 
     def _finished_call(self, step: ToolFinished) -> tuple[list[models.Model], list[CallUpdate]]:
-        identity, result = self._identity, step.result
+        result = step.result
         rows = self._item_rows(step.items)
         if result.cost is not None:
-            usage = UsageRecord(
-                team_id=identity.team_id,
-                api_key_id=identity.key_id,
-                occurred_at=step.ended_at,
-                endpoint=result.cost,
-                object_id=identity.response_id,
-                turn=step.turn,
-                model=identity.model,
-                upstream_id="",
-                upstream_model=step.call.name[:200],
-                outcome="failed" if result.error else "completed",
-                request_id=identity.request_id,
-            )
-            rows.append(usage)
+            outcome = "failed" if result.error else "completed"
+            rows.append(self.call_record(step.call, result.cost, turn=step.turn, at=step.ended_at, outcome=outcome))
         update = self._update(
             step.call,
             status="failed" if result.error else "completed",
@@ -374,6 +366,24 @@ class Recorder:
             result={"after": self._state.next_position, **result.stored()} if result.parts else None,
         )
         return rows, [update]
+
+    def call_record(self, call: Call, endpoint: str, *, turn: int, at: datetime, outcome: str) -> UsageRecord:
+        """Return the unsaved usage record of a hosted tool call."""
+        identity = self._identity
+        return UsageRecord(
+            team_id=identity.team_id,
+            api_key_id=identity.key_id,
+            occurred_at=max(at, now() - _LATEST),
+            endpoint=endpoint,
+            object_id=identity.response_id,
+            turn=turn,
+            model=identity.model,
+            upstream_id="",
+            upstream_model=call.name[:200],
+            outcome=outcome,
+            estimated=outcome == str(Finish.INTERRUPTED),
+            request_id=identity.request_id,
+        )
 
     def _item_rows(self, items: Sequence[OutputItem]) -> list[models.Model]:
         stored = self._identity.stored
@@ -443,6 +453,16 @@ def _flush_at(at: float, longest: float) -> float:
     # All runs of the process flush on the same ticks, so that their batches share one commit.
     tick = longest / 2
     return (at // tick + 2) * tick
+
+
+def _counts(usage: Usage) -> dict[str, int]:
+    return {name: count for name, count in asdict(usage).items() if name != "estimated"}
+
+
+def _has_estimate(record: UsageRecord, began: datetime) -> bool:
+    with scope.team(record.team_id):
+        same = UsageRecord.objects.filter(object_id=record.object_id, turn=record.turn, endpoint=record.endpoint)
+        return same.filter(estimated=True, outcome=str(Finish.INTERRUPTED), occurred_at__gte=began).exists()
 
 
 def item_rows(

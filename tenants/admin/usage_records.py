@@ -90,5 +90,6 @@ class UsageAdmin(LogAdmin, TeamScoped):
 
     @display(description="Input")
     def input(self, row: UsageRecord) -> SafeString | str:
-        estimate = badge("estimated", "warning", "The upstream reported no usage.") if row.estimated else ""
+        hint = "The upstream reported no usage, or the process died during the call."
+        estimate = badge("estimated", "warning", hint) if row.estimated else ""
         return format_html("{} {}", f"{row.input_tokens:,}", estimate)

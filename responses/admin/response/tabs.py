@@ -128,7 +128,7 @@ def _usage(request: HttpRequest, response: Response) -> dict[str, Any]:
             "written": prices.cache_write_price,
             "out": prices.output_price,
         }
-        hint = "The upstream reported no usage; counted by the platform."
+        hint = "The upstream reported no usage, or the process died during the call; counted by the platform."
         lines.append(
             {
                 "row": row,

@@ -1,0 +1,141 @@
+"""Usage of killed processes: whatever ends or continues their runs writes the missing records, as estimates."""
+
+import signal
+
+import httpx2
+import pytest
+
+from kernel.clock import now
+from responses.lifecycle import sweeper
+from responses.models import EventBatch, Response
+from tenants import scope
+from tenants.models import UsageRecord
+from tests.support.api import Api, Caller, ok
+from tests.support.background import ended
+from tests.support.chunks import chunk
+from tests.support.mcp_requests import calling, tool
+from tests.support.mcp_servers import McpServer
+from tests.support.upstream import Gate, Script, stream
+from tests.support.waiting import eventually
+from tests.support.web import running_web
+from tests.support.workers import MakeWorker
+
+pytestmark = pytest.mark.slow
+BRIEF = {"LEASE_SECONDS": "3", "WORKER_DRAIN_SECONDS": "1"}
+QUESTION = "Tell me all about the harbour, please."
+
+
+def records(api: Api) -> list[UsageRecord]:
+    with scope.team(api.caller.team.pk):
+        return list(UsageRecord.objects.filter(team=api.caller.team).order_by("occurred_at", "id"))
+
+
+def kill_during_call(http: httpx2.Client, caller: Caller, script: Script, **body: object) -> Api:
+    """Kill a web process while a model answers, and end what it left behind."""
+    gate = Gate()
+    with running_web(**BRIEF) as doomed:
+        api = Api(http, url=doomed.url, caller=caller)
+        script.then(stream(chunk(content="The harbour has four piers."), gate))
+        with api.open("/responses", {"model": script.model, "input": QUESTION, **body}):
+            gate.wait_until_reached()
+            if body.get("store", True):
+                # Deltas are stored within 250 ms.
+                eventually(lambda: "piers" in logged(api), seconds=5)
+            doomed.stop(signal.SIGKILL)
+    sweep(api)
+    return api
+
+
+def logged(api: Api) -> str:
+    with scope.team(api.caller.team.pk):
+        return "".join(EventBatch.objects.filter(team=api.caller.team).values_list("frames", flat=True))
+
+
+def sweep(api: Api) -> None:
+    def swept() -> bool:
+        sweeper.sweep_dead_runs()
+        with scope.team(api.caller.team.pk):
+            return not Response.objects.filter(ended_at=None).exists()
+
+    eventually(swept, seconds=10)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "json"])
+def test_the_call_of_a_killed_process_is_estimated_from_the_log(
+    http: httpx2.Client, caller: Caller, script: Script, stream: bool
+) -> None:
+    api = kill_during_call(http, caller, script, stream=stream)
+    (record,) = records(api)
+    assert (record.outcome, record.estimated, record.turn) == ("interrupted", True, 0)
+    assert (record.input_tokens, record.output_tokens) == (10, 7)
+    assert record.occurred_at < now()
+    with scope.team(caller.team.pk):
+        response = Response.objects.get()
+        turn = response.turn_set.get()
+    assert (response.status, response.input_tokens, response.output_tokens) == ("failed", 10, 7)
+    assert (turn.number, turn.state, turn.output_tokens) == (0, "interrupted", 7)
+
+
+def test_sweeping_twice_writes_one_record(http: httpx2.Client, caller: Caller, script: Script) -> None:
+    api = kill_during_call(http, caller, script, stream=True)
+    sweeper.sweep_dead_runs()
+    assert len(records(api)) == 1
+
+
+def test_an_unstored_call_is_estimated_from_its_request(http: httpx2.Client, caller: Caller, script: Script) -> None:
+    api = kill_during_call(http, caller, script, stream=True, store=False)
+    (record,) = records(api)
+    assert (record.outcome, record.estimated) == ("interrupted", True)
+    assert (record.input_tokens, record.output_tokens) == (10, 0)
+    with scope.team(caller.team.pk):
+        assert "harbour" not in str(Response.objects.values().get())
+
+
+def test_a_resumed_run_records_the_call_that_it_repeats(api: Api, script: Script, make_worker: MakeWorker) -> None:
+    script.then(stream(chunk(content="The harbour has four piers."), gate := Gate())).say("Hello")
+    doomed = make_worker(**BRIEF)
+    response_id = api.create(model=script.model, input=QUESTION, background=True)["id"]
+    gate.wait_until_reached()
+    eventually(lambda: "piers" in logged(api), seconds=5)
+    doomed.stop(signal.SIGKILL)
+    make_worker(**BRIEF)
+    assert ended(api, response_id)["status"] == "completed"
+    assert [(one.outcome, one.estimated, one.turn) for one in records(api)] == [
+        ("interrupted", True, 0),
+        ("stop", False, 0),
+    ]
+
+
+def test_every_death_is_recorded_once(api: Api, script: Script, make_worker: MakeWorker) -> None:
+    response_id = ""
+    for _ in range(2):
+        script.then(stream(chunk(content="The harbour"), gate := Gate()))
+        doomed = make_worker(**BRIEF)
+        response_id = response_id or api.create(model=script.model, input=QUESTION, background=True)["id"]
+        gate.wait_until_reached()
+        doomed.stop(signal.SIGKILL)
+    script.say("Hello")
+    make_worker(**BRIEF)
+    assert ended(api, response_id)["status"] == "completed"
+    assert [one.outcome for one in records(api)] == ["interrupted", "interrupted", "stop"]
+    assert len(script.received) == 3
+
+
+def test_a_process_that_dies_during_a_tool_call_has_lost_no_model_call(
+    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+) -> None:
+    doomed = make_worker(**BRIEF)
+    script.then(calling(("box__wait", "{}"))).say("Done.")
+    response_id = reaching.create(model=script.model, input="Go.", background=True, tools=[tool(served)])["id"]
+    served.wait_for_calls(1)
+    doomed.stop(signal.SIGKILL)
+    served.opened.set()
+    make_worker(**BRIEF)
+    assert ended(reaching, response_id)["status"] == "completed"
+    assert [one.estimated for one in records(reaching)] == [False, False]
+
+
+def test_the_failed_response_shows_the_estimate(http: httpx2.Client, caller: Caller, script: Script, api: Api) -> None:
+    kill_during_call(http, caller, script, stream=True)
+    (listed,) = ok(api.get("/responses"))["data"]
+    assert listed["usage"]["output_tokens"] == 7
