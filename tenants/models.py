@@ -68,6 +68,8 @@ class Scope(models.TextChoices):
     EMBEDDINGS_WRITE = "embeddings.write", "Create embeddings"
     MODERATIONS_WRITE = "moderations.write", "Create moderations"
     IMAGES_WRITE = "images.write", "Create and edit images"
+    AUDIO_WRITE = "audio.write", "Transcribe, translate and create audio"
+    COMPLETIONS_WRITE = "completions.write", "Create completions"
     FILES_READ = "files.read", "Read files"
     FILES_WRITE = "files.write", "Upload and delete files"
     VECTOR_STORES_READ = "vector_stores.read", "Read and search vector stores"
@@ -411,6 +413,8 @@ class UsageRecord(models.Model):
     cache_write_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
     reasoning_tokens = models.PositiveIntegerField(default=0)
+    audio_seconds = models.FloatField(default=0, help_text="Audio that was transcribed or translated.")
+    characters = models.PositiveIntegerField(default=0, help_text="Text that was spoken.")
     estimated = models.BooleanField(default=False, help_text="The upstream reported no usage; estimated.")
     cost = CostField(null=True, help_text="US dollars; empty if no price was known.")
     prices = models.JSONField(null=True, help_text="Prices on which the cost is based.")

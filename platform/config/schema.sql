@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 3e61579a6f58f0a224a66bff71afc81797a1d1a0454a17c83684c1249310699e
+-- PostgreSQL 18, migrations 4ee63439ca1a59bdaaee6e24aec51ab619be6ccdcae3441948e5884a0d8d3a2c
 
 CREATE TABLE public.account_emailaddress (
     id integer NOT NULL,
@@ -1403,6 +1403,8 @@ CREATE TABLE public.tenants_usagerecord (
     cache_write_tokens integer NOT NULL,
     output_tokens integer NOT NULL,
     reasoning_tokens integer NOT NULL,
+    audio_seconds double precision NOT NULL,
+    characters integer NOT NULL,
     estimated boolean NOT NULL,
     cost numeric(20,10),
     prices jsonb,
@@ -1410,6 +1412,7 @@ CREATE TABLE public.tenants_usagerecord (
     request_id character varying(64) NOT NULL,
     CONSTRAINT tenants_usagerecord_cache_write_tokens_check CHECK ((cache_write_tokens >= 0)),
     CONSTRAINT tenants_usagerecord_cached_tokens_check CHECK ((cached_tokens >= 0)),
+    CONSTRAINT tenants_usagerecord_characters_check CHECK ((characters >= 0)),
     CONSTRAINT tenants_usagerecord_duration_ms_check CHECK ((duration_ms >= 0)),
     CONSTRAINT tenants_usagerecord_input_tokens_check CHECK ((input_tokens >= 0)),
     CONSTRAINT tenants_usagerecord_output_tokens_check CHECK ((output_tokens >= 0)),

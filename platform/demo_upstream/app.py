@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from demo_upstream import embeddings, images, models
+from demo_upstream import audio, embeddings, images, models, prompts
 from demo_upstream.answer import Answer
 from demo_upstream.errors import DemoApiError
-from demo_upstream.request import parse_chat, parse_embeddings
+from demo_upstream.request import parse_chat, parse_completion, parse_embeddings
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -36,6 +36,10 @@ def create_app() -> web.Application:
             web.get("/v1/models/{id}", _show_model),
             web.post("/v1/chat/completions", _chat),
             web.post("/v1/embeddings", _embed),
+            web.post("/v1/completions", _complete),
+            web.post("/v1/audio/speech", _speak),
+            web.post("/v1/audio/transcriptions", _transcribe),
+            web.post("/v1/audio/translations", _transcribe),
             web.post("/v1/images/generations", _draw),
             web.post("/v1/images/edits", _draw),
         ]
@@ -89,7 +93,7 @@ async def _show_model(request: web.Request) -> web.Response:
 async def _chat(request: web.Request) -> web.StreamResponse:
     chat = parse_chat(await request.read())
     model = models.find(chat.model)
-    if model.base in {"demo-embedding", "demo-image"}:
+    if model.base in models.SILENT:
         raise DemoApiError(f"'{chat.model}' does not chat.", param="model", code="unsupported_value")
     answer = Answer(chat, model)
     if not chat.stream:
@@ -121,10 +125,7 @@ async def _draw(request: web.Request) -> web.StreamResponse:
         given = sum(isinstance(value, web.FileField) and name != "mask" for name, value in form.items())
         fields = {name: value for name, value in form.items() if isinstance(value, str)}
     else:
-        try:
-            fields = {**orjson.loads(await request.read())}
-        except (orjson.JSONDecodeError, TypeError) as error:
-            raise DemoApiError("We could not parse the JSON body of your request.") from error
+        fields = _json_fields(await request.read())
     models.find(str(fields.get("model") or ""))
     created = int(time.time())
     if str(fields.get("stream")).lower() != "true":
@@ -133,6 +134,58 @@ async def _draw(request: web.Request) -> web.StreamResponse:
     for event in images.events(fields, pictures=given, created=created):
         await response.write(b"event: %b\n" % event["type"].encode() + _event(event))
     return response
+
+
+async def _complete(request: web.Request) -> web.StreamResponse:
+    wanted = parse_completion(await request.read())
+    model = models.find(wanted.model)
+    if model.base in models.SILENT:
+        raise DemoApiError(f"'{wanted.model}' does not complete prompts.", param="model", code="unsupported_value")
+    if not wanted.stream:
+        return _json(prompts.body(wanted, model, created=int(time.time())))
+    response = await _event_stream(request)
+    for chunk in prompts.chunks(wanted, model, created=int(time.time())):
+        await asyncio.sleep(model.pace)
+        await response.write(_event(chunk))
+    await response.write(b"data: [DONE]\n\n")
+    return response
+
+
+async def _speak(request: web.Request) -> web.StreamResponse:
+    fields = _json_fields(await request.read())
+    models.find(str(fields.get("model") or ""))
+    spoken = audio.speak(fields)
+    if fields.get("stream_format") != "sse":
+        return web.Response(body=spoken.content, content_type=spoken.content_type)
+    response = await _event_stream(request)
+    for event in spoken.events():
+        await response.write(_event(event))
+    return response
+
+
+async def _transcribe(request: web.Request) -> web.StreamResponse:
+    if request.content_type != "multipart/form-data":
+        raise DemoApiError("Audio is sent as a multipart form.")
+    form = await request.post()
+    models.find(str(form.get("model") or ""))
+    file = form.get("file")
+    if not isinstance(file, web.FileField):
+        raise DemoApiError("Missing required parameter: 'file'.", param="file")
+    transcript = audio.transcribe(file.filename, file.file.read())
+    if form.get("stream") != "true":
+        content_type, content = transcript.document(str(form.get("response_format") or "json"))
+        return web.Response(text=content, content_type=content_type)
+    response = await _event_stream(request)
+    for event in transcript.events():
+        await response.write(_event(event))
+    return response
+
+
+def _json_fields(body: bytes) -> dict[str, Any]:
+    try:
+        return {**orjson.loads(body)}
+    except (orjson.JSONDecodeError, TypeError) as error:
+        raise DemoApiError("We could not parse the JSON body of your request.") from error
 
 
 async def _event_stream(request: web.Request) -> web.StreamResponse:

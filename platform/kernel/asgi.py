@@ -217,19 +217,20 @@ class ApiHandler(ASGIHandler):
         view = asyncio.ensure_future(self._respond(scope))
         disconnected = asyncio.ensure_future(receive())
         try:
-            await asyncio.wait({view, disconnected}, return_when=asyncio.FIRST_COMPLETED)
-            if not view.done():
-                # The client is gone: the view is cancelled and can stop the work that it has started.
-                view.cancel()
-            await asyncio.wait({view})
+            # The client may disconnect: the view, or the iterator of its stream, is cancelled and can stop the work
+            # that it has started.
+            if not await _ended_before(view, disconnected):
+                return
+            response = view.result()
+            if isinstance(response, HttpResponse):
+                response.headers["Content-Length"] = str(len(response.content))
+                await self.send_response(response, send)
+                return
+            sending = asyncio.ensure_future(self.send_response(response, send))
+            if await _ended_before(sending, disconnected):
+                sending.result()
         finally:
             disconnected.cancel()
-        if view.cancelled():
-            return
-        response = view.result()
-        if isinstance(response, HttpResponse):
-            response.headers["Content-Length"] = str(len(response.content))
-        await self.send_response(response, send)
 
     async def _respond(self, scope: Scope) -> HttpResponseBase:
         request = ASGIRequest(scope, BytesIO())
@@ -247,6 +248,15 @@ class ApiHandler(ASGIHandler):
             return await in_db_thread(lambda: _rendered(view()))
         except Exception as error:
             return error_response(as_api_error(error))
+
+
+async def _ended_before(work: "asyncio.Future[Any]", disconnected: "asyncio.Future[Message]") -> bool:
+    """Wait for the end of some work, which is cancelled if the client disconnects first."""
+    await asyncio.wait({work, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+    if not work.done():
+        work.cancel()
+    await asyncio.wait({work})
+    return not work.cancelled()
 
 
 def _rendered(response: Any) -> HttpResponseBase:

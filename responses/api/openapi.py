@@ -26,6 +26,7 @@ _OPERATIONS = {
     ("GET", "skills/versions/content"): "skills.versions.content.retrieve",
     ("POST", "images/generations"): "images.generate",
     ("POST", "images/edits"): "images.edit",
+    ("POST", "audio/speech"): "audio.speech.create",
 }
 _RESOURCES = {"webhook_endpoints": "webhooks", "webhook_event_types": "webhooks.event_types"}
 _REF = "#/components/schemas/{model}"

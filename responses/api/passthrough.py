@@ -1,8 +1,9 @@
-"""Endpoints that store nothing: `/v1/embeddings`, `/v1/moderations` and `/v1/images`."""
+"""Endpoints that store nothing: `/v1/embeddings`, `/v1/moderations`, `/v1/images` and `/v1/completions`."""
 
 import re
 from typing import Any
 
+from django.http import HttpResponse, StreamingHttpResponse
 from pydantic import BaseModel
 from rest_framework.response import Response
 
@@ -12,27 +13,59 @@ from kernel.endpoints import BINARY, ApiObject, Endpoint, Schema
 from kernel.errors import BadRequest, InvalidValue, MissingParameter, UnknownParameter
 from kernel.http import parse_form_in_memory
 from kernel.validation import validate
-from responses.api.requests import FORWARDED, info_of
+from responses.api.requests import FORWARDED, STREAMED, info_of
+from responses.chat import legacy
+from responses.chat.legacy import CreateCompletion
 from responses.passthrough import embeddings_moderations
 from responses.passthrough.embeddings_moderations import CreateEmbedding, CreateModeration, PassthroughRequest
 from responses.passthrough.images import ImageUpload, forward_images
+from responses.passthrough.streaming import ForwardedAnswer
 from responses.schema.images import MAX_EDIT_IMAGES, CreateImage, EditImage, check_image
 from tenants.models import Scope
 from tenants.views import ApiRequest, ApiView
 
-_SEE_BELOW = "forwarded to the upstream, see below"
+SEE_BELOW = "forwarded to the upstream, see below"
 # Some clients send the name of an array's field with brackets, others without.
 _FILES = {"image": "image[]", "image[]": "image[]", "mask": "mask"}
 _NUMBERS = frozenset({"n", "output_compression", "partial_images"})
 _INTEGER = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 
 
-def _unchanged(name: str, what: str) -> ApiObject:
+def unchanged(name: str, what: str) -> ApiObject:
+    """Return the object of an answer that is passed on."""
     # Responses of upstreams are not validated, so their schemas promise nothing.
     return ApiObject(name, {"type": "object", "description": f"The upstream's {what}, unchanged."})
 
 
-_IMAGES = _unchanged("Images", "images")
+_IMAGES = unchanged("Images", "images")
+
+
+async def respond(answer: ForwardedAnswer) -> HttpResponse | StreamingHttpResponse:
+    """Return the response with a forwarded answer: at once if it is a document, otherwise as it arrives."""
+    if answer.is_document:
+        return HttpResponse(b"".join([piece async for piece in answer.pieces]), content_type=answer.content_type)
+    # nginx would otherwise collect pieces before it passes them on.
+    headers = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
+    return StreamingHttpResponse(answer.pieces, content_type=answer.content_type, headers=headers)
+
+
+class CompletionsView(ApiView, path="completions"):
+    """Legacy completions of prompts."""
+
+    @Endpoint(
+        Scope.COMPLETIONS_WRITE,
+        "Create a completion",
+        body=CreateCompletion,
+        parse=legacy.parse_completion,
+        errors=FORWARDED,
+        returns=unchanged("Completion", "completion"),
+        stream=f"{STREAMED}, ending with `data: [DONE]`.",
+        note=f"legacy, {SEE_BELOW}",
+    )
+    async def post(self, request: ApiRequest, body: dict[str, Any]) -> HttpResponse | StreamingHttpResponse:
+        return await respond(
+            await legacy.forward_completion(principal=request.principal, values=body, request=info_of(request.asgi))
+        )
 
 
 class EmbeddingsView(ApiView, path="embeddings"):
@@ -44,8 +77,8 @@ class EmbeddingsView(ApiView, path="embeddings"):
         body=CreateEmbedding,
         parse=embeddings_moderations.parse_embedding,
         errors=FORWARDED,
-        returns=_unchanged("EmbeddingList", "list of embeddings"),
-        note=_SEE_BELOW,
+        returns=unchanged("EmbeddingList", "list of embeddings"),
+        note=SEE_BELOW,
     )
     async def post(self, request: ApiRequest, body: PassthroughRequest) -> Response:
         return Response(
@@ -64,8 +97,8 @@ class ModerationsView(ApiView, path="moderations"):
         body=CreateModeration,
         parse=embeddings_moderations.parse_moderation,
         errors=FORWARDED,
-        returns=_unchanged("Moderation", "moderation result"),
-        note=_SEE_BELOW,
+        returns=unchanged("Moderation", "moderation result"),
+        note=SEE_BELOW,
     )
     async def post(self, request: ApiRequest, body: PassthroughRequest) -> Response:
         return Response(
@@ -107,7 +140,7 @@ class GenerateImagesView(ApiView, path="images/generations"):
         parse=_parse_create,
         errors=FORWARDED,
         returns=_IMAGES,
-        note=_SEE_BELOW,
+        note=SEE_BELOW,
     )
     async def post(self, request: ApiRequest, body: dict[str, Any]) -> Response:
         return Response(

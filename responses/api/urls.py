@@ -5,7 +5,7 @@ from typing import Any
 from django.urls import path
 
 from conversations.api import conversations, files
-from responses.api import batches, chat_completions, passthrough, vector_stores, views, webhooks
+from responses.api import audio, batches, chat_completions, passthrough, vector_stores, views, webhooks
 from responses.containers.api import views as containers
 from responses.requests import conversation_items
 from responses.skills.api import views as skills
@@ -22,6 +22,7 @@ MODULES = (
     containers,
     skills,
     passthrough,
+    audio,
 )
 VIEWS = [
     view

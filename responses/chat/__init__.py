@@ -1,7 +1,7 @@
 """Chat completions.
 
 Validation is in `requests` and `messages`, checks against the model's settings in `capabilities`, the call of
-the upstream in `completion`, chunks in `chunks`, and storage in `stored`.
+the upstream in `completion`, chunks in `chunks`, and storage in `stored`. `legacy` is `/v1/completions`.
 """
 
 from responses.chat.completion import complete, stream

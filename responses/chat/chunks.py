@@ -6,13 +6,9 @@ from typing import Any
 import orjson
 
 from responses.engine.converter.chat import Chunk
+from responses.providers.event_stream import unnamed_event
 
 _PADDING_BYTES = 64
-
-
-def frame(body: Chunk) -> bytes:
-    """Return a server-sent event without a name, as chat completions use them."""
-    return b"data: %b\n\n" % orjson.dumps(body)
 
 
 class ChunkWriter:
@@ -48,9 +44,11 @@ class ChunkWriter:
         if self._own_id is not None:
             chunk = {**chunk, "id": self._own_id}
         if not self._obfuscates:
-            return frame(chunk)
+            return unnamed_event(chunk)
         body = orjson.dumps({**chunk, "obfuscation": ""})
-        return frame({**chunk, "obfuscation": token_hex(_PADDING_BYTES)[: _PADDING_BYTES - len(body) % _PADDING_BYTES]})
+        return unnamed_event(
+            {**chunk, "obfuscation": token_hex(_PADDING_BYTES)[: _PADDING_BYTES - len(body) % _PADDING_BYTES]}
+        )
 
 
 def _without(chunk: Chunk, name: str) -> Chunk:

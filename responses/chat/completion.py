@@ -14,7 +14,7 @@ import httpx2
 
 from kernel.ids import new_id
 from responses.chat import capabilities, stored
-from responses.chat.chunks import ChunkWriter, CompletionAccumulator, as_chunk, frame
+from responses.chat.chunks import ChunkWriter, CompletionAccumulator, as_chunk
 from responses.chat.requests import ChatRequest
 from responses.engine.converter.base import read_usage
 from responses.engine.converter.chat import Chunk
@@ -23,7 +23,7 @@ from responses.engine.turn import Usage
 from responses.models import ChatCompletion
 from responses.moderation import reject_if_guarded
 from responses.providers.clients import UpstreamFailed, naming, post, read_bytes
-from responses.providers.event_stream import EventStreamDecoder, is_streamed, read_document
+from responses.providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event
 from responses.runs.identity import RequestInfo
 from responses.runs.usage_records import RoutedCall
 from tenants import directory
@@ -89,7 +89,7 @@ async def _events(
             yield writer.end() + DONE_FRAME
         except UpstreamFailed as failed:
             await call.end(outcome="failed")
-            yield frame({"error": naming(call.route.model, failed.failure).as_api_error().detail()})
+            yield unnamed_event({"error": naming(call.route.model, failed.failure).as_api_error().detail()})
         finally:
             # Reached without an earlier `end` when the client disconnects. The upstream bills what it has generated.
             await call.end(outcome="interrupted")

@@ -15,7 +15,10 @@ from responses.engine.events.types import Body, Event
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens of one upstream call or of a whole run. `input_tokens` includes cached tokens."""
+    """Tokens of one upstream call or of a whole run. `input_tokens` includes cached tokens.
+
+    Calls with audio may be billed by the seconds of the audio that was read, or by the characters that were spoken.
+    """
 
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -23,6 +26,8 @@ class Usage:
     output_tokens: int = 0
     reasoning_tokens: int = 0
     estimated: bool = False
+    audio_seconds: float = 0.0
+    characters: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -32,6 +37,8 @@ class Usage:
             output_tokens=self.output_tokens + other.output_tokens,
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
             estimated=self.estimated or other.estimated,
+            audio_seconds=self.audio_seconds + other.audio_seconds,
+            characters=self.characters + other.characters,
         )
 
 

@@ -57,9 +57,11 @@ def _part_tag(part: Any) -> str | None:
     return None if kind is None else f"{TAG}{kind}"
 
 
-def _only(*allowed: str) -> Discriminator:
+def inputs_of(*allowed: str) -> Discriminator:
+    """Return the discriminator of inputs of these types: text, texts, tokens, token_lists or parts."""
     # Other inputs are rejected as texts, with a sensible error.
-    return Discriminator(lambda value: tag if (tag := _input_tag(value)) in allowed else f"{TAG}texts")
+    tags = {f"{TAG}{name}" for name in allowed}
+    return Discriminator(lambda value: tag if (tag := _input_tag(value)) in tags else f"{TAG}texts")
 
 
 class CreateEmbedding(Wire):
@@ -71,7 +73,7 @@ class CreateEmbedding(Wire):
         | Annotated[list[Text], Field(min_length=1, max_length=_MAX_INPUTS), Tag(f"{TAG}texts")]
         | Annotated[Tokens, Tag(f"{TAG}tokens")]
         | Annotated[list[Tokens], Field(min_length=1, max_length=_MAX_INPUTS), Tag(f"{TAG}token_lists")],
-        _only(f"{TAG}text", f"{TAG}tokens", f"{TAG}token_lists"),
+        inputs_of("text", "tokens", "token_lists"),
     ]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
@@ -112,7 +114,7 @@ class CreateModeration(Wire):
         Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")]
         | Annotated[_Texts, Field(min_length=1, max_length=_MAX_INPUTS), Tag(f"{TAG}texts")]
         | Annotated[list[ModeratedPart], Field(min_length=1, max_length=_MAX_INPUTS), Tag(f"{TAG}parts")],
-        _only(f"{TAG}text", f"{TAG}parts"),
+        inputs_of("text", "parts"),
     ]
     model: ModelName = MODERATION_MODEL
 

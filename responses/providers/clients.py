@@ -8,7 +8,7 @@ would call an unresponsive upstream three times, and sleep as long as an overloa
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -43,9 +43,12 @@ _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = WeakKeyDictio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """Multipart body: the fields, and each file as field, (name, content, media type)."""
+    """Multipart body: the fields, and each file as field, (name, content, media type).
 
-    fields: dict[str, str]
+    Entries of lists and objects are sent as `name[]` and `name[key]`.
+    """
+
+    fields: Mapping[str, Any]
     files: Sequence[tuple[str, tuple[str, bytes, str]]]
 
 

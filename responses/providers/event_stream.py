@@ -1,4 +1,4 @@
-"""Decoding of upstreams' answers: JSON documents, and server-sent events with JSON data."""
+"""JSON documents and server-sent events with JSON data: those of upstreams are decoded, those for clients written."""
 
 from collections.abc import Callable
 from typing import Any
@@ -56,6 +56,11 @@ async def read_document(response: httpx2.Response) -> Chunk:
 def is_streamed(response: httpx2.Response) -> bool:
     """Return True for a stream of events. Some upstreams ignore `stream: true`."""
     return response.headers.get("content-type", "").startswith("text/event-stream")
+
+
+def unnamed_event(body: Chunk) -> bytes:
+    """Return a server-sent event without a name, as chat completions use them."""
+    return b"data: %b\n\n" % orjson.dumps(body)
 
 
 class EventStreamDecoder:

@@ -48,6 +48,8 @@ class RoutedCall:
     async def write(self, *, object_id: str, outcome: str, usage: Usage, rows: Sequence[Model] = ()) -> None:
         """Write the usage record, also of a failed call. `rows` are inserted in the same transaction."""
         ended, prices = now(), self.route.prices
+        # Prices are those of tokens, so a call that is billed otherwise has an unknown cost, not none.
+        is_priced = not (usage.audio_seconds or usage.characters) or usage.input_tokens or usage.output_tokens
         record = UsageRecord(
             team_id=self.principal.team_id,
             api_key_id=self.principal.key_id,
@@ -64,6 +66,8 @@ class RoutedCall:
             output_tokens=usage.output_tokens,
             reasoning_tokens=usage.reasoning_tokens,
             estimated=usage.estimated,
+            audio_seconds=usage.audio_seconds,
+            characters=usage.characters,
             duration_ms=round((ended - self.began).total_seconds() * 1000),
             request_id=self.request_id,
             cost=prices.cost(
@@ -71,7 +75,9 @@ class RoutedCall:
                 cached_tokens=usage.cached_tokens,
                 cache_write_tokens=usage.cache_write_tokens,
                 output_tokens=usage.output_tokens,
-            ),
+            )
+            if is_priced
+            else None,
             prices=prices.noted(),
         )
         await writer.submit(Change(team_id=self.principal.team_id, insert=[record, *rows]))

@@ -55,10 +55,11 @@ class UsageAdmin(LogAdmin, TeamScoped):
         (None, {"fields": [("time", "took"), ("team", "key"), ("subject", "turn"), ("endpoint", "request_link")]}),
         ("Model", {"fields": [("served", "outcome_badge"), "upstream_id"]}),
         ("Tokens", {"fields": [("input", "cached", "cache_written"), ("output", "reasoning")]}),
+        ("Audio", {"fields": [("seconds", "spoken")]}),
     ]
     readonly_fields = [
         "time", "took", "key", "subject", "request_link", "served", "outcome_badge", "input", "cached",
-        "cache_written", "output", "reasoning",
+        "cache_written", "output", "reasoning", "seconds", "spoken",
     ]  # fmt: skip
     time = time_column("Time", "occurred_at")
     team_name = column("Team", lambda row: row.team.name)
@@ -70,6 +71,8 @@ class UsageAdmin(LogAdmin, TeamScoped):
     cache_written = count_column("Cache writes", "cache_write_tokens")
     output = count_column("Output", "output_tokens")
     reasoning = count_column("Reasoning", "reasoning_tokens")
+    seconds = column("Seconds of audio", lambda row: f"{row.audio_seconds:,.3f}".rstrip("0").rstrip("."))
+    spoken = count_column("Characters spoken", "characters")
     took = column("Duration", lambda row: duration(row.duration_ms))
 
     @display(description="Object")

@@ -279,6 +279,8 @@ class Migration(migrations.Migration):
                 ('cache_write_tokens', models.PositiveIntegerField(default=0)),
                 ('output_tokens', models.PositiveIntegerField(default=0)),
                 ('reasoning_tokens', models.PositiveIntegerField(default=0)),
+                ('audio_seconds', models.FloatField(default=0, help_text='Audio that was transcribed or translated.')),
+                ('characters', models.PositiveIntegerField(default=0, help_text='Text that was spoken.')),
                 ('estimated', models.BooleanField(default=False, help_text='The upstream reported no usage; estimated.')),
                 ('cost', tenants.prices.CostField(blank=True, decimal_places=10, help_text='US dollars; empty if no price was known.', max_digits=20, null=True)),
                 ('prices', models.JSONField(help_text='Prices on which the cost is based.', null=True)),

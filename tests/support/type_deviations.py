@@ -39,7 +39,7 @@ UNCHECKED: Mapping[str, str] = {
     "GET /skills/[^/]+/content": "the bytes of a file",
     "GET /skills/[^/]+/versions/[^/]+/content": "the bytes of a file",
     "GET /conversations/[^/]+/export": "JSON lines, each an item",
-    "POST /(embeddings|moderations|images/generations|images/edits)": (
+    "POST /(embeddings|moderations|completions|images/[a-z]+|audio/[a-z]+)": (
         "forwarded from the upstream; test_types.py has complete bodies, other tests short ones"
     ),
 }

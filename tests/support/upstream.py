@@ -93,10 +93,14 @@ def refusal(status: int, message: str = "No.", *, headers: Mapping[str, str] | N
 
 @dataclass
 class Received:
-    """A received request. `closed` is set if the client disconnects early, `answered` after the whole answer."""
+    """A received request. `closed` is set if the client disconnects early, `answered` after the whole answer.
+
+    `body` has the fields of a form, as lists where there are several, and `files` its files: name, type and content.
+    """
 
     body: dict[str, Any]
     headers: Mapping[str, str]
+    files: dict[str, tuple[str, str, bytes]] = field(default_factory=dict)
     closed: threading.Event = field(default_factory=threading.Event)
     answered: threading.Event = field(default_factory=threading.Event)
 
@@ -188,7 +192,7 @@ class ScriptedUpstream:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Handle a request."""
-        received = Received(body=orjson.loads(await request.read()), headers=dict(request.headers))
+        received = await _read(request)
         script = self._scripts.get(received.body.get("model", ""))
         answer = script.take(received) if script else refusal(404, "The model does not exist.")
         headers = {"content-type": answer.content_type, **answer.headers}
@@ -202,6 +206,21 @@ class ScriptedUpstream:
             received.closed.set()
             raise
         return response
+
+
+async def _read(request: web.Request) -> Received:
+    if request.content_type != "multipart/form-data":
+        return Received(body=orjson.loads(await request.read()), headers=dict(request.headers))
+    received, form = Received(body={}, headers=dict(request.headers)), await request.post()
+    for name in form:
+        for value in form.getall(name):
+            if isinstance(value, web.FileField):
+                received.files[name] = (value.filename, value.content_type, value.file.read())
+            elif name.endswith("[]"):
+                received.body.setdefault(name, []).append(value)
+            else:
+                received.body[name] = value
+    return received
 
 
 async def _send(request: web.Request, response: web.StreamResponse, answer: Answer) -> None:

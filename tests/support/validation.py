@@ -16,6 +16,7 @@ import openresponses_types.types as neutral
 import orjson
 from openai.types import (
     Batch,
+    Completion,
     CreateEmbeddingResponse,
     DeletedSkill,
     FileDeleted,
@@ -28,6 +29,7 @@ from openai.types import (
     VectorStoreDeleted,
     VectorStoreSearchResponse,
 )
+from openai.types.audio import TranscriptionTextDeltaEvent, TranscriptionTextDoneEvent
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionDeleted, ChatCompletionStoreMessage
 from openai.types.container_create_response import ContainerCreateResponse
 from openai.types.container_list_response import ContainerListResponse
@@ -306,8 +308,16 @@ def check_event(event: Json, *, socket: bool = False) -> BaseModel:
 
 
 def check_chunk(piece: Json) -> None:
-    """Validate a chunk of a streamed chat completion."""
-    _strictly(ChatCompletionChunk, piece)
+    """Validate the data of an event without a name: a chunk of a completion, or an event of audio."""
+    if piece.get("object") == "text_completion":
+        # The SDK has no type of chunks, whose reasons are null before the last one.
+        last = [{**choice, "finish_reason": choice["finish_reason"] or "stop"} for choice in piece["choices"]]
+        _strictly(Completion, {**piece, "choices": last})
+        return
+    kinds = {"transcript.text.delta": TranscriptionTextDeltaEvent, "transcript.text.done": TranscriptionTextDoneEvent}
+    # The SDK has no types of the events of speech.
+    if not str(piece.get("type")).startswith("speech.audio."):
+        _strictly(kinds.get(str(piece.get("type")), ChatCompletionChunk), piece)
 
 
 def check_response(response: Json) -> None:

@@ -1,0 +1,154 @@
+"""Forwarding of a request whose answer may be a stream: of events, or of the bytes of a file.
+
+The answer is the upstream's own, except that errors in a stream of events are worded like all others. Only a usage
+record is stored.
+"""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+
+from kernel.ids import new_id
+from responses.engine.converter.chat import Chunk
+from responses.engine.events.types import DONE_FRAME
+from responses.engine.turn import Usage
+from responses.passthrough.embeddings_moderations import endpoint_error
+from responses.providers.clients import Form, UpstreamFailed, naming, post, read_bytes
+from responses.providers.event_stream import EventStreamDecoder, decode, is_streamed, unnamed_event
+from responses.runs.identity import RequestInfo
+from responses.runs.usage_records import RoutedCall
+from tenants.directory import Route
+from tenants.principal import Principal
+
+EVENT_STREAM = "text/event-stream; charset=utf-8"
+
+
+class AnswerReader:
+    """Reads the usage from an answer while it is forwarded, and writes its events for the client."""
+
+    def __init__(self) -> None:
+        self.id = ""
+
+    def read(self, document: Chunk) -> None:
+        """Read a JSON answer or the data of an event."""
+        self.id = self.id or str(document.get("id") or "")
+
+    def read_text(self, text: bytes) -> None:
+        """Read a piece of an answer of text that is not JSON."""
+
+    def write(self, chunk: Chunk) -> bytes:
+        """Return the event for the client; empty for one that it does not get."""
+        return unnamed_event(chunk)
+
+    def end(self, *, done: bool) -> bytes:
+        """Return the last events. `done` is true if the upstream has sent `[DONE]`."""
+        return DONE_FRAME if done else b""
+
+    def usage(self, outcome: str) -> Usage:
+        """Return the usage that the upstream has reported, or an estimate."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardedAnswer:
+    """An answer whose upstream has begun to respond. `pieces` raises `ApiError` if the upstream fails later."""
+
+    content_type: str
+    pieces: AsyncGenerator[bytes, None]
+
+    @property
+    def is_document(self) -> bool:
+        """True for JSON and text, which are complete when they are sent."""
+        kind = self.content_type.partition(";")[0].strip().lower()
+        return kind == "application/json" or (kind.startswith("text/") and kind != "text/event-stream")
+
+    @property
+    def is_event_stream(self) -> bool:
+        """True for server-sent events."""
+        return self.content_type == EVENT_STREAM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardedRequest:
+    """A checked request. `path` is below the upstream's base URL, `endpoint` the name in usage records.
+
+    `supports` names what a server without the path does not support.
+    """
+
+    path: str
+    endpoint: str
+    supports: str
+    values: dict[str, Any]
+    files: tuple[tuple[str, tuple[str, bytes, str]], ...] = ()
+
+
+async def forward(
+    forwarded: ForwardedRequest, reader: AnswerReader, *, principal: Principal, route: Route, request: RequestInfo
+) -> ForwardedAnswer:
+    """Send a request and return the answer once it has begun. Raises `ApiError`. Always writes a usage record."""
+    call = RoutedCall(principal=principal, route=route, endpoint=forwarded.endpoint, request_id=request.request_id)
+    pieces = _pieces(forwarded, reader, call)
+    # The first piece is the media type. A generator that has begun is closed in any case, also if the client
+    # disconnects before the second piece, and so the usage record is always written.
+    return ForwardedAnswer(content_type=(await anext(pieces)).decode("latin-1"), pieces=pieces)
+
+
+async def _pieces(forwarded: ForwardedRequest, reader: AnswerReader, call: RoutedCall) -> AsyncGenerator[bytes, None]:
+    def spent(outcome: str) -> tuple[str, Usage]:
+        usage = reader.usage(outcome)
+        return reader.id or new_id(forwarded.endpoint.partition(".")[0]), usage
+
+    route, sends_events = call.route, False
+    values = {**forwarded.values, "model": route.upstream_model}
+    body = Form(fields=values, files=forwarded.files) if forwarded.files else values
+    try:
+        async with call.recorded(spent), post(route, forwarded.path, body) as response:
+            if is_streamed(response):
+                sends_events = True
+                yield EVENT_STREAM.encode()
+                async for piece in _events(response, reader):
+                    yield piece
+            else:
+                yield response.headers.get("content-type", "application/octet-stream").encode("latin-1")
+                async for piece in _body(response, reader):
+                    yield piece
+    except UpstreamFailed as failed:
+        if not sends_events:
+            raise endpoint_error(failed, route, supports=forwarded.supports) from failed
+        # The status has been sent, so the error can only be an event.
+        yield unnamed_event({"error": naming(route.model, failed.failure).as_api_error().detail()})
+
+
+async def _events(response: httpx2.Response, reader: AnswerReader) -> AsyncGenerator[bytes, None]:
+    lines = EventStreamDecoder()
+    async for piece in read_bytes(response):
+        yield _written(lines.feed(piece), reader)
+        if lines.done or lines.failure is not None:
+            break
+    else:
+        yield _written(lines.end(), reader)
+    if lines.failure is not None:
+        raise UpstreamFailed(lines.failure)
+    yield reader.end(done=lines.done)
+
+
+def _written(chunks: list[Chunk], reader: AnswerReader) -> bytes:
+    for chunk in chunks:
+        reader.read(chunk)
+    return b"".join(reader.write(chunk) for chunk in chunks)
+
+
+async def _body(response: httpx2.Response, reader: AnswerReader) -> AsyncGenerator[bytes, None]:
+    content_type = response.headers.get("content-type", "")
+    if content_type.startswith("application/json"):
+        content = b"".join([piece async for piece in read_bytes(response)])
+        # Checked before the client gets anything: some upstreams report errors with status 200.
+        reader.read(decode(content))
+        yield content
+        return
+    async for piece in read_bytes(response):
+        if content_type.startswith("text/"):
+            reader.read_text(piece)
+        yield piece
