@@ -169,6 +169,15 @@ class DaphneRequest(daphne.http_protocol.WebRequest):  # type: ignore[misc]  # d
         super().finish()
 
     @override
+    def handle_exception(self, exception: BaseException) -> None:
+        if not self._response_started:
+            super().handle_exception(exception)
+        elif self.channel is not None:
+            # An incomplete response must not look complete. daphne would start a second one, which raises an error and
+            # ends the task that looks after all connections.
+            self.channel.transport.abortConnection()
+
+    @override
     def connectionLost(self, reason: Any) -> None:
         if self.flow_control is not None:
             self.flow_control.stopProducing()

@@ -175,7 +175,15 @@ def parse_directory_form(body: bytes, content_type: str) -> tuple[QueryDict, lis
 
 def parse_form_in_memory(body: bytes, content_type: str) -> Form:
     """Parse a multipart form that is in memory already; raises `InvalidMultipart`."""
-    # Django's default would write large files to disk.
-    handler = MemoryFileUploadHandler()
-    handler.activated = True
-    return parse_form(BytesIO(body), content_type, handler)
+    return parse_form(BytesIO(body), content_type, _FormInMemory())
+
+
+class _FormInMemory(MemoryFileUploadHandler):
+    """Keeps files of any size in memory, where they already are as parts of the body.
+
+    Django's own handler leaves files beyond `FILE_UPLOAD_MAX_MEMORY_SIZE` to one that writes them to disk.
+    """
+
+    @override
+    def handle_raw_input(self, *_: Any, **__: Any) -> None:
+        self.activated = True

@@ -70,6 +70,12 @@ def test_an_edit_is_sent_as_a_form(api: Api, images: ImageServer) -> None:
     ]
 
 
+def test_an_edit_may_have_large_images(api: Api, images: ImageServer) -> None:
+    images.draw("QUJD")
+    ok(edit(api, {"model": model_of(images), "prompt": "A hat"}, ("image", CAT + bytes(4_000_000))))
+    assert len(images.asked[0].files[0][2]) == len(CAT) + 4_000_000
+
+
 def test_the_teams_image_model_is_the_default(api: Api, images: ImageServer) -> None:
     images.draw()
     with scope.every_team():
