@@ -7,6 +7,9 @@ from responses.engine.turn import Grammar
 
 SUM = 'start: NUMBER "+" NUMBER\n%import common.NUMBER\n%ignore " "'
 
+# Terminals that match the empty text, in the way of Codex' grammar for patches: inline, named and repeated.
+LINES = 'start: (">" /(.*)/ LF)+ END\nEND: /x*/\nLF: /\\n/'
+
 
 def lark(definition: str) -> Grammar:
     return Grammar(syntax="lark", definition=definition)
@@ -16,7 +19,7 @@ def pattern(definition: str) -> Grammar:
     return Grammar(syntax="regex", definition=definition)
 
 
-@pytest.mark.parametrize("grammar", [lark(SUM), lark('start: "a"+ | /[0-9]{2}/'), pattern(r"[a-z]+\d{2}")])
+@pytest.mark.parametrize("grammar", [lark(SUM), lark('start: "a"+ | /[0-9]{2}/'), lark(LINES), pattern(r"[a-z]+\d{2}")])
 async def test_a_valid_grammar_has_no_defect(grammar: Grammar) -> None:
     assert await definition_defect(grammar) is None
     assert await definition_defect(grammar) is None
@@ -40,10 +43,24 @@ async def test_the_defect_of_an_invalid_grammar_is_reported(grammar: Grammar) ->
 
 
 @pytest.mark.parametrize(
-    ("grammar", "text"), [(lark(SUM), "1 + 22"), (pattern(r"[a-z]+\d{2}"), "ab12"), (pattern("a.b"), "a b")]
+    ("grammar", "text"),
+    [
+        (lark(SUM), "1 + 22"),
+        (lark(LINES), ">\n>a b\n>\n"),
+        (lark(LINES), ">a\nxx"),
+        (lark("start: /a*/i"), ""),
+        (lark("start: /a*/i"), "aA"),
+        (pattern(r"[a-z]+\d{2}"), "ab12"),
+        (pattern("a.b"), "a b"),
+    ],
 )
 async def test_a_text_that_matches_its_grammar_has_no_defect(grammar: Grammar, text: str) -> None:
     assert await text_defect(grammar, text) is None
+
+
+async def test_a_long_text_has_more_time() -> None:
+    text = ">a line of some length\n" * 1_000
+    assert await text_defect(lark(LINES), text) is None
 
 
 @pytest.mark.parametrize(
@@ -51,6 +68,7 @@ async def test_a_text_that_matches_its_grammar_has_no_defect(grammar: Grammar, t
     [
         (lark(SUM), "1 +", "fails to parse"),
         (lark(SUM), "1 - 2", "line 1, column 3"),
+        (lark(LINES), ">a\nb\n", "line 2, column 1"),
         (pattern("[a-z]+"), "ab12", "regular expression"),
         (pattern("a.b"), "a\nb", "regular expression"),
     ],

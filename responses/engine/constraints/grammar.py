@@ -7,6 +7,7 @@ process.
 
 import asyncio
 import hashlib
+import math
 import sys
 from collections import OrderedDict
 from pathlib import Path
@@ -18,6 +19,9 @@ from responses.engine.turn import Grammar
 
 MAX_DEFINITION = 65_536
 _SECONDS = 2.0
+# Earley parsers read about 12,000 characters a second, and patches may be long.
+_CHARACTERS_PER_SECOND = 8_000
+_MAX_SECONDS = 10.0
 _MAX_REASON = 300
 _CHECKER = Path(__file__).with_name("grammar_process.py")
 _TOO_LONG = "it takes too long to check"
@@ -70,6 +74,7 @@ def _pattern_defect(pattern: str) -> str | None:
 
 
 async def _check_lark(definition: str, text: str | None) -> str | None:
+    seconds = min(_SECONDS + len(text or "") / _CHARACTERS_PER_SECOND, _MAX_SECONDS)
     checker = await asyncio.create_subprocess_exec(
         sys.executable,
         "-I",
@@ -79,8 +84,8 @@ async def _check_lark(definition: str, text: str | None) -> str | None:
         stderr=asyncio.subprocess.DEVNULL,
     )
     try:
-        request = orjson.dumps({"definition": definition, "text": text})
-        answer, _ = await asyncio.wait_for(checker.communicate(request), _SECONDS)
+        request = orjson.dumps({"definition": definition, "text": text, "seconds": math.ceil(seconds)})
+        answer, _ = await asyncio.wait_for(checker.communicate(request), seconds)
     except TimeoutError:
         return _TOO_LONG
     finally:
