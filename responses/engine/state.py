@@ -101,10 +101,12 @@ def call_with_output(*, after: int, call_id: str, name: str, arguments: str, out
     return ContextInsertion(after=after, items=(from_wire(called), from_wire(answered)))
 
 
-def user_parts(*, after: int, parts: Sequence[Body]) -> ContextInsertion:
-    """Return the insertion of images from a tool's output, as a user message."""
+def output_images(*, after: int, call: Call, images: Sequence[Body]) -> ContextInsertion:
+    """Return the insertion of images from a tool's output, as a user message that names the call."""
     # Tool messages of chat completions carry text only, so images have to come from the user.
-    return ContextInsertion(after=after, items=(from_wire({"type": "message", "role": "user", "content": [*parts]}),))
+    title = {"type": "input_text", "text": f"Images of the output of '{call.name}' (call {call.call_id}):"}
+    message = {"type": "message", "role": "user", "content": [title, *images]}
+    return ContextInsertion(after=after, items=(from_wire(message),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from responses.engine.state import (
     RunContext,
     RunState,
     call_with_output,
-    user_parts,
+    output_images,
 )
 from responses.engine.steps import TurnRecord
 from responses.engine.turn import Call, Finish, LanguageModel, TurnRequest, TurnStream, Usage
@@ -225,7 +225,7 @@ def _insertions(rows: Iterable[ToolCall]) -> list[ContextInsertion]:
                 fields = {"call_id": call.call_id, "name": call.name, "arguments": call.arguments}
                 insertions.append(call_with_output(after=after, output=row.output or "", **fields))
             case "completed" | "failed", {"after": after, "parts": parts}:
-                insertions.append(user_parts(after=after, parts=parts))
+                insertions.append(output_images(after=after, call=_call(row), images=parts))
     return insertions
 
 

@@ -39,7 +39,7 @@ from responses.engine.calls.client_tools import upstream_name
 from responses.engine.converter.calls import CUSTOM_INPUT
 from responses.engine.converter.responses_api import ENCRYPTED
 from responses.engine.converter.segments import ReasoningCipher, ReasoningContent
-from responses.providers.chat_parts import PartWriter, user_message
+from responses.providers.chat_parts import Media, PartWriter
 from responses.providers.hosted_calls import past_call
 
 Message = dict[str, Any]
@@ -90,14 +90,14 @@ class CallWriter:
         function = {"name": name, "arguments": arguments}
         return self.extras.add_to({"id": call_id, "type": "function", "function": function})
 
-    def output(self, item: StoredItem) -> tuple[Message, list[Message]] | None:
-        """Return a tool message and media parts for a user message; None if the item is not an output."""
-        media: list[Message] = []
+    def output(self, item: StoredItem) -> tuple[Message, list[Media]] | None:
+        """Return a tool message and the media for a user message; None if the item is not an output."""
+        media: list[Media] = []
         match item:
             case FunctionCallOutput() | CustomToolCallOutput():
                 text, media = self.parts.tool_output(item.output)
             case ComputerCallOutput():
-                text, media = "The screenshot follows in the next message.", [self.parts.part(item.output)]
+                text, media = self.parts.tool_output([item.output])
             case ShellCallOutput():
                 text = _json([entry.model_dump(exclude_none=True) for entry in item.output])
             case LocalShellCallOutput():
@@ -114,8 +114,10 @@ class CallWriter:
                 if past is None or past.output is None:
                     return None
                 if past.image is not None:
-                    media = [self.parts.part(InputImage(type="input_image", image_url=past.image, detail="auto"))]
-                return _tool(past.id, past.output), media
+                    image = InputImage(type="input_image", image_url=past.image, detail="auto")
+                    placeholder, media = self.parts.tool_output([image])
+                    return _tool(past.id, f"{past.output}\n{placeholder}"), media
+                return _tool(past.id, past.output), []
         return _tool(item.call_id, text), media
 
 
@@ -312,7 +314,8 @@ def _flush_media(parts: list[Message]) -> list[Message]:
     # Images and files of tool outputs. They come after all tool messages, which upstreams require to be consecutive.
     if not parts:
         return []
-    flushed, parts[:] = [user_message(parts)], []
+    flushed: list[Message] = [{"role": "user", "content": [*parts]}]
+    parts.clear()
     return flushed
 
 
@@ -332,8 +335,19 @@ def _add_called(item: StoredItem, calls: CallWriter, written: list[Message], pen
         _add_call(written, call)
     if (answer := calls.output(item)) is not None:
         output, media = answer
+        if media:
+            # Several calls may have images, so each image names its call.
+            of = _call_description(written, output["tool_call_id"])
+            for one in media:
+                pending_media += [{"type": "text", "text": f"{one.label} of the output of {of}:"}, one.part]
         written.append(output)
-        pending_media += media
+
+
+def _call_description(written: Sequence[Message], call_id: str) -> str:
+    called = (call for message in reversed(written) for call in message.get("tool_calls", ()))
+    call: Message = next((call for call in called if call["id"] == call_id), {})
+    name = (call.get("function") or call.get("custom") or {}).get("name")
+    return f"'{name}' (call {call_id})" if name else f"call {call_id}"
 
 
 def _add_call(written: list[Message], call: Message) -> None:

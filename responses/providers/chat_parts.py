@@ -3,7 +3,7 @@
 Images and files that an item only references are taken from the attachments of the turn.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,19 @@ from conversations.items import ComputerScreenshot, InputFile, InputPart, InputT
 from responses.engine.attachments import AttachmentFile, AttachmentImage, AttachmentMap, AttachmentText, attachment_key
 
 Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Media:
+    """An image or file of a tool's output, which follows in a user message under its label."""
+
+    label: str
+    part: Message
+
+    @property
+    def placeholder(self) -> str:
+        """Text that takes its place in the tool message."""
+        return f"[{self.label}: it follows in a user message.]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +67,28 @@ class PartWriter:
             return {"type": "text", "text": "[This file is not available any more.]"}
         return _image(part.image_url, part)
 
-    def tool_output(self, output: str | Sequence[InputPart]) -> tuple[str, list[Message]]:
-        """Return a tool's output as text and its images and files as parts for a user message."""
-        # Tool messages of chat completions only contain text.
+    def tool_output(self, output: str | Sequence[InputPart | ComputerScreenshot]) -> tuple[str, list[Media]]:
+        """Return a tool's output as text, and the images and files that follow in a user message.
+
+        Tool messages of chat completions only contain text. It includes the extracted text of files, and a placeholder
+        for each image and file that follows: a model that reads an empty output calls the tool again.
+        """
         if isinstance(output, str):
             return output, []
-        text = "\n".join(part.text for part in output if isinstance(part, InputText))
-        return text, [self.part(part) for part in output if not isinstance(part, InputText)]
+        texts: list[str] = []
+        media: list[Media] = []
+        for part in output:
+            written = self.part(part)
+            if written["type"] == "text":
+                texts.append(written["text"])
+                continue
+            kind = "File" if written["type"] == "file" else "Image"
+            label = f"{kind} {1 + sum(one.label.startswith(kind) for one in media)}"
+            if isinstance(part, InputFile) and part.filename:
+                label += f" ({part.filename})"
+            media.append(Media(label=label, part=written))
+            texts.append(media[-1].placeholder)
+        return "\n".join(texts), media
 
 
 def single_text(parts: Sequence[InputPart]) -> str | None:
@@ -79,8 +107,3 @@ def _image(url: str, part: Any) -> Message:
     if (detail := getattr(part, "detail", None)) is not None:
         image["detail"] = _DETAILS.get(detail, detail)
     return {"type": "image_url", "image_url": image}
-
-
-def user_message(parts: Iterable[Message]) -> Message:
-    """Return a user message with images and files from tool outputs."""
-    return {"role": "user", "content": [*parts]}

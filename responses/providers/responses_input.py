@@ -28,7 +28,7 @@ from responses.providers.chat_messages import (
     after_last_user_message,
     without_executed_approvals,
 )
-from responses.providers.chat_parts import PartWriter, single_text
+from responses.providers.chat_parts import Media, PartWriter, single_text
 from tenants.directory import Route
 
 Entry = dict[str, Any]
@@ -94,12 +94,16 @@ class InputWriter:
             entries.append(self._answer(item, *answer))
         return entries
 
-    def _answer(self, item: StoredItem, output_message: Message, media: Sequence[Message]) -> Entry:
+    def _answer(self, item: StoredItem, output_message: Message, media: Sequence[Media]) -> Entry:
         output: str | list[Entry] = output_message["content"]
         if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
             output = item.output if isinstance(item.output, str) else [self._part(part) for part in item.output]
         elif media:
-            output = [{"type": "input_text", "text": output_message["content"]}, *map(_from_chat, media)]
+            # Here an output may contain images, so they do not follow in another message.
+            text = output_message["content"]
+            for one in media:
+                text = text.replace(one.placeholder, f"[{one.label}]")
+            output = [{"type": "input_text", "text": text}, *(_from_chat(one.part) for one in media)]
         call_id = output_message["tool_call_id"]
         kind = "custom_tool_call_output" if call_id in self._custom else "function_call_output"
         return {"type": kind, "call_id": call_id, "output": output}

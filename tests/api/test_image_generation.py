@@ -61,7 +61,9 @@ def test_the_image_is_returned_in_an_item(ask: Ask, api: Api, script: Script, im
     assert [(one.path, one.fields["prompt"]) for one in images.asked] == [("/images/generations", "A cat")]
     *_, result, shown = script.messages[1]
     assert (result["role"], result["tool_call_id"]) == ("tool", call["id"])
-    assert shown["content"][0]["image_url"]["url"] == f"data:image/png;base64,{PNG}"
+    assert result["content"].endswith("[Image 1: it follows in a user message.]")
+    assert shown["content"][0]["text"] == f"Image 1 of the output of 'image_generation' (call {call['id']}):"
+    assert shown["content"][1]["image_url"]["url"] == f"data:image/png;base64,{PNG}"
     with scope.team(api.caller.team.pk):
         row = UsageRecord.objects.get(endpoint="images")
     assert (row.object_id, row.input_tokens, row.output_tokens) == (response["id"], 7, 40)
@@ -145,7 +147,8 @@ def test_a_rejection_by_the_server_is_in_the_item(ask: Ask, script: Script, imag
 def test_a_model_without_vision_gets_a_note_instead_of_the_image(api: Api, script: Script, images: ImageServer) -> None:
     images.draw(PNG)
     api.create(model=generating(describe(script, vision=False)).say("There.").model, **ASKED)
-    assert "cannot read images" in script.messages[1][-1]["content"][0]["text"]
+    assert script.messages[1][-1]["role"] == "tool"
+    assert "cannot read images" in script.messages[1][-1]["content"]
 
 
 def test_tool_choice_forces_image_generation(api: Api, script: Script, images: ImageServer) -> None:

@@ -140,13 +140,26 @@ def test_a_private_address_is_never_fetched(api: Api, script: Script) -> None:
     assert error(answer) == (400, "input[0].content[1].file_url", "url_not_allowed")
 
 
-def test_files_of_tool_outputs_follow_in_a_user_message(api: Api, script: Script) -> None:
+@pytest.mark.parametrize("texts", [[], [TEXT]])
+def test_the_text_of_a_file_is_in_the_tool_message(api: Api, script: Script, texts: list[Any]) -> None:
     call = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"}
     file = {"type": "input_file", "filename": "a.pdf", "file_data": b64(PDF)}
-    output = {"type": "function_call_output", "call_id": "call_1", "output": [TEXT, file]}
+    output = {"type": "function_call_output", "call_id": "call_1", "output": [*texts, file]}
     api.create(model=script.say("Fruit.").model, input=[call, output])
-    assert [message["role"] for message in script.messages[0]] == ["assistant", "tool", "user"]
-    assert script.messages[0][2]["content"] == [{"type": "text", "text": "a.pdf\n\nSeven apples"}]
+    assert [message["role"] for message in script.messages[0]] == ["assistant", "tool"]
+    assert script.messages[0][1]["content"] == "\n".join([*(one["text"] for one in texts), "a.pdf\n\nSeven apples"])
+
+
+def test_a_file_for_a_model_that_reads_files_follows_in_a_user_message(api: Api, script: Script) -> None:
+    describe(script, files=True)
+    call = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"}
+    file = {"type": "input_file", "filename": "a.pdf", "file_data": b64(PDF)}
+    output = {"type": "function_call_output", "call_id": "call_1", "output": [file]}
+    api.create(model=script.say("Fruit.").model, input=[call, output])
+    _, answered, follows = script.messages[0]
+    assert answered["content"] == "[File 1 (a.pdf): it follows in a user message.]"
+    assert follows["content"][0]["text"] == "File 1 (a.pdf) of the output of 'look' (call call_1):"
+    assert follows["content"][1]["file"]["filename"] == "a.pdf"
 
 
 def test_text_of_files_counts_as_input(api: Api, script: Script) -> None:

@@ -203,17 +203,28 @@ def test_a_private_address_is_never_fetched(api: Api, script: Script, url: str) 
 
 
 def test_images_of_tool_outputs_follow_after_all_outputs(api: Api, script: Script) -> None:
-    script.say("Two pictures.")
-    calls = [{"type": "function_call", "call_id": c, "name": "look", "arguments": "{}"} for c in ("call_1", "call_2")]
+    script.say("Three pictures.")
+    calls = [
+        {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"},
+        {"type": "custom_tool_call", "call_id": "call_2", "name": "draw", "input": "a dot"},
+    ]
     outputs = [
-        {"type": "function_call_output", "call_id": "call_1", "output": [TEXT, image(REMOTE)]},
-        {"type": "function_call_output", "call_id": "call_2", "output": [image(file_id=upload(api, png()))]},
+        {"type": "function_call_output", "call_id": "call_1", "output": [TEXT, image(REMOTE), image(PNG)]},
+        {"type": "custom_tool_call_output", "call_id": "call_2", "output": [image(file_id=upload(api, png()))]},
     ]
     api.create(model=script.model, input=[{"role": "user", "content": "Look"}, *calls, *outputs])
     messages = script.messages[0]
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool", "user"]
-    assert [message["content"] for message in messages[2:4]] == [TEXT["text"], ""]
-    assert seen(script) == [{"url": REMOTE}, {"url": PNG}]
+    first, second = "[Image 1: it follows in a user message.]", "[Image 2: it follows in a user message.]"
+    assert [message["content"] for message in messages[2:4]] == [f"{TEXT['text']}\n{first}\n{second}", first]
+    assert [part.get("text") or part["image_url"]["url"] for part in messages[4]["content"]] == [
+        "Image 1 of the output of 'look' (call call_1):",
+        REMOTE,
+        "Image 2 of the output of 'look' (call call_1):",
+        PNG,
+        "Image 1 of the output of 'draw' (call call_2):",
+        PNG,
+    ]
 
 
 def test_an_invalid_image_of_a_tool_output_is_rejected_with_its_path(api: Api, script: Script) -> None:
@@ -229,4 +240,7 @@ def test_a_screenshot_may_be_a_file(api: Api, script: Script) -> None:
     shown = {"type": "computer_screenshot", "file_id": upload(api, png())}
     output = {"type": "computer_call_output", "call_id": "call_1", "output": shown}
     api.create(model=script.say("A dot.").model, input=[{**call, "status": "completed"}, output])
+    *_, answered, follows = script.messages[0]
+    assert answered["content"] == "[Image 1: it follows in a user message.]"
+    assert follows["content"][0]["text"] == "Image 1 of the output of 'computer' (call call_1):"
     assert seen(script) == [{"url": PNG}]

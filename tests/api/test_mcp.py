@@ -150,7 +150,8 @@ def test_a_long_output_is_truncated_and_an_image_reaches_the_model(
     assert "[Truncated: the output has 5000029 characters; the first 100000 are shown.]" in output
     assert len(output) < len(LONG_TEXT) / 40
     shown = script.messages[1][-1]
-    assert (shown["role"], shown["content"][0]["type"]) == ("user", "image_url")
+    assert shown["content"][0]["text"].startswith("Images of the output of 'box__picture' (call ")
+    assert (shown["role"], shown["content"][1]["type"]) == ("user", "image_url")
 
 
 @pytest.mark.parametrize(

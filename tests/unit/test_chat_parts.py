@@ -52,9 +52,9 @@ def test_a_missing_attachment_becomes_a_note() -> None:
 
 
 def test_a_model_without_vision_gets_a_note_for_tool_images() -> None:
-    text, beside = PartWriter(vision=False).tool_output([InputText(text="Look:"), InputImage(image_url=URL)])
-    assert text == "Look:"
-    assert beside == [{"type": "text", "text": "[Image omitted: this model cannot read images.]"}]
+    text, media = PartWriter(vision=False).tool_output([InputText(text="Look:"), InputImage(image_url=URL)])
+    assert text == "Look:\n[Image omitted: this model cannot read images.]"
+    assert media == []
 
 
 def test_the_attachment_key_depends_on_filename_and_data() -> None:

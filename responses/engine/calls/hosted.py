@@ -10,7 +10,7 @@ from responses.engine.calls.item_events import after_result, announced, before_r
 from responses.engine.calls.outcomes import ToolResult, parse_object
 from responses.engine.calls.toolbox import ProgressEvent, Toolbox
 from responses.engine.events.types import Body, Event, OutputItemAdded, OutputItemDone
-from responses.engine.state import OutputItem, PendingCall, RunState, user_parts
+from responses.engine.state import OutputItem, PendingCall, RunState, output_images
 from responses.engine.steps import Emitted, ToolFinished, ToolsReturned, ToolsStarted
 from responses.engine.turn import Call
 
@@ -147,7 +147,7 @@ class HostedCalls:
         state.output += items
         state.pending = state.pending[1:]
         if result.parts:
-            state.insertions.append(user_parts(after=len(state.output), parts=result.parts))
+            state.insertions.append(output_images(after=len(state.output), call=pending.call, images=result.parts))
         # The next call may have started long ago; its item was held back until now.
         following = state.pending[0] if state.pending else None
         if following and (following.result or following.call.call_id in running):

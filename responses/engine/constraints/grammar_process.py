@@ -1,7 +1,7 @@
 """Script that checks a Lark grammar, and optionally a text against it, in a separate process.
 
-Standard input: a JSON object with `definition`, `text` (or null) and the limit in `seconds` of CPU. Standard output: the
-defect as a JSON string, or null.
+Standard input: a JSON object with `definition`, `text` (or null) and the limit of CPU in `seconds`. Standard output:
+the defect as a JSON string, or null.
 """
 
 import json

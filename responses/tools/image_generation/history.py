@@ -10,7 +10,7 @@ def past_call(item: ImageGenerationCall) -> PastCall:
     """Return the call of an item. The image itself follows its output."""
     output = f"error: {item.error.message if item.error else 'no image was generated'}"
     if item.result:
-        output = "The image was generated and shown to the user. It follows in the next message."
+        output = "The image was generated and shown to the user."
     return PastCall(
         id=item.id or "image_generation",
         name="image_generation",
