@@ -12,7 +12,7 @@ CHECKS: Mapping[str, Sequence[str]] = {
     "requests": ("tests/contract/test_schemathesis.py",),
     "clients": ("tests/contract/clients",),
     "crawl": ("tests/admin/test_admin_crawl.py", "tests/browser/test_every_page.py"),
-    "races": ("tests/faults/test_cancel_races.py",),
+    "races": ("tests/faults/test_cancel_races.py", "tests/faults/test_file_removal_races.py"),
     "seeding": ("tests/admin/test_seed_demo.py",),
     "histories": (
         "tests/api/test_conversations_history.py",

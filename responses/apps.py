@@ -13,7 +13,8 @@ class ResponsesConfig(AppConfig):
 
     @override
     def ready(self) -> None:
-        """Connect the schema that migrations cannot create."""
-        from responses.vectors import schema
+        """Connect the schema that migrations cannot create, and vector stores to the removal of files."""
+        from responses.vectors import removal, schema
 
         post_migrate.connect(schema.prepare, sender=self)
+        removal.connect()

@@ -7,7 +7,7 @@ first what is about to happen to its content, and `sweep_files` completes the wo
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -37,6 +37,8 @@ _RETRY_AFTER = timedelta(minutes=10)
 # Bounds one run of the periodic task; the next one continues.
 _SWEEP_LIMIT = 100
 _CHUNK = 256 * 1024
+before_removal: list[Callable[[File], None]] = []
+"""Functions of other apps that delete what refers to a file, in the transaction that deletes its row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +149,8 @@ def _remove(file: File) -> bool:
             File.objects.filter(pk=file.pk).update(sweep_at=now() + _RETRY_AFTER)
         return False
     with scope.team(file.team_id):
+        for release in before_removal:
+            release(file)
         File.objects.filter(pk=file.pk).delete()
     return True
 
@@ -179,9 +183,15 @@ def find_file(*, team_id: str, file_id: str) -> File | None:
     return file if file is not None and file.exists_at(now()) else None
 
 
-def existing(*, team_id: str, file_ids: Iterable[str]) -> set[str]:
-    """Return the subset of the ids that name files of the team."""
+def existing(*, team_id: str, file_ids: Iterable[str], lock: bool = False) -> set[str]:
+    """Return the subset of the ids that name files of the team.
+
+    With `lock` they are not deleted before the transaction ends. Lock what they are added to first.
+    """
     rows = File.objects.filter(pk__in=list(file_ids), team_id=team_id, state=FileState.READY)
+    if lock:
+        # In one order, so that two requests that add the same files do not wait for each other.
+        rows = rows.select_for_update(no_key=True).order_by("pk")
     return set(rows.exclude(expires_at__lte=now()).values_list("pk", flat=True))
 
 

@@ -22,11 +22,12 @@ from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, BadRequest, FileTooLarge, InvalidFile, UnsupportedFile
 from kernel.leases import Claim, is_free, lock
 from kernel.work_queue import WorkLoop
-from responses.models.vector_stores import EntryStatus, VectorChunk, VectorEmbedding, VectorStore, VectorStoreFile
+from responses.models.vector_stores import EntryStatus, VectorChunk, VectorEmbedding, VectorStoreFile
 from responses.providers.clients import UpstreamFailed
 from responses.vectors import embedding
 from responses.vectors.chunking import passages
 from responses.vectors.embedding import UsageAccount, Vector
+from responses.vectors.removal import lock_store
 from tenants import scope
 
 logger = logging.getLogger(__name__)
@@ -177,8 +178,7 @@ async def _embed(claim: ClaimedFile, texts: Sequence[str]) -> list[Vector]:
 def _finish(claim: ClaimedFile, texts: Sequence[str], vectors: Sequence[Vector]) -> None:
     entry = claim.entry
     with scope.team(entry.team_id):
-        # The store is locked before its files, as everywhere, to avoid deadlocks.
-        store = VectorStore.objects.select_for_update(no_key=True).filter(pk=entry.store_id).first()
+        store = lock_store(entry.store_id)
         # Reported as `usage_bytes`: the text and the vectors, without indexes.
         size = sum(len(text.encode()) for text in texts) + len(texts) * len(vectors[0]) * _BYTES_PER_COMPONENT
         if store is None or not _update_claimed(

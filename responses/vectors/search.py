@@ -116,7 +116,10 @@ def open_stores(*, team_id: str, store_ids: Sequence[str], param: str | None = N
         at = now()
         stale = [store.pk for store in found.values() if at - store.last_active_at > _ACTIVITY_RESOLUTION]
         if stale:
-            VectorStore.objects.filter(pk__in=stale).update(last_active_at=at)
+            # Without waiting: whoever has locked a store uses it, and two requests may name several stores in common.
+            unlocked = VectorStore.objects.select_for_update(no_key=True, skip_locked=True).filter(pk__in=stale)
+            free = list(unlocked.values_list("pk", flat=True))
+            VectorStore.objects.filter(pk__in=free).update(last_active_at=at)
         return list(found.values())
 
 

@@ -50,11 +50,12 @@ def get_entry(*, principal: Principal, store_id: str, file_id: str) -> VectorSto
     """Return a file of a store. Raises NotFound for an unknown id."""
     found = VectorStoreFile.objects.filter(store_id=store_id, file_id=file_id, team_id=principal.team_id).first()
     if found is None:
-        raise _unknown_entry(store_id, file_id)
+        raise unknown_entry(store_id, file_id)
     return found
 
 
-def _unknown_entry(store_id: str, file_id: str, *, param: str | None = None) -> NotFound:
+def unknown_entry(store_id: str, file_id: str, *, param: str | None = None) -> NotFound:
+    """Return the error for a file that is not in the store."""
     return NotFound(f"No file found with id '{file_id}' in vector store '{store_id}'.", param=param)
 
 
@@ -77,7 +78,7 @@ def list_entries(
         filtered,
         page=page,
         find=lambda cursor: rows.filter(file_id=cursor).first(),
-        unknown=partial(_unknown_entry, store_id),
+        unknown=partial(unknown_entry, store_id),
         by=("created_at", "file_id"),
     )
 

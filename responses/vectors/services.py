@@ -12,6 +12,7 @@ from kernel.errors import InvalidValue
 from kernel.worker_messages import WorkerMessage
 from responses.models.vector_stores import EntryStatus, VectorStore, VectorStoreBatch, VectorStoreFile
 from responses.vectors import embedding, schema, selectors
+from responses.vectors.removal import lock_store, remove_files
 from responses.vectors.requests import AttachFile, CreateStore, UpdateStore
 from tenants import scope
 from tenants.audit import audit
@@ -43,7 +44,9 @@ def create_store(*, principal: Principal, body: CreateStore, request_id: str) ->
 def update_store(*, principal: Principal, store_id: str, body: UpdateStore, request_id: str) -> VectorStore:
     """Update the fields that were sent; null clears a field."""
     with scope.team(principal.team_id):
-        store = selectors.get_store(principal=principal, store_id=store_id)
+        selectors.get_store(principal=principal, store_id=store_id)
+        if (store := lock_store(store_id)) is None:
+            raise selectors.unknown_store(store_id)
         sent = body.model_fields_set
         if "name" in sent:
             store.name = body.name or ""
@@ -53,15 +56,16 @@ def update_store(*, principal: Principal, store_id: str, body: UpdateStore, requ
             store.expires_after_days = body.expires_after.days if body.expires_after else None
         store.save(update_fields=["name", "metadata", "expires_after_days"])
         _audit(principal, "vector_store.updated", store.pk, request_id, after=body.model_dump(include=sent))
-        return store
+        return selectors.get_store(principal=principal, store_id=store_id)
 
 
 def delete_store(*, principal: Principal, store_id: str, request_id: str) -> None:
     """Delete a store with its chunks and vectors. The files themselves remain."""
     with scope.team(principal.team_id):
         store = selectors.get_store(principal=principal, store_id=store_id)
-        # The store is locked before its files, as everywhere, to avoid deadlocks with ingestion.
-        VectorStore.objects.select_for_update(no_key=False).filter(pk=store.pk).first()
+        # With a key lock: nothing may refer to the store any more.
+        if VectorStore.objects.select_for_update(no_key=False).filter(pk=store.pk).first() is None:
+            raise selectors.unknown_store(store_id)
         VectorStore.objects.filter(pk=store.pk).delete()
         _audit(principal, "vector_store.deleted", store_id, request_id, before={"name": store.name})
 
@@ -69,7 +73,7 @@ def delete_store(*, principal: Principal, store_id: str, request_id: str) -> Non
 def attach_file(*, principal: Principal, store_id: str, body: AttachFile, request_id: str) -> VectorStoreFile:
     """Add a file to a store; a file that is already in it is ingested again."""
     with scope.team(principal.team_id):
-        _attach(principal, _get_usable_store(principal, store_id), [body], request_id=request_id)
+        _attach(principal, _lock_usable_store(principal, store_id), [body], request_id=request_id)
         return selectors.get_entry(principal=principal, store_id=store_id, file_id=body.file_id)
 
 
@@ -78,7 +82,7 @@ def attach_batch(
 ) -> VectorStoreBatch:
     """Add several files to a store."""
     with scope.team(principal.team_id):
-        store = _get_usable_store(principal, store_id)
+        store = _lock_usable_store(principal, store_id)
         batch = VectorStoreBatch.objects.create(team_id=principal.team_id, store=store)
         _attach(principal, store, files, request_id=request_id, batch=batch)
         return selectors.get_batch(principal=principal, store_id=store_id, batch_id=batch.pk)
@@ -91,6 +95,7 @@ def cancel_batch(*, principal: Principal, store_id: str, batch_id: str) -> Vecto
     """
     with scope.team(principal.team_id):
         batch = selectors.get_batch(principal=principal, store_id=store_id, batch_id=batch_id)
+        lock_store(store_id)
         waiting = VectorStoreFile.objects.filter(batch=batch, status=EntryStatus.IN_PROGRESS)
         if waiting.update(status=EntryStatus.CANCELLED, lease_until=None):
             VectorStoreBatch.objects.filter(pk=batch.pk, cancelled_at=None).update(cancelled_at=now())
@@ -104,32 +109,42 @@ def update_entry(
     with scope.team(principal.team_id):
         entry = selectors.get_entry(principal=principal, store_id=store_id, file_id=file_id)
         entry.attributes = attributes or {}
-        entry.save(update_fields=["attributes"])
+        # Not `save`, which raises an error for a row that was removed in the meantime.
+        if not VectorStoreFile.objects.filter(pk=entry.pk).update(attributes=entry.attributes):
+            raise selectors.unknown_entry(store_id, file_id)
         return entry
 
 
 def detach_file(*, principal: Principal, store_id: str, file_id: str) -> None:
     """Remove a file from a store. The file itself remains."""
     with scope.team(principal.team_id):
-        entry = selectors.get_entry(principal=principal, store_id=store_id, file_id=file_id)
-        VectorStoreFile.objects.filter(pk=entry.pk).delete()
+        selectors.get_entry(principal=principal, store_id=store_id, file_id=file_id)
+        if not remove_files(store_id, [file_id]):
+            raise selectors.unknown_entry(store_id, file_id)
 
 
 def clear_expired_stores() -> int:
     """Delete the chunks and vectors of expired stores, at most 100 stores. Return the number of stores cleared."""
     with scope.every_team():
         kept = VectorStore.objects.exclude(expires_after_days=None).filter(entries__isnull=False)
-        expired = [store.pk for store in kept.distinct().order_by("last_active_at") if selectors.has_expired(store)]
-        # A bounded number, so that the task stays short; the rest follows with its next run.
-        cleared = expired[:100]
-        for store_id in cleared:
-            # The store remains, so that its id still answers with the status "expired".
-            VectorStoreFile.objects.filter(store_id=store_id).delete()
+        expired = [store for store in kept.distinct().order_by("last_active_at") if selectors.has_expired(store)]
+    # A bounded number, so that the task stays short; the rest follows with its next run.
+    cleared = expired[:100]
+    for store in cleared:
+        # One transaction each, so that no store stays locked while the others are cleared. The store remains, so that
+        # its id still answers with the status "expired".
+        with scope.team(store.team_id):
+            # The expiration policy may have changed in the meantime.
+            locked = lock_store(store.pk)
+            if locked is not None and selectors.has_expired(locked):
+                remove_files(store.pk)
     return len(cleared)
 
 
-def _get_usable_store(principal: Principal, store_id: str) -> VectorStore:
-    store = selectors.get_store(principal=principal, store_id=store_id)
+def _lock_usable_store(principal: Principal, store_id: str) -> VectorStore:
+    selectors.get_store(principal=principal, store_id=store_id)
+    if (store := lock_store(store_id)) is None:
+        raise selectors.unknown_store(store_id)
     if selectors.has_expired(store):
         raise InvalidValue(f"Vector store '{store_id}' has expired.", param="vector_store_id")
     _require_embeddings(principal.team_id)
@@ -153,11 +168,11 @@ def _attach(
     if not files:
         return
     rows = {one.file_id: _row(principal, store, one, request_id, batch) for one in files}
-    known = storage.existing(team_id=principal.team_id, file_ids=rows)
+    # The caller has locked or created the store: stores are locked before files.
+    known = storage.existing(team_id=principal.team_id, file_ids=rows, lock=True)
     for file_id in rows:
         if file_id not in known:
             raise storage.unknown_file(file_id, param="file_id")
-    # The store first, then its files: workers lock both in this order, too.
     VectorStore.objects.filter(pk=store.pk).update(last_active_at=now())
     VectorStoreFile.objects.bulk_create(
         rows.values(),
