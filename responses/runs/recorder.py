@@ -456,7 +456,7 @@ def _flush_at(at: float, longest: float) -> float:
 
 
 def _counts(usage: Usage) -> dict[str, int]:
-    return {name: count for name, count in asdict(usage).items() if name != "estimated"}
+    return {name: count for name, count in asdict(usage).items() if name.endswith("_tokens")}
 
 
 def _has_estimate(record: UsageRecord, began: datetime) -> bool:
