@@ -113,6 +113,7 @@ class Sampling:
     prompt_cache_options: dict[str, Any] | None = None
     prompt_cache_retention: str | None = None
     user: str | None = None
+    stop: tuple[str, ...] = ()  # enforced by the converters
     extra: dict[str, Any] | None = None  # e.g. `top_k`, for upstreams that know it
 
     @property
@@ -169,7 +170,7 @@ class TurnResult:
     """Result of a turn.
 
     `items` are final bodies in output order. `usage` is None when the upstream did not report it. `finish_reason` is
-    the upstream's own word for `finish`.
+    the upstream's own word for `finish`. `stop_sequence` is the one that ended the text.
     """
 
     finish: Finish
@@ -178,6 +179,7 @@ class TurnResult:
     usage: Usage | None = None
     failure: Failure | None = None
     finish_reason: str | None = None
+    stop_sequence: str | None = None
     first_token_at: datetime | None = None
     upstream_request_id: str | None = None
     service_tier: str | None = None

@@ -175,6 +175,8 @@ def hidden_options(body: CreateResponse) -> dict[str, Any]:
         hidden["extra"] = extra
     if body.client_metadata:
         hidden["client_metadata"] = body.client_metadata
+    if body.stop:
+        hidden["stop"] = body.stop
     if options := body.prompt_cache_options:
         cache = {"mode": options.mode, "ttl": options.ttl}
         hidden["cache"] = {name: value for name, value in cache.items() if value is not None} or None
@@ -221,6 +223,7 @@ def build_sampling(parameters: dict[str, Any], options: dict[str, Any], items: I
         prompt_cache_options=options.get("cache"),
         prompt_cache_retention=parameters.get("prompt_cache_retention"),
         extra=options.get("extra"),
+        stop=tuple(options.get("stop", ())),
         **{name: parameters[name] for name in PLAIN if name in sent},
     )
 

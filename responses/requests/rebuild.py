@@ -71,6 +71,7 @@ def rebuild_request(response: Response, *, with_history: bool = True) -> Body:
         "text": text,
         "moderation": options.get("moderation", {}).get("policy"),
         "prompt_cache_options": options.get("cache"),
+        "stop": options.get("stop"),
         "context_management": threshold and [{"type": "compaction", "compact_threshold": compaction["threshold"]}],
     }
     body |= {name: value for name, value in converted.items() if value}

@@ -106,7 +106,8 @@ class CreateResponse(Wire):
     access_programs: AccessPrograms | None = None
     context_management: Annotated[list[ContextManagement], Field(max_length=1)] | None = None
     generate: bool | None = None
-    # From here on: parameters of vLLM and similar servers, passed on to the upstream.
+    # From here on: parameters of vLLM and similar servers. All but `stop` are passed on to the upstream.
+    stop: Annotated[list[Annotated[str, Field(min_length=1, max_length=1_000)]], Field(max_length=16)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None

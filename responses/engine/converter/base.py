@@ -12,6 +12,7 @@ from kernel.clock import now
 from kernel.errors import Failure
 from responses.engine.converter.calls import CallSegment
 from responses.engine.converter.segments import ReasoningCipher, SegmentQueue
+from responses.engine.converter.stop_sequences import StopSequences
 from responses.engine.events.types import Body, Event
 from responses.engine.turn import Finish, Sampling, TurnResult, Usage
 
@@ -44,6 +45,7 @@ class TurnConverter(ABC):
         self._tools = {tool.name: tool for tool in sampling.tools}
         self._max_calls = sampling.max_calls
         self._top_logprobs = (sampling.top_logprobs or 0) if sampling.logprobs else None
+        self._stop = StopSequences(sampling.stop) if sampling.stop else None
         self._cipher = cipher
         self._show_raw = show_raw
         self._made: list[CallSegment] = []
@@ -102,6 +104,7 @@ class TurnConverter(ABC):
             usage=self._usage,
             failure=self._failure,
             finish_reason=self.finish_reason,
+            stop_sequence=self._stop.found if self._stop is not None else None,
             first_token_at=self.first_token_at,
             upstream_request_id=upstream_request_id,
             service_tier=self._service_tier,
@@ -113,6 +116,16 @@ class TurnConverter(ABC):
 
     def _close_all(self) -> list[Event]:
         return self._queue.end("completed" if self._ending is Finish.STOP else "incomplete")
+
+    def _before_stop(self, text: str) -> str:
+        """Return the text before the first stop sequence, which ends the turn."""
+        if self._stop is None:
+            return text
+        text = self._stop.feed(text)
+        if self._stop.found is not None:
+            # Nothing more is needed, so the connection to the upstream is closed.
+            self.finish_reason, self._finish, self.over = "stop_sequence", Finish.STOP, True
+        return text
 
     def _new_call(self, upstream_id: str | None, *, native: bool) -> CallSegment:
         call_id = self._usable_id(upstream_id)

@@ -109,6 +109,7 @@ class ChatConverter(TurnConverter):
         if self._think_tags is not None:
             # Text that could have been the start of a tag was held back.
             self._write_split(self._think_tags.end(), [], events)
+        self._write_held(events)
         self._made = [call for call in self._made if call.name]
         return events
 
@@ -119,7 +120,7 @@ class ChatConverter(TurnConverter):
         delta = choice.get("delta")
         if delta or logprobs:
             self._delta(delta or {}, logprobs, events)
-        if reason := choice.get("finish_reason"):
+        if (reason := choice.get("finish_reason")) and not self.over:
             self.finish_reason = str(reason)
             # Some upstreams send "stop" although there are calls, so calls are recognized by themselves.
             self._finish = _FINISHES.get(self.finish_reason, Finish.STOP)
@@ -127,6 +128,7 @@ class ChatConverter(TurnConverter):
     def _delta(self, delta: Chunk, logprobs: list[Body], events: list[Event]) -> None:
         # Reasoning first: if one delta has both, the model reasoned before it wrote the text.
         if reasoning := read_reasoning(delta):
+            self._write_held(events)
             self._write_reasoning(reasoning, events)
         if content := delta.get("content"):
             text = content
@@ -136,7 +138,7 @@ class ChatConverter(TurnConverter):
                     part.get("text") or part.get("thinking") or part.get("summary") or "" for part in content
                 )
             if self._think_tags is None:
-                self._write_text("output_text", text, logprobs, events)
+                self._write_answer(text, logprobs, events)
             else:
                 self._write_split(self._think_tags.feed(text), logprobs, events)
         elif logprobs:
@@ -153,14 +155,29 @@ class ChatConverter(TurnConverter):
             if isinstance(tail, MessageSegment) and tail.parts and tail.parts[-1].kind == "output_text":
                 tail.parts[-1].annotations += self._citations
                 self._citations = []
+        if self.over:
+            return
         if refusal := delta.get("refusal"):
+            self._write_held(events)
             self._write_text("refusal", str(refusal), [], events)
         if calls := delta.get("tool_calls"):
+            self._write_held(events)
             for position, call in enumerate(calls):
                 self._call(call, position, events)
         # The format of function calls before `tool_calls`, which some servers still use.
         if legacy := delta.get("function_call"):
             self._call({"index": 0, "function": legacy}, 0, events)
+
+    def _write_answer(self, text: str, logprobs: list[Body], events: list[Event]) -> None:
+        if text := self._before_stop(text):
+            self._write_text("output_text", text, logprobs, events)
+        else:
+            self._loose_logprobs += logprobs
+
+    def _write_held(self, events: list[Event]) -> None:
+        # What follows is no text, so the text before it is complete.
+        if self._stop is not None and (held := self._stop.end()):
+            self._write_text("output_text", held, [], events)
 
     def _write_text(self, kind: PartKind, text: str, logprobs: list[Body], events: list[Event]) -> None:
         if self._loose_logprobs and kind == "output_text":
@@ -195,7 +212,7 @@ class ChatConverter(TurnConverter):
                 self._write_reasoning(ReasoningDelta(text=text), events)
             else:
                 self._loose_logprobs = _last_covering(self._loose_logprobs, text)
-                self._write_text("output_text", text, [], events)
+                self._write_answer(text, [], events)
 
     def _call(self, call: Chunk, position: int, events: list[Event]) -> None:
         # Some upstreams send no index; then the position in the list has to do.

@@ -127,7 +127,10 @@ class ResponsesConverter(TurnConverter):
             raise TypeError(kind)
         index = event["summary_index" if kind == "summary_text" else "content_index"]
         logprobs = self._logprobs(event.get("logprobs")) if kind == "output_text" else []
-        events += segment.receive(kind, index, _text(event["delta"]), logprobs)
+        text = _text(event["delta"])
+        if kind == "output_text":
+            text = self._before_stop(text)
+        events += segment.receive(kind, index, text, logprobs)
         self._show(segment, events)
 
     def _part(self, event: UpstreamEvent, index: int, events: list[Event]) -> None:
@@ -157,7 +160,9 @@ class ResponsesConverter(TurnConverter):
         if index not in self._segments:
             self._added(index, item, events)
         segment = self._segments[index]
-        if isinstance(segment, _UpstreamParts):
+        if isinstance(segment, _UpstreamMessage):
+            events += segment.complete(self._cut(item))
+        elif isinstance(segment, _UpstreamParts):
             events += segment.complete(item)
         elif isinstance(segment, CallSegment):
             events += segment.write(None, _remainder("".join(segment.arguments), item[_CALLS[item["type"]]]))
@@ -175,6 +180,20 @@ class ResponsesConverter(TurnConverter):
             segment.is_done = item.get("status") != "incomplete"
             self._show(segment, events)
 
+    def _cut(self, message: Body) -> Body:
+        """Return the upstream's final message without the text from the first stop sequence on."""
+        if self._stop is None:
+            return message
+        # The deltas contained no sequence, or the turn would be over. Text may have come without deltas, however.
+        self._stop.end()
+        content: list[Body] = []
+        for part in message.get("content") or ():
+            if self.over:
+                break
+            is_text = part["type"] == "output_text"
+            content.append({**part, "text": self._before_stop(part["text"]) + self._stop.end()} if is_text else part)
+        return {**message, "content": content}
+
     def _show(self, segment: Segment, events: list[Event]) -> None:
         if not segment.live or segment.is_done:
             events += self._queue.advance()
@@ -187,6 +206,9 @@ class ResponsesConverter(TurnConverter):
         if isinstance(usage := response.get("usage"), dict):
             self._usage = read_usage(usage, read="input", written="output")
         self._read_tier(response.get("service_tier"))
+        if self.over:
+            # One of the items ended at a stop sequence.
+            return
         # Some send `response.completed` for an answer that was cut; only the status inside is right.
         status = response["status"] if f"response.{response.get('status')}" in _ENDS else kind
         reason = (response.get("incomplete_details") or {}).get("reason")

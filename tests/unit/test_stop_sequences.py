@@ -1,0 +1,41 @@
+"""Stop sequences: found across pieces of text, without holding back more than necessary."""
+
+import pytest
+
+from responses.engine.converter.stop_sequences import StopSequences
+
+
+def written(sequences: list[str], *pieces: str) -> tuple[list[str], str | None]:
+    """Return the pieces as they are written, with the held text at the end, and the sequence that was found."""
+    stop = StopSequences(sequences)
+    shown = [stop.feed(piece) for piece in pieces]
+    return [*shown, stop.end()], stop.found
+
+
+def test_the_text_ends_before_a_sequence() -> None:
+    assert written(["END"], "one END two") == (["one ", ""], "END")
+
+
+def test_a_sequence_is_found_across_pieces() -> None:
+    assert written(["END"], "one E", "N", "D two") == (["one ", "", "", ""], "END")
+
+
+def test_text_that_does_not_become_a_sequence_is_written_later() -> None:
+    assert written(["END"], "one E", "nd") == (["one ", "End", ""], None)
+
+
+def test_held_text_is_written_at_the_end() -> None:
+    assert written(["END"], "one EN") == (["one ", "EN"], None)
+
+
+def test_overlapping_beginnings_are_held_back() -> None:
+    assert written(["aab"], "xa", "a", "a", "b") == (["x", "", "a", "", ""], "aab")
+
+
+@pytest.mark.parametrize("sequences", [["ab", "abc"], ["abc", "ab"]])
+def test_the_earliest_and_longest_sequence_is_reported(sequences: list[str]) -> None:
+    assert written([*sequences, "c"], "xabc") == (["x", ""], "abc")
+
+
+def test_nothing_is_written_after_a_sequence() -> None:
+    assert written(["\n"], "a\nb", "c") == (["a", "", ""], "\n")
