@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 4ee63439ca1a59bdaaee6e24aec51ab619be6ccdcae3441948e5884a0d8d3a2c
+-- PostgreSQL 18, migrations 5596adec161ec295036a61596b399a9c4528ef6b42f9af1342f4b981e2ae4ec3
 
 CREATE TABLE public.account_emailaddress (
     id integer NOT NULL,
@@ -582,6 +582,7 @@ CREATE TABLE public.responses_response (
     created_at timestamp with time zone NOT NULL,
     status character varying(12) NOT NULL,
     mode character varying(10) NOT NULL,
+    endpoint character varying(40) NOT NULL,
     background boolean NOT NULL,
     stored boolean NOT NULL,
     previous_response_id character varying(64) COLLATE pg_catalog."C",

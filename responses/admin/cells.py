@@ -102,8 +102,9 @@ def tokens(response: Response) -> SafeString:
 
 
 def mode(response: Response) -> str:
-    """Return "Sync", "Stream" or "Background"."""
-    return "Background" if response.background else _MODES[response.mode]
+    """Return "Sync", "Stream" or "Background", with the endpoint unless it is that of responses."""
+    shown = "Background" if response.background else _MODES[response.mode]
+    return shown if response.endpoint == "responses" else f"{shown} · {response.endpoint}"
 
 
 @display(description="Conversation")

@@ -16,7 +16,7 @@ from responses import moderation
 from responses.engine import spans
 from responses.engine.compaction import token_estimate
 from responses.engine.events.response_body import opening, queued, response_body
-from responses.engine.events.types import Body
+from responses.engine.events.types import Body, Event
 from responses.engine.loop import Run
 from responses.engine.state import RunState
 from responses.lifecycle import conversation_runs
@@ -29,7 +29,7 @@ from responses.requests.prepare import PreparedRequest, prepare
 from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RequestInfo, RunIdentity
 from responses.runs.recorder import Recorder, RecorderState, item_rows, preview
-from responses.runs.runner import LiveRun
+from responses.runs.runner import LiveRun, StreamFormat
 from responses.runs.store import CallUpdate, Change, LockGuard, PredecessorGuard, writer
 from responses.schema import CreateResponse
 from responses.tools.registry import RunTools, create_tools, without_unavailable_tools
@@ -69,12 +69,22 @@ class StartedRun:
         )
 
 
-async def create_response(*, principal: Principal, body: CreateResponse, mode: Mode, request: RequestInfo) -> LiveRun:
+async def create_response(
+    *,
+    principal: Principal,
+    body: CreateResponse,
+    mode: Mode,
+    request: RequestInfo,
+    stream_format: StreamFormat | None = None,
+) -> LiveRun:
     """Store a response with its first events and start its run. The caller reads the run.
 
     Raises an API error if the request is invalid or not permitted.
     """
-    return (await start_response(principal=principal, body=body, mode=mode, request=request)).run
+    started = await start_response(
+        principal=principal, body=body, mode=mode, request=request, stream_format=stream_format
+    )
+    return started.run
 
 
 async def start_response(
@@ -84,6 +94,7 @@ async def start_response(
     mode: Mode,
     request: RequestInfo,
     previous: UnstoredResponse | None = None,
+    stream_format: StreamFormat | None = None,
 ) -> StartedRun:
     """Create a response like `create_response`, for a connection that may create further ones after it.
 
@@ -107,9 +118,10 @@ async def start_response(
             run,
             new.recorder,
             new.identity,
-            opening=new.opening,
+            opening=new.opening if stream_format is None else stream_format.open(new.first_events),
             grace_seconds=principal.grace_seconds,
             warnings=new.warnings,
+            stream_format=stream_format,
         )
         commit = writer.submit(new.change)
         try:
@@ -164,6 +176,7 @@ class _NewResponse:
     warnings: Sequence[str]
     identity: RunIdentity
     recorder: Recorder
+    first_events: Sequence[Event]
     opening: bytes
     change: Change
 
@@ -228,6 +241,7 @@ async def _check(
         background=bool(body.background),
         conversation_id=context.conversation_id,
         prices=route.prices,
+        endpoint=request.endpoint,
     )
     row = _response_row(identity, prepared, options, mode=mode, request=request)
     row.secrets = tools.secrets
@@ -243,7 +257,8 @@ async def _check(
     if context.predecessor_id is not None and identity.stored:
         predecessor = PredecessorGuard(response_id=response_id, previous_id=context.predecessor_id)
     recorder = Recorder(identity, RecorderState(), append)
-    first_events, batch = recorder.opening((queued if body.background else opening)(parameters))
+    first_events = (queued if body.background else opening)(parameters)
+    frames, batch = recorder.opening(first_events)
     return _NewResponse(
         prepared=prepared,
         route=route,
@@ -252,7 +267,8 @@ async def _check(
         warnings=warnings,
         identity=identity,
         recorder=recorder,
-        opening=first_events,
+        first_events=first_events,
+        opening=frames,
         change=Change(
             team_id=identity.team_id,
             insert=[row, *(items if identity.stored else ()), *batch],
@@ -273,6 +289,7 @@ def _response_row(
         api_key_id=identity.key_id,
         created_at=identity.created_at,
         mode=mode,
+        endpoint=identity.endpoint,
         stored=identity.stored,
         # Unstored responses have no items, so a stored one is linked to the last stored response before it.
         previous_response_id=context.predecessor_id if identity.stored else body.previous_response_id,

@@ -111,6 +111,7 @@ def load(
         background=response.background,
         conversation_id=response.conversation_id,
         prices=Prices.restored(response.options.get("prices")),
+        endpoint=response.endpoint,
     )
     progress = RecorderState(
         next_sequence=next_sequence,
@@ -132,7 +133,7 @@ def load(
         lost = replace(lost, usage=_usage_without_log(response))
     # The process may have died after it had recorded the call.
     records = UsageRecord.objects.filter(object_id=response.pk, turn=response.turns, occurred_at__gte=began)
-    if lost is not None and records.filter(endpoint="responses").exists():
+    if lost is not None and records.filter(endpoint=response.endpoint).exists():
         lost = None
     started = ToolCall.objects.filter(response=response, status="in_progress", name__in=_METERED) if died else ()
     lost_calls = [

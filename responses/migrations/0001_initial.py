@@ -117,6 +117,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('status', models.CharField(choices=[('queued', 'Queued'), ('in_progress', 'In progress'), ('completed', 'Completed'), ('incomplete', 'Incomplete'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='in_progress', max_length=12)),
                 ('mode', models.CharField(choices=[('json', 'JSON'), ('stream', 'Stream')], max_length=10)),
+                ('endpoint', models.CharField(default='responses', help_text='The endpoint that created it.', max_length=40)),
                 ('background', models.BooleanField(default=False, help_text='Executed by a worker, independently of the client.')),
                 ('stored', models.BooleanField(default=True, help_text='If not set, the row has no content and the API answers 404.')),
                 ('previous_response_id', models.CharField(blank=True, db_collation='C', max_length=64, null=True)),

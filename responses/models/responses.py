@@ -58,6 +58,7 @@ class Response(TeamRow):
     created_at = models.DateTimeField(default=now)
     status = models.CharField(max_length=12, choices=Status.choices, default=Status.IN_PROGRESS)
     mode = models.CharField(max_length=10, choices=Mode.choices)
+    endpoint = models.CharField(max_length=40, default="responses", help_text="The endpoint that created it.")
     background = models.BooleanField(default=False, help_text="Executed by a worker, independently of the client.")
     stored = models.BooleanField(default=True, help_text="If not set, the row has no content and the API answers 404.")
     previous_response_id = models.CharField(max_length=64, null=True, blank=True, db_collation="C")

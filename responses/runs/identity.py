@@ -8,10 +8,11 @@ from tenants.prices import UNKNOWN, Prices
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestInfo:
-    """The ids of the HTTP request that caused a call: the platform's, and the one that the client sent."""
+    """The HTTP request that caused a call: the platform's id of it, the client's, and the name of its endpoint."""
 
     request_id: str
     client_request_id: str = ""
+    endpoint: str = "responses"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class RunIdentity:
     background: bool = False
     conversation_id: str | None = None
     prices: Prices = UNKNOWN
+    endpoint: str = "responses"
 
     @property
     def channel(self) -> str:

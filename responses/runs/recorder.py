@@ -336,7 +336,7 @@ class Recorder:
             team_id=identity.team_id,
             api_key_id=identity.key_id,
             occurred_at=max(turn.ended_at, now() - _LATEST),
-            endpoint="responses",
+            endpoint=identity.endpoint,
             object_id=identity.response_id,
             turn=turn.number,
             model=identity.model,

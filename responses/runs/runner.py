@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import cast
+from typing import Protocol, cast
 
 from django.conf import settings
 from django.db import Error as DatabaseError
@@ -23,7 +23,7 @@ from kernel.errors import Failure
 from kernel.leases import PROCESS, Claim, lease_until
 from kernel.notifications import loop_notifications, wait_within
 from responses.engine.events.response_body import Ending, failed
-from responses.engine.events.types import DONE_FRAME
+from responses.engine.events.types import DONE_FRAME, Event
 from responses.engine.loop import Run
 from responses.engine.steps import Emitted, RunEnded, Step, TurnDiscarded, TurnEnded, TurnRecord
 from responses.models import RUNNING, Response, Status
@@ -42,12 +42,31 @@ _INTERNAL_ERROR = Failure(code="server_error", message="The server had an error 
 _ENDED_ELSEWHERE = Failure(code="server_error", message="The run was ended by another process.")
 
 
+class StreamFormat(Protocol):
+    """Format of a client's stream other than that of the Responses API. The event log does not depend on it."""
+
+    ping: bytes
+
+    def open(self, events: Sequence[Event]) -> bytes:
+        """Return the bytes of the first events."""
+        ...
+
+    def write(self, step: Step) -> bytes:
+        """Return the bytes of a step that was recorded."""
+        ...
+
+    def close(self) -> bytes:
+        """Return what ends the stream of a run that has ended without a last event."""
+        ...
+
+
 class LiveRun:
     """A run in this process.
 
     `opening` holds the bytes of the events that were committed with the response. `grace_seconds` is how long a stored
     run continues without its client; None: until it ends. An unstored run stops immediately. `claim` is that of a
-    worker's background run, `warnings` are for the client that created the run.
+    worker's background run, `warnings` are for the client that created the run. Without a `stream_format` the stream
+    is that of the Responses API.
     """
 
     def __init__(
@@ -60,6 +79,7 @@ class LiveRun:
         grace_seconds: float | None,
         claim: Claim | None = None,
         warnings: Sequence[str] = (),
+        stream_format: StreamFormat | None = None,
     ) -> None:
         self.identity = identity
         self.warnings = warnings
@@ -67,6 +87,7 @@ class LiveRun:
         self.end: RunEnded | None = None
         self._run = run
         self._recorder = recorder
+        self._format = stream_format
         self._grace_seconds = grace_seconds if identity.stored else 0
         self._ready: deque[bytes] = deque([opening])
         self._wake = asyncio.Event()
@@ -95,7 +116,7 @@ class LiveRun:
             elif self._task is not None and self._task.done():
                 return
             elif not await wait_within(self._wake, PING_SECONDS):
-                yield PING
+                yield PING if self._format is None else self._format.ping
 
     async def finished(self) -> RunEnded:
         """Wait until the run has ended and return its end."""
@@ -203,6 +224,8 @@ class LiveRun:
         self._unaccounted = step.turn if isinstance(step, TurnEnded | TurnDiscarded | RunEnded) else None
         data = await self._recorder.record(step)
         self._unaccounted = None
+        if self._format is not None:
+            data = self._format.write(step)
         if isinstance(step, RunEnded):
             self.end = step
         # Clients of a background run read its log instead.
@@ -231,7 +254,7 @@ class LiveRun:
             return
         # The end is only for the client of this connection; nothing of it is stored.
         self.end = self._run.interrupt(failed(_ENDED_ELSEWHERE))
-        self._ready.append(DONE_FRAME)
+        self._ready.append(DONE_FRAME if self._format is None else self._format.close())
         # The turn that was interrupted just now, or the one whose end could not be stored.
         turn = self.end.turn or self._unaccounted
         if turn is None:
