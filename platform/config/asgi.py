@@ -30,6 +30,7 @@ from kernel.http import error_response
 from kernel.request_bodies import FREE_BYTES, BodyGuard, BodyRule, Pace
 from responses.admin.live.follow import FollowSocket
 from responses.admin.live.socket import LiveSocket
+from responses.api.messages import with_anthropic_clients
 from responses.api.urls import ENDPOINTS
 from responses.api.websocket import ResponseSocket
 from tenants.authentication import authenticate
@@ -114,6 +115,7 @@ async def _http(scope: Scope, receive: Receive, send: Send) -> None:
     await (_guarded_api if is_api else _guarded_site)(scope, receive, send)
 
 
+_clients = with_anthropic_clients(_http)
 _page_sockets: dict[str, App] = {
     "/admin/live/socket": LiveSocket.as_asgi(),
     "/admin/live/follow": FollowSocket.as_asgi(),
@@ -140,7 +142,10 @@ _allows_origins = settings.CORS_ALLOW_ALL_ORIGINS or settings.CORS_ALLOWED_ORIGI
 _proxies = settings.TRUSTED_PROXIES
 application = ProtocolTypeRouter(
     {
-        "http": with_request_id(with_cors(_http) if _allows_origins else _http, trusted_proxies=_proxies),
+        "http": with_request_id(
+            with_cors(_clients) if _allows_origins else _clients,
+            trusted_proxies=_proxies,
+        ),
         "websocket": with_request_id(_websocket, trusted_proxies=_proxies),
     }
 )

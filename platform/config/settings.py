@@ -146,6 +146,7 @@ CORS_EXPOSE_HEADERS = (
     "openai-processing-ms",
     "x-warning",
     "openai-version",
+    "request-id",
     "retry-after",
     "x-progress-output-tokens",
     "x-progress-tool",

@@ -13,7 +13,7 @@ from typing_extensions import override
 from kernel import asgi
 from kernel.asgi import Message, Receive, Send, header, send_error
 from kernel.endpoints import Endpoint
-from kernel.errors import UnsupportedParameter
+from kernel.errors import ApiError, UnsupportedParameter
 from kernel.http import as_api_error
 from responses import chat
 from responses.api.requests import Replay, info_of, warning_headers
@@ -60,6 +60,10 @@ class EventStream(AsyncHttpConsumer):
 
         A followed run does not depend on its client. Cancelling the task closes the connection of a completion.
         """
+
+    def error_frame(self, error: ApiError) -> bytes:
+        """Return the event for an error after the first byte."""
+        return b"event: error\ndata: %b\n\n" % orjson.dumps({"type": "error", "error": error.detail()})
 
     async def __call__(self, scope: asgi.Scope, receive: Receive, send: Send) -> None:
         self._receive = receive
@@ -112,8 +116,7 @@ class EventStream(AsyncHttpConsumer):
                 await self.send({"type": "http.response.body", "body": data, "more_body": True})
         except Exception as error:
             # The status has been sent, so the error can only be an event, after which the stream is closed.
-            detail = {"type": "error", "error": as_api_error(error).detail()}
-            data = b"event: error\ndata: %b\n\n" % orjson.dumps(detail)
+            data = self.error_frame(as_api_error(error))
             await self.send({"type": "http.response.body", "body": data, "more_body": True})
         await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -138,6 +138,7 @@ PARAMETERS = (
         {"model": "omni-moderation-latest"},
         "a moderation model checks input and output: `score` reports the results, `block` stops flagged content",
     ),
+    _supported("stop", ["\n"], "a vLLM extension; enforced by this server, whatever the upstream supports"),
     _depends("top_k", 40, _EXTENSION),
     _depends("seed", 1, _EXTENSION),
     _depends("repetition_penalty", 1.1, _EXTENSION),

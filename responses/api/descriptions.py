@@ -9,6 +9,7 @@ TAGS = {
     "Responses": "Model responses: created as JSON, as a stream or in the background, then retrieved or cancelled.",
     "Conversations": "Conversations, which keep the items of several responses.",
     "Chat completions": "Chat completions, for clients that do not use the Responses API.",
+    "Messages": "Anthropic's Messages API, for clients of Claude. Runs and usage are those of responses.",
     "Models": "The models that a key may use.",
     "Files": "Uploaded files: input of responses, vector stores and batches.",
     "Uploads": "Uploads of large files in several parts.",
@@ -53,6 +54,10 @@ OPERATIONS = {
     "conversations.export": "Returns all items of a conversation as JSON Lines. An extension of OpenAI's API.",
     "chat.completions.create": "Creates a chat completion. Parameters beyond those described here are passed on to "
     "the model's server.",
+    "messages.create": "Creates a message, as in Anthropic's API. With `stream` the answer consists of server-sent "
+    "events. Parameters beyond those described here are listed in the guide. The key may be in `x-api-key`.",
+    "messages.count_tokens": "Counts the input tokens of a message. The upstream counts them if it can; otherwise they "
+    "are estimated.",
     "chat.completions.list": "Lists the chat completions that were created with `store: true`.",
     "chat.completions.retrieve": "Returns a stored chat completion.",
     "chat.completions.update": "Replaces the metadata of a stored chat completion.",
@@ -170,6 +175,7 @@ STATUSES = {
     424: "The tools of an MCP server could not be listed.",
     429: "Too many requests, here or at the model's server. `Retry-After` says when to try again.",
     500: "The server or the model's server failed.",
+    529: "The server or the model's server is overloaded or cannot be reached.",
     503: "The server or the model's server is overloaded or cannot be reached.",
 }
 
@@ -314,6 +320,47 @@ OBJECTS: dict[str, dict[str, str]] = {
         "error": "The error.",
         "type": "Class of the error.",
     },
+    "MessageError": {
+        "": "An error in Anthropic's format.",
+        "error": "The error.",
+        "type": "Class of the error.",
+        "message": "What is wrong.",
+        "request_id": "Id of the request, also in the header `request-id`.",
+    },
+    "CreateMessage": {
+        "": "Body of a request for a message.",
+        "model": "Id of the model.",
+        "messages": "The turns of the conversation: content blocks of the user and of earlier answers.",
+        "system": "Instructions for the model.",
+        "tools": "Tools that the model may use: functions of yours, and web search.",
+        "max_tokens": "Maximum number of output tokens. With 0, nothing is generated.",
+        "stream": "Send server-sent events instead of JSON.",
+    },
+    "CountMessageTokens": {
+        "": "Body of a request to count the input tokens of a message.",
+        "model": "Id of the model.",
+        "messages": "The turns of the conversation: content blocks of the user and of earlier answers.",
+        "system": "Instructions for the model.",
+        "tools": "Tools that the model may use: functions of yours, and web search.",
+    },
+    "AnthropicMessage": {
+        "": "A message of the model, in Anthropic's format.",
+        "id": "Id of the message: that of the response, with the prefix `msg_`.",
+        "role": "Always `assistant`.",
+        "model": "Id of the model.",
+        "content": "Blocks of the answer: text, thinking, and calls of tools with their results.",
+        "stop_reason": "Reason why the model stopped, such as `end_turn` or `tool_use`.",
+        "stop_sequence": "The stop sequence that ended the text.",
+        "usage": "Tokens that the message used.",
+    },
+    "MessageUsage": {
+        "": "Tokens that a message used. The three numbers of input tokens do not overlap.",
+        "input_tokens": "Input tokens that were neither read from the prompt cache nor written to it.",
+        "cache_creation_input_tokens": "Input tokens that were written to the prompt cache.",
+        "cache_read_input_tokens": "Input tokens that were read from the prompt cache.",
+        "output_tokens": "Output tokens, including those of thinking.",
+    },
+    "MessageTokens": {"": "Number of input tokens of a message.", "input_tokens": "The number of tokens."},
     "AccessPrograms": {"cyber": "Level of access for work on security. This server supports only `standard`."},
     "AdditionalTools": {"role": "Role of the item.", "tools": "The tools that are available from here on."},
     "AllowedTools": {
@@ -615,6 +662,7 @@ OBJECTS: dict[str, dict[str, str]] = {
         "text": "Format and verbosity of the text.",
         "tool_choice": "Which tool the model may or must call.",
         "tools": "The tools that the model may call.",
+        "stop": "Up to 16 sequences. The output text ends before the first of them.",
         "top_k": "Number of most likely tokens to choose from, for servers such as vLLM.",
         "top_logprobs": "Number of most likely tokens to report for each position, from 0 to 20.",
         "top_p": "Nucleus sampling: the probability mass of the tokens to choose from.",

@@ -27,11 +27,20 @@ _OPERATIONS = {
     ("POST", "images/generations"): "images.generate",
     ("POST", "images/edits"): "images.edit",
     ("POST", "audio/speech"): "audio.speech.create",
+    ("POST", "messages/count_tokens"): "messages.count_tokens",
 }
 _RESOURCES = {"webhook_endpoints": "webhooks", "webhook_event_types": "webhooks.event_types"}
 _REF = "#/components/schemas/{model}"
 _DETAIL: Schema = {"message": STRING, "type": STRING, "param": NULLABLE_STRING, "code": NULLABLE_STRING}
 _ERROR = ApiObject.of("Error", {"error": {"type": "object", "properties": _DETAIL, "required": list(_DETAIL)}})
+_MESSAGE_ERROR = ApiObject.of(
+    "MessageError",
+    {
+        "type": {"const": "error"},
+        "error": {"type": "object", "properties": {"type": STRING, "message": STRING}, "required": ["type", "message"]},
+        "request_id": STRING,
+    },
+)
 # OpenAPI cannot describe the events of a stream, only the format of a single one.
 _EVENT: Schema = {
     "type": "object",
@@ -75,7 +84,10 @@ def document() -> Schema:
 
     paths: Schema = {}
     schemas: Schema = {}
-    failure = {"application/json": {"schema": _resolved(_ERROR, schemas)}}
+    failures = {
+        prefix: {"application/json": {"schema": _resolved(error, schemas)}}
+        for prefix, error in (("Error", _ERROR), ("MessageError", _MESSAGE_ERROR))
+    }
     for endpoint in ENDPOINTS:
         operation = _resolved(_operation(endpoint), schemas)
         paths.setdefault(endpoint.template, {})[endpoint.method.lower()] = operation
@@ -96,7 +108,9 @@ def document() -> Schema:
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "A team's API key."}},
             "responses": {
-                f"Error{status}": {"description": STATUSES[status], "content": failure} for status in statuses
+                f"{prefix}{status}": {"description": STATUSES[status], "content": failure}
+                for prefix, failure in failures.items()
+                for status in statuses
             },
             "schemas": schemas,
         },
@@ -133,6 +147,7 @@ def _operation(endpoint: Endpoint) -> Schema:
     if endpoint.stream:
         content["text/event-stream"] = {"schema": {**_EVENT, "description": endpoint.stream}}
     name = operation_id(endpoint)
+    failed = "MessageError" if name.startswith("messages.") else "Error"
     given = [
         *({"name": one, "in": "path", "required": True, "schema": STRING} for one in endpoint.ids),
         *(parameter for argument in endpoint.query or () for parameter in argument.parameters),
@@ -148,7 +163,7 @@ def _operation(endpoint: Endpoint) -> Schema:
         ],
         "responses": {
             "200": {"description": STATUSES[200], "content": content},
-            **{str(status): {"$ref": f"#/components/responses/Error{status}"} for status in endpoint.statuses},
+            **{str(status): {"$ref": f"#/components/responses/{failed}{status}"} for status in endpoint.statuses},
         },
     }
     if body := endpoint.form or endpoint.body:

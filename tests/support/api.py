@@ -15,6 +15,7 @@ import httpx2
 import orjson
 
 from tenants.models import ApiKey, Team
+from tests.support.anthropic_types import check_message_event
 from tests.support.streams import Retrieve, check_stream
 from tests.support.validation import check_answer, check_chunk, check_event
 
@@ -36,13 +37,19 @@ MakeCaller = Callable[..., Caller]
 class LiveStream:
     """An open stream. `raw` collects its lines, `events` yields its parsed events.
 
-    `retrieve` fetches the stored response for comparison. Without it, events are chunks of chat completions.
+    `retrieve` fetches the stored response for comparison. Without it, `check` validates each event.
     """
 
-    def __init__(self, response: httpx2.Response, *, retrieve: Retrieve | None = None) -> None:
+    def __init__(
+        self,
+        response: httpx2.Response,
+        *,
+        check: Callable[[Event], None] = check_chunk,
+        retrieve: Retrieve | None = None,
+    ) -> None:
         self.headers = response.headers
         self.raw: list[str] = []
-        self.events = self._checked(response, retrieve) if retrieve else self._chunks(response)
+        self.events = self._checked(response, retrieve) if retrieve else self._pieces(response, check)
 
     def next(self) -> Event:
         """The next event."""
@@ -58,11 +65,11 @@ class LiveStream:
             if line.startswith("data: ") and line != "data: [DONE]":
                 yield orjson.loads(line.removeprefix("data: "))
 
-    def _chunks(self, response: httpx2.Response) -> Iterator[Event]:
-        for chunk in self._read(response):
-            if "error" not in chunk:
-                check_chunk(chunk)
-            yield chunk
+    def _pieces(self, response: httpx2.Response, check: Callable[[Event], None]) -> Iterator[Event]:
+        for piece in self._read(response):
+            if "error" not in piece or check is not check_chunk:
+                check(piece)
+            yield piece
 
     def _checked(self, response: httpx2.Response, retrieve: Retrieve) -> Iterator[Event]:
         events, seen = [], []
@@ -104,13 +111,17 @@ class Api:
         answer = self._http.request(method, self._url + path, headers=headers, **options)
         path = path.partition("?")[0]
         if answer.headers.get("content-type", "").startswith("text/event-stream"):
-            LiveStream(answer, retrieve=self._retrieve(path)).rest()
+            LiveStream(answer, check=self._check_of(path), retrieve=self._retrieve(path)).rest()
         else:
             check_answer(method, path, answer)
         return answer
 
     def _retrieve(self, path: str) -> Retrieve | None:
         return self.stored if path.startswith("/responses") else None
+
+    @staticmethod
+    def _check_of(path: str) -> Callable[[Event], None]:
+        return check_message_event if path.startswith("/messages") else check_chunk
 
     def stored(self, response_id: str) -> dict[str, Any] | None:
         """Return a stored response, or None if it does not exist for this key."""
@@ -153,7 +164,7 @@ class Api:
         with self._http.stream("POST", self._url + path, content=raw, headers=headers) as response:
             if response.status_code != 200:
                 raise AssertionError(f"{response.status_code}: {response.read()!r}")
-            yield LiveStream(response, retrieve=self._retrieve(path))
+            yield LiveStream(response, check=self._check_of(path), retrieve=self._retrieve(path))
 
     @contextmanager
     def open(self, path: str, body: dict[str, Any]) -> Iterator[None]:

@@ -68,6 +68,7 @@ from openai.types.webhooks import (
 )
 from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
 
+from tests.support.anthropic_types import check_message_answer
 from tests.support.type_deviations import CHOICES, EXTRA_KEYS, NEVER_NULL, TOOLS, UNCHECKED, VALUES, without_deviations
 
 Json = dict[str, Any]
@@ -259,6 +260,9 @@ def _neutral_events() -> dict[str, type[BaseModel]]:
 def check_answer(method: str, path: str, answer: httpx2.Response) -> None:
     """Validate a response against the type of its endpoint. `path` is below `/v1`."""
     if method == "HEAD" or 300 <= answer.status_code < 400:
+        return
+    if path == "/messages" or path.startswith("/messages/"):
+        check_message_answer(path, answer)
         return
     if answer.status_code >= 400:
         check_error(answer)

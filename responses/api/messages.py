@@ -1,0 +1,184 @@
+"""Endpoints of `/v1/messages`, Anthropic's API, and what differs for its clients: authentication and errors."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+from rest_framework.response import Response
+from typing_extensions import override
+
+from kernel.asgi import App, Message, Receive, Scope, Send, header, send_error
+from kernel.endpoints import INTEGER, NULLABLE_STRING, STRING, ApiObject, Endpoint
+from kernel.errors import ApiError, BadRequest
+from responses import anthropic
+from responses.anthropic import errors
+from responses.anthropic.request import StreamedMessage
+from responses.anthropic.schema import CountTokens, CreateMessage
+from responses.api.consumers import EventStream
+from responses.api.requests import STREAMED, info_of, warning_headers
+from tenants.models import Scope as KeyScope
+from tenants.principal import Principal
+from tenants.views import ApiRequest, ApiView
+
+_VERSIONS = {"2023-01-01", "2023-06-01"}
+_MISSING = "x-api-key header is required"
+_INPUT: dict[str, Any] = {
+    "model": {"type": "string", "maxLength": 200},
+    "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
+    "system": {"type": ["string", "array", "null"]},
+    "tools": {"type": ["array", "null"], "items": {"type": "object"}},
+}
+# Abridged: the complete schemas are those of Anthropic.
+_CREATE = ApiObject.of(
+    "CreateMessage",
+    {**_INPUT, "max_tokens": {"type": "integer", "minimum": 0}, "stream": {"type": ["boolean", "null"]}},
+    required=["model", "messages", "max_tokens"],
+)
+_COUNT = ApiObject.of("CountMessageTokens", _INPUT, required=["model", "messages"])
+_USAGE = ApiObject.of(
+    "MessageUsage",
+    {
+        "input_tokens": INTEGER,
+        "cache_creation_input_tokens": INTEGER,
+        "cache_read_input_tokens": INTEGER,
+        "output_tokens": INTEGER,
+    },
+)
+_MESSAGE = ApiObject.of(
+    "AnthropicMessage",
+    {
+        "id": STRING,
+        "type": {"const": "message"},
+        "role": {"const": "assistant"},
+        "model": STRING,
+        "content": {"type": "array", "items": {"type": "object"}},
+        "stop_reason": NULLABLE_STRING,
+        "stop_sequence": NULLABLE_STRING,
+        "usage": _USAGE,
+    },
+)
+_TOKENS = ApiObject.of("MessageTokens", {"input_tokens": INTEGER})
+
+
+class MessageEvents(EventStream):
+    """`POST /v1/messages` with `stream: true`."""
+
+    _message: StreamedMessage | None = None
+
+    @override
+    async def open(self, principal: Principal, body: CreateMessage) -> AsyncIterator[bytes]:  # type: ignore[override]
+        message = await anthropic.stream_message(principal=principal, body=body, request=info_of(self.scope))
+        self._message = message
+        self.headers |= warning_headers(message.run.warnings)
+        return message.frames
+
+    @override
+    def disconnected(self) -> None:
+        if self._message is not None:
+            self._message.run.detach()
+
+    @override
+    def error_frame(self, error: ApiError) -> bytes:
+        return errors.event(error)
+
+
+class MessagesView(ApiView, path="messages"):
+    """Messages of Anthropic's API."""
+
+    @Endpoint(
+        KeyScope.RESPONSES_WRITE,
+        "Create a message",
+        body=_CREATE,
+        parse=anthropic.parse_message,
+        consumer=MessageEvents,
+        stream=f"{STREAMED}, as in Anthropic's API.",
+        errors=(400, 401, 403, 404, 413, 429, 500, 529),
+        returns=_MESSAGE,
+        note="Anthropic's Messages API, on the same runs as responses",
+    )
+    async def post(self, request: ApiRequest, body: CreateMessage) -> Response:
+        message, run = await anthropic.create_message(
+            principal=request.principal, body=body, request=info_of(request.asgi)
+        )
+        return Response(message, headers=warning_headers(run.warnings))
+
+
+class CountMessageTokensView(ApiView, path="messages/count_tokens"):
+    """Number of input tokens of a message."""
+
+    @Endpoint(
+        KeyScope.RESPONSES_WRITE,
+        "Count tokens in a message",
+        body=_COUNT,
+        parse=anthropic.parse_count,
+        errors=(400, 401, 403, 404, 413),
+        returns=_TOKENS,
+        note="counted by the upstream if it can, otherwise estimated",
+    )
+    async def post(self, request: ApiRequest, body: CountTokens) -> Response:
+        return Response({"input_tokens": await anthropic.count_tokens(principal=request.principal, body=body)})
+
+
+def with_anthropic_clients(app: App) -> App:
+    """Wrap the API so that requests to `/v1/messages` may use `x-api-key`, and get Anthropic's headers and errors."""
+
+    async def messages(scope: Scope, receive: Receive, send: Send) -> None:
+        if not is_messages(scope["path"]):
+            await app(scope, receive, send)
+            return
+        sender = _Sender(scope, send)
+        version = header(scope, b"anthropic-version")
+        if version and version not in _VERSIONS:
+            await send_error(BadRequest(f"anthropic-version: '{version[:20]}' is not a valid version."), sender.send)
+            return
+        if key := header(scope, b"x-api-key"):
+            headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
+            scope = {**scope, "headers": [*headers, (b"authorization", f"Bearer {key}".encode("latin-1"))]}
+        await app(scope, receive, sender.send)
+
+    return messages
+
+
+def is_messages(path: str) -> bool:
+    """Return true for paths of Anthropic's API."""
+    return path == "/v1/messages" or path.startswith("/v1/messages/")
+
+
+class _Sender:
+    """Adds Anthropic's request id to a response, and converts an error, whatever part of the server raised it."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._send = send
+        self._request_id: str = scope["request_id"]
+        self._has_key = bool(header(scope, b"authorization") or header(scope, b"x-api-key"))
+        self._start: Message | None = None
+        self._body = b""
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [*message.get("headers", ()), (b"request-id", self._request_id.encode())]
+            message = {**message, "headers": headers}
+            if message["status"] >= 400:
+                self._start = message
+                return
+        elif self._start is not None and message["type"] == "http.response.body":
+            self._body += message.get("body", b"")
+            if not message.get("more_body", False):
+                await self._send_error(self._start)
+            return
+        await self._send(message)
+
+    async def _send_error(self, start: Message) -> None:
+        status, data = start["status"], self._body
+        try:
+            detail = orjson.loads(data)["error"]
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            detail = {"message": data.decode(errors="replace")}
+        if status == 401 and not self._has_key:
+            detail = {"message": _MISSING}
+        status, body = errors.convert(status, detail, request_id=self._request_id)
+        data = orjson.dumps(body)
+        replaced = {b"content-length": str(len(data)).encode(), b"content-type": b"application/json"}
+        headers = [(name, value) for name, value in start["headers"] if name.lower() not in replaced]
+        await self._send({**start, "status": status, "headers": [*headers, *replaced.items()]})
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})
