@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandbox.frames import Frame, ProtocolError, receive, send
+from sandbox.frames import Frame, ProtocolError, Stream, receive, send
 from sandbox.limits import MEMORY
 
 _INFO_SECONDS = 5.0
@@ -79,13 +79,36 @@ class SandboxClient:
             raise SandboxUnavailable(head["reason"])
         return SandboxInfo(max_memory=head["max_memory"], seconds=head["seconds"], modules=head["modules"])
 
-    async def create(self, container: str, *, owner: str = "", memory: str, idle: float) -> None:
+    async def create(
+        self, container: str, *, owner: str = "", memory: str, idle: float, has_network: bool = False
+    ) -> None:
         """Create a container that ends after `idle` seconds without use, unless it exists.
 
+        With `has_network` its programs use a proxy, whose connections `accept` returns.
         One owner gets at most half of all containers. Raises SandboxUnavailable, SandboxFull or ContainerGone.
         """
         order = {"op": "make", "container": container, "owner": owner, "memory": memory, "idle": idle}
-        await self._request(order)
+        await self._request({**order, "network": has_network})
+
+    async def accept(self, container: str) -> Stream:
+        """Wait for a connection of the container's programs to their proxy and return it.
+
+        Raises ContainerGone or SandboxUnavailable.
+        """
+        try:
+            reader, writer = await self._connect()
+            try:
+                await send(writer, Frame(head={"op": "accept", "container": container, "token": self.token}))
+                answer = await receive(reader)
+            except BaseException:
+                writer.close()
+                raise
+        except (OSError, ProtocolError) as error:
+            raise SandboxUnavailable("the sandbox service does not answer") from error
+        if answer.head.get("connected") is not True:
+            writer.close()
+            raise ContainerGone(str(answer.head.get("reason", "")))
+        return reader, writer
 
     async def delete(self, container: str) -> None:
         """End a container and delete its files."""
@@ -156,16 +179,18 @@ class SandboxClient:
 
     async def _exchange(self, request: Frame) -> Frame:
         # One connection per request: the service stops a call as soon as its connection closes.
-        if self.address.startswith("/"):
-            reader, writer = await asyncio.open_unix_connection(self.address)
-        else:
-            host, _, port = self.address.rpartition(":")
-            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        reader, writer = await self._connect()
         try:
             await send(writer, request)
             return await receive(reader)
         finally:
             writer.close()
+
+    async def _connect(self) -> Stream:
+        if self.address.startswith("/"):
+            return await asyncio.open_unix_connection(self.address)
+        host, _, port = self.address.rpartition(":")
+        return await asyncio.open_connection(host.strip("[]"), int(port))
 
 
 def _text(value: str | None) -> str | None:

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -24,6 +25,9 @@ _FIRST_USER, _USERS = 2_000_000_000, 100_000
 _ANSWER_SECONDS = 10.0
 _PLATFORM_ROOT = Path(__file__).resolve().parents[2]
 _DEVICES = ("null", "zero", "full", "random", "urandom")
+# Of authorities, for programs that use the network. Private keys are elsewhere in /etc.
+_CERTIFICATES = ("/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted")
+_PROXY_BACKLOG = 16
 _FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64")
 _PASSWD = b"nobody:x:65534:65534:nobody:/mnt/data:/bin/sh\n"
 _GROUP = b"nogroup:x:65534:\n"
@@ -46,9 +50,12 @@ class Rootfs:
 class SandboxContainer:
     """A running container. Its agent handles one request at a time; further requests wait."""
 
-    def __init__(self, process: asyncio.subprocess.Process, child: int, limits: Limits) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, child: int, limits: Limits, channel: socket.socket) -> None:
         self._process = process
         self._child = child
+        # Carries the proxy's socket, which waits in it until somebody asks for it.
+        self._channel = channel
+        self._proxy: socket.socket | None = None
         self._limits = limits
         self._lock = asyncio.Lock()
 
@@ -75,6 +82,26 @@ class SandboxContainer:
             except asyncio.CancelledError:
                 await self._interrupt(answer)
                 raise
+
+    async def open_proxy(self) -> None:
+        """Listen on the proxy's address in the container, and make its programs use it. Raises ContainerUnavailable."""
+        if self._proxy is None:
+            try:
+                # Sent by the agent before its first answer, and so before the container was ready.
+                _, [number], _, _ = socket.recv_fds(self._channel, 16, 1)
+            except (OSError, ValueError) as error:
+                raise ContainerUnavailable("the container has no proxy socket") from error
+            self._proxy = socket.socket(fileno=number)
+            self._proxy.setblocking(False)  # noqa: FBT003 - the standard library's
+            self._proxy.listen(_PROXY_BACKLOG)
+            await self.request({"op": "proxy"})
+
+    async def accept(self) -> socket.socket:
+        """Wait for a connection to the proxy and return it. Raises ContainerUnavailable."""
+        if self._proxy is None or not self.is_alive:
+            raise ContainerUnavailable
+        connection, _ = await asyncio.get_running_loop().sock_accept(self._proxy)
+        return connection
 
     async def _exchange(self, request: Frame) -> Frame:
         reader, writer = self._process.stdout, self._process.stdin
@@ -120,6 +147,9 @@ class SandboxContainer:
 
     def __del__(self) -> None:
         os.close(self._child)
+        self._channel.close()
+        if self._proxy is not None:
+            self._proxy.close()
 
 
 async def start(rootfs: Rootfs, limits: Limits) -> SandboxContainer:
@@ -139,10 +169,12 @@ async def _start(rootfs: Rootfs, limits: Limits) -> SandboxContainer:
     files = {path: _memory_file(content) for path, content in data.items()}
     filter_ = syscalls.program()
     seccomp = _memory_file(filter_) if filter_ else None
-    passed = [writing, *files.values(), *([seccomp] if seccomp is not None else [])]
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)  # noqa: FBT003 - as above
+    passed = [writing, theirs.fileno(), *files.values(), *([seccomp] if seccomp is not None else [])]
     try:
         process = await asyncio.create_subprocess_exec(
-            *_command(rootfs, limits, files=files, seccomp=seccomp, info=writing),
+            *_command(rootfs, limits, files=files, seccomp=seccomp, info=writing, channel=theirs.fileno()),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -154,22 +186,27 @@ async def _start(rootfs: Rootfs, limits: Limits) -> SandboxContainer:
         )
     except OSError:
         os.close(reading)
+        ours.close()
         raise
     finally:
+        theirs.detach()
         for number in passed:
             os.close(number)
-    return await _wait_until_ready(process, reading, limits)
+    return await _wait_until_ready(process, reading, limits, ours)
 
 
-async def _wait_until_ready(process: asyncio.subprocess.Process, info: int, limits: Limits) -> SandboxContainer:
+async def _wait_until_ready(
+    process: asyncio.subprocess.Process, info: int, limits: Limits, channel: socket.socket
+) -> SandboxContainer:
     try:
         # bubblewrap writes the pid of its child to this pipe, and closes it without a word if it fails.
         described = await asyncio.to_thread(_read_all, info)
         child = os.pidfd_open(json.loads(described)["child-pid"])
-        container = SandboxContainer(process, child, limits)
+        container = SandboxContainer(process, child, limits, channel)
         # The first answer proves that the agent runs.
         await container.request({"op": "list"})
     except (OSError, ValueError, KeyError, ContainerUnavailable) as error:
+        channel.close()
         with suppress(ProcessLookupError):
             process.kill()
         reason = (await process.stderr.read()).decode(errors="replace").strip() if process.stderr else ""
@@ -199,7 +236,9 @@ def _user() -> dict[str, Any]:
     return {"user": number, "group": number, "extra_groups": []}
 
 
-def _command(rootfs: Rootfs, limits: Limits, *, files: dict[str, int], seccomp: int | None, info: int) -> Sequence[str]:
+def _command(
+    rootfs: Rootfs, limits: Limits, *, files: dict[str, int], seccomp: int | None, info: int, channel: int
+) -> Sequence[str]:
     return [
         rootfs.bwrap,
         *("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
@@ -216,7 +255,7 @@ def _command(rootfs: Rootfs, limits: Limits, *, files: dict[str, int], seccomp: 
         *(word for path, number in files.items() for word in ("--perms", "0444", "--ro-bind-data", str(number), path)),
         *("--remount-ro", "/", "--chdir", "/mnt/data", "--info-fd", str(info)),
         *(("--seccomp", str(seccomp)) if seccomp is not None else ()),
-        *("--", rootfs.python, "-I", "-S", "-u", "/opt/inside/agent.py", json.dumps(asdict(limits))),
+        *("--", rootfs.python, "-I", "-S", "-u", "/opt/inside/agent.py", json.dumps(asdict(limits)), str(channel)),
     ]
 
 
@@ -234,7 +273,7 @@ def _system(rootfs: Rootfs) -> list[str]:
             words += ["--symlink", str(path.readlink()), str(path)]
         elif path.is_dir():
             words += ["--ro-bind", str(path), str(path)]
-    for name in ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/fonts"):
+    for name in ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/fonts", *_CERTIFICATES):
         words += ["--ro-bind-try", name, name]
     words += [word for folder in rootfs.folders for word in ("--ro-bind", folder, folder)]
     return words + _hide_platform(_PLATFORM_ROOT, ["/usr", *(f"/{name}" for name in _FOLDERS), *rootfs.folders])

@@ -13,6 +13,7 @@ from typing import Any
 MAX_HEAD = 8 * 1024 * 1024
 MAX_BODY = 1024 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
+_PIECE = 64 * 1024
 
 
 class ProtocolError(Exception):
@@ -71,3 +72,27 @@ async def receive_body(reader: asyncio.StreamReader, head: dict[str, Any], *, ma
         return await reader.readexactly(size) if size else b""
     except (OSError, EOFError) as error:
         raise ProtocolError(str(error) or type(error).__name__) from error
+
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def splice(one: Stream, other: Stream) -> None:
+    """Copy bytes between two connections until both directions have ended, or one of them fails."""
+    copies = [asyncio.ensure_future(_copy(one[0], other[1])), asyncio.ensure_future(_copy(other[0], one[1]))]
+    try:
+        await asyncio.gather(*copies)
+    except OSError:
+        return
+    finally:
+        for copy in copies:
+            copy.cancel()
+        await asyncio.wait(copies)
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while piece := await reader.read(_PIECE):
+        writer.write(piece)
+        await writer.drain()
+    # The other direction may still have data.
+    writer.write_eof()

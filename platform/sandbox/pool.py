@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 import time
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -42,8 +43,8 @@ class ContainerPool:
         self._spare: list[SandboxContainer] = []
         self._refilling: asyncio.Task[None] | None = None
 
-    async def create(self, name: str, *, owner: str = "", memory: int, idle: float) -> None:
-        """Create a container, unless one of this name exists.
+    async def create(self, name: str, *, owner: str = "", memory: int, idle: float, has_network: bool = False) -> None:
+        """Create a container, unless one of this name exists. With `has_network` it gets a proxy.
 
         `memory` is in bytes; after `idle` seconds without use the container is ended. Raises PoolFull, or
         ContainerUnavailable with the reason why no container can be started.
@@ -56,7 +57,8 @@ class ContainerPool:
             if len(self._entries) >= self._max_containers or is_over_share:
                 raise PoolFull
             # Registered before it has started: a second request of the same name waits for the same container.
-            entry = _Entry(starting=asyncio.ensure_future(self._start(memory)), owner=owner, idle=idle)
+            starting = asyncio.ensure_future(self._start(memory, has_network=has_network))
+            entry = _Entry(starting=starting, owner=owner, idle=idle)
             self._entries[name] = entry
         try:
             # Shielded: a client that disconnects must not cancel a start that other requests wait for.
@@ -80,6 +82,13 @@ class ContainerPool:
         finally:
             entry.busy -= 1
             entry.used_at = time.monotonic()
+
+    async def accept(self, name: str) -> socket.socket:
+        """Wait for a connection of a container to its proxy. Raises ContainerUnavailable."""
+        entry = self._entries.get(name)
+        if entry is None:
+            raise ContainerUnavailable
+        return await (await asyncio.shield(entry.starting)).accept()
 
     async def delete(self, name: str) -> None:
         """End a container if it exists."""
@@ -118,7 +127,17 @@ class ContainerPool:
         for spare in self._spare:
             await spare.stop()
 
-    async def _start(self, memory: int) -> SandboxContainer:
+    async def _start(self, memory: int, *, has_network: bool) -> SandboxContainer:
+        found = await self._take(memory)
+        if has_network:
+            try:
+                await found.open_proxy()
+            except ContainerUnavailable:
+                await found.stop()
+                raise
+        return found
+
+    async def _take(self, memory: int) -> SandboxContainer:
         # Spare containers have the default size. Taking one saves the caller the start of an interpreter.
         while self._spare and memory == self._limits.memory:
             spare = self._spare.pop()

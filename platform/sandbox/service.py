@@ -12,16 +12,17 @@ from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sandbox import rootfs
 from sandbox.container import ContainerUnavailable
-from sandbox.frames import Frame, ProtocolError, receive_body, receive_head, send
+from sandbox.frames import Frame, ProtocolError, receive_body, receive_head, send, splice
 from sandbox.limits import MEMORY, SMALLEST, Limits
 from sandbox.pool import ContainerPool, PoolFull
 from sandbox.rootfs import RootfsProbe
 
 logger = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
 _CONTAINER_OPERATIONS = {"run", "shell", "list", "read", "write", "remove", "mount"}
 # Read before the token is checked, so it is smaller than the limit of a frame.
 _MAX_REQUEST_HEAD = 1024 * 1024
@@ -101,15 +102,40 @@ class Service:
                     await send(writer, Frame(head={"refused": "unauthorized"}))
                     return
                 body = await receive_body(reader, head, max_body=self._limits.data)
-                answer = await _unless_disconnected(reader, self._handle(Frame(head=head, body=body)))
-                if answer is not None:
-                    await send(writer, answer)
-        except (ProtocolError, TimeoutError):
+                if head.get("op") != "accept":
+                    answer = await _unless_disconnected(reader, self._handle(Frame(head=head, body=body)))
+                    if answer is not None:
+                        await send(writer, answer)
+                    return
+            # Without a time limit: the platform closes the connection at the end of the call.
+            await self._tunnel(str(head.get("container")), reader, writer)
+        except (ProtocolError, TimeoutError, OSError):
             logger.debug("a request was not answered")
         finally:
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
+
+    async def _tunnel(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Connect the platform with the next connection of a container to its proxy.
+
+        The service has no network and knows no policy: the platform reads the request and decides where it goes.
+        """
+        if self.pool is None:
+            return
+        try:
+            connection = await _unless_disconnected(reader, self.pool.accept(name))
+        except ContainerUnavailable as gone:
+            await send(writer, Frame(head={"refused": "gone", "reason": str(gone)}))
+            return
+        if connection is None:
+            return
+        inside = await asyncio.open_connection(sock=connection)
+        try:
+            await send(writer, Frame(head={"connected": True}))
+            await splice((reader, writer), inside)
+        finally:
+            inside[1].close()
 
     async def _handle(self, request: Frame) -> Frame:
         head = request.head
@@ -140,7 +166,7 @@ class Service:
                 if memory > MEMORY[self._configuration.max_memory]:
                     return Frame(head={"refused": "full"})
                 owner, idle = str(head.get("owner", "")), float(str(head.get("idle")))
-                await pool.create(name, owner=owner, memory=memory, idle=idle)
+                await pool.create(name, owner=owner, memory=memory, idle=idle, has_network=head.get("network") is True)
             case "end":
                 await pool.delete(name)
             case str() as operation if operation in _CONTAINER_OPERATIONS:
@@ -154,7 +180,7 @@ class Service:
         return Frame(head={})
 
 
-async def _unless_disconnected(reader: asyncio.StreamReader, handling: Coroutine[Any, Any, Frame]) -> Frame | None:
+async def _unless_disconnected(reader: asyncio.StreamReader, handling: Coroutine[Any, Any, Answer]) -> Answer | None:
     """Return the answer, or None if the client closed its connection first, which cancels the request."""
     # Clients send nothing after their request, so a read ends only with the connection.
     answer, disconnect = asyncio.ensure_future(handling), asyncio.ensure_future(reader.read(1))

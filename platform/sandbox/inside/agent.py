@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 DATA = "/mnt/data"
 SKILLS = "/mnt/skills"
 MOUNTS = (DATA, SKILLS, "/tmp", "/dev/shm")  # noqa: S108 - the container's own
+PROXY = ("127.0.0.1", 3128)
 INTERPRETER = "/opt/inside/interpreter.py"
 MAX_REPORT = 4 * 1024 * 1024
 MAX_PIECE = 1024 * 1024
@@ -39,6 +40,13 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
+}
+
+
+_PROXY_URL = f"http://{PROXY[0]}:{PROXY[1]}"
+_PROXY_ENVIRONMENT = {
+    **dict.fromkeys(("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"), _PROXY_URL),
+    **dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1"),
 }
 
 
@@ -68,6 +76,7 @@ class Agent:
         self._limits = limits
         self._requests = requests
         self._exit_statuses: dict[int, int] = {}
+        self._environment = dict(_ENVIRONMENT)
         self._start_interpreter()
 
     # -- requests ------------------------------------------------------------------------------------------------------
@@ -114,6 +123,13 @@ class Agent:
             self._restart_interpreter()
         return _result(out, err, stopped=stopped, exit_code=code)
 
+    def use_proxy(self) -> None:
+        """Make programs use the proxy. Its socket is served outside of the container."""
+        self._environment |= _PROXY_ENVIRONMENT
+        # The interpreter has got its environment already.
+        self._kill_all()
+        self._restart_interpreter()
+
     # -- processes -----------------------------------------------------------------------------------------------------
 
     def _start_interpreter(self) -> None:
@@ -131,7 +147,7 @@ class Agent:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=DATA,
-            env=_ENVIRONMENT,
+            env=self._environment,
             pass_fds=keep,
             start_new_session=True,
             preexec_fn=self._set_limits,  # noqa: PLW1509 - the agent has no threads
@@ -481,6 +497,8 @@ def _handle(agent: Agent, request: "dict[str, Any]", body: bytes) -> "tuple[dict
         case "write":
             agent.check_room(request["path"])
             write_file(request["path"], body)
+        case "proxy":
+            agent.use_proxy()
         case "mount":
             mount_skill(request["path"], body)
         case "remove":
@@ -488,10 +506,22 @@ def _handle(agent: Agent, request: "dict[str, Any]", body: bytes) -> "tuple[dict
     return {}, b""
 
 
+def _hand_over_proxy(number: int) -> None:
+    """Send the service a socket that is bound to the proxy's address in this container's network."""
+    # A socket stays in the network where it was created, whoever accepts its connections. The service listens on it
+    # only if the container may use a network. Nothing else connects the container with the outside.
+    with socket.socket(fileno=number) as channel, socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(PROXY)
+        socket.send_fds(channel, [b"proxy"], [bound.fileno()])
+
+
 def main() -> None:
     """Handle requests until the service closes the connection."""
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     limits = json.loads(sys.argv[1])
+    # Before the first process of the model starts, which could otherwise inherit the channel.
+    _hand_over_proxy(int(sys.argv[2]))
     # Unbuffered: `select` does not see a request that is already in a buffer.
     source = open(os.dup(0), "rb", buffering=0)  # noqa: SIM115, PTH123 - open as long as the process lives
     target = open(os.dup(1), "wb")  # noqa: SIM115, PTH123
