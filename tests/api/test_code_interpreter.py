@@ -165,9 +165,11 @@ def test_a_container_can_be_selected_by_id(api: Api, script: Script, sandbox: Sa
 
 
 def test_a_dead_container_is_replaced(api: Api, script: Script, sandbox: Sandbox) -> None:
-    script.call(code_interpreter=code("for n in range(10 ** 7): open(f'/tmp/{n}', 'w').close()"))
-    script.call(code_interpreter=code("1 + 1")).say("It works again.")
-    first, second, _ = ask(api, script, include=OUTPUTS)["output"]
+    script.call(code_interpreter=code("1")).say("One.")
+    before = ask(api, script)
+    asked(sandbox.client.delete(before["output"][0]["container_id"]))
+    script.call(code_interpreter=code("1")).call(code_interpreter=code("1 + 1")).say("It works again.")
+    first, second, _ = ask(api, script, include=OUTPUTS, previous_response_id=before["id"])["output"]
     assert (first["status"], second["status"], logs(second)) == ("failed", "completed", "2")
     assert "its contents are lost" in logs(first)
     assert first["container_id"] != second["container_id"]
@@ -187,7 +189,11 @@ def test_tool_choice_can_force_it(api: Api, script: Script, sandbox: Sandbox) ->
         ({"type": "auto", "memory_limit": "64g"}, 400, "tools[0].container.memory_limit"),
         ({"type": "auto", "memory_limit": "2g"}, 400, "tools[0].container.memory_limit"),
         ({"type": "auto", "file_ids": ["file-nothing"]}, 404, "tools[0].container.file_ids[0]"),
-        ({"type": "auto", "network_policy": {"type": "allowlist"}}, 400, "tools[0].container.network_policy"),
+        (
+            {"type": "auto", "network_policy": {"type": "allowlist", "allowed_domains": ["a.example"]}},
+            400,
+            "tools[0].container.network_policy",
+        ),
         ({"type": "manual"}, 400, "tools[0].container.type"),
         (None, 400, "tools[0].container"),
     ],
