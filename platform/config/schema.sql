@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 5596adec161ec295036a61596b399a9c4528ef6b42f9af1342f4b981e2ae4ec3
+-- PostgreSQL 18, migrations 85f2dc7b78d52fce4f45c71b38a4dc454b32268e1f5106585ba209fd03d66a5a
 
 CREATE TABLE public.account_emailaddress (
     id integer NOT NULL,
@@ -143,6 +143,7 @@ CREATE TABLE public.containers_container (
     created_at timestamp with time zone NOT NULL,
     last_active_at timestamp with time zone NOT NULL,
     skills jsonb NOT NULL,
+    allowed_domains jsonb NOT NULL,
     lost boolean NOT NULL,
     CONSTRAINT containers_container_idle_minutes_check CHECK ((idle_minutes >= 0))
 );

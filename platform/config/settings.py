@@ -40,6 +40,7 @@ IMAGE_MODEL = env.text("IMAGE_MODEL")
 SEARXNG_URL = env.text("SEARXNG_URL")
 SANDBOX_URL = env.text("SANDBOX_URL")
 SANDBOX_TOKEN = env.text("SANDBOX_TOKEN")
+CONTAINER_ALLOWED_DOMAINS = [name.lower() for name in env.names("CONTAINER_ALLOWED_DOMAINS")]
 # OpenID Connect provider for single sign-on; the issuer must serve /.well-known/openid-configuration.
 OIDC_ISSUER = env.text("OIDC_ISSUER").rstrip("/")
 OIDC_CLIENT_ID = env.text("OIDC_CLIENT_ID")

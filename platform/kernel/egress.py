@@ -82,6 +82,16 @@ class Egress:
         """
         return GuardedTransport(self)
 
+    async def connect(self, host: str, port: int) -> httpcore2.AsyncNetworkStream:
+        """Open a connection for the traffic of others, which stays encrypted; to https servers and EGRESS_ALLOW only.
+
+        Raises `EgressRefused` and `EgressFailed`.
+        """
+        try:
+            return await _Guard(self, "https").connect_tcp(host, port, timeout=_CONNECT_SECONDS)
+        except (httpcore2.ConnectError, httpcore2.ConnectTimeout, OSError) as error:
+            raise EgressFailed from error
+
     async def get(
         self,
         url: str,

@@ -54,6 +54,7 @@ ContainerId = Annotated[str, Field(max_length=128), id_with(Prefix.CONTAINER)]
 FileId = Annotated[str, Field(max_length=255), id_with(Prefix.FILE)]
 PromptId = Annotated[str, Field(max_length=64), id_with(Prefix.PROMPT)]
 ResponseId = Annotated[str, Field(max_length=64), id_with(Prefix.RESPONSE)]
+SkillId = Annotated[str, Field(max_length=64), id_with(Prefix.SKILL)]
 UploadPartId = Annotated[str, Field(max_length=64), id_with(Prefix.UPLOAD_PART)]
 VectorStoreId = Annotated[str, Field(max_length=64), id_with(Prefix.VECTOR_STORE)]
 

@@ -229,7 +229,7 @@ PROPERTIES = {
     "moderation": "How strictly the content of images is moderated.",
     "name": "Name of the object.",
     "namespace": "Namespace of the tool.",
-    "network_policy": "Access to the network. This server supports only `disabled`.",
+    "network_policy": "Access to the network: `disabled`, or an `allowlist` of domains that the operator allows.",
     "object": "Type of the object.",
     "output_compression": "Compression of JPEG and WebP images, from 0 to 100.",
     "output_format": "File format of the image.",
@@ -537,9 +537,8 @@ OBJECTS: dict[str, dict[str, str]] = {
     "ModerationParam": {"model": "Id of the moderation model.", "policy": "What to do about flagged content."},
     "ModerationPolicy": {"input": "Moderation of the input.", "output": "Moderation of the output."},
     "NamespaceToolParam": {"name": "Name of the namespace.", "tools": "The tools in the namespace."},
-    "NetworkPolicy": {
-        "type": "Kind of access. This server supports only `disabled`.",
-        "allowed_domains": "Domains that the container may reach. Not supported by this server.",
+    "NetworkAllowlist": {
+        "allowed_domains": "Domains that can be reached over https, without scheme and port.",
     },
     "OpenPage": {"url": "URL of the page; null if it is not known."},
     "OutputText": {

@@ -38,6 +38,7 @@ class Container(models.Model):
     last_active_at = models.DateTimeField(default=now)
     # Name, description, path and digest of each skill in it.
     skills = models.JSONField(default=list)
+    allowed_domains = models.JSONField(default=list, help_text="Domains that its programs can reach; none by default.")
     # Set when the sandbox service no longer knows the container, for example after a restart.
     lost = models.BooleanField(default=False, help_text="The container ended before its expiration time.")
 

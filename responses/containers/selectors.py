@@ -6,6 +6,7 @@ from kernel.clock import now, unix
 from kernel.errors import NotFound
 from kernel.pagination import Page, PageRequest, keyset
 from responses.containers.models import Container, ContainerFile
+from responses.containers.policy import public_policy
 
 
 def list_containers(*, team_id: str, name: str | None, page: PageRequest) -> Page[Container]:
@@ -62,8 +63,7 @@ def public_container(container: Container) -> dict[str, Any]:
         "last_active_at": unix(container.last_active_at),
         "memory_limit": container.memory_limit,
         "name": container.name,
-        # The only policy of this server.
-        "network_policy": {"type": "disabled"},
+        "network_policy": public_policy(container.allowed_domains),
     }
 
 

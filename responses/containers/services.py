@@ -13,10 +13,13 @@ from django.conf import settings
 
 from conversations.files import storage as files
 from conversations.models import File
+from kernel import egress
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.errors import BadRequest, ContainerExpired, InvalidValue, Overloaded, UnsupportedValue
 from responses.containers.models import DATA, IDLE_MINUTES, Container, ContainerFile, FileSource, container_id
+from responses.containers.network import open_network
+from responses.containers.policy import permitted
 from responses.skills.services import MountableSkill
 from sandbox.client import (
     ContainerGone,
@@ -44,13 +47,16 @@ _NO_SERVICE = "no sandbox service is configured (SANDBOX_URL)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """Properties of a new container. `files` are uploaded files to copy into it, `skills` are mounted in it."""
+    """Properties of a new container. `files` are uploaded files to copy into it, `skills` are mounted in it,
+    `domains` can be reached from it.
+    """
 
     name: str
     memory: str = "1g"
     minutes: int = IDLE_MINUTES
     files: Sequence[File] = ()
     skills: Sequence[MountableSkill] = ()
+    domains: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +123,17 @@ async def create_container(
         name=spec.name,
         memory_limit=spec.memory,
         idle_minutes=spec.minutes,
+        allowed_domains=list(spec.domains),
     )
     try:
         # The id is chosen here and not by the service, because the client may already know it.
-        await service().create(row.pk, owner=team_id, memory=row.memory_limit, idle=row.idle_minutes * 60)
+        await service().create(
+            row.pk,
+            owner=team_id,
+            memory=row.memory_limit,
+            idle=row.idle_minutes * 60,
+            has_network=bool(row.allowed_domains),
+        )
     except SandboxFull as full:
         raise Overloaded("There are too many containers right now. Please try again later.") from full
     except (SandboxUnavailable, ContainerGone) as missing:
@@ -193,7 +206,13 @@ async def execute(
     container: Container, operation: Callable[[SandboxClient], Awaitable[ExecutionResult]]
 ) -> ContainerExecution:
     """Run code or a command and record its changes to the files. Raises ContainerExpired or SandboxUnavailable."""
-    result = await _send(container, operation)
+
+    async def operate(client: SandboxClient) -> ExecutionResult:
+        domains = permitted(container.allowed_domains)
+        async with open_network(client, container.pk, domains=domains, egress=egress.default()):
+            return await operation(client)
+
+    result = await _send(container, operate)
     # Whatever changed during the execution counts as written by the assistant.
     changed, removed = await _sync_files(container, source=FileSource.ASSISTANT)
     return ContainerExecution(container_id=container.pk, result=result, files=changed, removed=removed)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from conversations.items import Wire, by_type
-from kernel.validation import TAG
+from kernel.validation import TAG, SkillId
 from responses.skills.bundle import MAX_DESCRIPTION, MAX_NAME, NAME
 
 MAX_SKILLS = 50
@@ -18,7 +18,7 @@ class SkillReference(Wire):
     """References a skill created with the /v1/skills endpoint."""
 
     type: Literal["skill_reference"]
-    skill_id: Annotated[str, Field(min_length=1, max_length=64)]
+    skill_id: SkillId
     version: Annotated[str, Field(pattern=r"^([1-9][0-9]{0,8}|latest)$")] | None = None
 
 

@@ -131,7 +131,7 @@ def test_invalid_calls_are_answered_with_an_error(api: Api, script: Script, sand
             "tools[0].environment.skills[1]",
         ),
         (
-            {"type": "container_auto", "network_policy": {"type": "allowlist"}},
+            {"type": "container_auto", "network_policy": {"type": "allowlist", "allowed_domains": ["a.example"]}},
             400,
             "tools[0].environment.network_policy",
         ),

@@ -116,6 +116,23 @@ async def test_a_name_that_resolves_to_a_private_address_later_is_rejected(serve
     assert [request.path for request in server.seen] == ["/"]
 
 
+async def test_a_tunnel_opens_to_checked_addresses_only(server: Server) -> None:
+    outside = await allowing("127.0.0.1").connect("files.example.com", server.port)
+    await outside.write(b"GET / HTTP/1.0\r\n\r\n")
+    assert (await outside.read(1024)).startswith(b"HTTP/1.0 200")
+    await outside.aclose()
+    public = ScriptedResolver("93.184.216.34")
+    for egress, host, port in (
+        (allowing(), "files.example.com", 443),
+        (allowing(names=public), "files.example.com", 80),
+        (allowing(names=ScriptedResolver("169.254.169.254")), "metadata.example.com", 443),
+        (allowing(), "127.0.0.1", server.port),
+    ):
+        with pytest.raises(EgressRefused):
+            await egress.connect(host, port)
+    assert len(server.seen) == 1
+
+
 async def test_it_tries_the_next_address_of_a_name(server: Server) -> None:
     async def two_addresses(_: str) -> Sequence[str]:
         return ["127.0.0.2", "127.0.0.1"]

@@ -1,27 +1,22 @@
 """Request bodies of `/v1/containers` and their validation."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from conversations.items import Wire
-from kernel.errors import BadRequest, MissingParameter, MutuallyExclusive, UnsupportedParameter
+from kernel.errors import BadRequest, MissingParameter, MutuallyExclusive
 from kernel.http import parse_form_in_memory
 from kernel.nulls import read
 from kernel.validation import FileId, parse_json
 from responses.containers.models import IDLE_MINUTES
+from responses.containers.policy import NetworkPolicy
 from responses.skills.schema import Skills
 
 MAX_FILES = 50
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
 FileIds = Annotated[list[FileId], Field(max_length=MAX_FILES)]
-
-
-class NetworkDisabled(Wire):
-    """Network access is disabled. This is the only network policy of containers on this server."""
-
-    type: Literal["disabled"]
 
 
 class ContainerExpirationAfter(Wire):
@@ -38,7 +33,7 @@ class CreateContainer(Wire):
     expires_after: ContainerExpirationAfter | None = None
     file_ids: FileIds | None = None
     memory_limit: MemoryLimit | None = None
-    network_policy: NetworkDisabled | None = None
+    network_policy: NetworkPolicy | None = None
     skills: Skills | None = None
 
 
@@ -55,17 +50,6 @@ class NewFile:
     file_id: str | None = None
     filename: str = ""
     content: bytes = b""
-
-
-def parse_container(values: dict[str, Any]) -> CreateContainer:
-    """Validate the body of a request for a new container; network access is refused by name."""
-    match values.get("network_policy"):
-        case {"type": str() as kind} if kind != "disabled":
-            raise UnsupportedParameter(
-                "Containers on this server have no network access: 'network_policy' must be 'disabled'.",
-                param="network_policy",
-            )
-    return read(CreateContainer, values)
 
 
 def read_file(body: bytes, content_type: str) -> NewFile:

@@ -18,8 +18,9 @@ from kernel.errors import NotFound
 from kernel.pagination import PAGE, PageRequest
 from kernel.query import QueryArgument, parameter
 from responses.containers import access, selectors, services
-from responses.containers.api.schema import CreateContainer, parse_container, read_file
+from responses.containers.api.schema import CreateContainer, read_file
 from responses.containers.models import Container, ContainerFile
+from responses.containers.policy import check_policy
 from responses.containers.services import ContainerSpec
 from responses.skills.services import find_mountable
 from sandbox.client import OperationFailed
@@ -67,22 +68,23 @@ class ContainersView(ApiView, path="containers"):
         Scope.CONTAINERS_WRITE,
         "Create a container",
         body=CreateContainer,
-        parse=parse_container,
         query=(),
         errors=(400, 401, 403, 404, 413, 503),
         returns=_CONTAINER,
-        note="requires the sandbox service; no network; expires after at most 20 minutes without activity",
+        note="requires the sandbox service; expires after at most 20 minutes without activity; a network only with "
+        "`CONTAINER_ALLOWED_DOMAINS`, without `domain_secrets`",
     )
     async def post(self, request: ApiRequest, body: CreateContainer) -> Response:
         principal = _permitted(request)
         memory = body.memory_limit or "1g"
+        domains = check_policy(body.network_policy, param="network_policy")
         await services.check_sandbox(memory, param="name", memory_param="memory_limit")
         files = await in_db_thread(
             lambda: services.find_files(team_id=principal.team_id, file_ids=body.file_ids or (), param="file_ids")
         )
         wanted = [skill.model_dump() for skill in body.skills or ()]
         skills = await asyncio.to_thread(find_mountable, team_id=principal.team_id, skills=wanted, param="skills")
-        spec = ContainerSpec(name=body.name, memory=memory, files=files, skills=skills)
+        spec = ContainerSpec(name=body.name, memory=memory, files=files, skills=skills, domains=domains)
         if body.expires_after is not None:
             spec = replace(spec, minutes=body.expires_after.minutes)
         made = await services.create_container(team_id=principal.team_id, key_id=principal.key_id, spec=spec)

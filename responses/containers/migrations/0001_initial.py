@@ -28,6 +28,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(default=kernel.clock.now)),
                 ('last_active_at', models.DateTimeField(default=kernel.clock.now)),
                 ('skills', models.JSONField(default=list)),
+                ('allowed_domains', models.JSONField(default=list, help_text='Domains that its programs can reach; none by default.')),
                 ('lost', models.BooleanField(default=False, help_text='The container ended before its expiration time.')),
             ],
             options={

@@ -20,7 +20,7 @@ _MAX_LOGS = 60_000
 _TRUNCATED = "\n[Output truncated: it is too long.]"
 _DESCRIPTION = (
     "Runs Python in a container. Variables persist between calls, as in a notebook. The value of the last expression "
-    "is shown. There is no network access. A call may take up to {seconds} seconds. {modules}The user's files are in "
+    "is shown. {network} A call may take up to {seconds} seconds. {modules}The user's files are in "
     "/mnt/data; matplotlib figures are saved there automatically. To give the user a file, write it there and "
     "link to it in your answer as [file name](sandbox:/mnt/data/file-name)."
 )
@@ -52,7 +52,8 @@ class CodeInterpreter(HostedTool):
         modules = (
             f"Available modules: the standard library, {known}. " if known else "Only the standard library exists. "
         )
-        description = _DESCRIPTION.format(seconds=self._container.seconds, modules=modules)
+        network = self._container.network
+        description = _DESCRIPTION.format(seconds=self._container.seconds, modules=modules, network=network)
         description = "\n".join(filter(None, [description, self._container.skill_instructions]))
         code = {"type": "string", "description": "The Python code to run."}
         return (hosted_function(self.names[0], description, code=code),)

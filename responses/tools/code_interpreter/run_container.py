@@ -40,6 +40,7 @@ class ContainerRequest:
     memory: str = "1g"
     file_ids: Sequence[str] = ()
     skills: Sequence[Shown] = field(default=(), repr=False)
+    domains: tuple[str, ...] = ()
 
 
 def container_requests(tools: Sequence[Shown]) -> list[ContainerRequest]:
@@ -77,6 +78,7 @@ def _auto(kind: str, auto: Shown, param: str) -> ContainerRequest:
         memory=auto["memory_limit"],
         file_ids=auto["file_ids"],
         skills=auto.get("skills", ()),
+        domains=tuple(auto["network_policy"].get("allowed_domains", ())),
     )
 
 
@@ -121,6 +123,14 @@ class RunContainer:
         self.container_id = request.container_id or container_id()
         self.sandbox_info: SandboxInfo | None = None
         self._skills: Sequence[Mapping[str, str]] = ()
+        self._domains: Sequence[str] = request.domains
+
+    @property
+    def network(self) -> str:
+        """Sentence that tells the model what it can reach."""
+        if not self._domains:
+            return "There is no network access."
+        return f"Only these hosts can be reached, over https: {', '.join(self._domains)}."
 
     @property
     def skill_instructions(self) -> str:
@@ -136,31 +146,36 @@ class RunContainer:
             self.sandbox_info = await services.service().info()
         except SandboxUnavailable:
             return  # The first call reports the error to the model.
-        await self._describe_skills()
+        await self._read_properties()
         used = [found for item in items if (found := _container_id_of(item)) is not None]
         if self._request.container_id is None and used:
             last = await in_db_thread(lambda: self._most_recent(used))
             self.container_id = last or self.container_id
 
-    async def _describe_skills(self) -> None:
+    async def _read_properties(self) -> None:
         if self._request.container_id is None:
             # A skill that was deleted since the request was accepted is reported by the first call.
             with suppress(ApiError):
                 self._skills = [skill.shown() for skill in await _find_skills(self._request, self._team_id)]
             return
 
-        def mounted() -> list[dict[str, str]]:
+        def find() -> Container | None:
             with scope.team(self._team_id):
-                row = selectors.find_container(team_id=self._team_id, container_id=self.container_id)
-                return row.skills if row is not None else []
+                return selectors.find_container(team_id=self._team_id, container_id=self.container_id)
 
-        self._skills = await in_db_thread(mounted)
+        row = await in_db_thread(find)
+        if row is not None:
+            self._skills, self._domains = row.skills, row.allowed_domains
 
     def _most_recent(self, used: Sequence[str]) -> str | None:
         with scope.team(self._team_id):
             for name in dict.fromkeys(reversed(used)):
                 found = selectors.find_container(team_id=self._team_id, container_id=name)
-                if found and found.runs_at(now()) and found.memory_limit == self._request.memory:
+                is_alike = found and (found.memory_limit, tuple(found.allowed_domains)) == (
+                    self._request.memory,
+                    self._request.domains,
+                )
+                if found and is_alike and found.runs_at(now()):
                     return found.pk
         return None
 
@@ -205,7 +220,13 @@ class RunContainer:
         if row is None:
             if self._request.container_id is not None:
                 raise selectors.unknown_container(self.container_id)
-            spec = ContainerSpec(name=_CONTAINER_NAME, memory=self._request.memory, files=files, skills=skills)
+            spec = ContainerSpec(
+                name=_CONTAINER_NAME,
+                memory=self._request.memory,
+                files=files,
+                skills=skills,
+                domains=self._request.domains,
+            )
             return await services.create_container(
                 team_id=self._team_id, key_id=self._key_id, spec=spec, name=self.container_id
             )
@@ -220,25 +241,27 @@ class RunContainer:
 def run_containers(
     tools: Sequence[Shown], *, team_id: str, key_id: str | None
 ) -> list[tuple[ContainerRequest, RunContainer]]:
-    """Return the container of each tool. Tools that do not name a container share one.
+    """Return the container of each tool. Tools that do not name a container share one if their network policy agrees.
 
-    The shared container gets the largest memory limit and the files of all its tools.
+    The shared container gets the largest memory limit, and the files and skills of all its tools.
     """
     found = container_requests(tools)
-    free = [request for request in found if request.container_id is None]
-    # One shared container, so that the shell sees the files of the code interpreter.
-    shared = None
-    if free:
-        memory = max((request.memory for request in free), key=lambda size: int(size.removesuffix("g")))
-        file_ids = [*dict.fromkeys(file_id for request in free for file_id in request.file_ids)]
-        skills = [skill for request in free for skill in request.skills]
-        wanted = replace(free[0], memory=memory, file_ids=file_ids, skills=skills)
-        shared = RunContainer(wanted, team_id=team_id, key_id=key_id)
+    # Shared, so that the shell sees the files of the code interpreter.
+    shared: dict[tuple[str, ...], RunContainer] = {}
+    for domains in {request.domains for request in found if request.container_id is None}:
+        alike = [request for request in found if request.container_id is None and request.domains == domains]
+        wanted = replace(
+            alike[0],
+            memory=max((request.memory for request in alike), key=lambda size: int(size.removesuffix("g"))),
+            file_ids=[*dict.fromkeys(file_id for request in alike for file_id in request.file_ids)],
+            skills=[skill for request in alike for skill in request.skills],
+        )
+        shared[domains] = RunContainer(wanted, team_id=team_id, key_id=key_id)
     return [
         (
             request,
-            shared
-            if shared is not None and request.container_id is None
+            shared[request.domains]
+            if request.container_id is None
             else RunContainer(request, team_id=team_id, key_id=key_id),
         )
         for request in found

@@ -7,22 +7,13 @@ from pydantic import Discriminator, Field, Tag
 from typing_extensions import override
 
 from conversations.items import Wire, by_type
-from kernel.errors import UnsupportedParameter
 from kernel.validation import TAG, ContainerId, FileId
+from responses.containers.policy import NetworkPolicy, check_policy, public_policy
 from responses.schema.tools import Callers, LocalShellEnvironment, ToolParam, present
 from responses.skills.schema import Skills
 
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
 MAX_FILES = 50
-
-
-class NetworkPolicy(Wire):
-    """Network access policy for the container. This server supports only `disabled`."""
-
-    type: Literal["disabled", "allowlist"]
-    allowed_domains: list[str] | None = None
-    # repr=False: secrets must not appear in logs or tracebacks.
-    domain_secrets: list[dict[str, Any]] | None = Field(default=None, repr=False)
 
 
 class _Auto(Wire):
@@ -34,8 +25,7 @@ class _Auto(Wire):
         return {
             "file_ids": self.file_ids or [],
             "memory_limit": self.memory_limit or "1g",
-            # The policy in force, whatever was sent.
-            "network_policy": {"type": "disabled"},
+            "network_policy": public_policy(check_policy(self.network_policy, param="network_policy")),
         }
 
 
@@ -133,10 +123,5 @@ class AnyShellParam(ToolParam):
 
 
 def _check_container(container: object, *, param: str) -> None:
-    if not isinstance(container, AutoContainer | AutoEnvironment):
-        return
-    if container.network_policy is not None and container.network_policy.type != "disabled":
-        raise UnsupportedParameter(
-            "Containers on this server have no network access: 'network_policy' must be 'disabled'.",
-            param=f"{param}.network_policy",
-        )
+    if isinstance(container, AutoContainer | AutoEnvironment):
+        check_policy(container.network_policy, param=f"{param}.network_policy")

@@ -22,7 +22,7 @@ _MAX_OUTPUT = 60_000
 # Exit code of a process that was killed (128 + SIGKILL), as shells report it.
 _KILLED = 137
 _DESCRIPTION = (
-    "The commands run in a container without network access. The user's files are in /mnt/data. To give the "
+    "The commands run in a container. {network} The user's files are in /mnt/data. To give the "
     "user a file, write it there and link to it in your answer as [file name](sandbox:/mnt/data/file-name)."
 )
 
@@ -48,7 +48,8 @@ class HostedShell(HostedTool):
     @override
     def functions(self) -> tuple[FunctionTool, ...]:
         # The same function as for the client's shell: the model needs no second definition.
-        description = "\n".join(filter(None, [_DESCRIPTION, self._container.skill_instructions]))
+        about = _DESCRIPTION.format(network=self._container.network)
+        description = "\n".join(filter(None, [about, self._container.skill_instructions]))
         shell = hidden_function(CallForm.SHELL, description=description)
         return (replace(shell, form=CallForm.HOSTED),)
 
