@@ -153,6 +153,21 @@ class StaffMember(models.Model):
         return f"{self.user}, {self.get_role_display().lower()}"
 
 
+class ListColumns(models.Model):
+    """The columns that a user has chosen for a list of the console."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+", db_index=False)
+    name = models.CharField(max_length=40)
+    columns = models.JSONField(default=list)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "name"], name="list_columns_once")]
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.name} of {self.user}"
+
+
 class Membership(models.Model):
     """Role of a user in a team."""
 

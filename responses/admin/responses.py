@@ -1,6 +1,7 @@
 # mypy: allow-subclassing-any
 """Admin pages of responses: the list, the page of a response, and the fragments that both load."""
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -14,8 +15,8 @@ from django.urls import URLPattern, path
 from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_safe
 from typing_extensions import override
-from unfold.sections import TemplateSection
 
+from console.widgets import copyable
 from conversations.models import Placement, Section
 from responses.admin import cells
 from responses.admin.response.chain import chain_view
@@ -24,6 +25,7 @@ from responses.admin.response.events import event_log_json
 from responses.admin.response.tabs import TABS, header
 from responses.admin.response.timeline import span_details
 from responses.admin.response_list import actions, changelist
+from responses.admin.response_list.columns import COLUMNS, choose_columns, chosen_columns
 from responses.admin.response_list.histogram import histogram
 from responses.admin.row_pages import RowPages
 from responses.models import Response, ToolCall
@@ -47,12 +49,6 @@ _ICONS = {
     "image_generation_call": "image",
     "compaction": "compress",
 }
-
-
-class ItemsSection(TemplateSection):
-    """Expanded row; its content is loaded when the row is opened."""
-
-    template_name = "admin/responses/response/row.html"
 
 
 @require_safe
@@ -81,7 +77,7 @@ def summary(request: HttpRequest, response: Response) -> HttpResponse:
 
     context = {
         "response": response,
-        "url": cells.url(response.pk),
+        "id_link": copyable(response.pk, href=cells.url(response.pk)),
         "input": lines(inputs),
         "output": lines(outputs),
         "calls": [{"call": call, "took": cells.elapsed(call.started_at, call.ended_at)} for call in calls[:MAX_LINES]],
@@ -91,27 +87,18 @@ def summary(request: HttpRequest, response: Response) -> HttpResponse:
     return TemplateResponse(request, "admin/responses/response/summary.html", context)
 
 
+def _compact(page: TemplateResponse) -> None:
+    # A third of the page is indentation of the theme's templates.
+    page.content = re.sub(rb">\s+<", b">\n<", page.content)
+
+
 @register(Response)
 class ResponseAdmin(RowPages):
     """Read-only list and pages of the responses of the user's teams."""
 
-    list_display = [
-        cells.created,
-        cells.status_and_mode,
-        cells.response,
-        cells.caller,
-        cells.model,
-        cells.conversation,
-        cells.tokens,
-        cells.tools,
-        cells.cost,
-        cells.latency,
-    ]
-    list_display_links = [cells.created]
     list_prefetch = ("team", "api_key")
     # The list shows previews only. The request bodies may be large, so they are not fetched.
-    list_defer = ("parameters", "options", "metadata")
-    list_sections = [ItemsSection]
+    list_defer = ("parameters", "options", "metadata", "spans")
     list_before_template = "admin/responses/response/above.html"
     list_filter = changelist.FILTERS
     search_fields = ["id"]
@@ -160,7 +147,11 @@ class ResponseAdmin(RowPages):
         # A redirect has no context data.
         shown = getattr(page, "context_data", None) or {}
         if "cl" in shown:
-            audit_team_reads(viewer(request), {row.team_id for row in shown["cl"].result_list if row.readable})
+            rows = shown["cl"]
+            rows.columns = chosen_columns(request)
+            shown |= {"columns": rows.columns, "every_column": [(each, each in rows.columns) for each in COLUMNS]}
+            audit_team_reads(viewer(request), {row.team_id for row in rows.result_list if row.readable})
+            page.add_post_render_callback(_compact)
         return page  # type: ignore[no-any-return]  # Unfold has no types
 
     @override
@@ -168,6 +159,7 @@ class ResponseAdmin(RowPages):
         site = self.admin_site
         return [
             path("histogram/", site.admin_view(self.histogram_view), name="responses_response_histogram"),
+            path("columns/", site.admin_view(choose_columns), name="responses_response_columns"),
             path("export/", site.admin_view(self.export_view), name="responses_response_export"),
             *super().get_urls(),
         ]

@@ -1,22 +1,26 @@
 'use strict';
-/* Expandable rows of lists: the theme only handles clicks on the cell; this makes it a button for the keyboard too. */
+/* Rows of the response list open to show the items of their response. */
 (() => {
-    const cells = document.querySelectorAll('#result_list td[data-label="Expand row"]');
-    for (const cell of cells) {
-        const row = cell.closest('tbody');
-        cell.setAttribute('role', 'button');
-        cell.setAttribute('tabindex', '0');
-        cell.setAttribute('aria-label', 'Show the items of this response');
-        cell.setAttribute('aria-expanded', 'false');
-        cell.addEventListener('click', () => {
-            cell.setAttribute('aria-expanded', String(cell.getAttribute('aria-expanded') !== 'true'));
-        });
-        cell.addEventListener('keydown', (event) => {
-            if (event.key === 'Enter' || event.key === ' ') {
-                event.preventDefault();
-                cell.click();
-                row.scrollIntoView({ block: 'nearest' });
+    for (const button of document.querySelectorAll('#result_list.c-list .c-list-open button')) {
+        button.setAttribute('aria-label', 'Show the items of this response');
+        button.setAttribute('aria-expanded', 'false');
+        button.addEventListener('click', () => {
+            const row = button.closest('tr');
+            const wasOpen = button.getAttribute('aria-expanded') === 'true';
+            button.setAttribute('aria-expanded', String(!wasOpen));
+            const below = row.nextElementSibling;
+            if (below) {
+                below.hidden = wasOpen;
+                return;
             }
+            const opened = row.parentElement.insertRow();
+            const cell = opened.insertCell();
+            opened.className = 'c-list-items';
+            cell.colSpan = row.cells.length;
+            cell.setAttribute('aria-live', 'polite');
+            cell.textContent = 'Loading…';
+            const link = row.querySelector('.c-list-time a').getAttribute('href');
+            htmx.ajax('GET', link.replace(/change\/$/, 'summary/'), { target: cell, swap: 'innerHTML' });
         });
     }
 })();

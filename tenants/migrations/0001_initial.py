@@ -54,6 +54,18 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
+            name='ListColumns',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('user', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('name', models.CharField(max_length=40)),
+                ('columns', models.JSONField(default=list)),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('user', 'name'), name='list_columns_once')],
+            },
+        ),
+        migrations.CreateModel(
             name='Membership',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),

@@ -144,7 +144,7 @@ def open_response(visit: Visit, response_id: str) -> None:
     visit.open("/admin/responses/response/")
     visit.page.locator("#searchbar").fill(response_id)
     visit.page.keyboard.press("Enter")
-    visit.page.get_by_role("link", name=response_id).first.click()
+    visit.page.locator(f"#result_list a[href*='{response_id}']").first.click()
     expect(visit.page.get_by_role("tab", name="Transcript")).to_have_attribute("aria-selected", "true")
 
 

@@ -32,6 +32,7 @@ GLOBAL = {
     "responses_rollupmark",
     "responses_searchmark",
     "tenants_staffmember",
+    "tenants_listcolumns",
     "tenants_auditseal",
 }
 """Tables of the operator's and of the platform's own: no team owns their rows."""

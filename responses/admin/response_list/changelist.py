@@ -6,20 +6,21 @@ are evaluated on the rows that it returns, in order of time. A search for someth
 newest rows and a link to continue from there. No combination of filters makes a page read millions of rows.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import IntEnum
 from functools import cached_property, reduce
 from operator import and_
-from typing import Any
+from typing import Any, cast
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connection
 from django.db.models import BooleanField, ExpressionWrapper, Model, Q, QuerySet, Value
 from django.http import HttpRequest
 from django.utils.http import urlencode
+from django.utils.safestring import SafeString
 from typing_extensions import override
 from unfold.contrib.filters.admin import (
     AutocompleteSelectFilter,
@@ -31,7 +32,8 @@ from unfold.paginator import InfinitePaginator
 from unfold.views import ChangeList
 
 from console.widgets import TimeFilter, created_near
-from responses.models import RUNNING, UNSUCCESSFUL, Mode, ToolCall
+from responses.admin.response_list.columns import ListColumn
+from responses.models import RUNNING, UNSUCCESSFUL, Mode, Response, ToolCall
 from tenants.console.content_access import may_read
 from tenants.console.roles import everywhere, teams_of
 
@@ -339,6 +341,7 @@ class ResponseChangeList(ChangeList):
     """Response list: the filters of a request and, read when they are used, the rows of a page."""
 
     page_num: int
+    columns: Sequence[ListColumn] = ()
     scan_limit = f"{SCAN_LIMIT:,}"
     # Django's templates read these attributes. A total is never counted, because that would read every row.
     show_full_result_count = can_show_all = show_admin_actions = False
@@ -373,6 +376,12 @@ class ResponseChangeList(ChangeList):
         for row in rows.values():
             row.readable = may_read(self.request, row.team_id)  # the columns have no request
         return [rows[row_id] for row_id in ids if row_id in rows]
+
+    @property
+    def rows(self) -> Iterator[tuple[Any, list[tuple[str, SafeString | str]]]]:
+        """Yield each row of the page with the names and contents of its cells."""
+        for row in cast("list[Response]", self.result_list):
+            yield row, [(column.name, column.cell(row)) for column in self.columns]
 
     @property
     def result_count(self) -> int:
