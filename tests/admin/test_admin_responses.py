@@ -79,7 +79,8 @@ def test_a_full_page_is_at_most_150_kb(admin: Client, caller: Caller) -> None:
     for _ in range(100):
         add_response(
             caller, input_preview="Où est mon colis ? " * 6, output_preview="荷物は明日届きます。" * 12, tool_calls=3,
-            cached_tokens=512, output_tokens=67, first_token_ms=340, upstream_model="the-upstreams-name", input_tokens=12345,
+            cached_tokens=512, output_tokens=67, first_token_ms=340, upstream_model="the-upstreams-name",
+            input_tokens=12345,
         )  # fmt: skip
     page = admin.get(LIST, {"team__id__exact": caller.team.pk, "period": "1h"}).content
     assert page.count(b'class="c-list-input"') == 1 + 50

@@ -15,6 +15,8 @@ from responses.rollups.sources import RESPONSES
 from tenants.console.roles import everywhere, teams_of
 
 MAX_BARS = 30
+# Labels begin at their bar. One that begins later would not fit on the plot of a narrow screen.
+_LAST_MARK = 84
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _BAR_SECONDS = (
     *(minutes * _MINUTE for minutes in (1, 2, 5, 10, 15, 30)),
@@ -76,7 +78,11 @@ def histogram(rows: ResponseChangeList) -> dict[str, Any] | None:
     seconds, unit = next(each for each in ((_DAY, "day"), (_HOUR, "hour"), (_MINUTE, "minute")) if width >= each[0])
     return {
         "bars": bars,
-        "marks": [(round(i * slot, 3), f"{starts[i]:{label_format}}") for i in range(0, len(starts), step)],
+        "marks": [
+            (round(i * slot, 3), f"{starts[i]:{label_format}}")
+            for i in range(0, len(starts), step)
+            if i * slot < _LAST_MARK
+        ],
         "highest": compact(highest) if highest else "",
         "total": f"{total:,}" + ("+" if truncated_at else ""),
         "interval": f"each {unit}" if width == seconds else f"every {width // seconds} {unit}s",
