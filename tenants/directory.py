@@ -17,7 +17,7 @@ from django.db.models import Q
 from typing_extensions import override
 
 from kernel import clock
-from kernel.crypto import keyed_digest
+from kernel.crypto import InvalidToken, keyed_digest
 from kernel.db_threads import in_db_thread
 from kernel.errors import Forbidden, ModelNotFound, Unauthorized
 from kernel.origin import origin
@@ -59,6 +59,19 @@ class Route:
     upstream: UpstreamEndpoint
     capabilities: Capabilities = field(default_factory=Capabilities)
     prices: Prices = field(default_factory=Prices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wildcard:
+    """The route `*` of a team: every name that no model of its own claims goes to this upstream.
+
+    With an `upstream_model`, all names stand for that model.
+    """
+
+    upstream: UpstreamEndpoint
+    owner: str
+    created: datetime
+    upstream_model: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,10 +182,34 @@ def _route_by_name(team_id: str, name: str) -> Route | None:
     # `*` is a wildcard route and not a name that clients may send.
     if not candidates or name == "*":
         return None
+    best = max(candidates, key=lambda m: (m.name == name, *_precedence(m)))
+    return _route(best, name, best.upstream_model or name)
+
+
+def _precedence(model: Any) -> tuple[bool, bool]:
     # Exact names before `*`, the team's models before those of every team, the default upstream before others; then the
     # oldest, as max() returns the first of equals.
-    best = max(candidates, key=lambda m: (m.name == name, bool(m.for_team), m.upstream.is_default))
-    return _route(best, name, best.upstream_model or name)
+    return bool(model.for_team), model.upstream.is_default
+
+
+@CachedLookup
+def wildcard(team_id: str) -> Wildcard | None:
+    """Return the route of all names that no model of its own claims, or None."""
+    # Not `scope.team`, for the same reason as in `_route_by_name`.
+    with scope.every_team():
+        candidates = Model.objects.filter(_visible_to(team_id), name="*", enabled=True).select_related("upstream")
+        candidates = candidates.defer("upstream__api_key").annotate(for_team=Q(teams=team_id)).order_by("created_at")
+        best = max(candidates, key=_precedence, default=None)
+        if best is None:
+            return None
+        try:
+            endpoint = upstream_of(best.upstream)
+        except InvalidToken:
+            # Its calls fail, and so would a request for its models. Lists of models must not.
+            return None
+    return Wildcard(
+        upstream=endpoint, owner=best.upstream.name, created=best.created_at, upstream_model=best.upstream_model
+    )
 
 
 def route_of(model: Model, name: str) -> Route:

@@ -22,18 +22,18 @@ from kernel.endpoints import (
     Endpoint,
     Schema,
 )
-from kernel.errors import NotFound, ServerError
+from kernel.errors import ServerError
 from kernel.pagination import PAGE, PageRequest
 from responses.api.consumers import ResponseReplay, ResponseStream
 from responses.api.polling import polling_headers
 from responses.api.requests import REPLAY, RESPONSE_FILTERS, STREAMED, info_of, warning_headers
 from responses.lifecycle import cancel, create
 from responses.models import Mode, Status
-from responses.passthrough import compact, input_tokens
+from responses.passthrough import compact, input_tokens, models
 from responses.runs import access, selectors
 from responses.runs.selectors import ResponseFilter
 from responses.schema import CreateResponse, parse_create
-from tenants import directory, scope
+from tenants import scope
 from tenants.models import Scope
 from tenants.views import ApiRequest, ApiView
 
@@ -296,18 +296,15 @@ class ModelsView(ApiView, path="models"):
         Scope.MODELS_READ,
         "List models",
         returns=_MODELS,
-        note="the models that the key may use; models that are only routed by `*` are not listed",
+        note="the models that the key may use, with those that the upstream behind `*` lists, see below",
     )
-    def get(self, request: ApiRequest) -> Response:
-        return Response({"object": "list", "data": directory.list_models(request.principal)})
+    async def get(self, request: ApiRequest) -> Response:
+        return Response({"object": "list", "data": await models.list_models(request.principal)})
 
 
 class ModelView(ApiView, path="models/<path:model>"):
     """One model."""
 
     @Endpoint(Scope.MODELS_READ, "Retrieve a model", returns=_MODEL, note="ids may contain slashes")
-    def get(self, request: ApiRequest, model: str) -> Response:
-        for listed in directory.list_models(request.principal):
-            if listed["id"] == model:
-                return Response(listed)
-        raise NotFound(f"The model '{model}' does not exist.", param="model", code="model_not_found")
+    async def get(self, request: ApiRequest, model: str) -> Response:
+        return Response(await models.retrieve_model(request.principal, model))

@@ -127,6 +127,21 @@ def _reason(error: openai.APIError) -> str:
     return "not reached" if _is_unreachable(error) else "no answer in time"
 
 
+@asynccontextmanager
+async def get(upstream: UpstreamEndpoint, path: str) -> AsyncIterator[httpx2.Response]:
+    """Request an object and yield the response: its status is 200, its body is unread. Raises `UpstreamFailed`."""
+    options: RequestOptions = {"headers": {"X-Stainless-Raw-Response": "stream"}}
+    try:
+        raw = await client_for(upstream).get(path, cast_to=object, options=options)
+    except openai.APIError as error:
+        raise UpstreamFailed(to_failure(error)) from error
+    response = cast("AsyncAPIResponse[object]", raw).http_response
+    try:
+        yield response
+    finally:
+        await response.aclose()
+
+
 async def _send(client: AsyncOpenAI, path: str, content: bytes | Form) -> "AsyncAPIResponse[object]":
     options: RequestOptions = {
         "headers": {

@@ -1,13 +1,18 @@
 """`GET /v1/models` and `GET /v1/models/{id}`: the models that a key may use."""
 
+import asyncio
+import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from aiohttp import web as aiohttp
+from openai import OpenAI
 
 from tenants import scope, services
 from tenants.models import Model, Team
+from tests.support.aiohttp_server import serving
 from tests.support.api import Api, Caller, MakeApi, error, ok
 from tests.support.upstream import ScriptedUpstream
 from tests.support.waiting import eventually
@@ -136,3 +141,108 @@ def _created(api: Api, model: str) -> dict[str, Any]:
 def test_listing_models_requires_its_scope(make_api: MakeApi) -> None:
     api = make_api(scopes=["responses.write"])
     assert error(api.get("/models")) == error(api.get("/models/m")) == (403, None, "insufficient_scope")
+
+
+class Lister:
+    """An upstream with a list of models. `unlisted` are models that it has without listing them."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.asked = 0
+        self.status = 200
+        self.rows: list[Any] = []
+        self.unlisted: set[str] = set()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    async def list_models(self, _: aiohttp.Request) -> aiohttp.Response:
+        self.asked += 1
+        while not self.gate.is_set():
+            await asyncio.sleep(0.01)
+        return aiohttp.json_response({"object": "list", "data": self.rows}, status=self.status)
+
+    async def show_model(self, request: aiohttp.Request) -> aiohttp.Response:
+        name = request.match_info["name"]
+        return aiohttp.json_response({"id": name}, status=200 if name in self.unlisted else 404)
+
+
+@pytest.fixture
+def lister(database: None, caller: Caller) -> Iterator[Lister]:
+    """Start an upstream to which all of the team's unclaimed names are routed, before those of other `*` routes."""
+    lister = Lister()
+    app = aiohttp.Application()
+    app.router.add_get("/v1/models", lister.list_models)
+    app.router.add_get("/v1/models/{name:.+}", lister.show_model)
+    with serving(app) as lister.url:
+        row = services.add_upstream(name=f"lister {lister.url}", base_url=lister.url, models=["*"])
+        with scope.every_team():
+            Model.objects.get(name="*", upstream=row).teams.set([caller.team])
+        yield lister
+        lister.gate.set()
+
+
+def test_the_models_behind_a_wildcard_are_listed(client: OpenAI, lister: Lister, add_model: AddModel) -> None:
+    own = add_model()
+    lister.rows = [{"id": "org/model:7b", "created": 7}, {"id": "plain", "owned_by": "somebody"}, {"id": own}]
+    found = {model.id: model for model in client.models.list()}
+    assert {"org/model:7b", "plain", own} <= found.keys()
+    assert (found["org/model:7b"].created, found["plain"].owned_by) == (7, f"lister {lister.url}")
+    # A name of the platform's own leads to another upstream.
+    assert found[own].owned_by == f"upstream {own}"
+    assert client.models.retrieve("org/model:7b") == found["org/model:7b"]
+
+
+def test_the_list_of_an_upstream_is_cached(api: Api, lister: Lister) -> None:
+    lister.rows = [{"id": "plain"}]
+    assert all("plain" in names(api) for _ in range(3))
+    assert ok(api.get("/models/plain"))["id"] == "plain"
+    assert lister.asked == 1
+
+
+def test_invalid_entries_of_an_upstream_are_left_out(api: Api, lister: Lister) -> None:
+    lister.rows = ["text", {"id": 5}, {"id": ""}, {"id": "*"}, {"id": "a" * 201}, {"id": "a\nb"}, {"id": "good"}]
+    listed = [model for model in ok(api.get("/models"))["data"] if model["owned_by"] == f"lister {lister.url}"]
+    assert [model["id"] for model in listed] == ["good"]
+
+
+def test_a_key_sees_only_its_allowed_models_of_an_upstream(make_api: MakeApi, lister: Lister) -> None:
+    lister.rows = [{"id": "one"}, {"id": "two"}]
+    api = make_api(allowed_models=["one"])
+    with scope.every_team():
+        Model.objects.get(name="*", upstream__base_url=lister.url).teams.add(api.caller.team)
+    assert names(api) == {"one"}
+    assert error(api.get("/models/two")) == (404, "model", "model_not_found")
+
+
+def test_another_teams_wildcard_lists_nothing(api: Api, outsider: Api, lister: Lister) -> None:
+    lister.rows = [{"id": "private"}]
+    assert "private" in names(api)
+    assert "private" not in names(outsider)
+    assert error(outsider.get("/models/private")) == (404, "model", "model_not_found")
+
+
+def test_an_upstream_that_is_down_leaves_its_models_out(api: Api, lister: Lister, add_model: AddModel) -> None:
+    own = add_model()
+    lister.status = 500
+    assert own in names(api)
+    # Its requests would be sent to this upstream, and nothing says that it lacks the model.
+    assert ok(api.get("/models/anything"))["owned_by"] == f"lister {lister.url}"
+
+
+@pytest.mark.slow
+def test_a_slow_upstream_leaves_its_models_out(api: Api, lister: Lister, add_model: AddModel) -> None:
+    own = add_model()
+    lister.gate.clear()
+    assert own in names(api)
+
+
+def test_a_model_that_the_upstream_does_not_list_is_found(api: Api, lister: Lister) -> None:
+    lister.rows, lister.unlisted = [{"id": "plain"}], {"org/dated-2026"}
+    assert ok(api.get("/models/org/dated-2026"))["id"] == "org/dated-2026"
+    assert error(api.get("/models/other")) == (404, "model", "model_not_found")
+
+
+def test_a_wildcard_for_a_single_model_lists_that_model(api: Api, lister: Lister) -> None:
+    Model.objects.filter(name="*", upstream__base_url=lister.url).update(upstream_model="the-only-one")
+    assert "the-only-one" in names(api)
+    assert lister.asked == 0

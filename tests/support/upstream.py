@@ -260,9 +260,15 @@ def running_upstream(*, path: str = "/v1/chat/completions") -> Iterator[Scripted
         loop.close()
 
 
+async def _no_models(_: web.Request) -> web.Response:
+    # Tests of the list have upstreams of their own.
+    return web.json_response({"object": "list", "data": []})
+
+
 async def _serve(upstream: ScriptedUpstream, path: str) -> web.AppRunner:
     app = web.Application(client_max_size=128 * 1024 * 1024)
     app.router.add_post(path, upstream.answer)
+    app.router.add_get("/v1/models", _no_models)
     # Without `handler_cancellation`, handlers do not notice disconnects.
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
