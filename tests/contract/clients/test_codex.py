@@ -2,14 +2,18 @@
 
 import base64
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import orjson
 import pytest
 
 from tests.support.api import Caller
-from tests.support.chunks import chunk, text
+from tests.support.chunks import chunk, text, usage
 from tests.support.clients import client
+from tests.support.mcp_servers import McpServer
+from tests.support.sampling import sampled
+from tests.support.search_engine import engine, search_server
 from tests.support.upstream import Script, ScriptedUpstream, stream
 from tests.support.web import WebProcess
 
@@ -22,17 +26,24 @@ PATCH = "*** Begin Patch\n*** Add File: new.txt\n+Hello\n*** End Patch\n"
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 
 
-@pytest.fixture(params=MODELS)
-def any_model(upstream: ScriptedUpstream, request: pytest.FixtureRequest) -> Iterator[Script]:
-    """The answers of a model of each kind."""
-    with upstream.script(None if request.param == "unknown" else request.param) as script:
+@pytest.fixture
+def any_model(upstream: ScriptedUpstream, model: str) -> Iterator[Script]:
+    """The answers of a model of one kind."""
+    with upstream.script(None if model == "unknown" else model) as script:
         yield script
 
 
 @pytest.fixture
-def patching_model(upstream: ScriptedUpstream) -> Iterator[Script]:
+def gpt_5(upstream: ScriptedUpstream) -> Iterator[Script]:
     """The answers of a model for which Codex has a tool for patches."""
     with upstream.script("gpt-5.5") as script:
+        yield script
+
+
+@pytest.fixture
+def gpt_6(upstream: ScriptedUpstream) -> Iterator[Script]:
+    """The answers of a model that calls Codex' tools from programs."""
+    with upstream.script("gpt-6-sol") as script:
         yield script
 
 
@@ -77,7 +88,7 @@ def command(line: str) -> str:
     return orjson.dumps({"cmd": line, "login": False}).decode()
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(("model", "transport"), sampled(product(MODELS, TRANSPORTS), 3, key="codex answers"))
 def test_it_answers(codex: Codex, any_model: Script, transport: str) -> None:
     (run,) = codex.run(any_model.say("Hel", "lo"), "Hi", transport=transport)["runs"]
     assert answer(run) == "Hello"
@@ -86,6 +97,7 @@ def test_it_answers(codex: Codex, any_model: Script, transport: str) -> None:
     assert any_model.messages[0][-1]["content"] == "Hi"
 
 
+@pytest.mark.parametrize("model", sampled(MODELS, 2, key="codex provider"))
 def test_it_answers_with_its_own_provider(codex: Codex, any_model: Script) -> None:
     """The provider that Codex uses for OpenAI, with this server's address."""
     runs = codex.run(any_model.say("Hello").say("Bye"), "Hi", "Again", provider="built-in")["runs"]
@@ -105,15 +117,15 @@ def test_it_runs_a_command(codex: Codex, script: Script, transport: str, sandbox
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_it_applies_a_patch(codex: Codex, patching_model: Script, transport: str) -> None:
-    patching_model.call(apply_patch=orjson.dumps({"input": PATCH}).decode()).say("Done.")
-    result = codex.run(patching_model, "Write a file.", transport=transport, sandbox="danger-full-access")
+def test_it_applies_a_patch(codex: Codex, gpt_5: Script, transport: str) -> None:
+    gpt_5.call(apply_patch=orjson.dumps({"input": PATCH}).decode()).say("Done.")
+    result = codex.run(gpt_5, "Write a file.", transport=transport, sandbox="danger-full-access")
     assert base64.b64decode(result["files"]["new.txt"]) == b"Hello\n"
     assert answer(result["runs"][0]) == "Done."
-    assert "new.txt" in patching_model.messages[1][-1]["content"]
+    assert "new.txt" in gpt_5.messages[1][-1]["content"]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(("model", "transport"), sampled(product(MODELS, TRANSPORTS), 3, key="codex resume"))
 def test_it_resumes_a_session(codex: Codex, any_model: Script, transport: str) -> None:
     any_model.say("One.").say("Two.")
     runs = codex.run(any_model, "First", "Second", transport=transport)["runs"]
@@ -163,3 +175,48 @@ def test_it_calls_several_tools_in_turn(codex: Codex, script: Script) -> None:
     (run,) = codex.run(script, "Count.", transport="websocket", sandbox="danger-full-access")["runs"]
     assert [item["aggregated_output"] for item in items(run, "command_execution")] == ["one\n", "two\n"]
     assert answer(run) == "Done."
+
+
+def test_it_calls_tools_from_a_program(codex: Codex, gpt_6: Script) -> None:
+    program = 'const result = await tools.exec_command({cmd: "echo hi"}); text(result.output);'
+    gpt_6.call(functions__exec=orjson.dumps({"input": program}).decode()).say("Done.")
+    (run,) = codex.run(gpt_6, "Say hi.", transport="websocket", sandbox="danger-full-access")["runs"]
+    assert [item["aggregated_output"] for item in items(run, "command_execution")] == ["hi\n"]
+    assert gpt_6.messages[1][-1]["content"].endswith("hi\n")
+
+
+def test_it_delegates_to_another_agent(codex: Codex, script: Script) -> None:
+    script.call(multi_agent_v1__spawn_agent='{"message": "Look around."}').always(stream(*text("Hello")))
+    (run,) = codex.run(script, "Delegate.", sandbox="danger-full-access")["runs"]
+    assert answer(run) == "Hello"
+    assert any("agent_id" in str(messages[-1]["content"]) for messages in script.messages)
+
+
+def test_it_finds_tools_of_its_mcp_servers(codex: Codex, gpt_5: Script, served: McpServer) -> None:
+    gpt_5.call(tool_search='{"query": "add"}').call(mcp__box__add='{"a": 2, "b": 3}').say("It is 5.")
+    settings = [f'mcp_servers.box.url="{served.url}"', 'mcp_servers.box.default_tools_approval_mode="approve"']
+    (run,) = codex.run(gpt_5, "Add.", sandbox="danger-full-access", config=settings)["runs"]
+    assert answer(run) == "It is 5."
+    assert "mcp__box__add" in gpt_5.messages[1][-1]["content"]
+    assert served.calls == [("add", {"a": 2, "b": 3})]
+
+
+def test_it_searches_the_web(reaching_web: WebProcess, caller: Caller, gpt_5: Script) -> None:
+    gpt_5.call(web_search='{"queries": ["cats"]}').say("They purr.").say("Sure.")
+    with search_server() as served:
+        engine(caller.team, served)
+        codex = Codex(reaching_web.url, caller.secret)
+        runs = codex.run(gpt_5, "Do cats purr?", "Sure?", sandbox="danger-full-access", config=['web_search="live"'])[
+            "runs"
+        ]
+    assert [item["query"] for item in items(runs[0], "web_search")] == ["cats"]
+    assert [answer(run) for run in runs] == ["They purr.", "Sure."]
+
+
+def test_it_compacts_a_long_session(codex: Codex, gpt_6: Script) -> None:
+    long = usage(prompt_tokens=9000, completion_tokens=3, total_tokens=9003)
+    gpt_6.then(stream(*text("One.")[:-1], long)).say("Notes.").say("Two.")
+    settings = ["model_auto_compact_token_limit=5000"]
+    runs = codex.run(gpt_6, "First", "Second", provider="built-in", config=settings)["runs"]
+    assert [answer(run) for run in runs] == ["One.", "Two."]
+    assert "Notes." in str(gpt_6.messages[2])
