@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks import background, conversations, first_start, full_size, matrix, vectors
+from benchmarks import background, conversations, first_request, first_start, full_size, matrix, vectors
 from benchmarks.chaos import evaluation as chaos
 from benchmarks.console import command as console
 from launcher.errors import LaunchError
@@ -17,6 +17,7 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "conversations": conversations.main,
     "vectors": vectors.main,
     "first-start": first_start.main,
+    "first-request": first_request.main,
     **full_size.COMMANDS,
 }
 

@@ -222,6 +222,12 @@ def upstream_of(server: "models.Upstream") -> UpstreamEndpoint:
     return UpstreamEndpoint(id=server.id, base_url=server.base_url, api_key=server.api_key, wire_api=server.wire_api)
 
 
+def upstreams(*, limit: int) -> list[UpstreamEndpoint]:
+    """Return the oldest upstreams."""
+    with scope.every_team():
+        return [upstream_of(one) for one in models.Upstream.objects.order_by("created_at")[:limit]]
+
+
 def _route(best: Model, name: str, upstream_model: str) -> Route:
     return Route(
         model=name,

@@ -37,6 +37,8 @@ def _set_environment(servers: PrivateServers) -> None:
         SANDBOX_URL=f"{tempfile.gettempdir()}/sandbox-{os.getpid()}",
         SANDBOX_TOKEN=made["SANDBOX_TOKEN"],
         DEBUG="0",
+        # Takes a second of CPU for each process that a test starts.
+        WARM_UP="0",
         # The worker of one test must not deliver webhooks that another test inspects.
         WEBHOOK_CONCURRENCY="0",
         WEBHOOK_TIMEOUT_SECONDS="2",

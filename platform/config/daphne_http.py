@@ -13,6 +13,7 @@ from typing import Any
 
 import daphne.http_protocol
 import daphne.server
+from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.web.http import HTTPChannel
 from twisted.web.http_headers import Headers
@@ -26,7 +27,8 @@ from kernel.request_bodies import REJECTED
 logger = logging.getLogger(__name__)
 # With more than this waiting for the application, nothing is read from the connection.
 _UNREAD_BYTES = 64 * 1024
-# Most of its methods have no types.
+# Most of their methods have no types.
+_reactor: Any = reactor
 _HTTPChannel: Any = HTTPChannel
 
 
@@ -295,12 +297,27 @@ daphne.server.HTTPFactory = DaphneFactory
 class DaphneServer(daphne.server.Server):  # type: ignore[misc]  # daphne has no types
     """daphne's server that passes bodies on as they arrive and waits for slow clients.
 
-    `before_stop` runs before the remaining requests are cancelled.
+    `after_start` runs when the server listens, `before_stop` before the remaining requests are cancelled.
     """
 
-    def __init__(self, *, before_stop: Callable[[], Coroutine[Any, Any, None]], **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        after_start: Callable[[], Coroutine[Any, Any, None]],
+        before_stop: Callable[[], Coroutine[Any, Any, None]],
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
+        self._after_start = after_start
         self._before_stop = before_stop
+
+    @override
+    def run(self) -> None:
+        _reactor.callWhenRunning(self._begin)
+        super().run()
+
+    def _begin(self) -> None:
+        self._starting = asyncio.ensure_future(self._after_start())
 
     @override
     def kill_all_applications(self) -> "Deferred[Any]":

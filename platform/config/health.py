@@ -12,6 +12,7 @@ from django.db.utils import Error as DatabaseError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from config import warm_up
 from config.safety import powerful_role
 
 # Load balancers probe every web process often; a positive result is reused for this long.
@@ -35,9 +36,12 @@ def readyz(_: HttpRequest) -> HttpResponse:
     """Respond 200 if database, migrations and Redis allow serving requests, otherwise 503 with the reasons."""
     if _ProbeCache.ready_at is not None and time.monotonic() - _ProbeCache.ready_at < _READY_FOR_SECONDS:
         return JsonResponse({"status": "ready"})
-    reasons = [reason for check in (_database, _broker) if (reason := check())]
+    reasons = [reason for check in (_database, _broker, _warm_up) if (reason := check())]
     if reasons:
-        return JsonResponse({"status": "not ready", "reasons": reasons}, status=503)
+        answer = JsonResponse({"status": "not ready", "reasons": reasons}, status=503)
+        # Not an error for the log: probes ask every moment while a process starts.
+        answer._has_been_logged = True  # type: ignore[attr-defined]  # noqa: SLF001 - Django's own mark
+        return answer
     _ProbeCache.ready_at = time.monotonic()
     return JsonResponse({"status": "ready"})
 
@@ -67,6 +71,10 @@ def _database() -> str | None:
 def _pending_migrations() -> list[Any]:
     executor = MigrationExecutor(connection)
     return list(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+
+
+def _warm_up() -> str | None:
+    return "the process is warming up" if warm_up.is_pending() else None
 
 
 def _broker() -> str | None:

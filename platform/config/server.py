@@ -19,10 +19,12 @@ def serve(server: str, *, host: str, port: int) -> None:
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     allow_many_sockets()
     # Imported late: these modules need the app registry.
+    from config import warm_up
     from kernel import heartbeats
     from kernel.leases import PROCESS
     from responses.runs.runner import live_runs
 
+    warm_up.load_modules()
     heartbeats.start("web", name=PROCESS, facts=lambda: {"server": server, "runs": live_runs()})
     {"daphne": _daphne, "uvicorn": _uvicorn}[server](host, port)
 
@@ -31,12 +33,14 @@ def _daphne(host: str, port: int) -> None:
     # Must come first: daphne installs Twisted's asyncio reactor on import, before anything imports `reactor`.
     from config.daphne_http import DaphneServer  # isort: skip
     from config.asgi import application
+    from config.warm_up import connect
 
     freeze_startup_objects()
     # Colons separate the endpoint's fields, so those of an IPv6 address are escaped with a backslash, chr(92).
     endpoint = f"tcp:port={port}:interface={host.replace(':', chr(92) + ':')}:backlog={_BACKLOG}"
     instance = DaphneServer(
         application=application,
+        after_start=connect,
         before_stop=_stop,
         endpoints=[endpoint],
         signal_handlers=True,
@@ -84,8 +88,15 @@ def _uvicorn(host: str, port: int) -> None:
 
     from config.asgi import application
     from config.uvicorn_http import LimitedHttpProtocol
+    from config.warm_up import connect
 
     class UvicornServer(uvicorn.Server):
+        @override
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            # Not awaited: probes get an answer meanwhile.
+            self._connecting = asyncio.create_task(connect())
+
         @override
         async def shutdown(self, sockets: Any = None) -> None:
             await _stop()

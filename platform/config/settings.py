@@ -28,6 +28,8 @@ API_KEY_PEPPER = env.required("API_KEY_PEPPER", hint=_HINT)
 ENCRYPTION_KEYS = env.names("ENCRYPTION_KEYS")
 ALLOWED_HOSTS = env.names("ALLOWED_HOSTS", default=("localhost", "127.0.0.1", "[::1]"))
 PORT = env.integer("PORT", default=8000, minimum=0)
+# Prepares a process for its first request before it counts as ready.
+WARM_UP = env.flag("WARM_UP", default=True)
 # Number of our proxies in front of the platform: as many entries of X-Forwarded-For are trusted, from the right.
 TRUSTED_PROXIES = env.integer("TRUSTED_PROXIES", default=0, minimum=0)
 UPSTREAM_BASE_URL = env.text("UPSTREAM_BASE_URL")

@@ -10,17 +10,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
 
-from django.db import close_old_connections
+from django.db import close_old_connections, connection
 
 Result = TypeVar("Result")
 # Each thread holds a PostgreSQL connection, in every process.
-_THREADS = ThreadPoolExecutor(max_workers=4, thread_name_prefix="db")
+_SIZE = 4
+_THREADS = ThreadPoolExecutor(max_workers=_SIZE, thread_name_prefix="db")
 
 
 async def in_db_thread(call: Callable[[], Result]) -> Result:
     """Run `call` in one of the threads and return its result; a broken connection is replaced first."""
     # The context carries the request's origin and the team scope into the thread.
     return await asyncio.get_running_loop().run_in_executor(_THREADS, copy_context().run, _with_connection, call)
+
+
+async def connect_threads() -> None:
+    """Start the threads and open a connection for each of them."""
+    await asyncio.gather(*(in_db_thread(connection.ensure_connection) for _ in range(_SIZE)))
 
 
 def _with_connection(call: Callable[[], Result]) -> Result:

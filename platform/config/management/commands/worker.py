@@ -12,6 +12,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from typing_extensions import override
 
+from config import warm_up
 from config.celery import app
 from config.safety import refuse_powerful_role
 from config.server import allow_many_sockets, freeze_startup_objects
@@ -57,6 +58,8 @@ class Command(BaseCommand):
         worker_shutting_down.connect(_stop, weak=False)
         signal.signal(signal.SIGTERM, _exit)
         try:
+            warm_up.load_modules()
+            worker_loop.submit(warm_up.connect()).result()
             runs = Dispatcher(slots=options["concurrency"])
             work_queue.start(runs)
             work_queue.start(BatchRunner(runs.free_slots, max_lines=max(1, options["concurrency"] // 2)))
