@@ -220,10 +220,20 @@ class ComputerCallOutput(ItemBase):
 # -- shells ------------------------------------------------------------------------------------------------------------
 
 
+class LocalSkill(Wire):
+    """A skill: instructions in a folder on the client's machine."""
+
+    name: str
+    description: str
+    path: str
+
+
 class LocalEnvironment(Wire):
     """The client's own machine."""
 
     type: Literal["local"] = "local"
+    # Clients repeat the environment of their tool. The items of OpenAI's API do not show the skills.
+    skills: Annotated[list[LocalSkill] | None, Field(max_length=200, exclude=True)] = None
 
 
 class ContainerReference(Wire):

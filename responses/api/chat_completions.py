@@ -10,7 +10,7 @@ from responses.api.consumers import ChatStream
 from responses.api.requests import FORWARDED, STREAMED, info_of
 from responses.chat import stored
 from responses.chat.messages import ROLES
-from responses.chat.requests import ChatRequest, UpdateChatCompletion, parse_update
+from responses.chat.requests import ChatRequest, CreateChatCompletion, UpdateChatCompletion, parse_update
 from responses.chat.stored import CompletionFilter
 from tenants import scope
 from tenants.models import Scope
@@ -18,16 +18,6 @@ from tenants.views import ApiRequest, ApiView
 
 _COMPLETION = ApiObject("ChatCompletion", {"type": "object", "description": "The upstream's completion, unchanged."})
 _MESSAGE = ApiObject.of("ChatMessage", {"id": STRING, "role": {"enum": list(ROLES)}, "content": NULLABLE_STRING})
-# Abridged: the complete schema is that of OpenAI.
-_CREATE = ApiObject.of(
-    "CreateChatCompletion",
-    {
-        "model": {"type": "string", "maxLength": 200},
-        "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
-        "stream": {"type": ["boolean", "null"]},
-    },
-    required=["model", "messages"],
-)
 # As at OpenAI, chat completions are listed oldest first by default, unlike all other objects, and without `before`.
 _PAGE = page_argument(order=Order.ASC, before=False)
 
@@ -45,7 +35,7 @@ class ChatCompletionsView(ApiView, path="chat/completions"):
     @Endpoint(
         Scope.CHAT_WRITE,
         "Create a chat completion",
-        body=_CREATE,
+        body=CreateChatCompletion,
         parse=chat.parse_chat,
         consumer=ChatStream,
         stream=f"{STREAMED}, ending with `data: [DONE]`.",

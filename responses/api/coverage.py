@@ -15,6 +15,7 @@ from typing import Any, get_args
 from kernel.errors import error_table
 from responses.api import websocket
 from responses.api.remedies import REMEDIES
+from responses.api.sdk_decisions import DECISIONS
 from responses.api.urls import ENDPOINTS
 from responses.engine.events.types import Event
 
@@ -155,6 +156,12 @@ PARAMETERS = (
         "a vLLM extension: the previous messages, instead of `previous_response_id`",
     ),
     _echoed("request_id", "mine-1", "a vLLM extension: a name for logs; the server still chooses the response's id"),
+    _supported(
+        "background_options",
+        {"completion_window": "soonest"},
+        "`continuation_id` is rejected",
+        rejected={"completion_window": "8h"},
+    ),
     _supported("background", True, "executed by a worker; requires `store`; not over WebSocket"),  # noqa: FBT003 - the same
     _supported(
         "conversation",
@@ -292,6 +299,10 @@ def update_tables(manual: str) -> str:
         "items": _table(
             ("item", "in `input`", "in `output`", "notes"),
             ((f"`{one.type}`", "yes" * one.input, "yes" * one.output, one.note) for one in ITEMS),
+        ),
+        "sdk": _table(
+            ("endpoint, parameter or value", "reason"),
+            (("<br>".join(f"`{one}`" for one in decision.patterns), decision.reason) for decision in DECISIONS),
         ),
         # A list, not a table: the names of events need no notes.
         "events": "\n".join(f"- `{name}`" for name in EVENTS),

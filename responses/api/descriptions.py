@@ -185,6 +185,7 @@ PROPERTIES = {
     "allowed_callers": "Who may call the tool: the model directly, a program of the model, or both.",
     "arguments": "Arguments of the call, as a string of JSON.",
     "async": "Whether the model may continue before the call has an output.",
+    "safety_identifier": "Stable id of your end user.",
     "attributes": "Up to 16 key-value pairs that searches can filter by.",
     "background": "Background of the image: transparent, opaque or chosen by the model.",
     "bytes": "Size in bytes.",
@@ -272,7 +273,7 @@ PROPERTIES = {
     "y": "Vertical coordinate in pixels.",
 }
 
-SAME = {"CountInputTokens": "CreateResponse", "CompactConversation": "CreateResponse"}
+SAME = dict.fromkeys(("CountInputTokens", "CompactConversation", "CreateChatCompletion"), "CreateResponse")
 """Objects whose properties have the descriptions of another object, unless they have their own."""
 
 OBJECTS: dict[str, dict[str, str]] = {
@@ -361,6 +362,10 @@ OBJECTS: dict[str, dict[str, str]] = {
         "output_tokens": "Output tokens, including those of thinking.",
     },
     "MessageTokens": {"": "Number of input tokens of a message.", "input_tokens": "The number of tokens."},
+    "BackgroundOptions": {
+        "completion_window": "Time within which the response is completed. This server supports only `soonest`.",
+        "continuation_id": "Identifier of related requests. Not supported by this server.",
+    },
     "AccessPrograms": {"cyber": "Level of access for work on security. This server supports only `standard`."},
     "AdditionalTools": {"role": "Role of the item.", "tools": "The tools that are available from here on."},
     "AllowedTools": {
@@ -474,6 +479,7 @@ OBJECTS: dict[str, dict[str, str]] = {
     },
     "KindChoice": {"type": "Type of the tool."},
     "Keypress": {"keys": "The keys to press together."},
+    "LocalEnvironment": {"skills": "The skills of the tool's environment, which clients may repeat."},
     "LocalShellAction": {
         "command": "The command and its arguments.",
         "env": "Environment variables of the command.",
@@ -623,6 +629,7 @@ OBJECTS: dict[str, dict[str, str]] = {
     "WebSource": {"url": "URL of the source."},
     "WrittenFile": {"gone": "True if the file was removed."},
     "CreateResponse": {
+        "background_options": "Options of a background response.",
         "access_programs": "OpenAI's programs for access to more capabilities.",
         "background": "True to run the response in the background. Requires `store`.",
         "client_metadata": "What the client reports about itself, such as its session. Stored with the response and "
@@ -680,9 +687,65 @@ OBJECTS: dict[str, dict[str, str]] = {
     },
     "ModelList": {"": "List of models."},
     "CreateChatCompletion": {
-        "": "Body of a request for a chat completion. Other parameters are passed on.",
         "messages": "The messages of the conversation so far.",
+        "store": "True to store the completion, so that it can be retrieved.",
+        "tools": "The functions and custom tools that the model may call. The client executes them.",
+        "functions": "The functions that the model may call. Deprecated by OpenAI: use `tools`.",
+        "function_call": "Which function the model may or must call. Deprecated by OpenAI: use `tool_choice`.",
+        "response_format": "Format of the text.",
+        "n": "Number of choices to generate.",
+        "max_tokens": "Maximum of tokens to generate. Deprecated by OpenAI: use `max_completion_tokens`.",
+        "max_completion_tokens": "Maximum of tokens to generate, including those of reasoning.",
+        "logprobs": "True to return the log probabilities of the tokens.",
+        "top_logprobs": "Number of most likely tokens to return at each position.",
+        "logit_bias": "Changes of the likelihood of tokens, by the id of the token.",
+        "stop": "Texts at which the model stops.",
+        "reasoning_effort": "How much the model reasons before it answers.",
+        "verbosity": "Length of the text.",
+        "modalities": "Types of output.",
+        "audio": "Voice and format of audio output.",
+        "prediction": "Expected output, most of which the model is likely to repeat.",
+        "web_search_options": "Options of the model's own web search.",
     },
+    "ChatAllowedChoice": {"allowed_tools": "The tools that the model may call."},
+    "ChatAllowedTools": {
+        "mode": "`required` if the model must call one of the tools.",
+        "tools": "The tools, by type and name.",
+    },
+    "ChatAssistantMessage": {
+        "refusal": "The text with which the model refused to answer.",
+        "tool_calls": "The calls of the model.",
+        "function_call": "The call of the model. Deprecated by OpenAI: use `tool_calls`.",
+        "audio": "An earlier audio output of the model, by id.",
+    },
+    "ChatAudioPart": {"input_audio": "The audio."},
+    "ChatCalledTool": {"input": "The input that the model wrote."},
+    "ChatCustomCall": {"custom": "The tool and its input."},
+    "ChatCustomChoice": {"custom": "The tool that the model must call."},
+    "ChatCustomDefinition": {"format": "Format of the tool's input."},
+    "ChatCustomTool": {"custom": "The tool."},
+    "ChatFilePart": {"file": "The file."},
+    "ChatFileSource": {"file_data": "The content as a data URL."},
+    "ChatFunctionCall": {"function": "The function and its arguments."},
+    "ChatFunctionChoice": {"function": "The function that the model must call."},
+    "ChatFunctionDefinition": {"strict": "True to accept only arguments that match the schema."},
+    "ChatFunctionTool": {"function": "The function."},
+    "ChatGrammar": {"syntax": "Language of the grammar.", "definition": "The grammar."},
+    "ChatGrammarFormat": {"grammar": "The grammar that the input has to match."},
+    "ChatImageUrl": {"detail": "Resolution at which the model sees the image."},
+    "ChatInputAudio": {"format": "Format of the audio."},
+    "ChatJsonSchemaFormat": {"json_schema": "The schema."},
+    "ChatNamedSchema": {
+        "schema": "The JSON schema that the text has to match.",
+        "strict": "True to accept only text that matches the schema.",
+    },
+    "ChatPromptCacheOptions": {"mode": "`explicit` to cache only up to the marked parts."},
+    "ChatRefusalPart": {"refusal": "The text with which the model refused to answer."},
+    "ChatStreamOptions": {
+        "include_usage": "True to send the number of tokens in a last chunk.",
+        "include_obfuscation": "False to send no padding.",
+    },
+    "ChatToolMessage": {"tool_call_id": "Id of the call that this is the output of."},
     "ChatMessage": {"": "A message of a stored chat completion."},
     "ChatCompletion": {"": "A chat completion in OpenAI's format, as the model's server returned it."},
     "CreateConversation": {"items": "Items at the beginning of the conversation, at most 20."},
@@ -919,10 +982,6 @@ OBJECTS: dict[str, dict[str, str]] = {
         "voice": "The voice, by name or as an object with an id.",
     },
     "CustomVoice": {"id": "Id of the voice."},
-    "ChatStreamOptions": {
-        "include_obfuscation": "Whether chunks are padded, so that their length does not reveal their content.",
-        "include_usage": "Whether the last chunk has the usage.",
-    },
     "CreateCompletion": {
         "frequency_penalty": "Penalty for tokens by how often they have occurred, from -2 to 2.",
         "logit_bias": "Changes of the likelihood of tokens, from -100 to 100, by their ids.",

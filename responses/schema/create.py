@@ -27,6 +27,7 @@ from responses.schema.choices import AllowedTools, KindChoice, ToolChoice, check
 from responses.schema.messages import PreviousMessage, history
 from responses.schema.options import (
     AccessPrograms,
+    BackgroundOptions,
     ClientMetadata,
     ContextManagement,
     ConversationReference,
@@ -88,6 +89,7 @@ class CreateResponse(Wire):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     background: bool | None = None
+    background_options: BackgroundOptions | None = None
     # 16 is the minimum of OpenAI's API.
     max_output_tokens: Annotated[int, Field(ge=16)] | None = None
     max_tool_calls: Annotated[int, Field(ge=1)] | None = None
@@ -261,6 +263,17 @@ def _refuse_unsupported_values(body: CreateResponse) -> None:
     if body.reasoning and body.reasoning.mode not in {None, "standard"}:
         raise UnsupportedValue(
             "Reasoning modes other than 'standard' are not supported by this server.", param="reasoning.mode"
+        )
+    if body.background_options and body.background_options.completion_window not in {None, "soonest"}:
+        raise UnsupportedValue(
+            "Completion windows other than 'soonest' are not supported by this server.",
+            param="background_options.completion_window",
+        )
+    if body.background_options and body.background_options.continuation_id is not None:
+        # It orders the requests of the longer windows.
+        raise UnsupportedParameter(
+            "The parameter 'background_options.continuation_id' is not supported by this server.",
+            param="background_options.continuation_id",
         )
     if body.image and body.image.context_compression == "enabled":
         raise UnsupportedValue("Image compression is not supported by this server.", param="image.context_compression")

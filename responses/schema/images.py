@@ -37,6 +37,7 @@ class _Image(Wire):
     size: Size | None = None
     stream: bool | None = None
     user: str | None = None
+    safety_identifier: Annotated[str, Field(max_length=128)] | None = None
 
 
 class CreateImage(_Image):

@@ -109,6 +109,13 @@ class AccessPrograms(Wire):
     cyber: Literal["standard", "daybreak_blue", "daybreak_red"] | None = None
 
 
+class BackgroundOptions(Wire):
+    """Options of a background response."""
+
+    completion_window: Literal["soonest", "2h", "8h"] | None = None
+    continuation_id: str | None = None
+
+
 class ContextManagement(Wire):
     """Context management configuration. Without a threshold, compaction depends on the model's context window."""
 

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag
 from pydantic_core import CoreSchema
 from typing_extensions import override
 
-from conversations.items import AdditionalTools, ToolSearchOutput, Wire, by_type
+from conversations.items import AdditionalTools, LocalSkill, ToolSearchOutput, Wire, by_type
 from kernel.errors import BadRequest, InvalidValue, UnsupportedValue
 from kernel.nulls import validate_without_nulls
 from kernel.validation import TAG, first_defect, path
@@ -216,14 +216,6 @@ class ComputerUsePreviewParam(ToolParam):
     def upstream_names(self) -> list[tuple[str, str]]:
         # The upstream name is the same for both types of the computer tool.
         return [("computer", "")]
-
-
-class LocalSkill(Wire):
-    """A skill: instructions in a folder on the client's machine."""
-
-    name: str
-    description: str
-    path: str
 
 
 class LocalShellEnvironment(Wire):

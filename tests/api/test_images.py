@@ -47,6 +47,7 @@ def test_request_and_answer_are_forwarded(api: Api, images: ImageServer) -> None
         "size": "auto",
         "quality": "hd",
         "style": "vivid",
+        "safety_identifier": "u1",
     }
     answer = ok(api.post("/images/generations", {**body, "user": None}))
     assert answer == {"created": 1, "data": [{"b64_json": "QUJD"}], "usage": USAGE}
