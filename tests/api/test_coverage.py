@@ -27,6 +27,8 @@ from responses.api.coverage import (
 )
 from responses.api.messages import is_messages
 from responses.api.remedies import REMEDIES
+from responses.api.sdk_comparison import gaps
+from responses.api.sdk_decisions import outdated, undecided
 from responses.api.urls import ENDPOINTS, VIEWS
 from responses.schema import CreateResponse
 from responses.schema import create as schema
@@ -129,6 +131,11 @@ def test_tools_are_refused_by_their_type_or_read(api: Api, script: Script, one: 
         assert error(answer)[1] in {"tools[0].type", *LACKING.get(one.type, ())}
     elif answer.status_code != 200:
         assert error(answer)[2] != "unsupported_value"
+
+
+def test_every_difference_from_the_sdk_has_a_decision() -> None:
+    found = gaps()
+    assert (undecided(found), outdated(found)) == ([], [])
 
 
 def test_it_has_every_item() -> None:

@@ -1,0 +1,94 @@
+"""Reasons for what the openai SDK can send and this server does not accept.
+
+`manage.py api_coverage` writes them to docs/reference/api-coverage.md and reports differences without a decision.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+_PRODUCT = "a product of its own, beyond inference"
+_RUNS_JOBS = "the models are trained and tested where they run, not here"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Differences and the reason for them. In the patterns, `*` stands for any text."""
+
+    patterns: tuple[str, ...]
+    reason: str
+
+    def covers(self, gap: str) -> bool:
+        """Return whether a difference, as `sdk_comparison.gaps` names it, matches a pattern."""
+        return any(re.fullmatch(re.escape(one).replace(r"\*", ".*"), gap) for one in self.patterns)
+
+
+DECISIONS = (
+    Decision(
+        ("* /organization/*", "* /projects/*"),
+        "the console manages teams, members, keys, limits, usage and audit; their API is in planning",
+    ),
+    Decision(("* /fine_tuning/*", "* /evals*", "DELETE /models/{model}"), _RUNS_JOBS),
+    Decision(
+        ("* /assistants*", "* /threads*"),
+        "the Assistants API was shut down by OpenAI; responses and conversations replace it",
+    ),
+    Decision(("* /agents*", "* /vaults*", "* /chatkit/*", "* /decisions"), f"a beta: {_PRODUCT}"),
+    Decision(
+        ("* /realtime/*", "* /live/*"), "audio sessions need media servers; chat-completions models have no equivalent"
+    ),
+    Decision(("* /videos*",), f"video generation is {_PRODUCT}"),
+    Decision(
+        ("* /audio/voice*",),
+        "voices are created by the provider of the model; use the names of existing ones in `voice`",
+    ),
+    Decision(("POST /images/variations",), "dall-e-2 only, which OpenAI shut down; use `/images/edits`"),
+    Decision(("* /safety/*", "POST /content_provenance_checks"), "reports of OpenAI about its own models and images"),
+    Decision(
+        ("POST /batches: endpoint=*",),
+        "batches are processed for responses, chat completions and embeddings; the upstreams for the others are slow "
+        "only in single requests",
+    ),
+    Decision(
+        ("POST /chat/completions: moderation",),
+        "guardrails of the team check chat completions; `moderation` is supported by `/responses`",
+    ),
+    Decision(
+        (
+            "* /responses*: betas",
+            "* /responses*: multi_agent",
+            "* /responses*: input[]*.agent",
+            "* /responses*: *agent_*",
+        ),
+        "multi-agent runs are a beta of OpenAI's models, see [decisions](../concepts/decisions.md)",
+    ),
+    Decision(
+        ("* /responses*: tools[][programmatic_tool_calling]",),
+        "needs a JavaScript sandbox and models trained for it, see [decisions](../concepts/decisions.md)",
+    ),
+    Decision(
+        ("POST /responses/input_tokens: personality",), "not a parameter of `POST /responses`, whose input is counted"
+    ),
+    Decision(
+        (
+            "POST /images/*: complexity",
+            "POST /images/*: frame_*",
+            "POST /images/edits: markup",
+            "POST /images/*: output_format=*",
+            "POST /images/*: svg",
+        ),
+        "previews of OpenAI's image models for GIF and SVG; upstreams of this server return PNG, JPEG or WebP",
+    ),
+    Decision(("* /webhook_endpoints*: event_type*",), "events of products that this server does not have"),
+)
+
+
+def undecided(gaps: Collection[str]) -> list[str]:
+    """Return the differences without a decision."""
+    return [gap for gap in gaps if not any(decision.covers(gap) for decision in DECISIONS)]
+
+
+def outdated(gaps: Collection[str]) -> list[str]:
+    """Return the patterns of decisions that cover no difference any more."""
+    patterns = [Decision((pattern,), decision.reason) for decision in DECISIONS for pattern in decision.patterns]
+    return [one.patterns[0] for one in patterns if not any(one.covers(gap) for gap in gaps)]
