@@ -38,7 +38,11 @@ def convert(status: int, detail: Detail, *, request_id: str | None = None) -> tu
     elif param and f"'{param}'" not in message and str(param) not in message:
         message = f"{param}: {message}"
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    body: dict[str, Any] = {"type": "error", "error": {"type": kind, "message": message}}
+    error: dict[str, Any] = {"type": kind, "message": message}
+    if (param, code) == ("thread", "unsupported_parameter"):
+        # The SDK then sends the whole conversation, without a thread.
+        error["details"] = {"error_code": "thread_unsupported_request"}
+    body: dict[str, Any] = {"type": "error", "error": error}
     return status, body if request_id is None else {**body, "request_id": request_id}
 
 

@@ -487,6 +487,7 @@ _UNSUPPORTED = {
     "mcp_servers": "MCP servers are only available in the Responses API",
     "inference_geo": "the operator decides where models run",
     "speed": "the upstream decides how fast a model runs",
+    "thread": "send the whole conversation in 'messages'",
     "user_profile_id": "this server has no user profiles",
     "workspace_id": "the API key belongs to one team",
     "fallbacks": "the operator decides which models answer",

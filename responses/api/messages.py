@@ -1,5 +1,6 @@
 """Endpoints of `/v1/messages`, Anthropic's API, and what differs for its clients: authentication and errors."""
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -20,7 +21,8 @@ from tenants.models import Scope as KeyScope
 from tenants.principal import Principal
 from tenants.views import ApiRequest, ApiView
 
-_VERSIONS = {"2023-01-01", "2023-06-01"}
+# The format is that of all versions so far; new SDKs send versions that are younger than this server.
+_VERSION = re.compile(r"20\d\d-\d\d-\d\d")
 _MISSING = "x-api-key header is required"
 _INPUT: dict[str, Any] = {
     "model": {"type": "string", "maxLength": 200},
@@ -128,7 +130,7 @@ def with_anthropic_clients(app: App) -> App:
             return
         sender = _Sender(scope, send)
         version = header(scope, b"anthropic-version")
-        if version and version not in _VERSIONS:
+        if version and not _VERSION.fullmatch(version):
             await send_error(BadRequest(f"anthropic-version: '{version[:20]}' is not a valid version."), sender.send)
             return
         if key := header(scope, b"x-api-key"):

@@ -90,10 +90,10 @@ def test_bodies_over_the_limit_have_the_envelope(api: Api, script: Script) -> No
     assert kind(api.post("/messages", large)) == (413, "request_too_large")
 
 
-def test_an_unknown_version_is_rejected(api: Api, script: Script) -> None:
-    answer = api.post("/messages", sent(script), headers={"anthropic-version": "2022-01-01"})
+def test_a_malformed_version_is_rejected(api: Api, script: Script) -> None:
+    answer = api.post("/messages", sent(script), headers={"anthropic-version": "latest"})
     assert kind(answer) == (400, "invalid_request_error")
-    assert answer.json()["error"]["message"] == "anthropic-version: '2022-01-01' is not a valid version."
+    assert answer.json()["error"]["message"] == "anthropic-version: 'latest' is not a valid version."
 
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "!"}}
@@ -131,6 +131,7 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management.edits[0].type"),
     ({"mcp_servers": [{}]}, "mcp_servers"),
     ({"container": "c"}, "container"),
+    ({"thread": {"type": "create"}}, "thread"),
     ({"top_k": 5}, "top_k"),
     ({"tpo_p": 0.5}, "'tpo_p'. Did you mean 'top_p'?"),
 ]
@@ -208,3 +209,8 @@ def test_all_rejections_of_upstreams_are_errors_of_the_request() -> None:
     for code in UPSTREAM_REJECTIONS:
         _, body = errors.convert(400, {"code": code, "message": "No.", "param": None})
         assert body["error"]["type"] == "invalid_request_error"
+
+
+def test_clients_learn_that_threads_are_not_supported(api: Api, script: Script) -> None:
+    answer = api.post("/messages", sent(script, thread={"type": "create"}))
+    assert answer.json()["error"]["details"] == {"error_code": "thread_unsupported_request"}

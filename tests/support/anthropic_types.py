@@ -140,6 +140,7 @@ class _ErrorDetail(_Closed):
         "overloaded_error",
     ]
     message: Annotated[str, Field(min_length=1)]
+    details: dict[Literal["error_code"], Literal["thread_unsupported_request"]] | None = None
 
 
 class _Error(_Closed):
