@@ -29,6 +29,7 @@ from tenants import scope, services
 from tenants.models import Team
 from tests.support.api import Api, ok
 from tests.support.sampling import SEED, sized
+from tests.support.skills import skill_files
 from tests.support.web import WebProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(sized(200, full=3600))]
@@ -50,6 +51,8 @@ NEVER_GOOD = {
     "POST /images/edits",
     "POST /responses/{response_id}/cancel",  # the response is not in the background
     "POST /uploads/{upload_id}/complete",  # there are no parts
+    "POST /skills",  # the bytes are not the files of a skill
+    "POST /skills/{skill_id}/versions",
     "POST /webhook_endpoints/{endpoint_id}/test",  # the endpoint does not exist
 }
 LACKING = ("/containers", "/vector_stores/{store_id}/files/{file_id}", "/vector_stores/{store_id}/file_batches/{")
@@ -127,6 +130,11 @@ class Existing(dict[str, str]):
             case "upload_id":
                 upload = {"bytes": 1, "filename": "a.txt", "mime_type": "text/plain", "purpose": "user_data"}
                 return self._post("/uploads", upload)
+            case "skill_id":
+                parts = [("files[]", (path, content)) for path, content in skill_files().items()]
+                return str(ok(self._api.request("POST", "/skills", files=parts))["id"])
+            case "version":
+                return "1"
             case "endpoint_id":
                 return self._post("/webhook_endpoints", WEBHOOK)
             case "store_id":
@@ -165,6 +173,7 @@ BODIES: dict[str, Callable[[Existing], Any]] = {
     "/vector_stores/{store_id}/files": lambda known: {"file_id": known["file_id"]},
     "/vector_stores/{store_id}/file_batches": lambda known: {"file_ids": [known["file_id"]]},
     "/vector_stores/{store_id}/search": lambda known: {"query": "a"},
+    "/skills/{skill_id}": lambda known: {"default_version": "1"},
     "/webhook_endpoints": lambda known: WEBHOOK,
     "/conversations/{conversation_id}/items": lambda known: {"items": MESSAGES},
 }
