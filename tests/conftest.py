@@ -215,6 +215,7 @@ def client(web: WebProcess, caller: Caller) -> Iterator[OpenAI]:
         yield client
 
 
+_FAULTS = Path(__file__).parent / "faults"
 _ALL_SLOW = re.compile(r"^pytestmark = (\[[^\]]*)?pytest\.mark\.slow\b", re.MULTILINE)
 
 
@@ -224,7 +225,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     if collection_path in {config.invocation_params.dir / argument.partition("::")[0] for argument in config.args}:
         return None
-    return True if _ALL_SLOW.search(collection_path.read_text()) else None
+    return True if _FAULTS in collection_path.parents or _ALL_SLOW.search(collection_path.read_text()) else None
 
 
 # Starting one of these takes seconds. Most expensive first.
@@ -239,12 +240,15 @@ def _shared_process(item: pytest.Item) -> int:
     return next((place for place, name in enumerate(_SHARED_PROCESSES) if name in used), len(_SHARED_PROCESSES))
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the tests by the processes they use.
+    """Mark tests of failures and of the second server as slow, and sort the tests by the processes they use.
 
     Parallel runs divide the list into contiguous parts, so that few parts start the same process.
     """
+    for item in items:
+        if _FAULTS in item.path.parents or _shared_process(item) == 0:
+            item.add_marker(pytest.mark.slow)
     items.sort(key=_shared_process)
 
 

@@ -13,16 +13,15 @@ from tests.support.upstream import Script, ScriptedUpstream
 from tests.support.web import WebProcess, running_web
 
 KIB, MIB = 1024, 1024 * 1024
-SERVERS = ["daphne", "uvicorn"]
 
 
-@pytest.fixture(params=SERVERS)
+@pytest.fixture(params=["web", "uvicorn_web"])
 def server(request: pytest.FixtureRequest) -> WebProcess:
-    process: WebProcess = request.getfixturevalue({"daphne": "web", "uvicorn": "uvicorn_web"}[request.param])
+    process: WebProcess = request.getfixturevalue(request.param)
     return process
 
 
-@pytest.fixture(scope="module", params=SERVERS)
+@pytest.fixture(scope="module", params=["daphne", pytest.param("uvicorn", marks=pytest.mark.slow)])
 def hasty_web(request: pytest.FixtureRequest, upstream: ScriptedUpstream) -> Iterator[WebProcess]:
     """A web process that expects 1 KB in each second of a body."""
     with running_web(server=request.param, BODY_WINDOW_SECONDS="1") as process:

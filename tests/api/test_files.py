@@ -64,13 +64,10 @@ def expire(file_id: str) -> None:
     change(file_id, expires_at=past, sweep_at=past)
 
 
-@pytest.fixture(params=["daphne", "uvicorn"])
+@pytest.fixture(params=["web", "uvicorn_web"])
 def each_api(request: pytest.FixtureRequest, http: httpx2.Client, caller: Caller) -> Api:
     """Return the API on each of the web servers."""
-    return Api(http, url=request.getfixturevalue(SERVERS[request.param]).url, caller=caller)
-
-
-SERVERS = {"daphne": "web", "uvicorn": "uvicorn_web"}
+    return Api(http, url=request.getfixturevalue(request.param).url, caller=caller)
 
 
 # -- round trips -------------------------------------------------------------------------------------------------------
