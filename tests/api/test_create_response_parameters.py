@@ -193,7 +193,10 @@ def test_it_refuses_by_name_what_it_does_not_do(api: Api, name: str) -> None:
         ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
         ({"image": {"context_compression": "enabled"}}, "image.context_compression"),
         ({"tools": [{"type": "programmatic_tool_calling"}]}, "tools[0].type"),
-        ({"tools": [BARE_TOOL, {"type": "image_generation"}]}, "tools[1].type"),
+        (
+            {"tools": [BARE_TOOL, {"type": "image_generation"}], "tool_choice": {"type": "image_generation"}},
+            "tools[1].type",
+        ),
         ({"tool_choice": {"type": "file_search"}}, "tool_choice"),
         ({"include": ["web_search_call.rumours"]}, "include[0]"),
     ],

@@ -41,7 +41,7 @@ KEY = "RESPONSES_API_KEY"
 EXTRA = frozenset(
     {
         "top_k", "seed", "repetition_penalty", "min_p", "chat_template_kwargs", "enable_response_messages", "generate",
-        "presence_penalty", "frequency_penalty", "previous_input_messages", "request_id",
+        "client_metadata", "stop", "presence_penalty", "frequency_penalty", "previous_input_messages", "request_id",
     }
 )  # fmt: skip
 
