@@ -70,7 +70,8 @@ def _images_in(key: str) -> Callable[[Body, AbstractSet[str]], Body]:
 def _screenshot(body: Body, include: AbstractSet[str]) -> Body:
     if "computer_call_output.output.image_url" in include or not _has_bytes(body["output"]):
         return body
-    return {**body, "output": {**body["output"], "image_url": None}}
+    # Types of clients allow null in images of messages, but not here.
+    return {**body, "output": {name: value for name, value in body["output"].items() if name != "image_url"}}
 
 
 def _has_bytes(image: Body) -> bool:

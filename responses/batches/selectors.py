@@ -71,7 +71,7 @@ def public_batch(batch: Batch) -> dict[str, Any]:
         "id": batch.pk,
         "object": "batch",
         "endpoint": batch.endpoint,
-        "model": batch.model,
+        **({"model": batch.model} if batch.model else {}),
         "errors": None if batch.errors is None else {"object": "list", "data": batch.errors},
         "input_file_id": batch.input_file_id,
         "completion_window": batch.completion_window,
@@ -93,7 +93,7 @@ def public_batch(batch: Batch) -> dict[str, Any]:
             "completed": batch.completed + getattr(batch, "lines_completed", 0),
             "failed": batch.failed + getattr(batch, "lines_failed", 0),
         },
-        "usage": usage,
+        **({"usage": usage} if usage else {}),
         "metadata": batch.metadata,
     }
 

@@ -37,6 +37,18 @@ DEVIATIONS: Mapping[tuple[str, str, str], str] = {
         ("openai_node", name, "must have required property 'output_text'"): "the SDK adds it to what it has received"
         for name in ("Response", "ResponseStreamEvent/response")
     },
+    **{
+        ("openai_node", f"{name}/error{place}", message): "the codes of failed responses are those of failed requests"
+        for name in ("Response", "ResponseStreamEvent/response")
+        for place, message in (
+            ("", "must be null"),
+            ("", "must match a schema in anyOf"),
+            ("/code", "must be equal to one of the allowed values"),
+        )
+    },
+    ("openai_node", "FileObject/purpose", "must be equal to one of the allowed values"): (
+        "files can be uploaded for evals, but the type of the result lacks that purpose"
+    ),
     ("vercel", "Response/error/type", "Invalid input: expected string, received undefined"): (
         "the error of a failed response has only a code and a message; the SDK raises an error in both cases"
     ),

@@ -28,7 +28,7 @@ def message(*parts: dict[str, Any]) -> dict[str, Any]:
         (
             "cuo_1",
             "computer_call_output.output.image_url",
-            {"output": {"type": "computer_screenshot", "image_url": None, "file_id": "file-1"}},
+            {"output": {"type": "computer_screenshot", "file_id": "file-1"}},
         ),
     ],
 )
