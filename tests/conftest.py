@@ -280,7 +280,7 @@ def rollups(database: None) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def reaching_web(web: WebProcess) -> Iterator[WebProcess]:
     """A web process that allows URLs on this machine in requests."""
-    with running_web(EGRESS_ALLOW="127.0.0.1,::1", CONTAINER_ALLOWED_DOMAINS="localhost,example.invalid") as process:
+    with running_web(EGRESS_ALLOW="127.0.0.1", CONTAINER_ALLOWED_DOMAINS="localhost,example.invalid") as process:
         yield process
 
 
