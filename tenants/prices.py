@@ -63,6 +63,8 @@ class Prices:
 
 
 UNKNOWN = Prices()
+NO_PRICE = "No price"
+"""Shown instead of the cost of calls whose model had no price."""
 
 
 def sum_costs(one: Decimal | None, other: Decimal | None) -> Decimal | None:

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 53a0fc354538460386f1c9fa6e4eac1eeb47ddcd31cd81ecba5bd67bd580bc9f
+-- PostgreSQL 18, migrations 30de77d31bb4e726cfb87b181c1e2059ed5142294526d3443236697abb76f595
 
 CREATE TABLE public.account_emailaddress (
     id integer NOT NULL,
@@ -456,7 +456,7 @@ CREATE TABLE public.responses_callhour (
     cache_write_tokens bigint NOT NULL,
     output_tokens bigint NOT NULL,
     reasoning_tokens bigint NOT NULL,
-    cost numeric(24,10) NOT NULL,
+    cost numeric(24,10),
     api_key_id character varying(64) NOT NULL COLLATE pg_catalog."C",
     model character varying(200) NOT NULL,
     upstream_id character varying(64) NOT NULL COLLATE pg_catalog."C",
@@ -654,7 +654,7 @@ CREATE TABLE public.responses_responsehour (
     cache_write_tokens bigint NOT NULL,
     output_tokens bigint NOT NULL,
     reasoning_tokens bigint NOT NULL,
-    cost numeric(24,10) NOT NULL,
+    cost numeric(24,10),
     api_key_id character varying(64) NOT NULL COLLATE pg_catalog."C",
     model character varying(200) NOT NULL,
     upstream_id character varying(64) NOT NULL COLLATE pg_catalog."C",

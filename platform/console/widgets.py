@@ -95,7 +95,7 @@ def changelist_url(name: str, /, **query: Any) -> str:
 
 def two_lines(first: str | SafeString, second: str | SafeString) -> SafeString:
     """Return a cell with a main line and a smaller line below it."""
-    return format_html('<span class="c-two"><span>{}</span><small>{}</small></span>', first, second)
+    return format_html('<span class="c-two"><span dir="auto">{}</span><small>{}</small></span>', first, second)
 
 
 def duration(milliseconds: int | None) -> str:

@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 from console.widgets import badge, copyable, duration, tone, two_lines, when
 from responses.models import Mode, Response, Status
 from tenants.console.content_access import HIDDEN
-from tenants.prices import amount
+from tenants.prices import NO_PRICE, amount
 
 STATUS_TONES = {
     Status.COMPLETED.value: "success",
@@ -66,7 +66,7 @@ def response(response: Response) -> SafeString:
         text if is_readable or not text else HIDDEN for text in (response.input_preview, response.output_preview)
     )
     return format_html(
-        '<span class="c-preview">{}<span title="{}">{}</span><small title="{}">{}</small></span>',
+        '<span class="c-preview">{}<span dir="auto" title="{}">{}</span><small dir="auto" title="{}">{}</small></span>',
         copyable(response.pk, href=url(response.pk)),
         shown_input,
         shown_input,
@@ -129,10 +129,12 @@ def tools(response: Response) -> str:
 
 @display(description="Cost")
 def cost(response: Response) -> str:
-    """Return the cost in US dollars, or a dash if no price was known."""
+    """Return the cost in US dollars, "No price" if no price was known, or a dash before the first model call."""
     value = response.cost
-    if value is None or value >= 1 or not value:
-        return amount(value if value is None else round(value, 2))
+    if value is None:
+        return NO_PRICE if response.turns else "–"
+    if value >= 1 or not value:
+        return amount(round(value, 2))
     # Below one dollar, two significant digits: most responses cost less than a cent.
     return amount(round(value, 1 - value.adjusted()))
 

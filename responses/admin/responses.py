@@ -198,6 +198,6 @@ class ResponseAdmin(RowPages):
             response.pk,
             is_fullwidth="1",
             tabs=tabs,
-            # The cost of the usage tab takes the place of that in the header.
-            **{**header(request, response), **panel},
+            **header(request, response),
+            **panel,
         )

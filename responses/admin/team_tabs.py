@@ -12,13 +12,14 @@ from console.widgets import badge, changelist_url, compact, duration, link, when
 from kernel.clock import now
 from responses.admin.home import Tile
 from responses.admin.usage.query import end_of_hour
-from responses.models import RUNNING, Response
+from responses.models import Response, Status
 from responses.rollups import histograms
 from responses.rollups.queries import RollupQuery, RollupRow, fetch_rows
 from responses.rollups.sources import CALLS, RESPONSES
 from responses.webhooks.models import WebhookEndpoint
 from tenants.admin.team_tabs import tab, tab_url
 from tenants.models import ApiKey, KeySource, Membership, Team
+from tenants.prices import NO_PRICE
 
 _DAYS = 7
 _MAX_ROWS = 50
@@ -28,8 +29,10 @@ _TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "cost")
 
 
 def _week(team: Team, **query: Any) -> list[RollupRow]:
+    # Seven days, today among them: an hour more would be an eighth day.
     end = end_of_hour(now())
-    return fetch_rows(RollupQuery(since=end - timedelta(days=_DAYS), until=end, teams=[team.pk], **query))
+    since = now().replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=_DAYS - 1)
+    return fetch_rows(RollupQuery(since=since, until=end, teams=[team.pk], **query))
 
 
 @tab("overview", title="Overview", template="admin/responses/team/overview.html")
@@ -39,8 +42,8 @@ def overview(request: HttpRequest, team: Team) -> dict[str, Any]:
     values = totals[0].values if totals else {}
     count, failed = values.get("responses", 0), values.get("failed", 0)
     slow = histograms.quantile(values.get("duration", []), 0.95)
-    running = Response.objects.filter(team=team, status__in=RUNNING).order_by()
-    runs = running.filter(created_at__gte=now() - timedelta(days=1))[:_MAX_RUNNING].count()
+    # The same runs as on Home, on the page of running jobs and in the list with this status.
+    runs = Response.objects.filter(team=team, status=Status.IN_PROGRESS).order_by()[:_MAX_RUNNING].count()
     responses = changelist_url("responses_response", team__id__exact=team.pk, period="7d")
     keys = ApiKey.objects.filter(team=team, source=KeySource.PERSON, revoked_at=None).count()
     people = Membership.objects.filter(team=team).count()
@@ -82,13 +85,18 @@ def overview(request: HttpRequest, team: Team) -> dict[str, Any]:
 def usage(request: HttpRequest, team: Team) -> dict[str, Any]:
     """Return the upstream calls of a week by day and by model."""
     measures = ("calls", "failed", *_TOKENS)
-    days = _week(team, source=CALLS, measures=measures, bucket="day")
+    found = {row.bucket.date(): row for row in _week(team, source=CALLS, measures=measures, bucket="day") if row.bucket}
+    today = now().date()
+    nothing = RollupRow(bucket=None, key=(), values={**dict.fromkeys(measures, 0), "cost": None})
+    # Also days without calls: a week has seven rows.
+    week = [today - timedelta(days=ago) for ago in reversed(range(_DAYS))]
+    days = {day: found.get(day, nothing) for day in week} if found else {}
     models = _week(team, source=CALLS, measures=measures, by=("model",))
     # Models without a price have no cost and are sorted by calls.
-    by_cost = sorted(models, key=lambda row: (row.values["cost"], row.values["calls"]), reverse=True)
+    by_cost = sorted(models, key=lambda row: (row.values["cost"] or 0, row.values["calls"]), reverse=True)
     headers = ["Calls", "Failed", "Input tokens", "Cached tokens", "Output tokens", "Cost"]
     return {
-        "days": {"headers": ["Day (UTC)", *headers], "rows": [_row(f"{row.bucket:%Y-%m-%d}", row) for row in days]},
+        "days": {"headers": ["Day (UTC)", *headers], "rows": [_row(f"{day:%Y-%m-%d}", days[day]) for day in days]},
         "models": {"headers": ["Model", *headers], "rows": [_row(row.key[0], row) for row in by_cost[:_MAX_ROWS]]},
         "all": (changelist_url("tenants_usagerecord", team__id__exact=team.pk), "View usage records"),
     }
@@ -101,7 +109,9 @@ def _row(name: str, row: RollupRow) -> Sequence[Any]:
 
 
 def _dollars(values: dict[str, Any]) -> str:
-    cost = Decimal(values.get("cost") or 0)
+    if values.get("cost") is None:
+        return NO_PRICE if values.get("calls") or values.get("responses") else "–"
+    cost = Decimal(values["cost"])
     # Four decimals below one dollar, so that small costs are not shown as zero.
     return f"${cost:,.2f}" if not cost or cost >= 1 else f"${cost:.4f}"
 

@@ -38,7 +38,8 @@ class Tokens(models.Model):
     output_tokens = models.PositiveBigIntegerField(default=0)
     reasoning_tokens = models.PositiveBigIntegerField(default=0)
     # Wider than the cost of a single call: this is the sum over an hour.
-    cost = models.DecimalField(max_digits=24, decimal_places=10, default=0)
+    # Empty if no call had a price.
+    cost = models.DecimalField(max_digits=24, decimal_places=10, null=True)
 
     class Meta:
         abstract = True

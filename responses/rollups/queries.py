@@ -88,7 +88,10 @@ def fetch_rows(query: RollupQuery) -> list[RollupRow]:
     columns = ", ".join(["hour", *query.by, *wanted])
     live = cells_sql(source, _live(source, row_conditions), sets=[needed], wanted=wanted)
     summed = [
-        f"{histograms.add_sql(name)} AS {name}" if name in source.histograms else f"coalesce(sum({name}), 0) AS {name}"
+        f"{histograms.add_sql(name)} AS {name}"
+        if name in source.histograms
+        # No cost is not a cost of zero: then no call had a price.
+        else (f"sum({name}) AS {name}" if name == "cost" else f"coalesce(sum({name}), 0) AS {name}")
         for name in wanted
     ]
     bucket = "date_trunc(%(bucket)s, hour, %(zone)s)" if query.bucket else "NULL::timestamptz"

@@ -8,7 +8,7 @@ from responses.models import RUNNING, Status
 from responses.rollups import histograms
 
 _TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
-_TOKEN_SUMS = {**{name: f"sum({name})" for name in _TOKENS}, "cost": "coalesce(sum(cost), 0)"}
+_TOKEN_SUMS = {**{name: f"sum({name})" for name in _TOKENS}, "cost": "sum(cost)"}
 # Lets PostgreSQL use an index that starts with the team, without excluding any row.
 _EVERY_TEAM = "team_id = ANY (ARRAY(SELECT id FROM tenants_team))"
 _RUNNING = ", ".join(f"'{status}'" for status in RUNNING)

@@ -13,6 +13,7 @@
     const el = (tag, kind, text) => {
         const made = document.createElement(tag);
         if (kind) made.className = kind;
+        if (kind === 'c-play-text') made.dir = 'auto';
         if (text !== undefined) made.textContent = text;
         return made;
     };

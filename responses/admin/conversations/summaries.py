@@ -16,6 +16,7 @@ from conversations.items import plain_text
 from conversations.models import Conversation, Item, Placement, Section
 from kernel.clock import now
 from responses.models import RUNNING, ConversationLock, Response
+from tenants.prices import NO_PRICE
 
 # Counting stops here: one long conversation must not slow the whole list down.
 MAX_RESPONSES = 1000
@@ -105,8 +106,8 @@ class ConversationSummary:
 
     @property
     def dollars(self) -> str:
-        """Cost in US dollars; empty if no price was known."""
-        return "" if self.cost is None else f"${self.cost:,.4f}"
+        """Cost in US dollars; "No price" if no price was known."""
+        return NO_PRICE if self.cost is None else f"${self.cost:,.4f}"
 
     @property
     def more_responses(self) -> bool:

@@ -16,7 +16,7 @@ from django.db import connection
 
 from kernel import heartbeats
 from kernel.row_security import EVERY_TEAM
-from responses.models import RUNNING, Response, ToolCall, Turn
+from responses.models import RUNNING, Response, Status, ToolCall, Turn
 from tenants.models import Team
 
 # Bounds for one page and for one poll: the page is refreshed several times a second.
@@ -65,14 +65,15 @@ _TEAMS_SQL = f"""
 _WAITING_SQL = """
 WITH RECURSIVE team(id) AS ({teams}),
 waiting AS (
-    SELECT next.id, next.created_at
+    SELECT next.id, next.created_at, next.status
     FROM team CROSS JOIN LATERAL (
-        SELECT id, created_at FROM responses_response
+        SELECT id, created_at, status FROM responses_response
         WHERE team_id = team.id AND background AND {is_running} AND lease_until IS NULL
         ORDER BY created_at LIMIT %(counted)s
     ) AS next
 )
-SELECT count(*) OVER (), id FROM waiting ORDER BY created_at LIMIT %(limit)s
+SELECT count(*) OVER (), count(*) FILTER (WHERE status = 'queued') OVER (), id
+FROM waiting ORDER BY created_at LIMIT %(limit)s
 """
 # `right` cuts frames in the database: a batch may be large, and only its end is needed.
 _TAILS_SQL = """
@@ -143,7 +144,8 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsSnapshot:
-    """All active runs. `executed` and `waiting` are counted up to 1,000; `rows` has the first few hundred.
+    """All active runs. `executed` counts those in progress and `waiting` those queued, up to 1,000.
+    `rows` has the first few hundred.
 
     `teams` are the names of their teams, `ended` the final statuses of runs that ended since the first snapshot, and
     `workers` is the number of live workers, or None if Redis is unavailable.
@@ -168,7 +170,7 @@ def take_snapshot(*, teams: Collection[str], before: RunsSnapshot | None = None)
     # Expired leases first: those are the runs that need attention.
     leased = Response.objects.only(*_COLUMNS).filter(status__in=RUNNING, lease_until__isnull=False)
     executed = list(leased.order_by("lease_until")[:_MAX_COUNTED])
-    counted, waiting = _waiting(teams)
+    counted, queued, waiting = _waiting(teams)
     responses = {row.pk: row for row in [*executed[:MAX_EXECUTED], *waiting]}
     tails = _log_tails(responses.values(), known)
     begun = _begun(responses.values(), known)
@@ -192,11 +194,13 @@ def take_snapshot(*, teams: Collection[str], before: RunsSnapshot | None = None)
     # Team names rarely change: each is read once for each reader.
     unnamed = {row.response.team_id for row in rows.values()} - before.teams.keys()
     names = dict(Team.objects.filter(pk__in=unnamed).values_list("pk", "name")) if unnamed else {}
+    # Claimed by a worker that has not begun yet.
+    claimed = sum(row.status == Status.QUEUED for row in executed)
     return RunsSnapshot(
         rows=rows,
-        executed=len(executed),
-        waiting=counted,
-        oldest_waiting=min((row.created_at for row in waiting), default=None),
+        executed=len(executed) - claimed + counted - queued,
+        waiting=claimed + queued,
+        oldest_waiting=min((row.created_at for row in waiting if row.status == Status.QUEUED), default=None),
         teams={**before.teams, **names},
         ended=dict([*ended.items()][-_MAX_ENDED:]),
         workers=WorkerCount.count(),
@@ -222,7 +226,7 @@ class WorkerCount:
 
 def queue() -> tuple[int, datetime | None]:
     """Return how many responses of all teams wait for a worker (1,000 at most), and since when the first one waits."""
-    counted, waiting = _waiting([EVERY_TEAM])
+    counted, _, waiting = _waiting([EVERY_TEAM])
     return counted, min((row.created_at for row in waiting), default=None)
 
 
@@ -234,8 +238,11 @@ def holders() -> list[str]:
     ]
 
 
-def _waiting(teams: Collection[str]) -> tuple[int, list[Response]]:
-    """Return how many runs wait for a worker, and those that have waited longest."""
+def _waiting(teams: Collection[str]) -> tuple[int, int, list[Response]]:
+    """Return how many runs wait for a worker, how many of them are queued, and those that have waited longest.
+
+    The others were requeued: their status is `in_progress`.
+    """
     sees_every_team = EVERY_TEAM in teams
     teams_sql = _TEAMS_SQL if sees_every_team else "SELECT unnest(%(teams)s::text[])"
     sql = _WAITING_SQL.format(teams=teams_sql, is_running=_IS_RUNNING)
@@ -244,10 +251,11 @@ def _waiting(teams: Collection[str]) -> tuple[int, list[Response]]:
         cursor.execute(sql, parameters)
         found = cursor.fetchall()
     if not found:
-        return 0, []
+        return 0, 0, []
     # Runs may have ended between the two statements: the status is checked again.
-    rows = Response.objects.only(*_COLUMNS).filter(pk__in=[key for _, key in found], status__in=RUNNING)
-    return min(int(found[0][0]), _MAX_COUNTED), list(rows.order_by("created_at"))
+    rows = Response.objects.only(*_COLUMNS).filter(pk__in=[key for *_, key in found], status__in=RUNNING)
+    every, queued = (min(int(count), _MAX_COUNTED) for count in found[0][:2])
+    return every, queued, list(rows.order_by("created_at"))
 
 
 # -- event logs --------------------------------------------------------------------------------------------------------

@@ -26,11 +26,12 @@ from tenants.console.content_access import may_read
 from tenants.console.roles import EVERY_ROLE, Roles
 from tenants.console.site import may_open
 from tenants.models import AuditEvent, Upstream, UsageRecord
-from tenants.prices import Prices, amount
+from tenants.prices import NO_PRICE, Prices, amount
 
 # A run may have more turns, usage records, deliveries and audit events than a page can list.
 MAX_TURNS, MAX_USAGE_RECORDS, MAX_RECORDS = 200, 500, 200
 _SHOWN_FOLLOWERS = 5
+_MIN_GENERATING_MS = 100
 _TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
 _DELIVERY_TONES = {
     DeliveryState.PENDING.value: "info",
@@ -59,7 +60,8 @@ def header(request: HttpRequest, response: Response) -> dict[str, Any]:
     # Output tokens per second, counted from the first token: the time before it is spent on the queue and the prompt,
     # not on generating output.
     generating_ms = (response.duration_ms or 0) - (response.first_token_ms or 0)
-    has_speed = response.first_token_ms is not None and response.output_tokens and generating_ms > 0
+    # In less than a tenth of a second the rate says more about buffering than about the model.
+    has_speed = response.first_token_ms is not None and response.output_tokens and generating_ms >= _MIN_GENERATING_MS
     return {
         "actions": [
             {"action": action, "url": reverse(f"admin:responses_response_{action.name}", args=[response.pk])}
@@ -82,7 +84,8 @@ def header(request: HttpRequest, response: Response) -> dict[str, Any]:
         "first_token": duration(response.first_token_ms),
         "total": duration(response.duration_ms),
         "speed": f"{response.output_tokens * 1000 / generating_ms:,.0f}" if has_speed else "–",
-        "cost": amount(response.cost) if response.cost is not None else "",
+        "cost": cells.cost(response) if response.cost is None else amount(response.cost),
+        "short_url": request.build_absolute_uri(reverse("console:go", args=[response.pk])),
         **{name: f"{getattr(response, name):,}" for name in _TOKENS},
     }
 
@@ -138,7 +141,7 @@ def _usage(request: HttpRequest, response: Response) -> dict[str, Any]:
                 **{name: f"{getattr(row, name):,}" for name in _TOKENS},
                 "estimated": badge("estimated", "warning", hint) if row.estimated else "",
                 "took": duration(row.duration_ms),
-                "cost": amount(row.cost),
+                "cost": NO_PRICE if row.cost is None else amount(row.cost),
                 "prices": [f"{name} {amount(price)}" for name, price in named.items() if price is not None],
             }
         )
@@ -148,7 +151,7 @@ def _usage(request: HttpRequest, response: Response) -> dict[str, Any]:
     return {
         "lines": lines,
         "sums": {name: f"{total[name] or 0:,}" for name in _TOKENS},
-        "cost": amount(total["cost"]) if total["priced"] else "",
+        "total_cost": amount(total["cost"]) if total["priced"] else "",
         "unpriced": total["lines"] - total["priced"],
         "left": max(0, total["lines"] - MAX_USAGE_RECORDS),
         "count": total["lines"],

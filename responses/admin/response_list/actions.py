@@ -107,8 +107,11 @@ def _retry(request: HttpRequest, response: Response) -> str:
         )
         return str(made.body["id"])
 
+    parameters = rebuild.rebuild_request(response)
+    if model := request.POST.get("model", "").replace("\x00", "").strip():
+        parameters = {**parameters, "model": model}
     try:
-        new_id = async_to_sync(queue)(rebuild.parse_for_worker(rebuild.rebuild_request(response)))
+        new_id = async_to_sync(queue)(rebuild.parse_for_worker(parameters))
     except ApiError as failed:
         raise ActionFailed(failed.message) from failed
     audit_row(request, response, "retried", after={"response": new_id})
@@ -136,7 +139,7 @@ CANCEL = ResponseAction(
 RETRY = ResponseAction(
     name="retry",
     title="Retry as new",
-    description="Runs a new background response with the same parameters, input and API key. It is billed like the "
+    description="Runs a new background response with the same input and API key. It is billed like the "
     "original. Tool secrets are never stored, so they are not sent again.",
     button="Retry",
     icon="replay",
@@ -220,12 +223,23 @@ def _confirm(
         "back": back,
         "is_selection": "action" in request.POST,
         "action": request.POST.get("action", ""),
+        "models": [*_models(chosen)] if action is RETRY and len(chosen) == 1 else None,
         "checkbox": helpers.ACTION_CHECKBOX_NAME,
         "error": request.method == "POST" and "reason" in request.POST and not has_reason,
         "min_reason": _MIN_REASON,
         "max_reason": _MAX_REASON,
     }
     return TemplateResponse(request, "admin/responses/response/confirm.html", context)
+
+
+def _models(chosen: Sequence[Response]) -> Iterable[str]:
+    """Yield the models that the key of a response may use."""
+    try:
+        caller = directory.principal_of_run(chosen[0].api_key_id)
+    except ApiError:
+        # A revoked key cannot retry at all; the retry says so.
+        return
+    yield from (model["id"] for model in directory.list_models(caller))
 
 
 def _reason(request: HttpRequest) -> str:

@@ -11,6 +11,7 @@ from responses.admin.usage.query import MetricKind, UsageQuery, start_of_day
 from responses.rollups import queries
 from responses.rollups.queries import RollupQuery, RollupRow
 from tenants.models import ApiKey, Team, Upstream
+from tenants.prices import sum_costs
 
 TOP = 8
 OTHER = "Other"
@@ -66,13 +67,17 @@ def build_report(query: UsageQuery, *, teams: Sequence[str] | None, top: int = T
     def weight(row: RollupRow) -> float:
         # Ratios and percentiles rank groups by volume: the slowest group may have a single call.
         value = row.values[measures[-1]]
-        return float(sum(value) if is_histogram else value)
+        return float(sum(value) if is_histogram else value or 0)
 
     def value_of(sums: Mapping[str, Any] | None) -> float | None:
         # An empty bucket is zero for a sum, but a gap in the line of a ratio or percentile.
         if sums is None:
             return 0 if query.metric.kind is MetricKind.SUM else None
         return query.metric.value(query.source.name, sums)
+
+    def drawn(value: float | None) -> float | None:
+        # Calls without a price have no bar.
+        return value or 0 if query.metric.kind is MetricKind.SUM else value
 
     # Two reads: the totals decide which groups are shown, then the same sums are read per bucket.
     totals = fetch("")
@@ -89,7 +94,7 @@ def build_report(query: UsageQuery, *, teams: Sequence[str] | None, top: int = T
         UsageGroup(
             key=None if key == _OTHER_KEY else key,
             name=OTHER if key == _OTHER_KEY else names[key],
-            values=[value_of(sums[key].get(start)) for start in starts],
+            values=[drawn(value_of(sums[key].get(start))) for start in starts],
             total=value_of(sums[key][None]),
         )
         for key in [*shown, *([_OTHER_KEY] if len(totals) > top else [])]
@@ -105,6 +110,8 @@ def add_sums(sums: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[st
     return {
         name: [one + other for one, other in zip(sums[name], value, strict=True)]
         if isinstance(value, list)
+        else sum_costs(sums[name], value)
+        if name == "cost"
         else sums[name] + value
         for name, value in more.items()
     }

@@ -31,6 +31,7 @@ from responses.rollups import queries
 from tenants.console.roles import EVERY_ROLE, everywhere, teams_for, teams_of
 from tenants.console.site import page, render
 from tenants.models import ApiKey, Model
+from tenants.prices import NO_PRICE
 
 _MAX_CHOICES = 200
 _MAX_GROUPS = 1000
@@ -54,7 +55,7 @@ def usage(request: HttpRequest) -> HttpResponseBase:
             "name": group.name,
             "tone": _tone(query, report, index),
             "url": urls[index],
-            "total": "–" if group.total is None else query.metric.format_value(group.total),
+            "total": _shown(query, group.total),
             "share": f"{100 * group.total / whole:.1f} %" if whole and group.total is not None else "",
             "spark": charts.sparkline(group.values),
         }
@@ -68,7 +69,7 @@ def usage(request: HttpRequest) -> HttpResponseBase:
         choices=_choices(request, query),
         chart=chart(query, report, title=f"{query.metric.title} by {query.bucket}", urls=urls),
         rows=rows,
-        total="–" if report.total is None else query.metric.format_value(report.total),
+        total=_shown(query, report.total),
         total_url=_drill(query, query.since, query.until),
         other_count=report.other_count,
         ranges=[(query.url(range=name), title, name == query.range) for name, title in RANGES.items()],
@@ -165,3 +166,9 @@ def _csv(query: UsageQuery, report: UsageReport) -> HttpResponse:
     name = f"usage-{query.metric.name}-{query.since:%Y%m%d}-{query.until:%Y%m%d}.csv"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return HttpResponse(csv_lines(lines), content_type="text/csv; charset=utf-8", headers=headers)
+
+
+def _shown(query: UsageQuery, value: float | None) -> str:
+    if value is None:
+        return NO_PRICE if query.metric.name == "cost" else "–"
+    return query.metric.format_value(value)

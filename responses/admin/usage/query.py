@@ -67,7 +67,7 @@ class Metric:
                 whole = sums[others[0]]
                 return 100 * sums[first] / whole if whole else None
             case MetricKind.SUM:
-                return float(sums[first])
+                return None if sums[first] is None else float(sums[first])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
