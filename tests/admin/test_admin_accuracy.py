@@ -58,8 +58,8 @@ def test_running_and_queued_mean_the_same_everywhere(lead: Client, caller: Calle
         True,
     ]
     assert tile(text(lead.get(f"/admin/tenants/team/{caller.team.pk}/change/")), "Running") == "3"
-    for status, count in (("in_progress", 3), ("queued", 2)):
-        page = text(lead.get(LIST, {"period": "30d", "status__exact": status}))
+    for name, count in (("in_progress", 3), ("queued", 2)):
+        page = text(lead.get(LIST, {"period": "30d", "status__exact": name}))
         assert page.count('<td class="c-list-status">') == count
 
 
