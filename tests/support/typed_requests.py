@@ -71,7 +71,7 @@ class RequestGenerator:
         if depth >= MAX_DEPTH and simple:
             plain = simple
         # Null where the type allows it, but rarely: it means the default.
-        if len(plain) < len(branches) and self.rng.random() < 0.1:
+        if len(plain) < len(branches) and name != "model" and self.rng.random() < 0.1:
             return None
         return self.value(self.rng.choice(plain), name=name, depth=depth)
 
