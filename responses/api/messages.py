@@ -165,12 +165,16 @@ class _Sender:
                 return
         elif self._start is not None and message["type"] == "http.response.body":
             self._body += message.get("body", b"")
-            if not message.get("more_body", False):
-                await self._send_error(self._start)
+            has_more = message.get("more_body", False)
+            # The refusal of a large body is complete before its response ends: meanwhile the rest of the body arrives.
+            length = dict(self._start["headers"]).get(b"content-length", b"")
+            if not has_more or length == str(len(self._body)).encode():
+                start, self._start = self._start, None
+                await self._send_error(start, has_more=has_more)
             return
         await self._send(message)
 
-    async def _send_error(self, start: Message) -> None:
+    async def _send_error(self, start: Message, *, has_more: bool) -> None:
         status, data = start["status"], self._body
         try:
             detail = orjson.loads(data)["error"]
@@ -183,4 +187,4 @@ class _Sender:
         replaced = {b"content-length": str(len(data)).encode(), b"content-type": b"application/json"}
         headers = [(name, value) for name, value in start["headers"] if name.lower() not in replaced]
         await self._send({**start, "status": status, "headers": [*headers, *replaced.items()]})
-        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+        await self._send({"type": "http.response.body", "body": data, "more_body": has_more})

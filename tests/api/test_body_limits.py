@@ -55,6 +55,22 @@ def test_a_stranger_is_rejected_before_the_body(server: WebProcess, path: str, k
     assert {"x-request-id", "openai-version"} <= set(answer.headers)
 
 
+def test_anthropic_clients_get_their_own_error(server: WebProcess, caller: Caller) -> None:
+    sent = {"anthropic_version": "2023-06-01"}
+    for key, size, kind, status in (
+        ("sk-nobody", 60 * MIB, "authentication_error", 401),
+        (caller.secret, 65 * MIB, "request_too_large", 413),
+    ):
+        with RawConnection(server.url) as peer:
+            peer.send_head("POST", "/v1/messages", Content_Length=size, X_Api_Key=key, **sent)
+            # Not only after the server has waited for the rest of the body.
+            peer.socket.settimeout(0.9)
+            answer = peer.response()
+        assert (answer.status, answer.headers["connection"]) == (status, "close")
+        assert orjson.loads(answer.body)["type"] == "error"
+        assert answer.error["type"] == kind
+
+
 def test_strangers_cannot_fill_the_disk(server: WebProcess) -> None:
     before = bytes_in_deleted_files(server.pid)
     with ExitStack() as stack:
