@@ -24,11 +24,30 @@ from tenants.views import ApiRequest, ApiView
 # The format is that of all versions so far; new SDKs send versions that are younger than this server.
 _VERSION = re.compile(r"20\d\d-\d\d-\d\d")
 _MISSING = "x-api-key header is required"
+_TEXT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": STRING},
+    "required": ["type", "text"],
+}
+_TOOL: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"},
+        "description": STRING,
+        "input_schema": {
+            "type": "object",
+            "properties": {"type": {"const": "object"}},
+            "required": ["type"],
+            "description": "JSON schema of the input.",
+        },
+    },
+    "required": ["name", "input_schema"],
+}
 _INPUT: dict[str, Any] = {
     "model": {"type": "string", "maxLength": 200},
     "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
-    "system": {"type": ["string", "array", "null"]},
-    "tools": {"type": ["array", "null"], "items": {"type": "object"}},
+    "system": {"anyOf": [STRING, {"type": "array", "items": _TEXT}, {"type": "null"}]},
+    "tools": {"anyOf": [{"type": "array", "items": _TOOL}, {"type": "null"}]},
 }
 # Abridged: the complete schemas are those of Anthropic.
 _CREATE = ApiObject.of(

@@ -64,6 +64,7 @@ EMBEDDINGS = "demo-embedding"
 MESSAGES: Any = [{"role": "user", "content": "Hi"}]
 LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {"model": "demo-d0", "input": "Hi"}}'
 WEBHOOK = {"name": "hook", "url": "https://example.com/hook", "event_types": ["response.completed"]}
+TAKES_MESSAGES = {"/chat/completions", "/messages", "/messages/count_tokens"}
 TAKES_INPUT = {"/responses", "/responses/input_tokens", "/embeddings", "/moderations"}
 
 
@@ -209,9 +210,9 @@ def make_sense(case: Case[Any], known: Existing) -> None:
     if case.media_type != "application/json" or not isinstance(case.body, dict):
         return
     case.body = {name: value for name, value in case.body.items() if name not in ELSEWHERE}
-    if case.path in {*TAKES_INPUT, "/chat/completions"}:
+    if case.path in {*TAKES_INPUT, *TAKES_MESSAGES}:
         case.body["model"] = MODEL
-    if case.path == "/chat/completions":
+    if case.path in TAKES_MESSAGES:
         case.body["messages"] = MESSAGES
     elif case.path in TAKES_INPUT and case.body.get("input") in (None, "", []):
         case.body["input"] = "Hi"
