@@ -271,6 +271,14 @@ def image_model(team_id: str) -> str:
 
 
 @CachedLookup
+def summary_model(team_id: str) -> str:
+    """Return the team's model for summaries of reasoning: its own, that of the server, or an empty string."""
+    with scope.every_team():
+        own = Team.objects.values_list("summary_model", flat=True).filter(pk=team_id).first()
+    return own or settings.REASONING_SUMMARY_MODEL
+
+
+@CachedLookup
 def guardrails(team_id: str) -> GuardrailSettings | None:
     """Return the guardrail of a team, or None."""
     with scope.every_team():

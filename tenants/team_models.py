@@ -83,6 +83,14 @@ class Team(models.Model):
         default="",
         help_text="Model for image requests that name none. Empty means the IMAGE_MODEL of the server's configuration.",
     )
+    summary_model = models.CharField(
+        "model for reasoning summaries",
+        max_length=200,
+        blank=True,
+        default="",
+        help_text="Model that summarizes raw reasoning for requests with reasoning.summary. Empty means the "
+        "REASONING_SUMMARY_MODEL of the server's configuration; without either, the first sentences are the summary.",
+    )
     tools = ToolKindsField(help_text="Hosted tools that the team may use.")
     reject_unavailable_tools = models.BooleanField(
         default=False,

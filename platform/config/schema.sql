@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 30de77d31bb4e726cfb87b181c1e2059ed5142294526d3443236697abb76f595
+-- PostgreSQL 18, migrations 390263005fecaf92264ce3a433492700f24ec79b98d085aba95812c22e30e545
 
 CREATE TABLE public.account_emailaddress (
     id integer NOT NULL,
@@ -1383,6 +1383,7 @@ CREATE TABLE public.tenants_team (
     log_retention_hours integer NOT NULL,
     embedding_model character varying(200) NOT NULL,
     image_model character varying(200) NOT NULL,
+    summary_model character varying(200) NOT NULL,
     tools character varying(40)[] NOT NULL,
     reject_unavailable_tools boolean NOT NULL,
     continue_without_mcp_servers boolean NOT NULL,

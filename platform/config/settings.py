@@ -38,6 +38,8 @@ UPSTREAM_API_KEY = env.text("UPSTREAM_API_KEY")
 EMBEDDING_MODEL = env.text("EMBEDDING_MODEL")
 # Default model for generating images.
 IMAGE_MODEL = env.text("IMAGE_MODEL")
+# Default model for summarizing raw reasoning.
+REASONING_SUMMARY_MODEL = env.text("REASONING_SUMMARY_MODEL")
 # Default search engine, for teams without one in the admin.
 SEARXNG_URL = env.text("SEARXNG_URL")
 SANDBOX_URL = env.text("SANDBOX_URL")

@@ -34,6 +34,7 @@ _GROUPS: Mapping[str, Iterable[str]] = {
         "UPSTREAM_IDLE_TIMEOUT",
         "EMBEDDING_MODEL",
         "IMAGE_MODEL",
+        "REASONING_SUMMARY_MODEL",
         "SEARXNG_URL",
         "SANDBOX_URL",
         "SANDBOX_TOKEN",

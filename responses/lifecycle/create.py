@@ -22,6 +22,7 @@ from responses.engine.state import RunState
 from responses.lifecycle import conversation_runs
 from responses.lifecycle.queue import notify_workers
 from responses.models import Mode, Response, Status
+from responses.passthrough.reasoning_summaries import TeamSummarizer
 from responses.providers.upstream import UpstreamModel
 from responses.requests import capabilities, pairing, prompts, tool_offer
 from responses.requests.context import RequestContext, UnstoredResponse
@@ -33,6 +34,7 @@ from responses.runs.runner import LiveRun, StreamFormat
 from responses.runs.store import CallUpdate, Change, LockGuard, PredecessorGuard, writer
 from responses.schema import CreateResponse
 from responses.tools.registry import RunTools, create_tools, without_unavailable_tools
+from responses.vectors.embedding import UsageAccount
 from tenants import directory
 from tenants.models import Scope
 from tenants.principal import Principal
@@ -106,10 +108,16 @@ async def start_response(
     async with conversation_runs.release_on_failure(principal=principal, body=body, response_id=response_id):
         new = await _check(principal, body, previous, response_id=response_id, mode=mode, request=request)
         state = RunState()
+        account = UsageAccount(
+            team_id=principal.team_id,
+            key_id=principal.key_id,
+            object_id=response_id,
+            request_id=request.request_id,
+        )
         run = Run(
             new.prepared.run_context,
             state,
-            model=UpstreamModel(new.route),
+            model=UpstreamModel(new.route, summarizer=TeamSummarizer(account)),
             tools=new.tools.toolbox,
             now=now,
             checks=new.checks if new.prepared.body.generates else None,

@@ -17,8 +17,10 @@ from responses.engine.events.response_body import failed
 from responses.lifecycle import queue, resume
 from responses.lifecycle.resume import ResumedRun
 from responses.models import Response
+from responses.passthrough.reasoning_summaries import TeamSummarizer
 from responses.providers.upstream import UpstreamModel
 from responses.runs.runner import LiveRun
+from responses.vectors.embedding import UsageAccount
 from tenants import directory, scope
 
 # Time for runs that are stopped in the middle of a step to store their events.
@@ -101,11 +103,17 @@ def _load(claimed: Claim) -> ResumedRun | None:
         resumed.end(failed(Failure(code="server_error", message=error.message)))
         return None
     checks = moderation.restore_checks(response, principal)
+    account = UsageAccount(
+        team_id=response.team_id,
+        key_id=principal.key_id,
+        object_id=response.pk,
+        request_id=response.request_id,
+    )
     with scope.team(claimed.team_id):
         resumed = resume.load(
             response_id=response.pk,
             lease_token=claimed.token,
-            model=UpstreamModel(route),
+            model=UpstreamModel(route, summarizer=TeamSummarizer(account)),
             checks=checks,
             died=claimed.has_expired,
         )

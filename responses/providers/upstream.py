@@ -1,17 +1,19 @@
 """Adapter for upstreams: a turn is one streamed request, in the upstream's API, whose answer becomes events."""
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from responses.engine.attachments import AttachmentMap
 from responses.engine.converter.base import TurnConverter
 from responses.engine.converter.chat import ChatConverter
 from responses.engine.converter.responses_api import ResponsesConverter
-from responses.engine.events.types import Event
+from responses.engine.events.types import Event, OutputItemDone
 from responses.engine.turn import TurnRequest, TurnResult
 from responses.providers import chat_completions, responses_api
 from responses.providers.clients import UpstreamFailed, failure_from_error, naming, post, read_bytes
 from responses.providers.event_stream import EventStreamDecoder, check_chunk, check_object, decode, is_streamed
+from responses.providers.reasoning_summaries import ReasoningSummarizer, summarize
 from tenants.directory import Route
 from tenants.models import WireApi
 
@@ -19,20 +21,24 @@ from tenants.models import WireApi
 class UpstreamModel:
     """Implementation of `LanguageModel` for the upstream of a route."""
 
-    def __init__(self, route: Route) -> None:
+    def __init__(self, route: Route, *, summarizer: ReasoningSummarizer | None = None) -> None:
         self._route = route
+        self._summarizer = summarizer
 
     def open(self, request: TurnRequest) -> "UpstreamTurn":
         """Start a turn. The request is sent when its events are iterated."""
-        return UpstreamTurn(self._route, request)
+        return UpstreamTurn(self._route, request, summarizer=self._summarizer)
 
 
 class UpstreamTurn:
     """One upstream call."""
 
-    def __init__(self, route: Route, request: TurnRequest) -> None:
+    def __init__(self, route: Route, request: TurnRequest, *, summarizer: ReasoningSummarizer | None = None) -> None:
         self._route = route
         self._request = request
+        self._summarizer = summarizer
+        # Events that wait for a summary.
+        self._unsent: list[Event] = []
         self._upstream_request_id: str | None = None
         shared: dict[str, Any] = {
             "first_output_index": request.first_output_index,
@@ -54,6 +60,28 @@ class UpstreamTurn:
 
     async def events(self) -> AsyncGenerator[list[Event], None]:
         """Send the request and yield the events of each network read."""
+        async with aclosing(self._converted()) as reads:
+            async for events in reads:
+                yield await self._with_summaries(events)
+
+    async def _with_summaries(self, events: list[Event]) -> list[Event]:
+        # Upstreams that speak Responses summarize themselves.
+        converter, style = self._converter, self._request.sampling.reasoning_summary
+        if style is None or not isinstance(converter, ChatConverter):
+            return events
+        ready: list[Event] = []
+        for position, event in enumerate(events):
+            item = converter.closed_reasoning(event.item["id"]) if isinstance(event, OutputItemDone) else None
+            if item is None or not isinstance(event, OutputItemDone):
+                ready.append(event)
+                continue
+            # An interrupt during the call has to send them.
+            self._unsent = [*ready, *events[position:]]
+            ready += await summarize(item, event, style=style, summarizer=self._summarizer)
+        self._unsent = []
+        return ready
+
+    async def _converted(self) -> AsyncGenerator[list[Event], None]:
         converter, lines = self._converter, EventStreamDecoder(check=self._check)
         try:
             body = self._body(self._route, self._request, await load_attachments(self._route, self._request))
@@ -80,7 +108,7 @@ class UpstreamTurn:
 
     def interrupt(self) -> tuple[list[Event], TurnResult]:
         """Return the events that close open items, and the partial result."""
-        events = self._converter.interrupt()
+        events = [*self._unsent, *self._converter.interrupt()]
         return events, self._converter.result(interrupted=True, upstream_request_id=self._upstream_request_id)
 
 

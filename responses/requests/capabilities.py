@@ -35,8 +35,8 @@ def check(body: CreateResponse, route: Route) -> None:
             f"Supported values are: {known}.",
             param="reasoning.effort",
         )
-    # Chat completions have no parameter for summaries, so the style would be silently ignored.
-    has_summaries = can.reasoning_summaries and route.upstream.wire_api == WireApi.RESPONSES
+    # Reasoning of chat completions is summarized here.
+    has_summaries = can.reasoning_summaries or route.upstream.wire_api == WireApi.CHAT_COMPLETIONS
     if reasoning is not None and reasoning.style not in {None, "auto"} and not has_summaries:
         raise UnsupportedValue(
             f"Unsupported value: '{reasoning.style}' is not supported with the '{route.model}' model. "

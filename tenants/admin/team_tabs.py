@@ -154,6 +154,7 @@ def models_of(request: HttpRequest, team: Team) -> dict[str, Any]:
             ("Search engines", ", ".join(searching) or "server default"),
             ("Embedding model", team.embedding_model or "server default"),
             ("Image model", team.image_model or "server default"),
+            ("Model for reasoning summaries", team.summary_model or "server default"),
         ],
     }
 

@@ -39,6 +39,7 @@ class TeamForm(forms.ModelForm[Team]):
             "log_retention_hours",
             "embedding_model",
             "image_model",
+            "summary_model",
             "tools",
             "reject_unavailable_tools",
             "continue_without_mcp_servers",
@@ -116,6 +117,7 @@ class TeamAdmin(AuditedAdmin, TeamScoped):
             "Hosted tools",
             {"fields": ["tools", "reject_unavailable_tools", "continue_without_mcp_servers", "image_model"]},
         ),
+        ("Reasoning", {"fields": ["summary_model"]}),
     ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:

@@ -48,10 +48,13 @@ def test_an_unsupported_reasoning_effort_is_rejected(api: Api, script: Script) -
 @pytest.mark.parametrize("name", ["summary", "generate_summary"])
 @pytest.mark.parametrize("style", ["concise", "detailed"])
 def test_a_summary_style_is_rejected_if_the_upstream_cannot_receive_it(
-    api: Api, script: Script, name: str, style: str
+    api: Api, responses_api_script: Script, name: str, style: str
 ) -> None:
-    describe(script, reasoning_summaries=True)
-    assert rejection(api, script, reasoning={name: style}) == (400, f"reasoning.{name}", "unsupported_value")
+    assert rejection(api, responses_api_script, reasoning={name: style}) == (
+        400,
+        f"reasoning.{name}",
+        "unsupported_value",
+    )
 
 
 def test_logprobs_are_rejected_if_the_model_does_not_support_them(api: Api, script: Script) -> None:

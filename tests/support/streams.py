@@ -29,7 +29,8 @@ _OUTPUT = r"(shell_call_output_content\.delta )*shell_call_output_content\.done 
 _ITEMS = {
     "message": rf"(content_part\.added ({_TEXT}|{_REFUSAL})content_part\.done )+",
     "function_call": r"(function_call_arguments\.delta )*function_call_arguments\.done ",
-    "reasoning": rf"({_SUMMARY})*({_REASONING})*",
+    # The last summary is one that the platform has made of the reasoning.
+    "reasoning": rf"({_SUMMARY})*({_REASONING})*({_SUMMARY})?",
     "custom_tool_call": r"(custom_tool_call_input\.delta )*custom_tool_call_input\.done ",
     "mcp_list_tools": r"mcp_list_tools\.in_progress (mcp_list_tools\.(completed|failed) )?",
     "mcp_call": rf"mcp_call\.in_progress {_ARGUMENTS}(mcp_call\.(completed|failed) )?",

@@ -100,6 +100,12 @@ class ChatConverter(TurnConverter):
             return "The model's server sent a tool call without a name."
         return None
 
+    def closed_reasoning(self, item_id: str) -> ChatReasoning | None:
+        """Return a reasoning item that is complete."""
+        found = (segment for segment in self._queue.closed if segment.id == item_id)
+        segment = next(found, None)
+        return segment if isinstance(segment, ChatReasoning) else None
+
     @override
     def interrupt(self) -> list[Event]:
         return self._end_text() + super().interrupt()

@@ -12,7 +12,7 @@ from typing import Any
 from typing_extensions import override
 
 from responses.engine.converter.calls import CallSegment
-from responses.engine.converter.segments import ReasoningCipher, ReasoningContent, ReasoningSegment
+from responses.engine.converter.segments import Part, ReasoningCipher, ReasoningContent, ReasoningSegment
 from responses.engine.events.types import Body, Event
 
 _SUMMARY = "reasoning.summary"
@@ -78,6 +78,14 @@ class ChatReasoning(ReasoningSegment):
             self.hidden_text.append(piece.text)
         self._details += piece.details
         return events
+
+    def add_summary(self, text: str) -> list[Event]:
+        """Add a summary to an item whose parts are complete; return its events."""
+        part = Part("summary_text", index=0, key=None)
+        part.text.append(text)
+        self.parts.insert(0, part)
+        place = (self.id, self.output_index)
+        return [part.added(*place), part.delta(*place, text, []), *part.done(*place)]
 
     @override
     def details(self) -> Sequence[Body]:
