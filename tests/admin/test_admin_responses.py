@@ -213,3 +213,8 @@ def test_responses_cannot_be_edited(admin: Client, caller: Caller) -> None:
     response = add_response(caller)
     assert admin.post(page_url(response), {"model": "other"}).status_code == 405
     assert admin.get(page_url(response)).status_code == 200
+
+
+def test_the_list_names_the_endpoint_of_messages(lead: Client, caller: Caller) -> None:
+    add_response(caller, mode=Mode.STREAM, endpoint="messages", stored=False)
+    assert "Stream · messages" in text(lead.get(LIST))

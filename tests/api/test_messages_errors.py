@@ -214,3 +214,18 @@ def test_all_rejections_of_upstreams_are_errors_of_the_request() -> None:
 def test_clients_learn_that_threads_are_not_supported(api: Api, script: Script) -> None:
     answer = api.post("/messages", sent(script, thread={"type": "create"}))
     assert answer.json()["error"]["details"] == {"error_code": "thread_unsupported_request"}
+
+
+@pytest.mark.parametrize("header", ["x-api-key", "Authorization"])
+def test_large_bodies_are_accepted_with_a_key_in_either_header(api: Api, script: Script, header: str) -> None:
+    script.say("Hello")
+    secret, api.headers = api.caller.secret, {}
+    value = secret if header == "x-api-key" else f"Bearer {secret}"
+    long = [{"role": "user", "content": "word " * 500_000}]
+    ok(api.post("/messages", sent(script, messages=long), headers={header: value}))
+
+
+def test_large_bodies_without_a_key_have_the_envelope(api: Api, script: Script) -> None:
+    api.headers = {}
+    long = [{"role": "user", "content": "word " * 500_000}]
+    assert kind(api.post("/messages", sent(script, messages=long))) == (401, "authentication_error")
