@@ -160,7 +160,8 @@ class Endpoint:
         if self.errors is not None:
             return self.errors
         checks = {
-            400: self.reads_body or self.takes_no_body or self.query is not None,
+            # Also for an id with characters that no id has.
+            400: bool(self.ids) or self.reads_body or self.takes_no_body or self.query is not None,
             401: True,
             403: True,
             404: bool(self.ids) or self.body is not None or self.query is not None,

@@ -49,6 +49,9 @@ NEVER_GOOD = {
     "POST /moderations",  # the demo upstream has no moderation
     "POST /images/generations",  # no image model is configured
     "POST /images/edits",
+    "POST /audio/transcriptions",  # nor one for audio
+    "POST /audio/translations",
+    "POST /audio/speech",
     "POST /responses/{response_id}/cancel",  # the response is not in the background
     "POST /uploads/{upload_id}/complete",  # there are no parts
     "POST /skills",  # the bytes are not the files of a skill
@@ -169,6 +172,7 @@ def test_the_full_size_is_at_least_5000_requests() -> None:
 
 
 BODIES: dict[str, Callable[[Existing], Any]] = {
+    "/completions": lambda known: {"model": MODEL, "prompt": "Hi"},
     "/responses/compact": lambda known: {"model": MODEL, "input": "Hi"},
     "/vector_stores": lambda known: {"name": "store"},
     "/vector_stores/{store_id}/files": lambda known: {"file_id": known["file_id"]},
