@@ -13,7 +13,7 @@ from django.utils.timezone import now
 from typing_extensions import override
 
 from kernel.ids import new_id
-from kernel.json_text import WireDecoder
+from kernel.json_text import WireField
 from tenants.models import ApiKey, IdField, TeamRow
 
 
@@ -31,8 +31,7 @@ class Item(TeamRow):
     # The public id. Not unique: a client may send an edited item under its old id.
     id = models.CharField(max_length=255, db_collation="C")
     type = models.CharField(max_length=40)
-    # Plain JSON would return large floats as integers, which then differ from what was streamed.
-    body = models.JSONField(decoder=WireDecoder)
+    body = WireField()
     created_at = models.DateTimeField(default=now)
 
     class Meta:

@@ -27,7 +27,7 @@ class Migration(migrations.Migration):
                 ('api_key', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.apikey')),
                 ('id', models.CharField(db_collation='C', max_length=255)),
                 ('type', models.CharField(max_length=40)),
-                ('body', models.JSONField(decoder=kernel.json_text.WireDecoder)),
+                ('body', kernel.json_text.WireField()),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
             ],
             options={

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 390263005fecaf92264ce3a433492700f24ec79b98d085aba95812c22e30e545
+-- PostgreSQL 18, migrations 63a77b363afdccd148ea4dcfddbac2de2e337b044417d82eed883a1941a08618
 
 CREATE TABLE public.account_emailaddress (
     id integer NOT NULL,
@@ -200,7 +200,7 @@ CREATE TABLE public.conversations_item (
     api_key_id character varying(64) COLLATE pg_catalog."C",
     id character varying(255) NOT NULL COLLATE pg_catalog."C",
     type character varying(40) NOT NULL,
-    body jsonb NOT NULL,
+    body json NOT NULL,
     created_at timestamp with time zone NOT NULL
 );
 
@@ -493,9 +493,9 @@ CREATE TABLE public.responses_chatcompletion (
     created_at timestamp with time zone NOT NULL,
     model character varying(200) NOT NULL,
     metadata jsonb NOT NULL,
-    messages jsonb NOT NULL,
-    parameters jsonb NOT NULL,
-    body jsonb NOT NULL,
+    messages json NOT NULL,
+    parameters json NOT NULL,
+    body json NOT NULL,
     request_id character varying(64) NOT NULL
 );
 
@@ -559,7 +559,7 @@ CREATE TABLE public.responses_promptversion (
     number integer NOT NULL,
     messages jsonb NOT NULL,
     model character varying(200) NOT NULL,
-    parameters jsonb NOT NULL,
+    parameters json NOT NULL,
     created_at timestamp with time zone NOT NULL,
     created_by character varying(150) NOT NULL,
     CONSTRAINT responses_promptversion_number_check CHECK ((number >= 0))
@@ -593,7 +593,7 @@ CREATE TABLE public.responses_response (
     model character varying(200) NOT NULL,
     upstream_id character varying(64) NOT NULL,
     upstream_model character varying(200) NOT NULL,
-    parameters jsonb NOT NULL,
+    parameters json NOT NULL,
     options jsonb NOT NULL,
     service_tier character varying(20),
     secrets text NOT NULL,
@@ -616,10 +616,10 @@ CREATE TABLE public.responses_response (
     reasoning_tokens integer NOT NULL,
     cost numeric(20,10),
     spans jsonb NOT NULL,
-    error jsonb,
+    error json,
     error_code character varying(60),
     incomplete_reason character varying(40),
-    moderation jsonb,
+    moderation json,
     lease_owner character varying(120),
     lease_token integer NOT NULL,
     lease_until timestamp with time zone,

@@ -1,9 +1,11 @@
-"""Decoder for JSON columns that keeps numbers as they were received."""
+"""JSON columns that keep numbers and the order of keys as they were received."""
 
 import json
 from typing import Any
 
 import orjson
+from django.db import models
+from psycopg.types.json import Json, Jsonb
 from typing_extensions import override
 
 
@@ -17,3 +19,29 @@ class WireDecoder(json.JSONDecoder):
     @override
     def decode(self, s: str, *_: Any) -> Any:
         return orjson.loads(s)
+
+
+class WireField(models.JSONField):
+    """Column of values that are sent to clients again: with the type `json`, which keeps the order of keys.
+
+    `jsonb` sorts them, so that a retrieved object would differ from the streamed one, and models would be shown the
+    properties of a schema in another order. The type has no equality and no indexes; for queries by a key use
+    `KeyTextTransform`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"decoder": WireDecoder, **options})
+
+    @override
+    def db_type(self, connection: Any) -> str:
+        return "json"
+
+    @override
+    def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
+        # psycopg would parse the type itself.
+        return f"{sql}::text", params
+
+    @override
+    def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
+        adapted = super().get_db_prep_value(value, connection, prepared)
+        return Json(adapted.obj, adapted.dumps) if isinstance(adapted, Jsonb) else adapted

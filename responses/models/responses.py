@@ -12,7 +12,7 @@ from django.utils.timezone import now
 from typing_extensions import override
 
 from kernel.ids import new_id
-from kernel.json_text import WireDecoder
+from kernel.json_text import WireField
 from tenants.models import ApiKey, IdField, TeamRow
 from tenants.prices import CostField
 
@@ -70,8 +70,8 @@ class Response(TeamRow):
     model = models.CharField(max_length=200)
     upstream_id = models.CharField(max_length=64)
     upstream_model = models.CharField(max_length=200)
-    # `WireDecoder` keeps numbers as they were received, so that they are returned unchanged.
-    parameters = models.JSONField(default=dict, decoder=WireDecoder)
+    # `WireField` keeps numbers as they were received, so that they are returned unchanged.
+    parameters = WireField(default=dict)
     options = models.JSONField(
         default=dict, help_text="Settings of the request that the response object does not contain."
     )
@@ -101,11 +101,11 @@ class Response(TeamRow):
     reasoning_tokens = models.PositiveIntegerField(default=0)
     cost = CostField(null=True, help_text="In US dollars, as far as prices were known. Empty if none was.")
     spans = models.JSONField(default=list, help_text="What the run did outside of its turns, measured.")
-    error = models.JSONField(null=True)
+    error = WireField(null=True)
     # Also in `error`; a column because lists filter by it.
     error_code = models.CharField(max_length=60, null=True, blank=True)
     incomplete_reason = models.CharField(max_length=40, null=True, blank=True)
-    moderation = models.JSONField(null=True, help_text="Moderation results for input and output.")
+    moderation = WireField(null=True, help_text="Moderation results for input and output.")
 
     # The token counts claims and fences writes; the process that creates a response has the first one.
     lease_owner = models.CharField(max_length=120, null=True, blank=True)
@@ -350,9 +350,9 @@ class ChatCompletion(TeamRow):
     created_at = models.DateTimeField(default=now)
     model = models.CharField(max_length=200)
     metadata = models.JSONField(default=dict)
-    messages = models.JSONField(default=list, decoder=WireDecoder)
-    parameters = models.JSONField(default=dict, decoder=WireDecoder, help_text="The other parameters of the request.")
-    body = models.JSONField(default=dict, decoder=WireDecoder)
+    messages = WireField(default=list)
+    parameters = WireField(default=dict, help_text="The other parameters of the request.")
+    body = WireField(default=dict)
     request_id = models.CharField(max_length=64, default="")
 
     class Meta:
@@ -395,9 +395,7 @@ class PromptVersion(TeamRow):
     model = models.CharField(
         max_length=200, blank=True, default="", help_text="The model for requests that do not name one."
     )
-    parameters = models.JSONField(
-        default=dict, decoder=WireDecoder, help_text="Defaults for requests that do not set them."
-    )
+    parameters = WireField(default=dict, help_text="Defaults for requests that do not set them.")
     created_at = models.DateTimeField(default=now)
     created_by = models.CharField(max_length=150, default="")
 

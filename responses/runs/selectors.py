@@ -134,7 +134,8 @@ def public_body(response: Response, output: list[Body], *, include: frozenset[st
         ending=ending,
         include=include | response.included,
     )
-    return {**body, "metadata": response.metadata}
+    # Equal to those of the parameters, unless they were changed, but sorted by the type of their column.
+    return body if body.get("metadata") == response.metadata else {**body, "metadata": response.metadata}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -155,7 +155,7 @@ _ADVANCED = f"""advanced AS (
         response_id text, lease_token integer, status text, ended_at timestamptz, service_tier text,
         first_token_ms integer, duration_ms integer, turns integer, tool_calls integer, input_tokens integer,
         cached_tokens integer, cache_write_tokens integer, output_tokens integer, reasoning_tokens integer,
-        cost numeric, spans jsonb, error jsonb, error_code text, incomplete_reason text, moderation jsonb,
+        cost numeric, spans jsonb, error json, error_code text, incomplete_reason text, moderation json,
         output_preview text
     )
     WHERE response.id = new.response_id

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from django.db import connection
+from django.db.models.fields.json import KeyTextTransform
 
 from conversations.items import plain_text
 from conversations.models import Conversation, Item, Placement, Section
@@ -173,8 +174,11 @@ def _first_user_texts(ids: Sequence[str]) -> dict[str, str]:
     for owner, position, item_id in places.values_list("owner", "position", "item_id"):
         by_item.setdefault(item_id, []).append((owner, position))
     first: dict[str, tuple[int, str]] = {}
+    messages = Item.objects.filter(key__in=list(by_item), type="message").annotate(
+        role=KeyTextTransform("role", "body")
+    )
     # Items are shared by forks: one may be the first of several conversations.
-    for item in Item.objects.filter(key__in=list(by_item), type="message", body__role="user"):
+    for item in messages.filter(role="user"):
         text = plain_text(item.body)[:_PREVIEW_CHARACTERS]
         for owner, position in by_item[item.key]:
             if text and position < first.get(owner, (_FIRST_ITEMS, ""))[0]:

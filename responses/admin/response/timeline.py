@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+from django.db.models.fields.json import KeyTextTransform
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -261,7 +262,8 @@ def _answers(response: Response) -> Mapping[str, tuple[datetime, str]]:
         later = rows.filter(conversation_id=response.conversation_id, created_at__gt=response.created_at)
         moments |= dict(later[:_MAX_FOLLOWERS])
     places = Placement.objects.filter(owner__in=moments, team_id=response.team_id, section=Section.INPUT)
-    sent = places.filter(item__type__in=_OUTPUT_TYPES).values_list("owner", "item__body__call_id")[:_MAX_ANSWERS]
+    places = places.filter(item__type__in=_OUTPUT_TYPES).annotate(call_id=KeyTextTransform("call_id", "item__body"))
+    sent = places.values_list("owner", "call_id")[:_MAX_ANSWERS]
     # The same output may be sent again in later turns of a conversation: the first time counts.
     first: dict[str, tuple[datetime, str]] = {}
     for owner, call_id in sorted(sent, key=lambda row: moments[row[0]]):
