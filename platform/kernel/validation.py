@@ -4,6 +4,7 @@ Unions in our schemas are discriminated by functions whose tags begin with `TAG`
 part of pydantic's error locations, from the names of fields. Messages and codes are worded like OpenAI's.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -35,6 +36,9 @@ Metadata = Annotated[
 """Up to 16 key-value pairs that clients attach to an object."""
 
 _MALFORMED_ID = "malformed_id"
+# The field of an object of an unknown type is `type`, except for items and their parts, as in OpenAI's errors: their
+# short forms have none.
+_IN_ITEMS = re.compile(r"(input|items)\[")
 
 
 def id_with(prefix: Prefix) -> AfterValidator:
@@ -165,12 +169,19 @@ def _tag(detail: ErrorDetails, param: str) -> BadRequest:
     # pydantic lists the tags as Python literals, with the NUL escaped.
     expected = ctx.get("expected_tags", "").replace(repr(TAG)[1:-1], TAG)
     supported = [part.strip(" '").removeprefix(TAG) for part in expected.split(",")]
+    given = detail["input"]
+    if isinstance(given, dict) and "type" in given and not _IN_ITEMS.match(param):
+        param = f"{param}.type"
+        if not isinstance(given["type"], str):
+            return InvalidType(param, expected="a string", got=json_type(given["type"]))
     return InvalidValue.unsupported(str(ctx.get("tag", "")).removeprefix(TAG), supported, param=param)
 
 
 def _untagged(detail: ErrorDetails, param: str) -> BadRequest:
     # The discriminator returned None: the value has none of the union's shapes.
     if isinstance(detail["input"], dict):
+        if "type" not in detail["input"] and not _IN_ITEMS.match(param):
+            return MissingParameter(f"{param}.type")
         return InvalidValue(f"Invalid value for '{param}': the object has no valid 'type'.", param=param)
     expected = "an object" if isinstance(detail["input"], str) else "one of an object or a string"
     return InvalidType(param, expected=expected, got=json_type(detail["input"]))

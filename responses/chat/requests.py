@@ -14,7 +14,6 @@ from conversations.items import MAX_ITEMS, Wire, by_type
 from kernel.errors import (
     BadRequest,
     InvalidValue,
-    MissingParameter,
     ModelNotFound,
     UnknownParameter,
     UnsupportedParameter,
@@ -393,13 +392,7 @@ def _defect(error: ValidationError) -> BadRequest:
         pattern = detail.get("ctx", {}).get("pattern")
         message = f"Invalid '{param}': string does not match pattern. Expected a string that matches '{pattern}'."
         return InvalidValue(message, param=param)
-    if detail["type"] == "union_tag_not_found" and isinstance(detail["input"], dict):
-        return MissingParameter(f"{param}.type")
-    defect = first_defect(error)
-    # The discriminator of these unions is `type`, so that is the invalid field, not the object.
-    if detail["type"] == "union_tag_invalid" and isinstance(detail["input"], dict):
-        defect.param = f"{param}.type"
-    return defect
+    return first_defect(error)
 
 
 def _check_combinations(body: CreateChatCompletion) -> None:

@@ -251,7 +251,9 @@ def _check_compaction_trigger(body: CreateResponse) -> None:
 def _check_background(body: CreateResponse) -> None:
     # The client can read a background response only by its id.
     if body.store is False:
-        raise InvalidValue("Background responses must be stored: 'store' must not be false.", param="background")
+        raise InvalidValue(
+            "Background sampling requires `store=true`; stateless requests are rejected.", param="background"
+        )
     if not body.generates:
         raise InvalidValue(
             "The parameter 'background' requires generated output, but the request does not generate any.",

@@ -93,3 +93,11 @@ def test_background_without_a_required_option_is_rejected(api: Api, script: Scri
 def test_an_invalid_request_is_rejected_before_it_is_queued(api: Api) -> None:
     answer = api.post("/responses", {"model": "m", "input": "Hi", "background": True, "previous_response_id": "resp_0"})
     assert error(answer) == (400, "previous_response_id", "previous_response_not_found")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_background_response_must_be_stored(api: Api, *, stream: bool) -> None:
+    answer = api.post("/responses", {"model": "m", "input": "Hi", "background": True, "store": False, "stream": stream})
+    assert error(answer) == (400, "background", "invalid_value")
+    expected = "Background sampling requires `store=true`; stateless requests are rejected."
+    assert answer.json()["error"]["message"] == expected

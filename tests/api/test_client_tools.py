@@ -135,11 +135,11 @@ def test_a_call_of_an_unknown_tool_is_returned_to_the_model(api: Api, script: Sc
 @pytest.mark.parametrize(
     ("tool", "param", "code"),
     [
-        ({"type": "shell", "environment": {"type": "elsewhere"}}, "tools[0].environment", "invalid_value"),
+        ({"type": "shell", "environment": {"type": "elsewhere"}}, "tools[0].environment.type", "invalid_value"),
         ({"type": "code_interpreter"}, "tools[0].container", "missing_required_parameter"),
         ({"type": "programmatic_tool_calling"}, "tools[0].type", "unsupported_value"),
         ({"type": "image_generation"}, "tools[0].type", "unsupported_value"),
-        ({"type": "telepathy"}, "tools[0]", "invalid_value"),
+        ({"type": "telepathy"}, "tools[0].type", "invalid_value"),
         ({"type": "computer", "display_width": 1}, "tools[0].display_width", "unknown_parameter"),
         ({"type": "computer_use_preview"}, "tools[0].display_width", "missing_required_parameter"),
         ({"type": "apply_patch", "allowed_callers": ["programmatic"]}, "tools[0].allowed_callers", "unsupported_value"),

@@ -138,10 +138,9 @@ def test_a_limit_is_reported_with_its_code(values: dict[str, Any], param: str, c
         ({"size": "huge"}, "size", "Invalid value: 'huge'. Supported values are: 'small' and 'large'."),
         (
             {"shapes": [{"type": "line"}]},
-            "shapes[0]",
+            "shapes[0].type",
             "Invalid value: 'line'. Supported values are: 'circle' and 'square'.",
         ),
-        ({"shapes": [{}]}, "shapes[0]", "Invalid value for 'shapes[0]': the object has no valid 'type'."),
         ({"odd": 2}, "odd", "Invalid 'odd': expected an odd number."),
     ],
 )
@@ -150,6 +149,11 @@ def test_an_invalid_enum_value_is_reported_with_the_allowed_values(
 ) -> None:
     error = defect(values)
     assert (error.param, error.code, error.message) == (param, "invalid_value", message)
+
+
+def test_an_object_without_a_type_misses_it() -> None:
+    error = defect({"shapes": [{}]})
+    assert (error.param, error.code) == ("shapes[0].type", "missing_required_parameter")
 
 
 def test_a_missing_parameter_is_reported() -> None:
