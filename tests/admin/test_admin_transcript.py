@@ -45,7 +45,7 @@ SHOWN: dict[str, list[str]] = {
     "ctco_1": ["<b>tool</b> returned", "call_2"],
     "tsc_1": ["<b>tool search</b> by the client", "&quot;query&quot;: &quot;eyes&quot;"],
     "tso_1": ["<b>tool search</b> returned, by the client", "Tools", "look"],
-    "cu_1": ["computer", "click x=1 y=2 keys=CTRL button=left", "path=(1,2),(3,4)", "Safety checks", "Is it?"],
+    "cu_1": ["computer", "click button=left x=1 y=2 keys=CTRL", "path=(1,2),(3,4)", "Safety checks", "Is it?"],
     "cuo_1": ["<b>computer</b> returned", "Screenshot", "file-1", "Acknowledged safety checks"],
     "sh_1": ["<b>shell</b>", "Commands", "ls\npwd", "Limits", "&quot;timeout_ms&quot;: 1000"],
     "sho_1": ["Command 1, exit 0", "Command 2, timed out"],
