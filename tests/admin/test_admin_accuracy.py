@@ -131,6 +131,15 @@ def test_the_link_to_copy_is_short(lead: Client, caller: Caller) -> None:
     assert lead.get(f"/admin/go/{response.pk}", follow=True).redirect_chain[-1][0] == page_url(response)
 
 
+def test_a_failed_list_of_tools_is_shown_as_failed(lead: Client, caller: Caller) -> None:
+    response = add_response(caller)
+    listing = {"type": "mcp_list_tools", "server_label": "box", "tools": []}
+    add_items(response, Section.OUTPUT, {**listing, "error": "HTTP 401"})
+    page = text(lead.get(page_url(response)))
+    assert "c-state-failed" in page
+    assert "<b>box</b> tools not listed" in page
+
+
 def test_transcripts_follow_the_direction_of_their_text(lead: Client, caller: Caller) -> None:
     response = add_response(caller)
     add_items(response, Section.INPUT, user_message("أين طردي؟"))

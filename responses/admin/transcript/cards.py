@@ -97,6 +97,8 @@ def read_card(body: Body, *, in_context: bool) -> ToolCard:
     card = reader(body) if reader else card_of(body) or setting_card(body["type"], Part("json", "", body))
     # Two types have no `call_id`: the API uses their own ids to pair calls and outputs.
     is_own_id = body["type"] in {"local_shell_call_output", "mcp_approval_request"}
+    # Lists of tools have no status in the API, only an error.
+    has_failed = body["type"] == "mcp_list_tools" and body.get("error")
     return ToolCard(
         kind=card.kind,
         icon=card.icon,
@@ -107,7 +109,7 @@ def read_card(body: Body, *, in_context: bool) -> ToolCard:
         id=body["id"],
         type=body["type"].replace("_", " "),
         call_id=str(body["id"]) if is_own_id else body.get("call_id") or body.get("approval_request_id") or "",
-        status=body.get("status") or "",
+        status=body.get("status") or ("failed" if has_failed else ""),
         in_context=in_context,
     )
 

@@ -15,7 +15,9 @@ def call(body: Body) -> Card:
 def tool_list(body: Body) -> Card:
     """Return the card of an `mcp_list_tools`."""
     parts = [*card.tools(body["tools"]), *card.text("Error", body.get("error"))]
-    return card.setting_card(body["server_label"], *parts, icon="lan", note="tool list")
+    return card.setting_card(
+        body["server_label"], *parts, icon="lan", note="tools not listed" if body.get("error") else "tool list"
+    )
 
 
 def approval_request(body: Body) -> Card:
