@@ -158,7 +158,7 @@ def test_the_list_is_filtered_by_status(
         ApiKey.objects.filter(pk=late.pk).update(name="late", expires_at=now() - timedelta(days=1))
         ApiKey.objects.filter(pk=dead.pk).update(name="dead", revoked_at=now())
     page = text(lead.get("/admin/tenants/apikey/", {"status": status}))
-    assert [name for name in ("live", "late", "dead") if f"<span>{name}</span>" in page] == [seen]
+    assert [name for name in ("live", "late", "dead") if f'<span dir="auto">{name}</span>' in page] == [seen]
 
 
 def test_model_names_are_separated_by_commas_or_lines() -> None:

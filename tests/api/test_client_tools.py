@@ -55,7 +55,9 @@ def test_the_model_receives_screenshots(api: Api, script: Script) -> None:
     *_, asked, tool, shown = output_read_by_model(api, script, {"type": "computer"}, output)
     assert orjson.loads(asked["tool_calls"][0]["function"]["arguments"]) == {"actions": [CLICK]}
     assert (tool["role"], tool["tool_call_id"]) == ("tool", "call_computer")
-    assert shown["content"][0]["image_url"]["url"] == SCREEN
+    label, image = shown["content"]
+    assert label["text"].startswith("Image 1 of the output of 'computer' (call call_computer)")
+    assert image["image_url"]["url"] == SCREEN
 
 
 def test_a_single_computer_action_keeps_its_format(api: Api, script: Script) -> None:
@@ -138,7 +140,6 @@ def test_a_call_of_an_unknown_tool_is_returned_to_the_model(api: Api, script: Sc
         ({"type": "shell", "environment": {"type": "elsewhere"}}, "tools[0].environment.type", "invalid_value"),
         ({"type": "code_interpreter"}, "tools[0].container", "missing_required_parameter"),
         ({"type": "programmatic_tool_calling"}, "tools[0].type", "unsupported_value"),
-        ({"type": "image_generation"}, "tools[0].type", "unsupported_value"),
         ({"type": "telepathy"}, "tools[0].type", "invalid_value"),
         ({"type": "computer", "display_width": 1}, "tools[0].display_width", "unknown_parameter"),
         ({"type": "computer_use_preview"}, "tools[0].display_width", "missing_required_parameter"),

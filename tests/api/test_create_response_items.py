@@ -172,8 +172,14 @@ def test_it_reads_an_output_of_parts(api: Api, script: Script) -> None:
     parts = [TEXT, FIGURE, {"type": "input_text", "text": "there"}]
     response = api.create(model=script.model, input=[call_item(), output_item(parts)])
     tool, figure = script.messages[0][1:]
-    assert tool == {"role": "tool", "tool_call_id": "call_look", "content": "Hi\nthere"}
-    assert figure["content"] == [{"type": "image_url", "image_url": {"url": PIXEL}}]
+    assert tool == {
+        "role": "tool",
+        "tool_call_id": "call_look",
+        "content": "Hi\n[Image 1: it follows in a user message.]\nthere",
+    }
+    label, image = figure["content"]
+    assert label["text"].startswith("Image 1 of the output of 'look'")
+    assert image == {"type": "image_url", "image_url": {"url": PIXEL}}
     stored = api.input_items(response["id"], include="message.input_image.image_url")[1]["output"]
     assert stored == [TEXT, {**FIGURE, "detail": "auto"}, {"type": "input_text", "text": "there"}]
 

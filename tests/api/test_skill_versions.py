@@ -50,7 +50,7 @@ def test_latest_names_the_newest_version(api: Api, skill: str) -> None:
     assert ok(api.get(f"/skills/{skill}"))["default_version"] == "2"
 
 
-@pytest.mark.parametrize("version", ["3", "0", "-1", "x", "1.0", "99999999999999999999", "%00", "٢"])
+@pytest.mark.parametrize("version", ["3", "0", "-1", "x", "1.0", "99999999999999999999", "٢"])
 def test_an_unknown_version_is_not_found(api: Api, skill: str, version: str) -> None:
     for path in ("", "/content"):
         assert error(api.get(f"/skills/{skill}/versions/{version}{path}"))[0] == 404
