@@ -228,8 +228,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if _FAULTS in collection_path.parents or _ALL_SLOW.search(collection_path.read_text()) else None
 
 
-# Starting one of these takes seconds. Most expensive first.
-_SHARED_PROCESSES = ("uvicorn_web", "reaching_web", "short_timeout_web", "sandbox", "worker", "web", "database")
+# Starting one of these takes seconds. Those that few tests use come first.
+_RARE_PROCESSES = ("uvicorn_web", "short_timeout_web")
+_SHARED_PROCESSES = (*_RARE_PROCESSES, "reaching_web", "sandbox", "worker", "web", "database")
 
 
 def _shared_process(item: pytest.Item) -> int:
@@ -242,12 +243,12 @@ def _shared_process(item: pytest.Item) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests of failures and of the second server as slow, and sort the tests by the processes they use.
+    """Mark tests of failures and of rare processes as slow, and sort the tests by the processes they use.
 
     Parallel runs divide the list into contiguous parts, so that few parts start the same process.
     """
     for item in items:
-        if _FAULTS in item.path.parents or _shared_process(item) == 0:
+        if _FAULTS in item.path.parents or _shared_process(item) < len(_RARE_PROCESSES):
             item.add_marker(pytest.mark.slow)
     items.sort(key=_shared_process)
 

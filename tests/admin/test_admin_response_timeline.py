@@ -4,6 +4,7 @@ import re
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from django.test import Client
 
 from conversations.models import Section
@@ -169,6 +170,7 @@ def test_query_count_is_independent_of_the_length_of_the_run(
     assert count_queries(lead, full(9)) == count_queries(lead, full(1)) <= 18
 
 
+@pytest.mark.slow
 def test_the_time_of_a_run_with_slow_parts_is_accounted_for(
     reaching: Api, lead: Client, script: Script, served: McpServer
 ) -> None:

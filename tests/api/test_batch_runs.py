@@ -178,6 +178,7 @@ def test_a_line_is_retried_after_429_but_not_after_400(api: Api, script: Script)
     assert codes(answers(api, batch["error_file_id"])) == {"a": "invalid_prompt"}
 
 
+@pytest.mark.slow
 def test_a_line_fails_after_repeated_429(api: Api, script: Script) -> None:
     script.then(*[refusal(429)] * 5)
     batch = ended(api, asked(api, line("a", model=script.model, input="Hi"))["id"])

@@ -12,6 +12,8 @@ from tests.support.raw_http import RawConnection
 from tests.support.upstream import Script, ScriptedUpstream
 from tests.support.web import WebProcess, running_web
 
+pytestmark = pytest.mark.slow
+
 KIB, MIB = 1024, 1024 * 1024
 
 

@@ -10,6 +10,8 @@ from tests.support.chunks import text
 from tests.support.upstream import Script, ScriptedUpstream, stream
 from tests.support.web import WebProcess, running_web
 
+pytestmark = pytest.mark.slow
+
 ORIGIN = "https://app.example.com"
 PREFLIGHT = {
     "Origin": ORIGIN,

@@ -133,6 +133,7 @@ def test_tools_are_refused_by_their_type_or_read(api: Api, script: Script, one: 
         assert error(answer)[2] != "unsupported_value"
 
 
+@pytest.mark.slow
 def test_every_difference_from_the_sdk_has_a_decision() -> None:
     found = gaps()
     assert (undecided(found), outdated(found)) == ([], [])

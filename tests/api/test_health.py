@@ -51,6 +51,7 @@ def test_probes_need_no_key_and_allow_only_get(web: WebProcess, http: httpx2.Cli
         ),
     ],
 )
+@pytest.mark.slow
 def test_readyz_fails_without_a_required_server(variables: dict[str, str], reason: str, http: httpx2.Client) -> None:
     process = WebProcess(**variables)
     try:

@@ -68,6 +68,7 @@ def test_parameters_are_looked_for_in_query_and_body() -> None:
     assert list(Comparison({}).of_call(parameters, operation)) == ["include[]", "purpose"]
 
 
+@pytest.mark.slow
 def test_missing_endpoints_parameters_values_and_beta_features_are_found() -> None:
     found = set(gaps())
     assert {
