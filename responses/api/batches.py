@@ -23,27 +23,24 @@ from tenants.views import ApiRequest, ApiView
 
 _MOMENTS = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
 _COUNTS = dict.fromkeys(("total", "completed", "failed"), INTEGER)
-_BATCH = ApiObject.of(
-    "Batch",
-    {
-        "id": STRING,
-        "object": {"const": "batch"},
-        "endpoint": {"enum": list(SCOPES)},
-        "model": NULLABLE_STRING,
-        "status": {"enum": list(BatchStatus.values)},
-        "errors": NULLABLE_OBJECT,
-        "input_file_id": STRING,
-        "output_file_id": NULLABLE_STRING,
-        "error_file_id": NULLABLE_STRING,
-        "completion_window": {"const": "24h"},
-        "created_at": UNIX_TIME,
-        "expires_at": INTEGER,
-        **{f"{moment}_at": NULLABLE_INTEGER for moment in _MOMENTS},
-        "request_counts": {"type": "object", "properties": _COUNTS, "required": list(_COUNTS)},
-        "usage": NULLABLE_OBJECT,
-        "metadata": {"type": ["object", "null"], "additionalProperties": STRING},
-    },
-)
+_REQUIRED = {
+    "id": STRING,
+    "object": {"const": "batch"},
+    "endpoint": {"enum": list(SCOPES)},
+    "status": {"enum": list(BatchStatus.values)},
+    "errors": NULLABLE_OBJECT,
+    "input_file_id": STRING,
+    "output_file_id": NULLABLE_STRING,
+    "error_file_id": NULLABLE_STRING,
+    "completion_window": {"const": "24h"},
+    "created_at": UNIX_TIME,
+    "expires_at": INTEGER,
+    **{f"{moment}_at": NULLABLE_INTEGER for moment in _MOMENTS},
+    "request_counts": {"type": "object", "properties": _COUNTS, "required": list(_COUNTS)},
+    "metadata": {"type": ["object", "null"], "additionalProperties": STRING},
+}
+# Model and usage are left out until they are known.
+_BATCH = ApiObject.of("Batch", {**_REQUIRED, "model": STRING, "usage": {"type": "object"}}, required=list(_REQUIRED))
 
 
 class BatchesView(ApiView, path="batches"):

@@ -58,7 +58,11 @@ NEVER_GOOD = {
     "POST /skills/{skill_id}/versions",
     "POST /webhook_endpoints/{endpoint_id}/test",  # the endpoint does not exist
 }
-LACKING = ("/containers", "/vector_stores/{store_id}/files/{file_id}", "/vector_stores/{store_id}/file_batches/{")
+LACKING = (
+    "/containers",
+    "/vector_stores/{vector_store_id}/files/{file_id}",
+    "/vector_stores/{vector_store_id}/file_batches/{",
+)
 """Paths below which nothing exists: there is no sandbox, and stores have no files."""
 SPOILT = {"POST /responses", "POST /responses/input_tokens"}
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -141,7 +145,7 @@ class Existing(dict[str, str]):
                 return "1"
             case "endpoint_id":
                 return self._post("/webhook_endpoints", WEBHOOK)
-            case "store_id":
+            case "vector_store_id":
                 return self._post("/vector_stores", {})
             case "conversation_id":
                 return self._post("/conversations", {"items": MESSAGES})
@@ -175,9 +179,9 @@ BODIES: dict[str, Callable[[Existing], Any]] = {
     "/completions": lambda known: {"model": MODEL, "prompt": "Hi"},
     "/responses/compact": lambda known: {"model": MODEL, "input": "Hi"},
     "/vector_stores": lambda known: {"name": "store"},
-    "/vector_stores/{store_id}/files": lambda known: {"file_id": known["file_id"]},
-    "/vector_stores/{store_id}/file_batches": lambda known: {"file_ids": [known["file_id"]]},
-    "/vector_stores/{store_id}/search": lambda known: {"query": "a"},
+    "/vector_stores/{vector_store_id}/files": lambda known: {"file_id": known["file_id"]},
+    "/vector_stores/{vector_store_id}/file_batches": lambda known: {"file_ids": [known["file_id"]]},
+    "/vector_stores/{vector_store_id}/search": lambda known: {"query": "a"},
     "/skills/{skill_id}": lambda known: {"default_version": "1"},
     "/webhook_endpoints": lambda known: WEBHOOK,
     "/conversations/{conversation_id}/items": lambda known: {"items": MESSAGES},
