@@ -158,7 +158,7 @@ class Endpoint:
     def statuses(self) -> Sequence[int]:
         """The statuses of its errors."""
         if self.errors is not None:
-            return self.errors
+            return sorted({*self.errors, *([400] if self.ids else [])})
         checks = {
             # Also for an id with characters that no id has.
             400: bool(self.ids) or self.reads_body or self.takes_no_body or self.query is not None,
