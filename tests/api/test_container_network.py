@@ -132,7 +132,7 @@ def test_tools_with_different_policies_use_different_containers(
         (policy("localhost:443"), "network_policy.allowed_domains[0]"),
         (policy(), "network_policy.allowed_domains"),
         ({"type": "allowlist"}, "network_policy.allowed_domains"),
-        ({"type": "open"}, "network_policy"),
+        ({"type": "open"}, "network_policy.type"),
         (
             {**policy("localhost"), "domain_secrets": [{"domain": "localhost", "name": "KEY", "value": "x"}]},
             "network_policy.domain_secrets",

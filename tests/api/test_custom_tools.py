@@ -106,7 +106,7 @@ def test_a_grammar_that_is_none_is_refused(api: Api, script: Script, grammar: di
     [
         ({"type": "custom"}, "tools[0].name", "missing_required_parameter"),
         ({**WRITE, "name": "a b"}, "tools[0].name", "invalid_value"),
-        ({**WRITE, "format": {"type": "xml"}}, "tools[0].format", "invalid_value"),
+        ({**WRITE, "format": {"type": "xml"}}, "tools[0].format.type", "invalid_value"),
         ({**WRITE, "format": {**REGEX, "syntax": "bnf"}}, "tools[0].format.syntax", "invalid_value"),
         ({**WRITE, "format": {"type": "grammar"}}, "tools[0].format.syntax", "missing_required_parameter"),
         ({**WRITE, "parameters": {}}, "tools[0].parameters", "unknown_parameter"),

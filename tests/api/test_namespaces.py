@@ -65,7 +65,7 @@ def test_a_tool_in_a_namespace_can_be_forced(api: Api, script: Script) -> None:
     ("tools", "param", "code"),
     [
         ([{**CRM, "tools": []}], "tools[0].tools", "empty_array"),
-        ([{**CRM, "tools": [{"type": "shell"}]}], "tools[0].tools[0]", "invalid_value"),
+        ([{**CRM, "tools": [{"type": "shell"}]}], "tools[0].tools[0].type", "invalid_value"),
         ([{"type": "namespace", "name": "a", "tools": [FIND]}], "tools[0].description", "missing_required_parameter"),
         ([{**CRM, "tools": [FIND, FIND]}], "tools[0].tools[1].name", "invalid_value"),
         ([CRM, {**FIND, "name": "crm__find"}], "tools[1].name", "invalid_value"),

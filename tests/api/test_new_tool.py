@@ -148,4 +148,4 @@ async def test_a_registered_tool_is_validated_and_its_failures_are_results(
 
 async def test_an_unregistered_tool_is_rejected(create: Any, script: Script) -> None:
     answer = await create(model=script.model, input="Roll.", tools=[{"type": "sample_dice"}])
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools[0]")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools[0].type")
