@@ -56,25 +56,29 @@ def create_key(
     created_by: int | None = None,
 ) -> NewKey:
     """Create a key. It may use all models of the team and any address unless `allowed_…` restricts them."""
-    secret = _new_secret()
+    new = unsaved_key(
+        team=team,
+        name=name,
+        purpose=purpose,
+        source=source,
+        scopes=list(scopes),
+        allowed_models=list(allowed_models) if allowed_models else None,
+        tools=list(tools),
+        allowed_addresses=list(allowed_addresses) if allowed_addresses else None,
+        expires_at=expires_at,
+        created_by_id=created_by,
+    )
     with scope.team(team.pk):
-        key = ApiKey.objects.create(
-            team=team,
-            name=name,
-            purpose=purpose,
-            source=source,
-            digest=keyed_digest(secret),
-            prefix=_prefix(secret),
-            last_four=secret[-4:],
-            scopes=list(scopes),
-            allowed_models=list(allowed_models) if allowed_models else None,
-            tools=list(tools),
-            allowed_addresses=list(allowed_addresses) if allowed_addresses else None,
-            expires_at=expires_at,
-            created_by_id=created_by,
-        )
-        after = {"name": name, "scopes": list(scopes), "prefix": key.prefix}
-        audit(team_id=team.pk, actor=actor, action="api_key.created", target=key.pk, after=after)
+        new.key.save(force_insert=True)
+        after = {"name": name, "scopes": list(scopes), "prefix": new.key.prefix}
+        audit(team_id=team.pk, actor=actor, action="api_key.created", target=new.key.pk, after=after)
+    return new
+
+
+def unsaved_key(**fields: Any) -> NewKey:
+    """Return a key with a new secret. Takes the fields of an `ApiKey`, and stores nothing."""
+    secret = _new_secret()
+    key = ApiKey(digest=keyed_digest(secret), prefix=_prefix(secret), last_four=secret[-4:], **fields)
     return NewKey(key=key, secret=secret)
 
 

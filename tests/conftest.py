@@ -28,6 +28,7 @@ from responses.rollups import aggregate  # noqa: E402
 from tenants import services  # noqa: E402 - support modules are rewritten before anything imports them
 from tests.servers import SERVERS  # noqa: E402
 from tests.support.api import Api, Caller, MakeApi, MakeCaller  # noqa: E402
+from tests.support.callers import CallerPool  # noqa: E402
 from tests.support.mcp_servers import McpServer, mcp_server  # noqa: E402
 from tests.support.responses_upstream import responses_script, running_responses_upstream  # noqa: E402
 from tests.support.sandboxes import Sandbox, running_sandbox  # noqa: E402
@@ -38,6 +39,7 @@ from tests.support.workers import MakeWorker, WorkerProcess, running_worker  # n
 
 _processes: list[WebProcess | WorkerProcess] = []
 _marks: dict[int, int] = {}
+_callers = CallerPool()
 
 
 @pytest.fixture(scope="session")
@@ -176,6 +178,8 @@ def make_caller(database: None) -> MakeCaller:
     """Create a team with an API key. Takes the arguments of `create_key`, and `team` to use an existing team."""
 
     def make(**options: Any) -> Caller:
+        if not options and (ready := _callers.take()):
+            return ready
         team = options.pop("team", None) or services.ensure_team(name=f"team {uuid.uuid4().hex}")
         new = services.create_key(team=team, name="test", **options)
         return Caller(team=team, key=new.key, secret=new.secret)

@@ -136,7 +136,16 @@ COMMON_SETTINGS = {
     "jit": "off",
 }
 DURABLE = {**COMMON_SETTINGS, "shared_buffers": "256MB", "max_wal_size": "2GB", "synchronous_commit": "on"}
-THROWAWAY = {**COMMON_SETTINGS, "shared_buffers": "64MB", "fsync": "off", "full_page_writes": "off"}
+THROWAWAY = {
+    **COMMON_SETTINGS,
+    "shared_buffers": "64MB",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "autovacuum": "off",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
