@@ -117,8 +117,8 @@ def _test(*, root: Path, argv: Sequence[str], arguments: list[str]) -> NoReturn:
     # tests, starting the workers takes longer.
     match arguments:
         case []:
-            # More than there are cores, because these tests wait for servers a third of their time.
-            parallel = ["-n", str(min(4, 2 * (os.cpu_count() or 1))), "--dist", "worksteal"]
+            # One more than there are cores, because these tests wait for servers now and then. Each has its own servers.
+            parallel = ["-n", str(min(4, 1 + (os.cpu_count() or 1))), "--dist", "worksteal"]
         case ["-m", _]:
             parallel = ["-n", "auto", "--maxprocesses", "4", "--dist", "worksteal"]
         case _:

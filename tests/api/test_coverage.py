@@ -39,6 +39,8 @@ from tests.support.type_deviations import TOOLS as EXTENSIONS
 from tests.support.upstream import Script, stream
 from tests.support.web import ROOT, WebProcess
 
+pytestmark = pytest.mark.slow
+
 WITH: dict[str, dict[str, Any]] = {
     "tool_choice": {"tools": [{"type": "function", "name": "look"}]},
     "stream_options": {"stream": True},

@@ -13,6 +13,8 @@ from tests.support.api import Api, error
 from tests.support.conversations import begin
 from tests.support.upstream import Script
 
+pytestmark = pytest.mark.slow
+
 HI: dict[str, Any] = {"model": "m", "input": "Hi"}
 SEARCH = {"type": "file_search", "vector_store_ids": ["invalid_id"]}
 PYTHON = {"type": "code_interpreter", "container": "invalid_id"}

@@ -17,6 +17,8 @@ from tests.support.mcp_servers import McpServer, mcp_server
 from tests.support.upstream import Script
 from tests.support.web import WebProcess
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "token-8c1d0f27"
 
 
