@@ -117,7 +117,7 @@ def _test(*, root: Path, argv: Sequence[str], arguments: list[str]) -> NoReturn:
     # tests, starting the workers takes longer.
     match arguments:
         case []:
-            # One more than there are cores, because these tests wait for servers now and then. Each has its own servers.
+            # One more than there are cores, because these tests wait for servers now and then.
             parallel = ["-n", str(min(4, 1 + (os.cpu_count() or 1))), "--dist", "worksteal"]
         case ["-m", _]:
             parallel = ["-n", "auto", "--maxprocesses", "4", "--dist", "worksteal"]

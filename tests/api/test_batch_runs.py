@@ -22,7 +22,7 @@ from tests.support.upstream import Gate, Script, refusal, running_upstream, stre
 from tests.support.waiting import eventually
 from tests.support.webhooks import add_endpoint, delivering, running_receiver
 
-pytestmark = pytest.mark.usefixtures("worker")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("worker")]
 HI = line("a", model="m", input="Hi")
 CHAT, EMBEDDINGS = "/v1/chat/completions", "/v1/embeddings"
 VECTORS = {

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
@@ -18,6 +19,7 @@ from tenants import directory, scope
 from tests.support.api import Caller
 from tests.support.stored_runs import prepare
 
+pytestmark = pytest.mark.slow
 TURNS = 200
 CONTROL = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROLLBACK")
 
