@@ -19,7 +19,7 @@ _TEAM = "demo"
 _ADMIN = "admin"
 _EMBEDDING_MODEL = "demo-embedding"
 _IMAGE_MODEL = "demo-image"
-_DEMO_MODELS = ("demo", "demo-reasoning", _EMBEDDING_MODEL, _IMAGE_MODEL)
+_DEMO_MODELS = ("demo", "demo-reasoning", _EMBEDDING_MODEL, _IMAGE_MODEL, "demo-speech", "demo-transcribe")
 
 
 class Command(BaseCommand):
