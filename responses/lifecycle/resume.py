@@ -90,7 +90,7 @@ def load(
     """
     response = Response.objects.get(pk=response_id)
     fold, next_sequence = Fold(), 0
-    began = ended = _began(response, is_claimed=lease_token is not None)
+    ended = response.created_at
     for batch in EventBatch.objects.filter(response=response).order_by("first_sequence"):
         for _, event in read_frames(batch.frames.encode()):
             fold.apply(event)
@@ -128,19 +128,24 @@ def load(
         tools = Toolbox() if model is None else registry.restore_tools(response, context.items)
     run = Run(context, state, model=model or _NoModel(), tools=tools, now=now, checks=checks)
     recorder = Recorder(identity, progress, ConversationAppend.of(response))
-    lost = run.lost_turn(began=began, ended=ended) if died else None
+    resumed = ResumedRun(run=run, recorder=recorder, identity=identity)
+    if not died:
+        return resumed
+    began = _began(response, is_claimed=lease_token is not None)
+    ended = max(began, ended)
+    started = ToolCall.objects.filter(response=response, status="in_progress", name__in=_METERED)
+    lost_calls = [
+        recorder.call_record(_call(row), row.kind, turn=row.turn, at=ended, outcome=str(Finish.INTERRUPTED))
+        for row in started
+    ]
+    lost = run.lost_turn(began=began, ended=ended)
     if lost is not None and not response.stored:
         lost = replace(lost, usage=_usage_without_log(response))
     # The process may have died after it had recorded the call.
     records = UsageRecord.objects.filter(object_id=response.pk, turn=response.turns, occurred_at__gte=began)
     if lost is not None and records.filter(endpoint=response.endpoint).exists():
         lost = None
-    started = ToolCall.objects.filter(response=response, status="in_progress", name__in=_METERED) if died else ()
-    lost_calls = [
-        recorder.call_record(_call(row), row.kind, turn=row.turn, at=ended, outcome=str(Finish.INTERRUPTED))
-        for row in started
-    ]
-    return ResumedRun(run=run, recorder=recorder, identity=identity, lost=lost, lost_calls=lost_calls)
+    return replace(resumed, lost=lost, lost_calls=lost_calls)
 
 
 def _began(response: Response, *, is_claimed: bool) -> datetime:
