@@ -113,6 +113,8 @@ def _test(*, root: Path, argv: Sequence[str], arguments: list[str]) -> NoReturn:
     os.chdir(root)
     # Starting the servers and the workers takes a few seconds in which pytest prints nothing.
     print("Starting the tests", flush=True)
+    # Of a file that is named, the slow tests run as well.
+    selected = [] if any(Path(one.partition("::")[0]).is_file() for one in arguments) else ["-m", "not slow"]
     # A whole suite runs in parallel, this one or that of a marker (`test -m slow`: pytest uses the last -m). For a few
     # tests, starting the workers takes longer.
     match arguments:
@@ -123,7 +125,7 @@ def _test(*, root: Path, argv: Sequence[str], arguments: list[str]) -> NoReturn:
             parallel = ["-n", "auto", "--maxprocesses", "4", "--dist", "worksteal"]
         case _:
             parallel = []
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", "-m", "not slow", *parallel, *arguments])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *selected, *parallel, *arguments])  # noqa: S606
 
 
 def _django(*, root: Path, argv: Sequence[str]) -> int:
