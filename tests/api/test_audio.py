@@ -12,11 +12,11 @@ from openai import OpenAI
 
 from demo_upstream.app import create_app
 from tenants import scope, services
-from tenants.models import Model, UsageRecord
+from tenants.models import Model
 from tests.support.aiohttp_server import serving
 from tests.support.api import Api, Caller, MakeApi, error, ok
 from tests.support.upstream import Answer, Cut, Gate, Script, ScriptedUpstream, refusal, stream, whole
-from tests.support.waiting import eventually
+from tests.support.usage_records import usage_record
 
 WAV = b"RIFF\x24\0\0\0WAVEfmt " + bytes(30)
 TOKENS = {"type": "tokens", "input_tokens": 14, "output_tokens": 45, "total_tokens": 59}
@@ -69,17 +69,6 @@ def ask(api: Api, path: str, model: str) -> httpx2.Response:
 def audio(*pieces: Any, content_type: str = "audio/mpeg") -> Answer:
     """Return an answer with the bytes of a file."""
     return Answer(pieces=pieces, content_type=content_type, done=False)
-
-
-def usage_record(caller: Caller) -> UsageRecord:
-    """Return the only usage record of the test's team, which is written at the end of a stream."""
-
-    def found() -> list[UsageRecord]:
-        with scope.team(caller.team.pk):
-            return list(UsageRecord.objects.all())
-
-    (row,) = eventually(found)
-    return row
 
 
 def test_form_and_answer_are_forwarded(client: OpenAI, script: Script, caller: Caller) -> None:

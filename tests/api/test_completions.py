@@ -9,11 +9,11 @@ from openai import OpenAI
 
 from demo_upstream.app import create_app
 from tenants import scope, services
-from tenants.models import GuardAction, Guardrail, Model, UsageRecord
+from tenants.models import GuardAction, Guardrail, Model
 from tests.support.aiohttp_server import serving
 from tests.support.api import Api, Caller, MakeApi, error, ok
 from tests.support.upstream import Answer, Cut, Gate, Script, ScriptedUpstream, refusal, stream, whole
-from tests.support.waiting import eventually
+from tests.support.usage_records import usage_record
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 
@@ -45,17 +45,6 @@ def script(completion_upstream: ScriptedUpstream, database: None) -> Iterator[Sc
     with completion_upstream.script() as script:
         services.add_upstream(name="completer", base_url=completion_upstream.url, models=[script.model])
         yield script
-
-
-def usage_record(caller: Caller) -> UsageRecord:
-    """Return the only usage record of the test's team, which is written at the end of a stream."""
-
-    def found() -> list[UsageRecord]:
-        with scope.team(caller.team.pk):
-            return list(UsageRecord.objects.all())
-
-    (row,) = eventually(found)
-    return row
 
 
 def test_the_upstreams_answer_is_returned(api: Api, script: Script, caller: Caller) -> None:

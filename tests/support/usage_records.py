@@ -1,0 +1,17 @@
+"""Usage records that tests wait for."""
+
+from tenants import scope
+from tenants.models import UsageRecord
+from tests.support.api import Caller
+from tests.support.waiting import eventually
+
+
+def usage_record(caller: Caller) -> UsageRecord:
+    """Return the only usage record of the test's team, which is written at the end of a stream."""
+
+    def found() -> list[UsageRecord]:
+        with scope.team(caller.team.pk):
+            return list(UsageRecord.objects.all())
+
+    (row,) = eventually(found)
+    return row
