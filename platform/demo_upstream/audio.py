@@ -77,7 +77,7 @@ def _tone(word: str) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
-    """What the demo says about a file. `seconds` is None for formats that it cannot read."""
+    """Text about a file. `seconds` is None for formats that the demo cannot read."""
 
     text: str
     seconds: float | None

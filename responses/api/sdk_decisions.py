@@ -26,7 +26,7 @@ class Decision:
 DECISIONS = (
     Decision(
         ("* /organization/*", "* /projects/*"),
-        "the console manages teams, members, keys, limits, usage and audit; their API is in planning",
+        "the console and commands of `manage.py` manage teams, members, keys, usage and audit",
     ),
     Decision(("* /fine_tuning/*", "* /evals*", "DELETE /models/{model}"), _RUNS_JOBS),
     Decision(
@@ -42,12 +42,11 @@ DECISIONS = (
         ("* /audio/voice*",),
         "voices are created by the provider of the model; use the names of existing ones in `voice`",
     ),
-    Decision(("POST /images/variations",), "dall-e-2 only, which OpenAI shut down; use `/images/edits`"),
+    Decision(("POST /images/variations",), "a legacy endpoint that only dall-e-2 supports; use `/images/edits`"),
     Decision(("* /safety/*", "POST /content_provenance_checks"), "reports of OpenAI about its own models and images"),
     Decision(
         ("POST /batches: endpoint=*",),
-        "batches are processed for responses, chat completions and embeddings; the upstreams for the others are slow "
-        "only in single requests",
+        "batches contain requests for responses, chat completions or embeddings; send the others one by one",
     ),
     Decision(
         ("POST /chat/completions: moderation",),

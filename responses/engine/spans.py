@@ -24,7 +24,7 @@ _MIN_DURATION = timedelta(milliseconds=1)
 
 
 class Activity(StrEnum):
-    """What a run did during a span."""
+    """Activity of a run during a span."""
 
     PREPARE = "prepare"  # the request was checked, or a tool got ready
     CONNECT = "connect"  # a session with an MCP server was opened

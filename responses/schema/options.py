@@ -28,7 +28,7 @@ SummaryStyle = Literal["auto", "concise", "detailed"]
 ClientMetadata = Annotated[
     dict[Annotated[str, Field(max_length=256)], Annotated[str, Field(max_length=65_536)]], Field(max_length=64)
 ]
-"""What a client reports about itself."""
+"""Information of a client about itself, such as its session."""
 
 
 class StreamOptions(Wire):
