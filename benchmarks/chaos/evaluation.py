@@ -177,20 +177,23 @@ def _completed_wrongly(one: Stored, scenario: Scenario) -> Iterator[str]:
 
 
 def _ledger(scenario: Scenario, stored: Sequence[Stored]) -> Iterator[Figure]:
-    # Each turn has exactly one usage record. Interrupted requests to the model may have left further records,
-    # because a worker that loses a run records its usage, but there must never be more records than requests.
-    rows, turns = (
+    # Each turn has one usage record. An interrupted request may have left another one: an estimate if its worker died.
+    # Nobody knows whether a worker that died just before its request has sent it, so there is at most one estimate for
+    # each lost attempt; but records that are no estimates are never more than the requests.
+    rows, reported, turns = (
         Counter({(owner, number): count for owner, number, count in _rows(scenario.deployment.admin, query)})
-        for query in (_LEDGER, _TURNS)
+        for query in (_LEDGER, _REPORTED, _TURNS)
     )
     asked, faults = scenario.mocks.asked, []
     for one in stored:
         if any(turns[one.id, number] != 1 for number in range(one.turns)):
             faults.append(f"{one.run} has {one.turns} turns, but not each of them once")
         for turn in range(len(STEPS) + 1):
-            most = asked[one.run, turn] if turns[one.id, turn] else asked[one.run, turn] - 1
-            if not turns[one.id, turn] <= rows[one.id, turn] <= max(0, most):
+            if rows[one.id, turn] < turns[one.id, turn] or reported[one.id, turn] > asked[one.run, turn]:
                 faults.append(f"{one.run} has {rows[one.id, turn]} rows for turn {turn}, asked {asked[one.run, turn]}")
+        estimates = sum(rows[one.id, turn] - reported[one.id, turn] for turn in range(len(STEPS) + 1))
+        if estimates > one.attempt - 1:
+            faults.append(f"{one.run} has {estimates} estimates, but {one.attempt} attempts")
     yield Figure(name="turns", value=turns.total())
     yield Figure(name="additional usage records, of interrupted turns", value=rows.total() - turns.total())
     yield _faulty("turns without a usage record, or records without a request", faults)
@@ -232,6 +235,7 @@ SELECT metadata ->> 'run', id, status, coalesce(error ->> 'message', ''), attemp
 """
 _TURNS = "SELECT response_id, number, count(*) FROM responses_turn GROUP BY 1, 2"
 _LEDGER = "SELECT object_id, turn, count(*) FROM tenants_usagerecord WHERE endpoint = 'responses' GROUP BY 1, 2"
+_REPORTED = _LEDGER.replace("GROUP", "AND NOT estimated GROUP")
 _CALLS = """
 SELECT call.response_id, call.name, (call.arguments::json ->> 'step')::integer, call.status, call.attempt, (
     SELECT min(note.at) FROM chaos.note
