@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Field, Func, Lookup, Model, QuerySet, Value
+from django.db.models.lookups import GreaterThan, LessThan
 from django.http import QueryDict
 
 from kernel.errors import ApiError, InvalidType, LimitExceeded
@@ -122,7 +123,7 @@ def keyset(
         if cursor_id:
             if (cursor := find(cursor_id)) is None:
                 raise unknown(cursor_id, param=param)
-            rows = rows.filter(_beyond(by, [getattr(cursor, field) for field in by], older=older))
+            rows = rows.filter(_beyond(by, cursor, older=older))
     # With `before` alone the page is the one that ends right before the cursor: scan backwards, then reverse it.
     backwards = bool(page.before) and not page.after
     descending = newest_first is not backwards
@@ -130,11 +131,13 @@ def keyset(
     return Page.cut(list(rows[: page.limit + 1]), request=page)
 
 
-def _beyond(by: Sequence[str], cursor: Sequence[Any], *, older: bool) -> Q:
-    # Spelled out instead of a row comparison `(a, b) > (x, y)`, which the ORM cannot express.
-    (field, *further), (value, *rest) = by, cursor
-    beyond = Q(**{f"{field}__{'lt' if older else 'gt'}": value})
-    return beyond | Q(**{field: value}) & _beyond(further, rest, older=older) if further else beyond
+def _beyond(by: Sequence[str], cursor: object, *, older: bool) -> Lookup[Any]:
+    """Return the condition of the rows that follow a cursor's, such as `(created_at, id) < (x, y)`."""
+    # PostgreSQL starts an index scan at a row comparison. Spelled out with OR, the condition is a filter that reads all
+    # rows before the cursor: 95 ms of SQL at row 500,000 of a cached table, against 0.1 ms.
+    here = Func(*by, function="ROW", output_field=Field[Any, Any]())
+    there = Func(*(Value(getattr(cursor, name)) for name in by), function="ROW", output_field=Field[Any, Any]())
+    return LessThan(here, there) if older else GreaterThan(here, there)
 
 
 PAGE = page_argument()
