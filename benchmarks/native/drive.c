@@ -8,7 +8,8 @@
  * requests are sent. Requests that have been started are always finished, so that `completed` and `failed` add up to
  * `started` and can be compared with what the server stored.
  *
- * A stream is complete with `response.completed` or `[DONE]`; one that ends without, or carries an error event, failed.
+ * A stream is complete with `response.completed` (an event's name or type) or `[DONE]`; one that ends without, or
+ * carries an error event, failed.
  * `--stamped` reads the "t<nanoseconds>" that the mock puts into each token and reports how old each one is on arrival.
  * All times in the result are milliseconds.
  */
@@ -233,7 +234,7 @@ static void read_line(Connection *connection, Nanos time) {
     const char *text = options.stamped || !connection->first_delta ? delta_text(line) : NULL;
     if (text && !connection->first_delta) connection->first_delta = time;
     if (text && options.stamped && time >= window_start && time <= window_end) read_stamps(text, time);
-    if (starts(line, "data: [DONE]")) connection->terminated = 1;
+    if (starts(line, "data: [DONE]") || strstr(line, "\"type\":\"response.completed\"")) connection->terminated = 1;
     else if (starts(line, "data: {\"error\"")) connection->has_error = 1;
   } else if (starts(line, "event: response.completed")) {
     connection->terminated = 1;

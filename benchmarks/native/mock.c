@@ -1,14 +1,15 @@
-/* A chat-completions upstream that costs almost nothing: one thread, epoll, bytes that are built once.
+/* An upstream for chat completions and Responses that costs almost nothing: one thread, epoll, bytes built once.
  *
  *     mock --port 9100
  *
- * Routes: GET /v1/models, POST /v1/chat/completions, GET /health. It listens on 127.0.0.1 only and ends with its parent.
+ * Routes: GET /v1/models, POST /v1/chat/completions, POST /v1/responses, GET /health. It listens on 127.0.0.1 only and ends with its parent.
  * The model name of each request says how to answer, in any order behind the first dash:
  *
  *     -tN    N tokens (64)          -dX    X milliseconds between tokens (0)
  *     -fX    X milliseconds to the first token (0)
  *     -eNNN  HTTP status NNN and an error body
  *     -ts    every token is "t<nanoseconds> ", CLOCK_MONOTONIC as it is handed to the socket
+ *     -call  chat completions: call the function "lookup", unless the request carries the output of a tool
  *
  * Without delays a whole stream leaves in one write (a burst: it measures CPU); with them every token is a write of its
  * own (paced: it measures what one event costs and how long it is kept). Bodies need a Content-Length.
@@ -65,7 +66,7 @@ static void append_buffer(Buffer *buffer, const Buffer *more) { append(buffer, m
 /* ---- what a request asks for ------------------------------------------------------------------------------------ */
 
 typedef struct {
-  int tokens, status, stream, usage, stamped;
+  int tokens, status, stream, usage, stamped, calls, responses;
   Nanos between, first;
 } Plan;
 
@@ -92,6 +93,7 @@ static int is_true(const char *body, const char *quoted_key) {
 
 static void read_option(Plan *plan, const char *option) {
   if (!strncmp(option, "ts", 2)) plan->stamped = 1;
+  else if (!strncmp(option, "call", 4)) plan->calls = 1;
   else if (option[1] < '0' || option[1] > '9') return;
   else if (*option == 't') plan->tokens = atoi(option + 1);
   else if (*option == 'd') plan->between = (Nanos)(atof(option + 1) * MILLISECOND);
@@ -107,6 +109,8 @@ static Plan read_plan(const char *body) {
     if (model[i] == '-') read_option(&plan, model + i + 1);
   plan.stream = is_true(body, "\"stream\"");
   plan.usage = is_true(body, "\"include_usage\"");
+  if (plan.calls) plan.calls = !strstr(body, "\"role\":\"tool\"") && !strstr(body, "\"role\": \"tool\"");
+  if (plan.calls) plan.tokens = 1;
   return plan;
 }
 
@@ -125,7 +129,7 @@ static const char *const WORDS[WORD_COUNT] = {" the", " model", " answers", " wi
                                               " a", " server", " can", " be", " measured", " by", " its", " work"};
 
 static Buffer opening_piece, word_pieces[WORD_COUNT], stop_piece, closing_piece;
-static Buffer whole_streams[2]; /* of the default length, without and with usage */
+static Buffer whole_streams[2][2]; /* of the default length: of chat completions and Responses, without and with usage */
 static uint64_t last_id;
 
 static void append_chunked(Buffer *out, const char *text) {
@@ -151,18 +155,127 @@ static void append_usage_piece(Buffer *out, int tokens) {
   append_chunked(out, text);
 }
 
+/* ---- events and objects of the Responses API -------------------------------------------------------------------- */
+
+#define MESSAGE_HEAD "{\"id\":\"msg_" PLACEHOLDER "\",\"type\":\"message\",\"role\":\"assistant\",\"status\":"
+#define PART_HEAD "{\"type\":\"output_text\",\"annotations\":[],\"logprobs\":[],\"text\":\""
+#define PLACE "\"output_index\":0,\"item_id\":\"msg_" PLACEHOLDER "\",\"content_index\":0"
+
+static void append_words(Buffer *out, const Plan *plan) {
+  for (int i = 0; i < plan->tokens; i++) append_text(out, WORDS[i % WORD_COUNT]);
+}
+
+static void append_message(Buffer *out, const Plan *plan) {
+  append_text(out, MESSAGE_HEAD "\"completed\",\"content\":[" PART_HEAD);
+  append_words(out, plan);
+  append_text(out, "\"}]}");
+}
+
+static void append_response(Buffer *out, const Plan *plan, int complete) {
+  char usage[320];
+  append_text(out, "{\"id\":\"resp_" PLACEHOLDER "\",\"object\":\"response\",\"created_at\":1760000000,\"error\":null,"
+                   "\"incomplete_details\":null,\"instructions\":null,\"max_output_tokens\":null,\"metadata\":{},"
+                   "\"model\":\"mock\",\"parallel_tool_calls\":true,\"previous_response_id\":null,"
+                   "\"reasoning\":{\"effort\":null,\"summary\":null},\"service_tier\":\"default\",\"store\":false,"
+                   "\"temperature\":1.0,\"text\":{\"format\":{\"type\":\"text\"}},\"tool_choice\":\"auto\",\"tools\":[],"
+                   "\"top_p\":1.0,\"truncation\":\"disabled\",\"background\":false,\"status\":\"");
+  append_text(out, complete ? "completed\",\"output\":[" : "in_progress\",\"output\":[],\"usage\":null}");
+  if (!complete) return;
+  append_message(out, plan);
+  snprintf(usage, sizeof usage,
+           "],\"usage\":{\"input_tokens\":%d,\"input_tokens_details\":{\"cached_tokens\":0,\"cache_write_tokens\":0},\"output_tokens\":%d,"
+           "\"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":%d}}",
+           PROMPT_TOKENS, plan->tokens, PROMPT_TOKENS + plan->tokens);
+  append_text(out, usage);
+}
+
+/* An event as an HTTP chunk; `fields` follow its type and number, and end the object. */
+static void append_event(Buffer *out, const char *type, int number, const char *fields) {
+  Buffer text = {0};
+  char head[160];
+  snprintf(head, sizeof head, "event: %s\ndata: {\"type\":\"%s\",\"sequence_number\":%d,", type, type, number);
+  append_text(&text, head);
+  append_text(&text, fields);
+  append_text(&text, "}\n\n");
+  append_chunked(out, text.bytes);
+  free(text.bytes);
+}
+
+static void append_response_event(Buffer *out, const Plan *plan, const char *type, int number, int complete) {
+  Buffer fields = {0};
+  append_text(&fields, "\"response\":");
+  append_response(&fields, plan, complete);
+  append_event(out, type, number, fields.bytes);
+  free(fields.bytes);
+}
+
+static void append_response_opening(Buffer *out, const Plan *plan) {
+  append_response_event(out, plan, "response.created", 0, 0);
+  append_response_event(out, plan, "response.in_progress", 1, 0);
+  append_event(out, "response.output_item.added", 2,
+               "\"output_index\":0,\"item\":" MESSAGE_HEAD "\"in_progress\",\"content\":[]}");
+  append_event(out, "response.content_part.added", 3, PLACE ",\"part\":" PART_HEAD "\"}");
+}
+
+static void append_response_ending(Buffer *out, const Plan *plan) {
+  Buffer fields = {0};
+  append_text(&fields, PLACE ",\"logprobs\":[],\"text\":\"");
+  append_words(&fields, plan);
+  append_text(&fields, "\"");
+  append_event(out, "response.output_text.done", plan->tokens + 4, fields.bytes);
+  fields.length = 0;
+  append_text(&fields, PLACE ",\"part\":" PART_HEAD);
+  append_words(&fields, plan);
+  append_text(&fields, "\"}");
+  append_event(out, "response.content_part.done", plan->tokens + 5, fields.bytes);
+  fields.length = 0;
+  append_text(&fields, "\"output_index\":0,\"item\":");
+  append_message(&fields, plan);
+  append_event(out, "response.output_item.done", plan->tokens + 6, fields.bytes);
+  free(fields.bytes);
+  append_response_event(out, plan, "response.completed", plan->tokens + 7, 1);
+  append_text(out, "0\r\n\r\n");
+}
+
+/* ---- streams of either API -------------------------------------------------------------------------------------- */
+
+#define CALL                                                                                                           \
+  "[{\"index\":0,\"id\":\"call_" PLACEHOLDER "\",\"type\":\"function\",\"function\":{\"name\":\"lookup\","                  \
+  "\"arguments\":\"{\\\"city\\\":\\\"Oslo\\\"}\"}}]"
+
+static void append_opening(Buffer *out, const Plan *plan) {
+  if (plan->responses) append_response_opening(out, plan);
+  else append_buffer(out, &opening_piece);
+}
+
 static void append_token(Buffer *out, const Plan *plan, int index) {
-  if (!plan->stamped) {
+  char token[64], delta[256];
+  if (plan->calls) {
+    append_piece(out, "{\"tool_calls\":" CALL "}", "null");
+    return;
+  }
+  if (!plan->stamped && !plan->responses) {
     append_buffer(out, &word_pieces[index % WORD_COUNT]);
     return;
   }
-  char delta[64];
-  snprintf(delta, sizeof delta, "{\"content\":\"t%lld \"}", (long long)now());
-  append_piece(out, delta, "null");
+  if (plan->stamped) snprintf(token, sizeof token, "t%lld ", (long long)now());
+  else snprintf(token, sizeof token, "%s", WORDS[index % WORD_COUNT]);
+  if (plan->responses) {
+    snprintf(delta, sizeof delta, PLACE ",\"logprobs\":[],\"delta\":\"%s\"", token);
+    append_event(out, "response.output_text.delta", index + 4, delta);
+  } else {
+    snprintf(delta, sizeof delta, "{\"content\":\"%s\"}", token);
+    append_piece(out, delta, "null");
+  }
 }
 
 static void append_ending(Buffer *out, const Plan *plan) {
-  append_buffer(out, &stop_piece);
+  if (plan->responses) {
+    append_response_ending(out, plan);
+    return;
+  }
+  if (plan->calls) append_piece(out, "{}", "\"tool_calls\"");
+  else append_buffer(out, &stop_piece);
   if (plan->usage) append_usage_piece(out, plan->tokens);
   append_buffer(out, &closing_piece);
 }
@@ -177,12 +290,13 @@ static void build_pieces(void) {
   append_piece(&stop_piece, "{}", "\"stop\"");
   append_chunked(&closing_piece, "data: [DONE]\n\n");
   append_text(&closing_piece, "0\r\n\r\n");
-  for (int usage = 0; usage < 2; usage++) {
-    Plan plan = {.tokens = DEFAULT_TOKENS, .usage = usage};
-    append_text(&whole_streams[usage], STREAM_HEAD);
-    append_buffer(&whole_streams[usage], &opening_piece);
-    for (int i = 0; i < plan.tokens; i++) append_token(&whole_streams[usage], &plan, i);
-    append_ending(&whole_streams[usage], &plan);
+  for (int kind = 0; kind < 4; kind++) {
+    Plan plan = {.tokens = DEFAULT_TOKENS, .responses = kind / 2, .usage = kind % 2};
+    Buffer *whole = &whole_streams[plan.responses][plan.usage];
+    append_text(whole, STREAM_HEAD);
+    append_opening(whole, &plan);
+    for (int i = 0; i < plan.tokens; i++) append_token(whole, &plan, i);
+    append_ending(whole, &plan);
   }
 }
 
@@ -215,13 +329,25 @@ static void append_short_answer(Buffer *out, const char *status, const char *jso
 static void append_completion(Buffer *out, const Plan *plan) {
   Buffer body = {0};
   char usage[256];
+  if (plan->responses) {
+    append_response(&body, plan, 1);
+    append_json_answer(out, "200 OK", &body);
+    free(body.bytes);
+    return;
+  }
   append_text(&body, "{\"id\":\"chatcmpl-" PLACEHOLDER "\",\"object\":\"chat.completion\",\"created\":1760000000,"
-                     "\"model\":\"mock\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"");
-  for (int i = 0; i < plan->tokens; i++) append_text(&body, WORDS[i % WORD_COUNT]);
+                     "\"model\":\"mock\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":");
+  if (plan->calls) {
+    append_text(&body, "null,\"tool_calls\":" CALL);
+  } else {
+    append_text(&body, "\"");
+    append_words(&body, plan);
+    append_text(&body, "\"");
+  }
   snprintf(usage, sizeof usage,
-           "\",\"refusal\":null},\"logprobs\":null,\"finish_reason\":\"stop\"}],"
+           ",\"refusal\":null},\"logprobs\":null,\"finish_reason\":\"%s\"}],"
            "\"usage\":{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"total_tokens\":%d}}",
-           PROMPT_TOKENS, plan->tokens, PROMPT_TOKENS + plan->tokens);
+           plan->calls ? "tool_calls" : "stop", PROMPT_TOKENS, plan->tokens, PROMPT_TOKENS + plan->tokens);
   append_text(&body, usage);
   append_json_answer(out, "200 OK", &body);
   free(body.bytes);
@@ -332,7 +458,7 @@ static void tick(Connection *connection) { /* the timer has fired: the next toke
     append_completion(&connection->out, plan);
     connection->answering = 0;
   } else {
-    if (!connection->sent) append_buffer(&connection->out, &opening_piece);
+    if (!connection->sent) append_opening(&connection->out, plan);
     do append_token(&connection->out, plan, connection->sent++);
     while (!plan->between && connection->sent < plan->tokens);
     connection->answering = connection->sent < plan->tokens;
@@ -349,15 +475,17 @@ static void refuse(Connection *connection, int status) {
                       "{\"error\":{\"message\":\"as the model name asked\",\"type\":\"mock\",\"code\":\"mock\"}}");
 }
 
-static void complete(Connection *connection, const char *body) {
-  Plan plan = connection->plan = read_plan(body);
+static void complete(Connection *connection, const char *body, int responses) {
+  Plan plan = read_plan(body);
+  plan.responses = responses;
+  connection->plan = plan;
   connection->id = ++last_id;
   connection->sent = 0;
   if (plan.status != 200) {
     refuse(connection, plan.status);
   } else if (plan.stream && !plan.first && !plan.between && !plan.stamped && plan.tokens == DEFAULT_TOKENS) {
     size_t from = connection->out.length;
-    append_buffer(&connection->out, &whole_streams[plan.usage]);
+    append_buffer(&connection->out, &whole_streams[responses][plan.usage]);
     put_id(&connection->out, from, connection->id);
   } else {
     Nanos delay = plan.first + (plan.stream ? 0 : plan.between * plan.tokens);
@@ -371,7 +499,8 @@ static void complete(Connection *connection, const char *body) {
 
 static void answer(Connection *connection, const char *method, const char *path, const char *body) {
   int is_post = !strcmp(method, "POST");
-  if (is_post && !strcmp(path, "/v1/chat/completions")) complete(connection, body);
+  if (is_post && !strcmp(path, "/v1/chat/completions")) complete(connection, body, 0);
+  else if (is_post && !strcmp(path, "/v1/responses")) complete(connection, body, 1);
   else if (!is_post && !strcmp(path, "/v1/models"))
     append_short_answer(&connection->out, "200 OK", "{\"object\":\"list\",\"data\":[" MODEL "]}");
   else if (!is_post && !strcmp(path, "/health")) append_short_answer(&connection->out, "200 OK", "{}");

@@ -1,16 +1,19 @@
 """Arithmetic of the benchmark report, and its two C programs tested against each other."""
 
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
+from openai.types.responses import Response
 
 from benchmarks.load import Answers, Measurement, Pace, Spread, Target, measure, program
 from benchmarks.matrix import FULL, SMOKE, Cell, Group, Session, cells
 from benchmarks.profiling import ROOT, summarised
 from benchmarks.report import Count, Floor, Results, floors
-from benchmarks.stack import Stack
+from benchmarks.stack import Stack, ask
 from launcher.address import any_free_port
 from launcher.processes import wait_until
 
@@ -140,6 +143,26 @@ def test_the_mock_keeps_its_delays(mock: Target) -> None:
     assert answers.total_ms is not None
     assert answers.first_delta_ms.p50 >= 20
     assert answers.total_ms.p50 >= 40
+
+
+def test_the_mock_streams_events_of_the_responses_api(mock: Target) -> None:
+    target = replace(mock, api="responses")
+    cell = Cell(name="test", stream=True, model="mock-t7", pace=Pace(connections=3, requests=5))
+    answers = measure(target, body=cell.body(api="responses", previous=None), pace=cell.pace)
+    # Four events that open the message, seven deltas, and four that end it and the response.
+    assert (answers.completed, answers.failed, answers.events_per_request) == (5, 0, 15)
+    made = ask(target, "POST", "/responses", {"model": "mock-t7", "input": "?"})
+    assert Response.model_validate(made).output_text == " the model answers with plain tokens so"
+
+
+def test_the_mock_calls_a_function_until_it_gets_the_output(mock: Target) -> None:
+    question: dict[str, object] = {"role": "user", "content": "?"}
+    asked = {"model": "mock-call-t2", "messages": [question]}
+    answered = {**asked, "messages": [question, {"role": "tool", "tool_call_id": "call_1", "content": "9"}]}
+    first, second = (ask(mock, "POST", "/chat/completions", body)["choices"][0] for body in (asked, answered))
+    assert first["finish_reason"] == "tool_calls"
+    assert json.loads(first["message"]["tool_calls"][0]["function"]["arguments"]) == {"city": "Oslo"}
+    assert (second["finish_reason"], second["message"]["content"]) == ("stop", " the model")
 
 
 def test_an_error_status_is_a_failure_with_its_message(mock: Target) -> None:
