@@ -1,6 +1,7 @@
 """`python -m benchmarks chaos`: figures of a scenario with their expected values, and faults by run."""
 
 import asyncio
+import base64
 import json
 from argparse import ArgumentParser
 from collections import Counter, defaultdict
@@ -17,6 +18,7 @@ import psycopg
 from benchmarks.chaos.mock_servers import CALLS, LABEL, STEPS, WRITE, result_of, words_of
 from benchmarks.chaos.scenario import Plan, Scenario, running_chaos
 from benchmarks.stack import ask, tell
+from responses.engine.events.compression import decompress
 
 Event = dict[str, Any]
 _CUT = f"The call of '{LABEL}__{WRITE}' was interrupted, and its tool is not known to be repeatable."
@@ -50,13 +52,13 @@ class Stored:
     error: str
     attempt: int
     turns: int
-    batches: list[tuple[int, int, str]]
+    batches: list[tuple[int, int, bytes]]
 
     @cached_property
     def events(self) -> list[Event]:
         """Events of the log."""
-        lines = "".join(frames for _, _, frames in self.batches).split("\n")
-        return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        lines = b"".join(frames for _, _, frames in self.batches).split(b"\n")
+        return [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
 
     @property
     def final(self) -> Mapping[str, Any]:
@@ -229,7 +231,7 @@ def log_faults(one: Stored) -> Iterator[str]:
 
 _RESPONSES = """
 SELECT metadata ->> 'run', id, status, coalesce(error ->> 'message', ''), attempt, turns, array(
-    SELECT json_build_array(first_sequence, last_sequence, frames) FROM responses_eventbatch
+    SELECT json_build_array(first_sequence, last_sequence, encode(compressed, 'base64')) FROM responses_eventbatch
     WHERE response_id = response.id ORDER BY first_sequence
 ) FROM responses_response AS response ORDER BY created_at
 """
@@ -248,7 +250,7 @@ FROM responses_toolcall AS call
 
 def _stored(admin: str) -> Iterator[Stored]:
     for run, response_id, status, error, attempt, turns, batches in _rows(admin, _RESPONSES):
-        logged = [(first, last, frames) for first, last, frames in batches]
+        logged = [(first, last, decompress(base64.b64decode(data))) for first, last, data in batches]
         yield Stored(run=run, id=response_id, status=status, error=error, attempt=attempt, turns=turns, batches=logged)
 
 

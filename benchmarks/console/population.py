@@ -15,6 +15,8 @@ from typing import Any
 import psycopg
 from django.db import models
 
+from responses.engine.events.compression import compress
+
 DAYS, TEAMS, KEYS, MODELS = 90, 40, 200, 12
 RARE_MODEL, RARE_ERROR, RARE_TOOL, RARE_USER = "model-11", "disk_full", "tool_14", "user-7"
 # Two connections, because the benchmark machine has two cores. Tables are filled one after the other in each.
@@ -161,7 +163,7 @@ _PARAMETERS = {
     "parallel_tool_calls": True,
 }
 _TOOL = "CASE WHEN u5 < 0.0005 THEN 14 ELSE (13 * u5 * u5)::int END"
-_FRAME = 'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":0}\n\n'
+_FRAME = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":0}\n\n'
 _QUESTION = _MESSAGE % (0, "user", "input_text", _PADDING)
 _ANSWER = _MESSAGE % (2, "assistant", "output_text", _PADDING * 2)
 _ITEM = {
@@ -278,7 +280,7 @@ _EVENTS = {
     "first_sequence": "0",
     "last_sequence": "0",
     "created_at": "at",
-    "frames": f"E'{_FRAME}'".replace("\n", "\\n"),
+    "compressed": f"decode('{compress(_FRAME).hex()}', 'hex')",
 }
 
 

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 63a77b363afdccd148ea4dcfddbac2de2e337b044417d82eed883a1941a08618
+-- PostgreSQL 18, migrations 2ccbd24bd550fdfcc176ab278aafc42adffe9ed6a37157f26d9f587475f41314
 
 CREATE TABLE public.account_emailaddress (
     id integer NOT NULL,
@@ -525,7 +525,7 @@ CREATE TABLE public.responses_eventbatch (
     first_sequence integer NOT NULL,
     last_sequence integer NOT NULL,
     created_at timestamp with time zone NOT NULL,
-    frames text NOT NULL,
+    compressed bytea NOT NULL,
     CONSTRAINT responses_eventbatch_first_sequence_check CHECK ((first_sequence >= 0)),
     CONSTRAINT responses_eventbatch_last_sequence_check CHECK ((last_sequence >= 0))
 );

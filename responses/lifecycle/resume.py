@@ -92,7 +92,7 @@ def load(
     fold, next_sequence = Fold(), 0
     ended = response.created_at
     for batch in EventBatch.objects.filter(response=response).order_by("first_sequence"):
-        for _, event in read_frames(batch.frames.encode()):
+        for _, event in read_frames(batch.frames):
             fold.apply(event)
         next_sequence, ended = batch.last_sequence + 1, max(ended, batch.created_at)
     state = _state(response, fold)

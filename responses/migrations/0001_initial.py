@@ -254,7 +254,7 @@ class Migration(migrations.Migration):
                 ('first_sequence', models.PositiveIntegerField()),
                 ('last_sequence', models.PositiveIntegerField()),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('frames', models.TextField()),
+                ('compressed', models.BinaryField()),
             ],
             options={
                 'verbose_name_plural': 'event batches',

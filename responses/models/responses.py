@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from kernel.ids import new_id
 from kernel.json_text import WireField
+from responses.engine.events.compression import decompress
 from tenants.models import ApiKey, IdField, TeamRow
 from tenants.prices import CostField
 
@@ -300,8 +301,8 @@ class Approval(TeamRow):
 class EventBatch(TeamRow):
     """The events `first_sequence` to `last_sequence` of a run, as the bytes that clients received.
 
-    PostgreSQL compresses the text (TOAST). The unique constraint also fences the log: a run that lost its lease cannot
-    append events where the resumed run has written. No foreign key may reference this table, so that it can be
+    The unique constraint also fences the log: a run that lost its lease cannot append events where the resumed run has
+    written. No foreign key may reference this table, so that it can be
     partitioned by time later.
     """
 
@@ -309,7 +310,7 @@ class EventBatch(TeamRow):
     first_sequence = models.PositiveIntegerField()
     last_sequence = models.PositiveIntegerField()
     created_at = models.DateTimeField(default=now)
-    frames = models.TextField()
+    compressed = models.BinaryField()
 
     class Meta:
         verbose_name_plural = "event batches"
@@ -320,6 +321,11 @@ class EventBatch(TeamRow):
     @override
     def __str__(self) -> str:
         return f"{self.response_id} events {self.first_sequence}-{self.last_sequence}"
+
+    @property
+    def frames(self) -> bytes:
+        """The events as server-sent events."""
+        return decompress(self.compressed)
 
 
 class CommitMark(models.Model):

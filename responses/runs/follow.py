@@ -18,6 +18,7 @@ from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.errors import BadRequest
 from kernel.notifications import loop_notifications, wait_within
+from responses.engine.events.compression import decompress
 from responses.engine.events.types import DONE_FRAME
 from responses.models import EventBatch, Response
 from responses.runs import access
@@ -198,10 +199,10 @@ def _read_log(team_id: str, response_id: str, first: int, *, is_followed: bool) 
         if response.ended_at is None and is_followed and (until is None or until - at < _FOLLOWED / 2):
             Response.objects.filter(pk=response.pk, ended_at=None).update(followed_until=at + _FOLLOWED)
         batches = EventBatch.objects.filter(response_id=response_id, first_sequence__gte=first)
-        log = list(batches.order_by("first_sequence").values_list("first_sequence", "frames"))
+        log = list(batches.order_by("first_sequence").values_list("first_sequence", "compressed"))
     frames: list[bytes] = []
-    for number, text in log:
+    for number, compressed in log:
         # Empty frames replace events that are missing in the log, so that later ones keep their numbers.
         frames += [b""] * (number - first - len(frames))
-        frames += [frame + _FRAME_END for frame in text.encode().split(_FRAME_END)[:-1]]
+        frames += [frame + _FRAME_END for frame in decompress(compressed).split(_FRAME_END)[:-1]]
     return response.ended_at is not None, frames

@@ -21,6 +21,7 @@ from kernel.db_threads import in_db_thread
 from kernel.notifications import Notifier
 from responses.engine import spans
 from responses.engine.calls.outcomes import request_digest
+from responses.engine.events.compression import compress
 from responses.engine.events.types import DONE_FRAME, Body, Event, frame
 from responses.engine.state import OutputItem
 from responses.engine.steps import (
@@ -262,7 +263,7 @@ class Recorder:
                 first_sequence=first,
                 last_sequence=self._state.next_sequence - 1,
                 created_at=now(),
-                frames=frames.decode(),
+                compressed=compress(frames),
             )
         ]
 

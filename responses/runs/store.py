@@ -311,6 +311,8 @@ def _exact(value: object) -> str:
     # Decimals travel as text: a JSON number would be read as a float and lose digits of a cost.
     if isinstance(value, Decimal):
         return f"{value:f}"
+    if isinstance(value, bytes):
+        return f"\\x{value.hex()}"
     raise TypeError
 
 

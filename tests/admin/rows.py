@@ -11,6 +11,7 @@ from django.test import Client
 from conversations.models import Item, Placement, Section
 from kernel.clock import now
 from kernel.ids import new_id
+from responses.engine.events.compression import compress
 from responses.models import EventBatch, Mode, Response, Status, ToolCall, Turn
 from tenants import scope
 from tenants.models import Membership, Role, StaffMember, StaffRole, Team
@@ -135,7 +136,11 @@ def add_events(response: Response, count: int) -> None:
     )
     with scope.team(response.team_id):
         EventBatch.objects.create(
-            team_id=response.team_id, response=response, first_sequence=0, last_sequence=count - 1, frames=frames
+            team_id=response.team_id,
+            response=response,
+            first_sequence=0,
+            last_sequence=count - 1,
+            compressed=compress(frames.encode()),
         )
 
 

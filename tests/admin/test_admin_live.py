@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 
 from kernel.clock import now
+from responses.engine.events.compression import compress
 from responses.models import EventBatch, Response, Status
 from tenants import scope
 from tenants.models import AuditEvent, StaffRole
@@ -55,7 +56,7 @@ def add_deltas(response: Response, *words: str, first: int = 2) -> None:
             response=response,
             first_sequence=first,
             last_sequence=first + len(words) - 1,
-            frames=frames,
+            compressed=compress(frames.encode()),
         )
 
 

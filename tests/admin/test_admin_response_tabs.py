@@ -9,6 +9,7 @@ from django.test import Client
 
 from conversations.models import Section
 from kernel.ids import new_id
+from responses.engine.events.compression import compress
 from responses.models import EventBatch, Response
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 from tenants import scope
@@ -105,7 +106,11 @@ def add_log(response: Response, *bodies: dict[str, Any]) -> None:
             data = json.dumps({**body, "sequence_number": number})
             frames = f"event: {body['type']}\ndata: {data}\n\n"
             EventBatch.objects.create(
-                team_id=response.team_id, response=response, first_sequence=number, last_sequence=number, frames=frames
+                team_id=response.team_id,
+                response=response,
+                first_sequence=number,
+                last_sequence=number,
+                compressed=compress(frames.encode()),
             )
 
 

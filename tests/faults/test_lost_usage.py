@@ -48,7 +48,7 @@ def kill_during_call(http: httpx2.Client, caller: Caller, script: Script, **body
 
 def logged(api: Api) -> str:
     with scope.team(api.caller.team.pk):
-        return "".join(EventBatch.objects.filter(team=api.caller.team).values_list("frames", flat=True))
+        return b"".join(batch.frames for batch in EventBatch.objects.filter(team=api.caller.team)).decode()
 
 
 def sweep(api: Api) -> None:

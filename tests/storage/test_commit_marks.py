@@ -10,6 +10,7 @@ from django.db import connection
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.group_commit import GroupCommit, Outcomes
+from responses.engine.events.compression import compress
 from responses.models import CommitMark, EventBatch
 from responses.runs.store import Change, LeaseLost, MarkedWriter, ResponseUpdate
 from tenants import scope
@@ -44,7 +45,12 @@ def ending_change(begun: Begun, *, token: int = 1) -> Change:
     """Return a change that ends the response, with an event and a usage record."""
     who, at = begun.who, now()
     event = EventBatch(
-        team_id=who.team_id, response_id=who.response_id, first_sequence=2, last_sequence=2, created_at=at, frames="end"
+        team_id=who.team_id,
+        response_id=who.response_id,
+        first_sequence=2,
+        last_sequence=2,
+        created_at=at,
+        compressed=compress(b"end"),
     )
     spent = UsageRecord(
         team_id=who.team_id, api_key_id=who.key_id, occurred_at=at, endpoint="responses", object_id=who.response_id

@@ -9,6 +9,7 @@ from django.db import IntegrityError, InterfaceError, ProgrammingError, connecti
 
 from kernel.db_threads import in_db_thread
 from kernel.group_commit import GroupCommit
+from responses.engine.events.compression import compress
 from responses.models import EventBatch
 from responses.runs import store
 from responses.runs.store import Change, LeaseLost, ResponseUpdate, writer
@@ -29,7 +30,7 @@ def events(begun: Begun, number: int) -> EventBatch:
         first_sequence=number,
         last_sequence=number,
         created_at=who.created_at,
-        frames=f"event {number}",
+        compressed=compress(b"event %d" % number),
     )
 
 

@@ -73,8 +73,8 @@ async def test_the_log_holds_the_bytes_that_were_sent(database: None, caller: Ca
     sent = begun.opening
     async for step in begun.run(ScriptedModel(text("Hel", "lo"))).steps():
         sent += await begun.recorder.record(step)
-    frames = await in_db_thread(lambda: "".join(batch.frames for batch in rows(begun, EventBatch)))
-    assert sent.decode() == frames + "data: [DONE]\n\n"
+    frames = await in_db_thread(lambda: b"".join(batch.frames for batch in rows(begun, EventBatch)))
+    assert sent == frames + b"data: [DONE]\n\n"
 
 
 async def test_deltas_are_sent_immediately_and_stored_soon_after(database: None, caller: Caller) -> None:

@@ -121,7 +121,7 @@ def log_of(begun: Begun) -> list[dict[str, Any]]:
         batches = list(EventBatch.objects.filter(response_id=begun.who.response_id).order_by("first_sequence"))
     firsts = [batch.first_sequence for batch in batches]
     assert firsts == [0, *(batch.last_sequence + 1 for batch in batches[:-1])][: len(firsts)]
-    return [event for batch in batches for _, event in read_frames(batch.frames.encode())]
+    return [event for batch in batches for _, event in read_frames(batch.frames)]
 
 
 def body_of(begun: Begun) -> dict[str, Any]:

@@ -10,14 +10,14 @@ from benchmarks.chaos.evaluation import Stored, log_faults
 from benchmarks.chaos.mock_servers import MockServers, read_by
 
 EVENT_TYPES = ("created", "queued", "in_progress", "output_item.added", "output_item.done", "completed")
-Batch = tuple[int, int, str]
+Batch = tuple[int, int, bytes]
 
 
 def batch(first: int, *types: str) -> Batch:
     """Return a row of the log with events of these types."""
     events = [_event(number, kind) for number, kind in enumerate(types, first)]
     frames = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
-    return first, first + len(types) - 1, frames
+    return first, first + len(types) - 1, frames.encode()
 
 
 def _event(number: int, kind: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from django.db import connection
 
 from kernel import heartbeats
 from kernel.row_security import EVERY_TEAM
+from responses.engine.events.compression import decompress
 from responses.models import RUNNING, Response, Status, ToolCall, Turn
 from tenants.models import Team
 
@@ -27,7 +28,7 @@ _MAX_STEPS = 24
 _MAX_STEPS_READ = 2000
 # The preview needs only the end of the log. A client that was away for a while does not receive everything it missed.
 _TAIL_BATCHES = 6
-_TAIL_CHARACTERS = 6000
+_TAIL_BYTES = 6000
 _PREVIEW_CHARACTERS = 160
 # Final statuses are kept for a while: a slow page may ask for an ended run several polls later.
 _MAX_ENDED = 500
@@ -75,12 +76,11 @@ waiting AS (
 SELECT count(*) OVER (), count(*) FILTER (WHERE status = 'queued') OVER (), id
 FROM waiting ORDER BY created_at LIMIT %(limit)s
 """
-# `right` cuts frames in the database: a batch may be large, and only its end is needed.
 _TAILS_SQL = """
-SELECT run.id, batch.first_sequence, batch.last_sequence, batch.frames
+SELECT run.id, batch.first_sequence, batch.last_sequence, batch.compressed
 FROM unnest(%s::text[], %s::integer[]) AS run(id, after)
 CROSS JOIN LATERAL (
-    SELECT first_sequence, last_sequence, right(frames, %s) AS frames FROM responses_eventbatch
+    SELECT first_sequence, last_sequence, compressed FROM responses_eventbatch
     WHERE response_id = run.id AND first_sequence > run.after
     ORDER BY first_sequence DESC LIMIT %s
 ) AS batch
@@ -266,10 +266,11 @@ def _log_tails(responses: Iterable[Response], known: Mapping[str, RunRow]) -> di
     found = {key: replace(log_tail, has_changes=False) for key, log_tail in before.items()}
     with connection.cursor() as cursor:
         after = [log_tail.last_event for log_tail in before.values()]
-        cursor.execute(_TAILS_SQL, [[*before], after, _TAIL_CHARACTERS, _TAIL_BATCHES])
-        for key, _, last, frames in cursor.fetchall():
+        cursor.execute(_TAILS_SQL, [[*before], after, _TAIL_BATCHES])
+        for key, _, last, compressed in cursor.fetchall():
             preview, has_changes = found[key].preview, found[key].has_changes
-            for event in _events(frames):
+            # A batch may be large, and only its end is needed.
+            for event in _events(decompress(compressed)[-_TAIL_BYTES:]):
                 kind = event.get("type", "")
                 if kind.endswith("output_text.delta"):
                     preview = (preview + event["delta"])[-_PREVIEW_CHARACTERS:]
@@ -281,11 +282,11 @@ def _log_tails(responses: Iterable[Response], known: Mapping[str, RunRow]) -> di
     return found
 
 
-def _events(frames: str) -> Iterable[dict[str, Any]]:
+def _events(frames: bytes) -> Iterable[dict[str, Any]]:
     """Yield the events of a piece of the log. Its first frame may be cut off and is skipped then."""
-    for frame in frames.split("\n\n"):
-        head, found, data = frame.partition("\ndata: ")
-        if found and head.startswith("event: "):
+    for frame in frames.split(b"\n\n"):
+        head, found, data = frame.partition(b"\ndata: ")
+        if found and head.startswith(b"event: "):
             yield orjson.loads(data)
 
 

@@ -26,11 +26,11 @@ PAGE = 500
 MAX_INLINE_BYTES = 64 * 1024
 """Larger events are listed with their size only; each can be downloaded separately."""
 _MAX_PAGE_BYTES = 512 * 1024
-# Characters read for one page: a rare event type must not make one request read the whole log.
+# Bytes read for one page: a rare event type must not make one request read the whole log.
 _MAX_SCANNED = 8_000_000
 _MAX_COUNTED = 2_000_000
 _BATCHES_PER_QUERY = 20
-_TYPE = re.compile(r"^event: (\S+)$", re.MULTILINE)
+_TYPE = re.compile(rb"^event: (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,8 @@ def _read(
     for batch in _batches(response, first=first):
         # Batches have a time, events do not. Clocks of web and worker hosts may differ: never negative.
         offset = max(0, round((batch.created_at - response.created_at).total_seconds() * 1000))
-        for frame, body in read_frames(batch.frames.encode()):
+        frames = batch.frames
+        for frame, body in read_frames(frames):
             number = body["sequence_number"]
             if number < first or (event_type and body["type"] != event_type):
                 continue
@@ -126,7 +127,7 @@ def _read(
                     data=frame.partition(b"\ndata: ")[2].strip().decode(),
                 )
             )
-        scanned += len(batch.frames)
+        scanned += len(frames)
         if scanned > _MAX_SCANNED:
             return found, batch.last_sequence + 1
     return found, None
@@ -141,12 +142,13 @@ def _count(response: Response) -> int:
 
 
 def _types(response: Response) -> Counter[str]:
-    """Count the events by type, in the first two million characters of the log."""
+    """Count the events by type, in the first two million bytes of the log."""
     found: Counter[str] = Counter()
     read_so_far = 0
     for batch in _batches(response, first=0):
-        found.update(_TYPE.findall(batch.frames))
-        read_so_far += len(batch.frames)
+        frames = batch.frames
+        found.update(name.decode() for name in _TYPE.findall(frames))
+        read_so_far += len(frames)
         if read_so_far > _MAX_COUNTED:
             break
     return found
