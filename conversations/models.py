@@ -5,14 +5,14 @@ that responses, conversations and forks share items without copying them.
 """
 
 from datetime import datetime
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.utils.timezone import now
 from typing_extensions import override
 
-from kernel.ids import new_id
+from kernel.ids import new_id, new_key
 from kernel.json_text import WireField
 from tenants.models import ApiKey, IdField, TeamRow
 
@@ -26,7 +26,7 @@ def file_id() -> str:
 class Item(TeamRow):
     """A message, call, output or other item, in its public form. Never changed after it was written."""
 
-    key = models.UUIDField(primary_key=True, default=uuid4, editable=False)
+    key = models.UUIDField(primary_key=True, default=new_key, editable=False)
     api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     # The public id. Not unique: a client may send an edited item under its old id.
     id = models.CharField(max_length=255, db_collation="C")

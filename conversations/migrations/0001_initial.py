@@ -2,9 +2,9 @@ import conversations.models
 import django.contrib.postgres.indexes
 import django.db.models.deletion
 import django.utils.timezone
+import kernel.ids
 import kernel.json_text
 import tenants.team_models
-import uuid
 from django.db import migrations, models
 
 from kernel.row_security import enable_row_security
@@ -22,7 +22,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Item',
             fields=[
-                ('key', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                ('key', models.UUIDField(default=kernel.ids.new_key, editable=False, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('api_key', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.apikey')),
                 ('id', models.CharField(db_collation='C', max_length=255)),

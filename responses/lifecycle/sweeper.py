@@ -97,13 +97,13 @@ def drop_old_marks() -> None:
 
 
 _DROP = """
-DELETE FROM responses_eventbatch WHERE id IN (
-    SELECT batch.id
+DELETE FROM responses_eventbatch WHERE (response_id, first_sequence) IN (
+    SELECT batch.response_id, batch.first_sequence
     FROM responses_eventbatch AS batch
     JOIN responses_response AS response ON response.id = batch.response_id
     JOIN tenants_team AS team ON team.id = batch.team_id
     WHERE response.ended_at + make_interval(hours => team.log_retention_hours) < %s
-    ORDER BY batch.created_at
+    ORDER BY batch.response_id
     LIMIT 10000
 )
 """

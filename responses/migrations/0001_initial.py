@@ -162,7 +162,7 @@ class Migration(migrations.Migration):
                 ('followed_until', models.DateTimeField(help_text='Until then the run counts as followed by a client through its event log.', null=True)),
             ],
             options={
-                'indexes': [models.Index(fields=['team', 'created_at', 'id'], name='response_by_team_and_time'), models.Index(fields=['created_at', 'id'], name='response_by_time'), models.Index(fields=['previous_response_id'], name='response_by_previous'), models.Index(condition=models.Q(('conversation_id__isnull', False)), fields=['conversation_id', 'created_at'], name='response_by_conversation'), models.Index(condition=models.Q(('status__in', ('queued', 'in_progress'))), fields=['lease_until'], name='response_running_lease'), models.Index(condition=models.Q(('background', True), ('status__in', ('queued', 'in_progress'))), fields=['team', 'created_at'], name='response_background_by_team'), django.contrib.postgres.indexes.GinIndex(fields=['metadata'], name='response_by_metadata', opclasses=['jsonb_path_ops']), models.Index(fields=['api_key', 'created_at'], name='response_by_key_and_time'), models.Index(fields=['model', 'created_at'], name='response_by_model_and_time'), models.Index(condition=models.Q(('end_user__isnull', False)), fields=['end_user', 'created_at'], name='response_by_end_user'), models.Index(condition=models.Q(('error_code__isnull', False)), fields=['error_code', 'created_at'], name='response_by_error_code'), models.Index(condition=models.Q(('status__in', ('incomplete', 'failed', 'cancelled'))), fields=['created_at'], name='response_unwell_by_time')],
+                'indexes': [models.Index(fields=['team', 'created_at'], name='response_by_team_and_time'), models.Index(fields=['created_at'], name='response_by_time'), models.Index(condition=models.Q(('previous_response_id__isnull', False)), fields=['previous_response_id'], name='response_by_previous'), models.Index(condition=models.Q(('conversation_id__isnull', False)), fields=['conversation_id', 'created_at'], name='response_by_conversation'), models.Index(condition=models.Q(('status__in', ('queued', 'in_progress'))), fields=['lease_until'], name='response_running_lease'), models.Index(condition=models.Q(('background', True), ('status__in', ('queued', 'in_progress'))), fields=['team', 'created_at'], name='response_background_by_team'), django.contrib.postgres.indexes.GinIndex(condition=models.Q(('metadata', {}), _negated=True), fields=['metadata'], name='response_by_metadata', opclasses=['jsonb_path_ops']), models.Index(fields=['api_key', 'created_at'], name='response_by_key_and_time'), models.Index(fields=['model', 'created_at'], name='response_by_model_and_time'), models.Index(condition=models.Q(('end_user__isnull', False)), fields=['end_user', 'created_at'], name='response_by_end_user'), models.Index(condition=models.Q(('error_code__isnull', False)), fields=['error_code', 'created_at'], name='response_by_error_code'), models.Index(condition=models.Q(('status__in', ('incomplete', 'failed', 'cancelled'))), fields=['created_at'], name='response_unwell_by_time')],
                 'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('completed_at__isnull', False), ('status', 'completed')), models.Q(('completed_at__isnull', True), models.Q(('status', 'completed'), _negated=True)), _connector='OR'), name='response_completed_at_iff_completed'), models.CheckConstraint(condition=models.Q(models.Q(('ended_at__isnull', False), ('status__in', ('completed', 'incomplete', 'failed', 'cancelled'))), models.Q(('ended_at__isnull', True), ('status__in', ('queued', 'in_progress'))), _connector='OR'), name='response_ended_iff_terminal')],
             },
         ),
@@ -181,10 +181,10 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Turn',
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
-                ('response', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='turn_set', to='responses.response')),
+                ('response', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='turn_set', to='responses.response')),
                 ('number', models.PositiveIntegerField()),
+                ('pk', models.CompositePrimaryKey('response_id', 'number', blank=True, editable=False, primary_key=True, serialize=False)),
                 ('state', models.CharField(max_length=20)),
                 ('started_at', models.DateTimeField()),
                 ('first_token_at', models.DateTimeField(null=True)),
@@ -199,9 +199,6 @@ class Migration(migrations.Migration):
                 ('reasoning_tokens', models.PositiveIntegerField(default=0)),
                 ('spans', models.JSONField(default=list)),
             ],
-            options={
-                'constraints': [models.UniqueConstraint(fields=('response', 'number'), name='turn_number_once')],
-            },
         ),
         migrations.CreateModel(
             name='ToolCall',
@@ -248,18 +245,16 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='EventBatch',
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
-                ('response', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='event_batches', to='responses.response')),
+                ('response', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='event_batches', to='responses.response')),
                 ('first_sequence', models.PositiveIntegerField()),
+                ('pk', models.CompositePrimaryKey('response_id', 'first_sequence', blank=True, editable=False, primary_key=True, serialize=False)),
                 ('last_sequence', models.PositiveIntegerField()),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('compressed', models.BinaryField()),
             ],
             options={
                 'verbose_name_plural': 'event batches',
-                'indexes': [models.Index(fields=['created_at'], name='event_batch_by_time')],
-                'constraints': [models.UniqueConstraint(fields=('response', 'first_sequence'), name='event_batch_first_once')],
             },
         ),
         migrations.CreateModel(

@@ -2,6 +2,7 @@
 
 from responses.models.batches import Batch, BatchLine, BatchStatus, LineState
 from responses.models.responses import (
+    HAS_METADATA,
     RUNNING,
     TERMINAL,
     UNSUCCESSFUL,
@@ -31,6 +32,7 @@ from responses.models.vector_stores import (
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 
 __all__ = [
+    "HAS_METADATA",
     "RUNNING",
     "TERMINAL",
     "UNSUCCESSFUL",

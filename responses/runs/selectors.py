@@ -18,7 +18,7 @@ from kernel.pagination import Order, Page, PageRequest, keyset
 from responses.engine.events.response_body import Ending, response_body
 from responses.engine.events.types import Body
 from responses.engine.turn import Usage
-from responses.models import Response
+from responses.models import HAS_METADATA, Response
 
 # Newest first: the response itself, its predecessor, and so on to the beginning of the chain. The recursive step has no
 # condition on the team: a predecessor always belongs to the same team, row-level security enforces that, and with the
@@ -204,6 +204,8 @@ def list_responses(*, team_id: str, filters: ResponseFilter, page: PageRequest) 
     for name, value in conditions.items():
         if value:
             rows = rows.filter(**{name: value})
+    if filters.metadata:
+        rows = rows.filter(HAS_METADATA)
     known = Response.objects.filter(team_id=team_id, stored=True).only("created_at")
     return keyset(rows, page=page, find=lambda cursor: known.filter(pk=cursor).first(), unknown=_unknown)
 

@@ -302,7 +302,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name_plural': 'usage records',
-                'indexes': [models.Index(fields=['team', 'occurred_at'], name='usage_by_team_and_time'), models.Index(fields=['occurred_at', 'id'], name='usage_by_time'), models.Index(fields=['object_id'], name='usage_by_object')],
+                'indexes': [models.Index(fields=['team', 'occurred_at'], name='usage_by_team_and_time'), models.Index(fields=['occurred_at'], name='usage_by_time'), models.Index(fields=['object_id'], name='usage_by_object')],
             },
         ),
         migrations.CreateModel(

@@ -33,7 +33,7 @@ from unfold.views import ChangeList
 
 from console.widgets import TimeFilter, created_near
 from responses.admin.response_list.columns import ListColumn
-from responses.models import RUNNING, UNSUCCESSFUL, Mode, Response, ToolCall
+from responses.models import HAS_METADATA, RUNNING, UNSUCCESSFUL, Mode, Response, ToolCall
 from tenants.console.content_access import may_read
 from tenants.console.roles import everywhere, teams_of
 
@@ -166,7 +166,9 @@ class MetadataFilter(TextConditionFilter):
     @override
     def condition_for(self, value: str, span: TimeFilter) -> Q:
         key, equals, expected = value.partition("=")
-        return Q(metadata__contains={key.strip(): expected.strip()}) if equals else Q(metadata__has_key=value)
+        return HAS_METADATA & (
+            Q(metadata__contains={key.strip(): expected.strip()}) if equals else Q(metadata__has_key=value)
+        )
 
 
 def of_request(request_id: str) -> Q:
