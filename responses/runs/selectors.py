@@ -26,21 +26,36 @@ from responses.models import HAS_METADATA, Response
 #
 # A chain may start in a conversation. It is read back only to the latest response with a compaction item, because
 # models read nothing before that.
-_OPENS = """EXISTS (
-    SELECT FROM conversations_placement AS place
+#
+# The shape of the query fixes its plan: one index look-up for each response, placement and item (8 ms for 1,000 turns).
+# The statistics of a table with a very long conversation make plain joins read the whole tables (1.3 s with a million
+# items), hence `OFFSET 0`, and `LIMIT 1` instead of EXISTS. Bodies are joined last, so that they are not sorted.
+_OPENS = """coalesce((
+    SELECT true FROM conversations_placement AS place
     WHERE place.owner = response.id AND place.opens_context AND place.in_context
-)"""
+    LIMIT 1
+), false)"""
 _CHAIN = f"""
 WITH RECURSIVE chain(id, previous, status, history_id, history_end, opens, depth) AS (
     SELECT id, previous_response_id, status, history_id, history_end, {_OPENS}, 0
     FROM responses_response AS response WHERE id = %(id)s AND team_id = %(team)s AND stored
     UNION ALL
-    SELECT response.id, response.previous_response_id, response.status, response.history_id, response.history_end,
-        {_OPENS}, chain.depth + 1
-    FROM responses_response AS response JOIN chain ON response.id = chain.previous AND NOT chain.opens
-), context AS (
-    SELECT chain.status, chain.depth, placement.section = 'output' AS is_output, placement.position, placement.item_id
-    FROM chain LEFT JOIN conversations_placement AS placement ON placement.owner = chain.id AND placement.in_context
+    SELECT response.*, chain.depth + 1
+    FROM chain CROSS JOIN LATERAL (
+        SELECT id, previous_response_id, status, history_id, history_end, {_OPENS}
+        FROM responses_response AS response WHERE response.id = chain.previous
+        OFFSET 0
+    ) AS response
+    WHERE NOT chain.opens
+)
+SELECT context.status, context.depth = 0 AND context.is_output, item.body
+FROM (
+    SELECT chain.status, chain.depth, placement.is_output, placement.position, placement.item_id
+    FROM chain LEFT JOIN LATERAL (
+        SELECT place.section = 'output' AS is_output, place.position, place.item_id
+        FROM conversations_placement AS place WHERE place.owner = chain.id AND place.in_context
+        OFFSET 0
+    ) AS placement ON true
     UNION ALL
     SELECT chain.status, chain.depth + 1, false, placement.position, placement.item_id
     FROM chain
@@ -56,9 +71,12 @@ WITH RECURSIVE chain(id, previous, status, history_id, history_end, opens, depth
         OFFSET 0
     ) AS placement
     WHERE NOT chain.opens
-)
-SELECT context.status, context.depth = 0 AND context.is_output, item.body::text
-FROM context LEFT JOIN conversations_item AS item ON item.key = context.item_id
+    ORDER BY 2 DESC, 3, 4
+    OFFSET 0
+) AS context
+LEFT JOIN LATERAL (
+    SELECT body::text FROM conversations_item WHERE key = context.item_id OFFSET 0
+) AS item ON true
 ORDER BY context.depth DESC, context.is_output, context.position
 """  # noqa: S608 - parts of our own
 
