@@ -88,28 +88,32 @@ def items_between(*, conversation: Conversation, after: int, limit: int) -> list
 
 
 # The scan starts at the latest compaction item, which a partial index finds: items before it cost nothing.
-# OFFSET 0 keeps the planner from joining the items first and filtering positions later, and from reading the whole table
-# of items. Bodies are joined last, so that they are not sorted.
+# OFFSET 0 keeps the planner from joining the items first and filtering positions later, and from reading the whole
+# table of items. Bodies are joined last, so that they are not sorted.
 _CONTEXT = """
-SELECT conversation.next_position, item.body
-FROM conversations_conversation AS conversation
-CROSS JOIN LATERAL (
-    SELECT coalesce(max(place.position), 0) AS first FROM conversations_placement AS place
-    WHERE place.owner = conversation.id AND place.section = 'items' AND place.opens_context AND place.in_context
-      AND place.position < coalesce(%(end)s, conversation.next_position)
-) AS opening
-LEFT JOIN LATERAL (
-    SELECT place.position, place.item_id FROM conversations_placement AS place
-    WHERE place.owner = conversation.id AND place.section = 'items' AND place.position >= opening.first
-      AND place.position < coalesce(%(end)s, conversation.next_position) AND place.in_context
-    ORDER BY place.position
+SELECT context.next_position, item.body
+FROM (
+    SELECT conversation.next_position, placement.position, placement.item_id
+    FROM conversations_conversation AS conversation
+    CROSS JOIN LATERAL (
+        SELECT coalesce(max(place.position), 0) AS first FROM conversations_placement AS place
+        WHERE place.owner = conversation.id AND place.section = 'items' AND place.opens_context AND place.in_context
+          AND place.position < coalesce(%(end)s, conversation.next_position)
+    ) AS opening
+    LEFT JOIN LATERAL (
+        SELECT place.position, place.item_id FROM conversations_placement AS place
+        WHERE place.owner = conversation.id AND place.section = 'items' AND place.position >= opening.first
+          AND place.position < coalesce(%(end)s, conversation.next_position) AND place.in_context
+        OFFSET 0
+    ) AS placement ON true
+    WHERE conversation.id = %(id)s AND conversation.team_id = %(team)s
+    ORDER BY placement.position
     OFFSET 0
-) AS placement ON true
+) AS context
 LEFT JOIN LATERAL (
-    SELECT body::text FROM conversations_item WHERE key = placement.item_id OFFSET 0
+    SELECT body::text FROM conversations_item WHERE key = context.item_id OFFSET 0
 ) AS item ON true
-WHERE conversation.id = %(id)s AND conversation.team_id = %(team)s
-ORDER BY placement.position
+ORDER BY context.position
 """
 
 

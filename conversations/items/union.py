@@ -127,8 +127,8 @@ _CLASSES: Mapping[str, type[StoredItem]] = {cls.model_fields["type"].default: cl
 
 def from_wire(body: dict[str, Any]) -> StoredItem:
     """Return a stored body as a typed item. Raises pydantic's `ValidationError` for anything else."""
-    # A stored item names its class. Choosing it here takes 2.3 us for a message; the union, which calls Python functions
-    # for its tags, takes 3.2 us.
+    # A stored item names its class. With it, a message takes 2.3 us; the union, which calls Python functions for its
+    # tags, takes 3.2 us.
     kind = body.get("type")
     if kind == "message":
         return (AssistantMessage if body.get("role") == "assistant" else InputMessage).model_validate(body)
