@@ -15,7 +15,7 @@ from typing import Any
 from kernel.clock import now
 
 FIRST_ATTEMPT = "Request 1"
-"""Name of a turn's first request to the upstream."""
+"""Name of a turn's first request to the upstream. If it succeeds it is not stored: it would repeat the turn."""
 # Bounds what one row holds: a turn may have hundreds of tool calls, and each is stored.
 _MAX_SPANS = 100
 _MAX_TEXT = 200
@@ -99,6 +99,8 @@ def record(activity: Activity, name: str, *, began: datetime, state: str = "", n
 def _add(span: Span) -> None:
     collected = _current.get()
     if collected is None or span.ended is None:
+        return
+    if span.activity is Activity.ATTEMPT and span.name == FIRST_ATTEMPT and not span.state:
         return
     if span.state or span.ended - span.began >= _MIN_DURATION:
         collected.append(span)

@@ -22,6 +22,7 @@ from responses.engine.state import RunState
 from responses.lifecycle import conversation_runs
 from responses.lifecycle.queue import notify_workers
 from responses.models import Mode, Response, Status
+from responses.models.stored_request import stored_options, stored_parameters
 from responses.passthrough.reasoning_summaries import TeamSummarizer
 from responses.providers.upstream import UpstreamModel
 from responses.requests import capabilities, pairing, prompts, tool_offer
@@ -318,8 +319,8 @@ def _response_row(
         row.lease_owner, row.lease_until = PROCESS, lease_until()
     # With `store: false` the row exists for usage and administration only, and holds no content.
     if identity.stored:
-        row.parameters = parameters
-        row.options = options
+        row.parameters = stored_parameters(parameters)
+        row.options = stored_options(options)
         row.metadata = parameters["metadata"]
         row.input_preview = preview(context.input_bodies[-1]) if context.input_bodies else ""
     else:

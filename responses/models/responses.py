@@ -4,6 +4,9 @@ Foreign keys have no index if a constraint or an index of `Meta` starts with the
 them: every index costs time with every row that is written.
 """
 
+from collections.abc import Collection
+from typing import Any, Self
+
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
@@ -14,6 +17,7 @@ from typing_extensions import override
 from kernel.ids import new_id
 from kernel.json_text import WireField
 from responses.engine.events.compression import decompress
+from responses.models.stored_request import restored_options, restored_parameters
 from tenants.models import ApiKey, IdField, TeamRow
 from tenants.prices import CostField
 
@@ -75,7 +79,8 @@ class Response(TeamRow):
     model = models.CharField(max_length=200)
     upstream_id = models.CharField(max_length=64)
     upstream_model = models.CharField(max_length=200)
-    # `WireField` keeps numbers as they were received, so that they are returned unchanged.
+    # Both are stored in a shorter form, which `from_db` restores (see `responses.models.stored_request`). `WireField`
+    # keeps numbers as they were received, so that they are returned unchanged.
     parameters = WireField(default=dict)
     options = models.JSONField(
         default=dict, help_text="Settings of the request that the response object does not contain."
@@ -185,6 +190,17 @@ class Response(TeamRow):
             ),
             models.Index(fields=["created_at"], condition=Q(status__in=UNSUCCESSFUL), name="response_unwell_by_time"),
         ]
+
+    @override
+    @classmethod
+    def from_db(cls, db: str | None, field_names: Collection[str], values: Collection[Any], **mode: Any) -> Self:
+        response = super().from_db(db, field_names, values, **mode)
+        loaded = response.__dict__
+        if "parameters" in loaded:
+            response.parameters = restored_parameters(loaded["parameters"], response_id=response.pk)
+        if "options" in loaded:
+            response.options = restored_options(loaded["options"])
+        return response
 
     @property
     def included(self) -> frozenset[str]:

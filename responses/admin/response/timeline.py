@@ -22,7 +22,6 @@ from responses.admin import cells
 from responses.admin.response.documents import download
 from responses.admin.response.waterfall import WORK, SpanKind, TraceSpan, Waterfall, WaterfallBar, waterfall
 from responses.admin.row_pages import start_of
-from responses.engine.spans import FIRST_ATTEMPT
 from responses.models import RUNNING, Approval, Response, Status, ToolCall, Turn
 from tenants.console.content_access import audit_read, hidden_notice, may_read
 
@@ -209,12 +208,10 @@ def _spans(response: Response) -> list[TraceSpan]:
 
 
 def _measured(response: Response, turns: Sequence[Turn]) -> Iterator[TraceSpan]:
-    """Yield the measured spans. A turn's only request to the upstream is left out, as it would repeat the turn."""
+    """Yield the measured spans."""
     stored = [*response.spans, *(span for turn in turns for span in turn.spans)]
     for number, span in enumerate(stored):
         kind = SpanKind(span["activity"])
-        if kind is SpanKind.ATTEMPT and span["name"] == FIRST_ATTEMPT and not span.get("state"):
-            continue
         yield TraceSpan(
             key=f"span-{number}",
             kind=kind,
