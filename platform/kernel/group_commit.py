@@ -1,137 +1,131 @@
 """Group commit: changes that many runs submit at the same time are committed in one transaction.
 
 A run awaits the commit of its change, so a change is durable before its event is sent; only the fixed costs of a
-transaction (round trips, fsync, Python's overhead) are shared. One thread writes, with its own connection.
+transaction (round trip, fsync, Python's overhead) are shared. Each event loop commits its own groups, one at a time:
+what is submitted during a commit forms the next group. In a thread of its own, the writer would wait for the
+interpreter lock of a busy event loop again and again.
 """
 
 import asyncio
 import logging
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from django.db import connection
-from django.db.utils import InterfaceError, OperationalError
+from kernel.statement_pipeline import ConnectionLost
 
 logger = logging.getLogger(__name__)
 Change = TypeVar("Change")
+Applied_contra = TypeVar("Applied_contra", contravariant=True)
 Outcomes = Sequence[Exception | None]
-Apply = Callable[[Sequence[Change]], Outcomes]
 # Bounds the duration of a transaction, and the work that is repeated when one fails.
 _MAX_BATCH = 256
 # Eight seconds in total: long enough for a restart of PostgreSQL.
 _RECONNECT_SECONDS = (0.05, 0.2, 0.5, 1.0, 2.0, 2.0, 2.0)
 
 
-@dataclass(slots=True)
-class _Waiting(Generic[Change]):
+class Committer(Protocol[Applied_contra]):
+    """Commits the groups of one event loop over its own connection."""
+
+    async def apply(self, changes: Sequence[Applied_contra], /) -> Outcomes:
+        """Commit the changes; return for each None or the exception to raise. Raises `ConnectionLost`."""
+        ...
+
+    async def recall(self, changes: Sequence[Applied_contra], /) -> Outcomes | None:
+        """Return the outcomes of the changes that were applied last, or None if they were not committed.
+
+        Called after `ConnectionLost`, which may hide a commit. Raises `ConnectionLost` as well.
+        """
+        ...
+
+
+class _Waiting(NamedTuple, Generic[Change]):
     change: Change
-    loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[None]"
 
 
 class GroupCommit(Generic[Change]):
-    """Writer that commits changes in batches.
-
-    `apply` commits a batch and returns for each change None or the exception to raise. A connection may break between
-    a commit and its confirmation. `recall` then gets the same batch on a new connection and returns the outcomes of the
-    commit, or None if it did not happen. Without `recall` the batch is repeated.
-    """
+    """Writer that commits changes in groups, with one committer for each event loop."""
 
     def __init__(
-        self,
-        apply: Apply[Change],
-        *,
-        name: str,
-        recall: Callable[[Sequence[Change]], Outcomes | None] | None = None,
-        pauses: Sequence[float] = _RECONNECT_SECONDS,
+        self, committer: Callable[[], Committer[Change]], *, pauses: Sequence[float] = _RECONNECT_SECONDS
     ) -> None:
-        self._apply = apply
-        self._recall = recall or (lambda _: None)
-        self._name = name
+        self._committer = committer
         self._reconnect_seconds = pauses
         self._waits_forever = False
-        self._queue: queue.SimpleQueue[_Waiting[Change]] = queue.SimpleQueue()
-        self._start = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._by_loop: dict[asyncio.AbstractEventLoop, _LoopWriter[Change]] = {}
 
     def submit(self, change: Change) -> "asyncio.Future[None]":
         """Queue a change; changes are committed in the order of their submission. Await the future for the commit."""
-        with self._start:
-            # Two event loops may submit their first changes at the same time.
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._write, name=self._name, daemon=True)
-                self._thread.start()
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self._queue.put(_Waiting(change, loop, future))
-        return future
+        writer = self._by_loop.get(loop)
+        if writer is None:
+            # Tests and short-lived commands close their loops; production processes have one.
+            for closed in [known for known in [*self._by_loop] if known.is_closed()]:
+                self._by_loop.pop(closed, None)
+            writer = self._by_loop[loop] = _LoopWriter(self._committer(), self._pauses)
+        return writer.submit(change)
 
     def wait_forever(self) -> None:
         """Wait for an unavailable database without a limit; for workers, whose runs no client is waiting for."""
         self._waits_forever = True
 
-    def _write(self) -> None:
-        while True:
-            batch = [self._queue.get()]
-            while len(batch) < _MAX_BATCH:
-                try:
-                    batch.append(self._queue.get_nowait())
-                except queue.Empty:
-                    break
-            _resolve(batch, self._outcomes(batch))
+    def _pauses(self) -> "chain[float]":
+        """Return the seconds to wait before each new connection."""
+        return chain(self._reconnect_seconds, repeat(self._reconnect_seconds[-1]) if self._waits_forever else ())
 
-    def _outcomes(self, batch: list[_Waiting[Change]]) -> Outcomes:
+
+class _LoopWriter(Generic[Change]):
+    def __init__(self, committer: Committer[Change], pauses: Callable[[], "chain[float]"]) -> None:
+        self._committer = committer
+        self._pauses = pauses
+        self._queue: deque[_Waiting[Change]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def submit(self, change: Change) -> "asyncio.Future[None]":
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._queue.append(_Waiting(change, future))
+        if self._task is None or self._task.done():
+            # It starts with the next iteration of the loop, so everything that is submitted in this one joins.
+            self._task = loop.create_task(self._write())
+        return future
+
+    async def _write(self) -> None:
+        while self._queue:
+            batch = [self._queue.popleft() for _ in range(min(len(self._queue), _MAX_BATCH))]
+            for waiting, outcome in zip(batch, await self._outcomes(batch), strict=True):
+                # Otherwise the run was cancelled while it was waiting.
+                if not waiting.future.done():
+                    if outcome is None:
+                        waiting.future.set_result(None)
+                    else:
+                        waiting.future.set_exception(outcome)
+
+    async def _outcomes(self, batch: list[_Waiting[Change]]) -> Outcomes:
         changes = [waiting.change for waiting in batch]
         try:
-            return self._apply_connected(changes)
+            return await self._apply_connected(changes)
         except Exception as error:
             # Without a connection single changes would fail as well, each after waiting for the database again.
-            if len(batch) == 1 or connection.connection is None or connection.connection.closed:
+            if len(batch) == 1 or isinstance(error, ConnectionLost):
                 return [error] * len(batch)
             # A bad change must not fail the others of its batch, so each one gets its own transaction.
             logger.warning("a group commit failed, retrying its changes one by one", exc_info=True)
-            return [outcome for waiting in batch for outcome in self._outcomes([waiting])]
+            return [outcome for waiting in batch for outcome in await self._outcomes([waiting])]
 
-    def _apply_connected(self, changes: Sequence[Change]) -> Outcomes:
+    async def _apply_connected(self, changes: Sequence[Change]) -> Outcomes:
         """Apply the changes, waiting for the database while it is unavailable, for example during a restart."""
         was_tried = False
-        pauses = chain(self._reconnect_seconds, repeat(self._reconnect_seconds[-1]) if self._waits_forever else ())
+        pauses = self._pauses()
         while True:
             try:
-                connection.ensure_connection()
-                if was_tried and (outcomes := self._recall(changes)) is not None:
+                if was_tried and (outcomes := await self._committer.recall(changes)) is not None:
                     return outcomes
                 was_tried = True
-                return self._apply(changes)
-            except (OperationalError, InterfaceError):
-                # With an open connection the error is about the changes (a deadlock, a timeout), not the connection.
-                is_open = connection.connection is not None and not connection.connection.closed
-                if is_open or (pause := next(pauses, None)) is None:
+                return await self._committer.apply(changes)
+            except ConnectionLost:
+                if (pause := next(pauses, None)) is None:
                     raise
-                connection.close()
-                threading.Event().wait(pause)
-
-
-def _resolve(batch: Sequence[_Waiting[Change]], outcomes: Sequence[Exception | None]) -> None:
-    # `call_soon_threadsafe` wakes an event loop through a socket, so each loop is called once for all of its futures.
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[None], Exception | None]]] = {}
-    for waiting, outcome in zip(batch, outcomes, strict=True):
-        by_loop.setdefault(waiting.loop, []).append((waiting.future, outcome))
-    for loop, results in by_loop.items():
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(_set_results, results)
-
-
-def _set_results(results: list[tuple["asyncio.Future[None]", Exception | None]]) -> None:
-    for future, outcome in results:
-        # The run was cancelled while it was waiting.
-        if future.done():
-            continue
-        if outcome is None:
-            future.set_result(None)
-        else:
-            future.set_exception(outcome)
+                await asyncio.sleep(pause)

@@ -15,6 +15,7 @@ from django.db import connection, models
 from conversations.models import Item, Placement, Section
 from kernel.clock import now
 from kernel.errors import ConversationLocked
+from kernel.statement_pipeline import Statement
 from responses.models import RUNNING, ConversationLock, Response
 from responses.runs.store import GUARDED, ExtraWrite
 from tenants import scope
@@ -29,29 +30,30 @@ ON CONFLICT (conversation_id) DO NOTHING
 #
 # A compaction item opens the context only if nothing was appended since the run read the conversation
 # (`start = read_to`). Items that a client added in between are not part of its summary, so models must still read them.
-_RELEASE_AND_APPEND = f"""ended AS (
-    SELECT * FROM json_to_recordset(%s::json) AS new (
-        response_id text, conversation_id text, read_to integer, places json, guard text
+_RELEASE_AND_APPEND = Statement(f"""
+    WITH ended AS (
+        SELECT * FROM json_to_recordset($1::json) AS new (
+            response_id text, conversation_id text, read_to integer, places json, guard text
+        )
+        WHERE {GUARDED}
+    ), released AS (
+        DELETE FROM responses_conversationhold AS hold USING ended
+        WHERE hold.conversation_id = ended.conversation_id AND hold.response_id = ended.response_id
+        RETURNING ended.conversation_id, ended.read_to, ended.places,
+            json_array_length(ended.places) AS length
+    ), grown AS (
+        UPDATE conversations_conversation AS conversation
+        SET next_position = conversation.next_position + released.length
+        FROM released WHERE conversation.id = released.conversation_id AND released.length > 0
+        RETURNING conversation.id, conversation.team_id, conversation.next_position - released.length AS start,
+            released.read_to, released.places
     )
-    WHERE {GUARDED}
-), released AS (
-    DELETE FROM responses_conversationhold AS hold USING ended
-    WHERE hold.conversation_id = ended.conversation_id AND hold.response_id = ended.response_id
-    RETURNING ended.conversation_id, ended.read_to, ended.places,
-        json_array_length(ended.places) AS length
-), grown AS (
-    UPDATE conversations_conversation AS conversation
-    SET next_position = conversation.next_position + released.length
-    FROM released WHERE conversation.id = released.conversation_id AND released.length > 0
-    RETURNING conversation.id, conversation.team_id, conversation.next_position - released.length AS start,
-        released.read_to, released.places
-), continued AS (
     INSERT INTO conversations_placement (team_id, owner, section, position, item_id, in_context, opens_context)
     SELECT grown.team_id, grown.id, '{Section.ITEMS}', grown.start + place.number - 1,
         (place.row ->> 'item_id')::uuid, (place.row ->> 'in_context')::boolean,
         (place.row ->> 'opens_context')::boolean AND grown.start IS NOT DISTINCT FROM grown.read_to
     FROM grown, json_array_elements(grown.places) WITH ORDINALITY AS place (row, number)
-)"""  # noqa: S608 - parts of our own
+""")  # noqa: S608 - parts of our own
 
 
 class DeadLockOwner(Exception):

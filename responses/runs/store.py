@@ -5,8 +5,8 @@ to a response that has not ended. If it matches no row, because the run was canc
 nothing of the change is written.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from decimal import Decimal
 from functools import cache
@@ -14,10 +14,12 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 import psycopg
-from django.db import OperationalError, connection, models
+from django.db import connection, models
+from psycopg.conninfo import make_conninfo
 
 from kernel.group_commit import GroupCommit
 from kernel.ids import new_id
+from kernel.statement_pipeline import ConnectionLost, Statement, StatementPipeline, database_conninfo
 from responses.models import Status
 
 
@@ -96,13 +98,14 @@ class CallUpdate:
 
 
 class ExtraWrite(NamedTuple):
-    """A write of another module that belongs to a change: an SQL expression `name AS (…)` over a JSON document.
+    """A write of another module that belongs to a change: a statement over a JSON document.
 
-    The document is the expression's only parameter (`%s::json`, an array of rows). Each row has the keys of `row` and
-    `guard`, the guarded response: write a row only where `GUARDED` holds. Writes with equal `sql` share one document.
+    The document is the statement's only parameter (`$1::json`, an array of rows). Each row has the keys of `row` and
+    `guard`, the guarded response: write a row only where `GUARDED` holds. Writes with equal statements share one
+    document.
     """
 
-    sql: str
+    statement: Statement
     row: Mapping[str, Any]
 
 
@@ -126,9 +129,35 @@ class Change:
         return guard.response_id if guard else None
 
 
+# A group is a transaction of few fixed statements, so that each is prepared once for a connection: one that sets the
+# scene, one for each kind of guard that occurs, and one for each table that gets rows. The guards collect the responses
+# for which they hold in a setting of the transaction, which the statements after them read.
+#
+# A prepared plan outlives the statistics that it was made with. A table that was small then must not be scanned or
+# hashed for every group later, so only index scans and nested loops remain; the planner would also try five plans for
+# particular values first.
+_BEGIN = Statement("""
+    SELECT set_config('app.team_ids', $1, true), set_config('app.held', '', true),
+        set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
+        set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)
+""")
+_HELD = "string_to_array(current_setting('app.held'), ',')"
+GUARDED = f"(guard IS NULL OR guard = ANY ((SELECT {_HELD})::text[]))"
+"""SQL condition of a row that is written: it has no guard, or its guard holds."""
+
+
+def _guard(condition: str) -> Statement:
+    """Return the statement that checks a kind of guard; `condition` returns the ids of responses for which it holds."""
+    return Statement(f"""
+        WITH holding AS ({condition}), ids AS (SELECT string_agg(id, ',') AS list FROM holding)
+        SELECT list, set_config('app.held', concat_ws(',', nullif(current_setting('app.held'), ''), list), true)
+        FROM ids
+    """)  # noqa: S608 - constants only
+
+
 # `status` and `ended_at` change together: check constraints tie them to each other. Secrets are erased with the end of
 # the run, because only a run that is resumed needs them.
-_ADVANCED = f"""advanced AS (
+_ADVANCED = _guard(f"""
     UPDATE responses_response AS response SET
         status = new.status,
         ended_at = new.ended_at,
@@ -151,7 +180,7 @@ _ADVANCED = f"""advanced AS (
         incomplete_reason = new.incomplete_reason,
         moderation = new.moderation,
         output_preview = new.output_preview
-    FROM json_to_recordset(%s::json) AS new (
+    FROM json_to_recordset($1::json) AS new (
         response_id text, lease_token integer, status text, ended_at timestamptz, service_tier text,
         first_token_ms integer, duration_ms integer, turns integer, tool_calls integer, input_tokens integer,
         cached_tokens integer, cache_write_tokens integer, output_tokens integer, reasoning_tokens integer,
@@ -162,37 +191,32 @@ _ADVANCED = f"""advanced AS (
       AND response.lease_token = new.lease_token
       AND response.ended_at IS NULL
     RETURNING response.id
-)"""  # noqa: S608 - constants only
-
-
-_HELD = """held AS (
+""")  # noqa: S608 - constants only
+_LEASED = _guard("""
     SELECT response.id
     FROM responses_response AS response
-    JOIN json_to_recordset(%s::json) AS new (response_id text, lease_token integer)
+    JOIN json_to_recordset($1::json) AS new (response_id text, lease_token integer)
       ON response.id = new.response_id AND response.lease_token = new.lease_token
     WHERE response.ended_at IS NULL
     FOR SHARE OF response
-)"""
+""")
 # FOR UPDATE: a response that takes over a stale lock waits for this commit, and then finds the response stored.
-_LOCKED = """locked AS (
+_LOCKED = _guard("""
     SELECT hold.response_id AS id
     FROM responses_conversationhold AS hold
-    JOIN json_to_recordset(%s::json) AS new (response_id text, conversation_id text)
+    JOIN json_to_recordset($1::json) AS new (response_id text, conversation_id text)
       ON hold.conversation_id = new.conversation_id AND hold.response_id = new.response_id
     FOR UPDATE OF hold
-)"""
+""")
 # FOR KEY SHARE: a deletion of the predecessor waits for this commit, and then finds its new successor.
-_PRECEDED = """preceded AS (
+_PRECEDED = _guard("""
     SELECT new.response_id AS id
     FROM responses_response AS response
-    JOIN json_to_recordset(%s::json) AS new (response_id text, previous_id text) ON response.id = new.previous_id
+    JOIN json_to_recordset($1::json) AS new (response_id text, previous_id text) ON response.id = new.previous_id
     FOR KEY SHARE OF response
-)"""
-_GUARDS = " UNION ALL ".join(f"SELECT id FROM {name}" for name in ("advanced", "held", "locked", "preceded"))  # noqa: S608
-GUARDED = f"(guard IS NULL OR guard IN ({_GUARDS}))"
-"""SQL condition of a row that is written: it has no guard, or its guard holds."""
+""")
 # `ended_at IS NULL`: a call that has ended keeps its first result, so a repeated output changes nothing.
-_CALLED = f"""called AS (
+_CALLED = Statement(f"""
     UPDATE responses_toolcall AS call SET
         status = new.status,
         started_at = coalesce(new.started_at, call.started_at),
@@ -201,7 +225,7 @@ _CALLED = f"""called AS (
         output = new.output,
         error = new.error,
         result = new.result
-    FROM json_to_recordset(%s::json) AS new (
+    FROM json_to_recordset($1::json) AS new (
         response_id text, call_id text, status text, started_at timestamptz, ended_at timestamptz, attempt integer,
         output text, error text, result jsonb, guard text
     )
@@ -209,102 +233,116 @@ _CALLED = f"""called AS (
       AND call.call_id = new.call_id
       AND call.ended_at IS NULL
       AND {GUARDED}
-)"""  # noqa: S608 - constants only
-
-
-_MARKED = f"""marked AS (
-    INSERT INTO responses_commitmark AS mark (writer, batch, held, written_at)
-    SELECT new.writer, new.batch, ARRAY({_GUARDS}), now()
-    FROM json_to_recordset(%s::json) AS new (writer text, batch bigint)
+""")  # noqa: S608 - constants only
+_CALL_FIELDS = [field.name for field in fields(CallUpdate)]
+# The last statement of every group returns the responses whose guard held.
+_MARK = Statement(f"""
+    INSERT INTO responses_commitmark (writer, batch, held, written_at) VALUES ($1, $2::bigint, {_HELD}, now())
     ON CONFLICT (writer) DO UPDATE
     SET batch = excluded.batch, held = excluded.held, written_at = excluded.written_at
-)"""  # noqa: S608 - constants only
+    RETURNING array_to_string(held, ',')
+""")  # noqa: S608 - constants only
+_END = Statement("SELECT current_setting('app.held')")
 # The backend of the broken connection may still be committing, so it must be gone before the mark is read. The timeout
-# is in milliseconds.
-_TERMINATE = "SELECT coalesce(bool_and(pg_terminate_backend(pid, 5000)), true) FROM pg_stat_activity WHERE pid = %s"
-_READ_MARK = "SELECT held FROM responses_commitmark WHERE writer = %s AND batch = %s"
+# is in milliseconds. It is found by its name: behind a pooler, the client does not know its process id.
+_TERMINATE = Statement("""
+    SELECT coalesce(bool_and(pg_terminate_backend(pid, 5000)), true)
+    FROM pg_stat_activity WHERE application_name = $1 AND pid <> pg_backend_pid()
+""")
+_READ_MARK = Statement("""
+    SELECT array_to_string(held, ',') FROM responses_commitmark WHERE writer = $1 AND batch = $2::bigint
+""")
+_Calls = list[tuple[Statement, Sequence[bytes]]]
 
 
 class MarkedWriter:
     """Commits groups of changes and marks each group in the same transaction.
 
-    If a connection breaks between a commit and its confirmation, `recall` reads the mark to find out whether the last
-    group was committed.
+    If the connection breaks between a commit and its confirmation, `recall` reads the mark to find out whether the last
+    group was committed. `name` names the mark and the connection.
     """
 
-    def __init__(self) -> None:
-        self._writer = new_id("writer")
+    def __init__(self, conninfo: Callable[[], str] = database_conninfo) -> None:
+        self.name = new_id("writer")
         self._batch = 0
-        self._backend = 0
+        self._pipeline = StatementPipeline(lambda: make_conninfo(conninfo(), application_name=self.name))
 
-    def apply(self, changes: Sequence[Change]) -> list[Exception | None]:
+    async def apply(self, changes: Sequence[Change]) -> list[Exception | None]:
         """Commit the changes with a mark; see the function `apply`."""
         self._batch += 1
-        self._backend = connection.connection.info.backend_pid
-        return apply(changes, mark={"writer": self._writer, "batch": self._batch})
+        results = await self._run([*_calls(changes), (_MARK, self._mark())])
+        return _outcomes(changes, held=results[-1][0][0])
 
-    def recall(self, changes: Sequence[Change]) -> list[Exception | None] | None:
+    async def recall(self, changes: Sequence[Change]) -> list[Exception | None] | None:
         """Return the outcomes of the changes that were applied last, or None if they were not committed.
 
-        Raises `OperationalError` while the backend of the lost connection may still be committing.
+        Raises `ConnectionLost` while the backend of the lost connection may still be committing.
         """
-        with connection.cursor() as cursor:
-            cursor.execute(_TERMINATE, [self._backend])
-            if cursor.fetchone() != (True,):
-                raise OperationalError("the backend of the lost connection is still running")
-            cursor.execute(_READ_MARK, [self._writer, self._batch])
-            found = cursor.fetchone()
-        return None if found is None else _outcomes(changes, held=set(found[0]))
+        ((is_gone,),), marks = await self._run([(_TERMINATE, [self.name.encode()]), (_READ_MARK, self._mark())])
+        if is_gone != b"t":
+            raise ConnectionLost("the backend of the lost connection is still running")
+        return _outcomes(changes, held=marks[0][0]) if marks else None
+
+    def _mark(self) -> list[bytes]:
+        return [self.name.encode(), str(self._batch).encode()]
+
+    async def _run(self, calls: _Calls) -> list[list[tuple[bytes | None, ...]]]:
+        with connection.wrap_database_errors:
+            return await self._pipeline.run(calls)
 
 
-def apply(changes: Sequence[Change], *, mark: Mapping[str, Any] | None = None) -> list[Exception | None]:
-    """Commit the changes in one transaction and return their outcomes, in order.
+def apply(changes: Sequence[Change]) -> list[Exception | None]:
+    """Commit the changes in one transaction and return their outcomes, in order. For code without an event loop.
 
     The outcome is None for a change that was written, and `LeaseLost` for one that was left out because its guard
     failed. Raises Django's database errors.
     """
     connection.ensure_connection()
     raw = cast("psycopg.Connection[tuple[str]]", connection.connection)
-    teams = ",".join({change.team_id for change in changes})
-    # Raises Django's exceptions: the group commit recognizes a lost connection by them.
-    with connection.wrap_database_errors, psycopg.Cursor(raw) as cursor:
-        # All rows travel in one statement, pipelined with the team setting and the commit. That makes a group a single
-        # round trip. Round trips cost the most here: after each one, the writer thread must win back the interpreter
-        # lock from the event loop.
+    with connection.wrap_database_errors, psycopg.RawCursor(raw) as cursor:
         with raw.pipeline(), raw.transaction():
-            cursor.execute("SELECT set_config('app.team_ids', %s, true)", [teams])
-            cursor.execute(*_statement(changes, mark))
-        held = {row[0] for row in cursor.fetchall()}
-    return _outcomes(changes, held=held)
+            for statement, values in [*_calls(changes), (_END, ())]:
+                cursor.execute(statement.sql.encode(), [value.decode() for value in values])
+        (held,) = cursor.fetchone() or ("",)
+    return _outcomes(changes, held=held.encode())
 
 
-def _outcomes(changes: Sequence[Change], *, held: Collection[str]) -> list[Exception | None]:
-    return [None if change.guard is None or change.guard in held else LeaseLost() for change in changes]
+def _outcomes(changes: Sequence[Change], *, held: bytes | None) -> list[Exception | None]:
+    """`held` are the ids of the responses whose guard held, separated by commas."""
+    ids = {name.decode() for name in (held or b"").split(b",")}
+    return [None if change.guard is None or change.guard in ids else LeaseLost() for change in changes]
 
 
-def _statement(changes: Sequence[Change], mark: Mapping[str, Any] | None) -> tuple[bytes, list[str]]:
-    """Return one statement for all tables of these changes, and a JSON document of rows for each of its parts."""
-    # The four guards are always part of the statement, even without rows: `GUARDED` refers to all of them.
-    documents: dict[str, list[dict[str, Any]]] = {
-        _ADVANCED: [asdict(change.update) for change in changes if change.update is not None],
-        _HELD: [asdict(change.lease) for change in changes if change.lease is not None],
-        _LOCKED: [asdict(change.lock) for change in changes if change.lock is not None],
-        _PRECEDED: [asdict(change.predecessor) for change in changes if change.predecessor is not None],
-    }
+def _calls(changes: Sequence[Change]) -> _Calls:
+    """Return the statements for these changes in the order of their execution, each with its JSON document of rows."""
+    guards: dict[Statement, list[Any]] = {}
+    documents: dict[Statement, list[dict[str, Any]]] = {}
     for change in changes:
+        for statement, guarding in (
+            (_LEASED, change.lease),
+            (_ADVANCED, change.update),
+            (_LOCKED, change.lock),
+            (_PRECEDED, change.predecessor),
+        ):
+            if guarding is not None:
+                # orjson writes dataclasses without a copy.
+                guards.setdefault(statement, []).append(guarding)
         guard = change.guard
         for row in change.insert:
-            names, sql = _insertion(type(row))
+            names, statement = _insertion(type(row))
             values = {name: row.__dict__[name] for name in names}
-            documents.setdefault(sql, []).append(values | {"guard": guard})
+            documents.setdefault(statement, []).append(values | {"guard": guard})
         for update in change.calls:
-            documents.setdefault(_CALLED, []).append(asdict(update) | {"guard": guard})
+            columns = {name: getattr(update, name) for name in _CALL_FIELDS}
+            documents.setdefault(_CALLED, []).append(columns | {"guard": guard})
         for write in change.extra:
-            documents.setdefault(write.sql, []).append({**write.row, "guard": guard})
-    if mark is not None:
-        documents[_MARKED] = [{**mark}]
-    statement = f"WITH {', '.join(documents)} {_GUARDS}"
-    return statement.encode(), [orjson.dumps(rows, default=_exact).decode() for rows in documents.values()]
+            documents.setdefault(write.statement, []).append({**write.row, "guard": guard})
+    teams = ",".join({change.team_id for change in changes})
+    return [
+        (_BEGIN, [teams.encode()]),
+        *((statement, [orjson.dumps(rows, default=_exact)]) for statement, rows in guards.items()),
+        *((statement, [orjson.dumps(rows, default=_exact)]) for statement, rows in documents.items()),
+    ]
 
 
 def _exact(value: object) -> str:
@@ -317,22 +355,20 @@ def _exact(value: object) -> str:
 
 
 @cache
-def _insertion(kind: type[models.Model]) -> tuple[list[str], str]:
-    """Return the columns of a table that are inserted, and the SQL that inserts them from a JSON document."""
+def _insertion(kind: type[models.Model]) -> tuple[list[str], Statement]:
+    """Return the columns of a table that are inserted, and the statement that inserts them from a JSON document."""
     meta = kind._meta  # noqa: SLF001 - Django's documented API for models
     # The database assigns automatic keys.
     fields = [field for field in meta.concrete_fields if not isinstance(field, models.AutoField | models.BigAutoField)]
     columns = ", ".join(f'"{field.column}"' for field in fields)
     types = ", ".join(f'"{field.attname}" {field.rel_db_type(connection)}' for field in fields)
     values = ", ".join(f'"{field.attname}"' for field in fields)
-    sql = f"""into_{meta.db_table} AS (
-    INSERT INTO "{meta.db_table}" ({columns})
-    SELECT {values} FROM json_to_recordset(%s::json) AS new ({types}, guard text)
-    WHERE {GUARDED}
-)"""  # noqa: S608 - names of our own tables
-    return [field.attname for field in fields], sql
+    return [field.attname for field in fields], Statement(f"""
+        INSERT INTO "{meta.db_table}" ({columns})
+        SELECT {values} FROM json_to_recordset($1::json) AS new ({types}, guard text)
+        WHERE {GUARDED}
+    """)  # noqa: S608 - names of our own tables
 
 
-_marked_writer = MarkedWriter()
-writer: GroupCommit[Change] = GroupCommit(_marked_writer.apply, recall=_marked_writer.recall, name="run-writer")
+writer: GroupCommit[Change] = GroupCommit(MarkedWriter)
 """The writer of this process: every run submits its changes here."""

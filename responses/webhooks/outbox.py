@@ -11,6 +11,7 @@ import orjson
 from django.db import connection
 
 from kernel.clock import now
+from kernel.statement_pipeline import Statement
 from responses.webhooks.events import new_event_id
 
 CHANNEL = "webhooks"
@@ -22,7 +23,7 @@ _INSERT = f"""
     )
     SELECT new.event_id, endpoint.team_id, endpoint.id, new.event_type, new.object_id, new.created_at, new.created_at,
         'pending', 0, '', '', '[]'
-    FROM json_to_recordset(%s::json) AS new (
+    FROM json_to_recordset({{document}}::json) AS new (
         event_id text, team_id text, event_type text, object_id text, created_at timestamptz, guard text
     )
     JOIN responses_webhookendpoint AS endpoint
@@ -40,9 +41,9 @@ def wake() -> None:
         cursor.execute("SELECT pg_notify(%s, '')", [CHANNEL])
 
 
-def announcement(*, guarded: str) -> str:
-    """Return the SQL of an `ExtraWrite` that inserts events; `guarded` is the condition that a row must meet."""
-    return f"announced AS ({_INSERT.format(guard=guarded)})"
+def announcement(*, guarded: str) -> Statement:
+    """Return the statement of an `ExtraWrite` that inserts events; `guarded` is the condition that a row must meet."""
+    return Statement(_INSERT.format(document="$1", guard=guarded))
 
 
 def event_row(*, team_id: str, event_type: str, object_id: str, at: datetime) -> Mapping[str, Any]:
@@ -63,5 +64,5 @@ def announce(*, team_id: str, event_type: str, object_id: str) -> int:
     """
     row = event_row(team_id=team_id, event_type=event_type, object_id=object_id, at=now())
     with connection.cursor() as cursor:
-        cursor.execute(_INSERT.format(guard="true"), [orjson.dumps([row]).decode()])
+        cursor.execute(_INSERT.format(document="%s", guard="true"), [orjson.dumps([row]).decode()])
         return int(cursor.rowcount)

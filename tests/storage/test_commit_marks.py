@@ -1,15 +1,16 @@
 """A connection breaks between a commit and its confirmation: the commit is not repeated and its outcome is recalled."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from django.conf import settings
-from django.db import connection
+from psycopg.conninfo import make_conninfo
 
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
-from kernel.group_commit import GroupCommit, Outcomes
+from kernel.group_commit import GroupCommit
+from kernel.statement_pipeline import database_conninfo
 from responses.engine.events.compression import compress
 from responses.models import CommitMark, EventBatch
 from responses.runs.store import Change, LeaseLost, MarkedWriter, ResponseUpdate
@@ -19,8 +20,8 @@ from tests.support.api import Caller
 from tests.support.stored_runs import Begun, abegin, response_of
 from tests.support.tcp_proxy import Proxy, proxied
 
-# The code of the server, and that of the client.
-COMMITTED, COMMIT = b"COMMIT\x00Z", b"COMMIT"
+# Messages of PostgreSQL's protocol: the server is ready for the next transaction, and the client's sync, which commits.
+COMMITTED, COMMIT = b"Z\x00\x00\x00\x05I", b"S\x00\x00\x00\x04"
 
 
 @asynccontextmanager
@@ -28,17 +29,8 @@ async def broken_line() -> AsyncIterator[tuple[Proxy, GroupCommit[Change]]]:
     """A separate writer, whose connection leads through a proxy."""
     database = settings.DATABASES["default"]
     async with proxied(database["HOST"], int(database["PORT"])) as proxy:
-        marker = MarkedWriter()
-
-        def apply(changes: Sequence[Change]) -> Outcomes:
-            if connection.settings_dict["PORT"] != proxy.port:
-                options = {name: value for name, value in database["OPTIONS"].items() if name != "pool"}
-                connection.close()
-                connection.settings_dict = {**connection.settings_dict, "PORT": proxy.port, "OPTIONS": options}
-                connection.ensure_connection()
-            return marker.apply(changes)
-
-        yield proxy, GroupCommit(apply, recall=marker.recall, name="test")
+        through = {"host": "127.0.0.1", "port": str(proxy.port)}
+        yield proxy, GroupCommit(lambda: MarkedWriter(lambda: make_conninfo(database_conninfo(), **through)))
 
 
 def ending_change(begun: Begun, *, token: int = 1) -> Change:

@@ -1,18 +1,20 @@
 """Group commit: many changes in few transactions, each with its own outcome."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, InterfaceError, ProgrammingError, connection
+from django.db import IntegrityError, ProgrammingError, connection
 
 from kernel.db_threads import in_db_thread
 from kernel.group_commit import GroupCommit
+from kernel.statement_pipeline import ConnectionLost
 from responses.engine.events.compression import compress
 from responses.models import EventBatch
 from responses.runs import store
-from responses.runs.store import Change, LeaseLost, ResponseUpdate, writer
+from responses.runs.store import Change, LeaseLost, MarkedWriter, ResponseUpdate, writer
 from tenants import scope
 from tests.support.api import Caller, MakeCaller
 from tests.support.stored_runs import Begun, abegin, begin, response_of
@@ -115,48 +117,60 @@ async def test_a_deleted_response_accepts_no_writes(database: None, caller: Call
 
 
 async def test_a_lost_connection_is_replaced(database: None, caller: Caller) -> None:
-    begun, backends = await abegin(caller), list[int]()
+    begun, made = await abegin(caller), list[MarkedWriter]()
 
-    def apply(changes: Sequence[Change]) -> list[Exception | None]:
-        backends.append(connection.connection.info.backend_pid)
-        return store.apply(changes)
+    def committer() -> MarkedWriter:
+        made.append(MarkedWriter())
+        return made[-1]
 
-    commit = GroupCommit(apply, name="test")
+    commit = GroupCommit(committer)
     await commit.submit(change(begun, 2))
-    await in_db_thread(lambda: terminate(backends[0]))
+    await in_db_thread(lambda: terminate(made[0].name))
     await commit.submit(change(begun, 3))
     assert [number for number, _ in await in_db_thread(lambda: stored_batches(begun))] == [2, 3]
-    assert len(set(backends)) == 2
 
 
 @pytest.mark.parametrize("waits_forever", [False, True])
-async def test_an_unavailable_database_is_awaited_up_to_the_limit(
-    database: None, caller: Caller, *, waits_forever: bool
-) -> None:
-    begun, tries = await abegin(caller), list[int]()
+async def test_an_unavailable_database_is_awaited_up_to_the_limit(*, waits_forever: bool) -> None:
+    tries = list[int]()
 
-    def apply(changes: Sequence[Change]) -> list[Exception | None]:
+    def apply(changes: Sequence[str]) -> list[Exception | None]:
         tries.append(len(changes))
         if len(tries) < 10:
-            connection.close()
-            raise InterfaceError
-        return store.apply(changes)
+            raise ConnectionLost
+        return [None] * len(changes)
 
-    commit = GroupCommit(apply, name="test", pauses=(0.001, 0.001))
+    commit = GroupCommit(lambda: Scripted(apply), pauses=(0.001, 0.001))
     if waits_forever:
         commit.wait_forever()
-    (outcome,) = await outcomes_of(commit.submit(change(begun, 2)))
-    assert (type(outcome), len(tries)) == ((type(None), 10) if waits_forever else (InterfaceError, 3))
+    (outcome,) = await outcomes_of(commit.submit("a"))
+    assert (type(outcome), len(tries)) == ((type(None), 10) if waits_forever else (ConnectionLost, 3))
 
 
-def terminate(backend: int) -> None:
+def terminate(name: str) -> None:
     """Terminate a connection as a restart of the database does; a role may do so to its own connections."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [backend])
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = %s", [name]
+        )
         assert cursor.fetchone() == (True,)
 
 
 # -- without a database ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """A committer that calls a function; its connection breaks before it has committed anything."""
+
+    called: Callable[[Sequence[str]], Sequence[Exception | None]]
+
+    async def apply(self, changes: Sequence[str]) -> Sequence[Exception | None]:
+        """Return what the function returns."""
+        return self.called(changes)
+
+    async def recall(self, changes: Sequence[str]) -> None:
+        """Report that nothing was committed."""
 
 
 async def test_a_failed_group_is_repeated_change_by_change_in_order() -> None:
@@ -169,7 +183,7 @@ async def test_a_failed_group_is_repeated_change_by_change_in_order() -> None:
             raise ValueError(message)
         return [None] * len(changes)
 
-    commit: GroupCommit[str] = GroupCommit(apply, name="test")
+    commit: GroupCommit[str] = GroupCommit(lambda: Scripted(apply))
     outcomes = await outcomes_of(*(commit.submit(name) for name in ("a", "bad", "b")))
     assert [type(outcome) for outcome in outcomes] == [type(None), ValueError, type(None)]
     assert [name for batch in seen if len(batch) == 1 for name in batch] == ["a", "bad", "b"]
@@ -179,13 +193,13 @@ async def test_each_change_gets_its_own_outcome() -> None:
     def apply(changes: Any) -> list[Exception | None]:
         return [KeyError(name) if name.isupper() else None for name in changes]
 
-    commit: GroupCommit[str] = GroupCommit(apply, name="test")
+    commit: GroupCommit[str] = GroupCommit(lambda: Scripted(apply))
     outcomes = await outcomes_of(*(commit.submit(name) for name in "aBcD"))
     assert [str(outcome) for outcome in outcomes] == ["None", "'B'", "None", "'D'"]
 
 
 async def test_a_cancelled_waiter_does_not_affect_others() -> None:
-    commit: GroupCommit[str] = GroupCommit(lambda changes: [None] * len(changes), name="test")
+    commit: GroupCommit[str] = GroupCommit(lambda: Scripted(lambda changes: [None] * len(changes)))
     gone, waiting = commit.submit("a"), commit.submit("b")
     gone.cancel()
     await waiting
