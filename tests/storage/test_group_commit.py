@@ -51,7 +51,7 @@ def stored_batches(*begun: Begun) -> list[tuple[int, int]]:
         ids = [one.who.response_id for one in begun]
         cursor.execute(
             "SELECT first_sequence, xmin::text::bigint FROM responses_eventbatch "
-            "WHERE response_id = ANY (%s) AND first_sequence > 0 ORDER BY id",
+            "WHERE response_id = ANY (%s) AND first_sequence > 0 ORDER BY ctid",
             [ids],
         )
         return list(cursor.fetchall())
