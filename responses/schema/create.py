@@ -236,8 +236,10 @@ def check_combinations(body: CreateResponse) -> None:
 
 
 def _check_compaction_trigger(body: CreateResponse) -> None:
-    # Items after a trigger would be neither compacted nor answered.
-    for index, item in enumerate(body.input[:-1]):
+    # Items after a trigger would be neither compacted nor answered. A text has none: iterating over its characters
+    # took 0.8 s for 9 MB.
+    items = () if isinstance(body.input, str) else body.input[:-1]
+    for index, item in enumerate(items):
         if isinstance(item, CompactionTrigger):
             raise InvalidValue(
                 "An item of type 'compaction_trigger' must be the last item of the input.", param=f"input[{index}]"
