@@ -16,7 +16,7 @@ from django.urls import resolve
 from kernel.db_threads import connect_threads, in_db_thread
 from kernel.errors import ApiError
 from kernel.notifications import loop_notifications
-from responses.providers.clients import client_for
+from responses.providers.clients import clients_for
 from responses.runs.store import Change, writer
 from responses.schema.create import parse_create
 from tenants import directory
@@ -65,7 +65,7 @@ async def _rehearse() -> None:
     await connect_threads()
     for upstream in await in_db_thread(lambda: directory.upstreams(limit=_MAX_UPSTREAMS)):
         # Loads the certificates of authorities.
-        client_for(upstream)
+        clients_for(upstream)
     with suppress(ApiError):
         await authenticate("Bearer sk-warm-up")
     parse_create(orjson.loads(b'{"model": "warm-up", "input": "Hello", "stream": true}'))

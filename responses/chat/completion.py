@@ -10,8 +10,6 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
-import httpx2
-
 from kernel.ids import new_id
 from responses.chat import capabilities, stored
 from responses.chat.chunks import ChunkWriter, CompletionAccumulator, as_chunk
@@ -24,6 +22,7 @@ from responses.models import ChatCompletion
 from responses.moderation import reject_if_guarded
 from responses.providers.clients import UpstreamFailed, naming, post, read_bytes
 from responses.providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event
+from responses.providers.http_client import Answer
 from responses.runs.identity import RequestInfo
 from responses.runs.usage_records import RoutedCall
 from tenants import directory
@@ -72,7 +71,7 @@ async def stream(*, principal: Principal, body: ChatRequest, request: RequestInf
 
 
 async def _events(
-    call: "_ChatCall", body: ChatRequest, response: httpx2.Response, stack: AsyncExitStack
+    call: "_ChatCall", body: ChatRequest, response: Answer, stack: AsyncExitStack
 ) -> AsyncGenerator[bytes, None]:
     writer = ChunkWriter(own_id=call.own_id, wants_usage=body.wants_usage, obfuscates=body.obfuscates)
     accumulator = None if call.own_id is None else CompletionAccumulator()
@@ -95,7 +94,7 @@ async def _events(
             await call.end(outcome="interrupted")
 
 
-async def _chunks(response: httpx2.Response) -> AsyncGenerator[list[Chunk], None]:
+async def _chunks(response: Answer) -> AsyncGenerator[list[Chunk], None]:
     """Yield the chunks of each read from the network; raises `UpstreamFailed`."""
     # Some servers ignore `stream` and send a complete completion, which is treated as a single chunk.
     if not is_streamed(response):

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import httpx2
-import openai
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from conversations.items import MAX_IMAGE_URL, MAX_TEXT, Wire
@@ -21,6 +20,7 @@ from responses.engine.converter.chat import Chunk
 from responses.engine.turn import Usage
 from responses.providers.clients import UpstreamFailed, post
 from responses.providers.event_stream import read_document
+from responses.providers.http_client import ErrorStatus
 from responses.runs.identity import RequestInfo
 from responses.runs.usage_records import RoutedCall
 from tenants import directory
@@ -205,8 +205,9 @@ def endpoint_error(failed: UpstreamFailed, route: Route, *, supports: str) -> Ap
     """Return the API error of a failed call; `supports` names what a server without the endpoint does not support."""
     # Servers answer 404 both for a missing endpoint and for an unknown model. Only the latter mentions the model.
     error = failed.__cause__
-    if not isinstance(error, openai.APIStatusError) or error.status_code not in _NO_SUCH_ENDPOINT:
+    if not isinstance(error, ErrorStatus) or error.status not in _NO_SUCH_ENDPOINT:
         return failed.failure.as_api_error()
-    if error.code == "model_not_found" or error.param == "model" or route.upstream_model in str(error.body):
+    body = error.body if isinstance(error.body, dict) else {}
+    if body.get("code") == "model_not_found" or body.get("param") == "model" or route.upstream_model in str(error.body):
         return failed.failure.as_api_error()
     return UnsupportedValue(f"The model '{route.model}' does not support {supports}.", param="model")

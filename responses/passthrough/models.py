@@ -10,14 +10,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-import httpx2
-
 from kernel import clock
 from kernel.db_threads import in_db_thread
 from kernel.errors import Failure, NotFound
 from responses.engine.events.types import Body
 from responses.providers.clients import UpstreamFailed, get, read_bytes
 from responses.providers.event_stream import check_object, decode
+from responses.providers.http_client import Answer
 from tenants import directory
 from tenants.directory import UpstreamEndpoint, Wildcard
 from tenants.principal import Principal
@@ -89,7 +88,7 @@ def _readable(rows: list[Any]) -> Iterable[tuple[str, int | None]]:
             yield name, created if isinstance(created, int) and not isinstance(created, bool) else None
 
 
-async def _document(response: httpx2.Response) -> Body:
+async def _document(response: Answer) -> Body:
     content = bytearray()
     async for piece in read_bytes(response):
         content += piece

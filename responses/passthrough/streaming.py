@@ -8,8 +8,6 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
-import httpx2
-
 from kernel.ids import new_id
 from responses.engine.converter.chat import Chunk
 from responses.engine.events.types import DONE_FRAME
@@ -17,6 +15,7 @@ from responses.engine.turn import Usage
 from responses.passthrough.embeddings_moderations import endpoint_error
 from responses.providers.clients import Form, UpstreamFailed, naming, post, read_bytes
 from responses.providers.event_stream import EventStreamDecoder, decode, is_streamed, unnamed_event
+from responses.providers.http_client import Answer
 from responses.runs.identity import RequestInfo
 from responses.runs.usage_records import RoutedCall
 from tenants.directory import Route
@@ -121,7 +120,7 @@ async def _pieces(forwarded: ForwardedRequest, reader: AnswerReader, call: Route
         yield unnamed_event({"error": naming(route.model, failed.failure).as_api_error().detail()})
 
 
-async def _events(response: httpx2.Response, reader: AnswerReader) -> AsyncGenerator[bytes, None]:
+async def _events(response: Answer, reader: AnswerReader) -> AsyncGenerator[bytes, None]:
     lines = EventStreamDecoder()
     async for piece in read_bytes(response):
         yield _written(lines.feed(piece), reader)
@@ -140,7 +139,7 @@ def _written(chunks: list[Chunk], reader: AnswerReader) -> bytes:
     return b"".join(reader.write(chunk) for chunk in chunks)
 
 
-async def _body(response: httpx2.Response, reader: AnswerReader) -> AsyncGenerator[bytes, None]:
+async def _body(response: Answer, reader: AnswerReader) -> AsyncGenerator[bytes, None]:
     content_type = response.headers.get("content-type", "")
     if content_type.startswith("application/json"):
         content = b"".join([piece async for piece in read_bytes(response)])

@@ -1,9 +1,9 @@
-"""HTTP clients of upstreams: one pooled OpenAI SDK client per upstream and event loop.
+"""Requests to upstreams: the clients of each upstream and event loop, retries, and failures as clients see them.
 
-The SDK provides configuration, authentication and errors. Its typed stream costs ten times as much as raw bytes, so
-requests go through `client.post` and return the undecoded response. This relies on a private header of the SDK
-(`X-Stainless-Raw-Response`), which only this module uses and a contract test covers. The SDK's retries are off: they
-would call an unresponsive upstream three times, and sleep as long as an overloaded one says.
+JSON documents are posted by `HttpClient`. The OpenAI SDK provides configuration, authentication and headers, and sends
+forms and requests without a body. Its undecoded response is read here, which relies on a private header of the SDK
+(`X-Stainless-Raw-Response`) that only this module uses. Its retries are off: they would call an unresponsive upstream
+three times, and sleep as long as an overloaded one says.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
+import aiohttp
 import httpx2
 import openai
 import orjson
@@ -26,6 +27,18 @@ from kernel.clock import now
 from kernel.errors import UPSTREAM_REJECTIONS, Failure, ModelNotFound
 from responses.engine import spans
 from responses.engine.spans import FIRST_ATTEMPT, Activity
+from responses.providers.http_client import (
+    Answer,
+    AnswerBroken,
+    AnswerStalled,
+    ErrorStatus,
+    HttpClient,
+    NoAnswer,
+    RequestFailed,
+    Unreachable,
+    close_session,
+    tls_context,
+)
 from tenants.directory import Route, UpstreamEndpoint
 
 # Pauses before retries, in seconds. Requests are only retried before the first byte of the answer: later the client may
@@ -37,8 +50,6 @@ _TOO_LONG = re.compile(
     r"context[ _](length|window|size)|maximum context|prompt is too long|input is too long|too many tokens",
     re.IGNORECASE,
 )
-_Clients = dict[tuple[str, str, str], AsyncOpenAI]
-_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,25 +71,39 @@ class UpstreamFailed(Exception):
         super().__init__(failure.message)
 
 
-def client_for(upstream: UpstreamEndpoint) -> AsyncOpenAI:
-    """Return the client of an upstream in the current event loop; a new one if its URL or key has changed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamClients:
+    """Both clients of an upstream."""
+
+    sdk: AsyncOpenAI
+    http: HttpClient
+
+
+_Clients = dict[tuple[str, str, str], UpstreamClients]
+_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = WeakKeyDictionary()
+
+
+def clients_for(upstream: UpstreamEndpoint) -> UpstreamClients:
+    """Return the clients of an upstream in the current event loop; new ones if its URL or key has changed."""
     clients = _clients.setdefault(asyncio.get_running_loop(), {})
     key = (upstream.id, upstream.base_url, upstream.api_key)
-    if key not in clients:
-        clients[key] = _new_client(upstream)
-    return clients[key]
+    found = clients.get(key)
+    if found is None:
+        found = clients[key] = _new_clients(upstream)
+    return found
 
 
 async def close_clients() -> None:
     """Close the clients of the current event loop, on shutdown."""
-    for client in _clients.pop(asyncio.get_running_loop(), {}).values():
-        await client.close()
+    for clients in _clients.pop(asyncio.get_running_loop(), {}).values():
+        await clients.sdk.close()
+    await close_session()
 
 
-def _new_client(upstream: UpstreamEndpoint) -> AsyncOpenAI:
+def _new_clients(upstream: UpstreamEndpoint) -> UpstreamClients:
     idle, connect = settings.UPSTREAM_IDLE_TIMEOUT, settings.UPSTREAM_CONNECT_TIMEOUT
     timeout = httpx2.Timeout(idle, connect=connect, pool=connect)
-    return AsyncOpenAI(
+    sdk = AsyncOpenAI(
         base_url=upstream.base_url,
         # The SDK requires a key; servers that need none ignore it.
         api_key=upstream.api_key or "none",
@@ -86,105 +111,142 @@ def _new_client(upstream: UpstreamEndpoint) -> AsyncOpenAI:
         timeout=timeout,
         http_client=DefaultAioHttpClient(
             timeout=timeout,
+            verify=tls_context(),
             limits=httpx2.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_CONNECTIONS),
         ),
     )
+    # Constant for the upstream, so they are built once. The SDK marks headers without a value with an object.
+    headers = {name: value for name, value in sdk.default_headers.items() if isinstance(value, str)}
+    headers |= sdk.auth_headers | {"x-stainless-retry-count": "0", "x-stainless-read-timeout": str(idle)}
+    return UpstreamClients(sdk=sdk, http=HttpClient(str(sdk.base_url), headers=headers))
 
 
 @asynccontextmanager
-async def post(route: Route, path: str, body: dict[str, Any] | Form) -> AsyncIterator[httpx2.Response]:
-    """Send a request and yield the response: its status is 200, its body is unread. Raises `UpstreamFailed`.
+async def post(route: Route, path: str, body: dict[str, Any] | Form) -> AsyncIterator[Answer]:
+    """Send a request and yield the answer: its status is 200, its body is unread. Raises `UpstreamFailed`.
 
     On exit the connection is closed unless the body was read completely.
     """
-    client = client_for(route.upstream)
+    clients = clients_for(route.upstream)
     content = body if isinstance(body, Form) else orjson.dumps(body)
     for number, pause in enumerate((*_RETRY_PAUSES, None), 1):
         began, attempt = now(), FIRST_ATTEMPT if number == 1 else f"Request {number}"
         try:
-            raw = await _send(client, path, content)
+            if isinstance(content, Form):
+                answer: Answer = await _post_form(clients.sdk, path, content)
+            else:
+                answer = await clients.http.post(path, content)
             break
-        except openai.APIError as error:
+        except RequestFailed as error:
             spans.record(Activity.ATTEMPT, attempt, began=began, state="failed", note=_reason(error))
             if pause is None or not _is_retryable(error):
                 raise UpstreamFailed(naming(route.model, to_failure(error))) from error
         await asyncio.sleep(pause)
-    response = raw.http_response
     with spans.span(Activity.ATTEMPT, attempt, began=began) as measured:
-        measured.note = f"HTTP {response.status_code} after {(now() - began).total_seconds():.2f} s"
+        measured.note = f"HTTP {answer.status} after {(now() - began).total_seconds():.2f} s"
         try:
-            yield response
+            yield answer
         except UpstreamFailed as failed:
             # Some upstreams report an unknown model with status 200.
             raise UpstreamFailed(naming(route.model, failed.failure)) from failed
         finally:
-            await response.aclose()
+            await answer.close()
 
 
-def _reason(error: openai.APIError) -> str:
-    if isinstance(error, openai.APIStatusError):
-        return f"HTTP {error.status_code}"
-    return "not reached" if _is_unreachable(error) else "no answer in time"
+def _reason(error: RequestFailed) -> str:
+    match error:
+        case ErrorStatus(status=status):
+            return f"HTTP {status}"
+        case Unreachable():
+            return "not reached"
+    return "no answer in time"
 
 
 @asynccontextmanager
-async def get(upstream: UpstreamEndpoint, path: str) -> AsyncIterator[httpx2.Response]:
-    """Request an object and yield the response: its status is 200, its body is unread. Raises `UpstreamFailed`."""
+async def get(upstream: UpstreamEndpoint, path: str) -> AsyncIterator[Answer]:
+    """Request an object and yield the answer: its status is 200, its body is unread. Raises `UpstreamFailed`."""
     options: RequestOptions = {"headers": {"X-Stainless-Raw-Response": "stream"}}
     try:
-        raw = await client_for(upstream).get(path, cast_to=object, options=options)
-    except openai.APIError as error:
-        raise UpstreamFailed(to_failure(error)) from error
-    response = cast("AsyncAPIResponse[object]", raw).http_response
+        raw = await clients_for(upstream).sdk.get(path, cast_to=object, options=options)
+    except SDK_ERRORS as error:
+        raise UpstreamFailed(to_failure(from_sdk(error))) from error
+    answer = SdkAnswer(raw)
     try:
-        yield response
+        yield answer
     finally:
-        await response.aclose()
+        await answer.close()
 
 
-async def _send(client: AsyncOpenAI, path: str, content: bytes | Form) -> "AsyncAPIResponse[object]":
+async def _post_form(client: AsyncOpenAI, path: str, form: Form) -> Answer:
     options: RequestOptions = {
-        "headers": {
-            "X-Stainless-Raw-Response": "stream",
-            "Content-Type": "multipart/form-data" if isinstance(content, Form) else "application/json",
-        },
+        "headers": {"X-Stainless-Raw-Response": "stream", "Content-Type": "multipart/form-data"},
     }
-    if isinstance(content, Form):
-        sent = client.post(path, body=content.fields, files=content.files, cast_to=object, options=options)
-    else:
-        sent = client.post(path, content=content, cast_to=object, options=options)
-    return cast("AsyncAPIResponse[object]", await sent)
+    try:
+        return SdkAnswer(await client.post(path, body=form.fields, files=form.files, cast_to=object, options=options))
+    except SDK_ERRORS as error:
+        raise from_sdk(error) from error
 
 
-def _is_retryable(error: openai.APIError) -> bool:
-    # A timeout is not retried, because it has already taken long. Neither is a 429: the client should wait and retry
-    # itself, rather than keep a connection open here.
+class SdkAnswer:
+    """Answer to a request of the SDK's client."""
+
+    def __init__(self, raw: object) -> None:
+        self._response = cast("AsyncAPIResponse[object]", raw).http_response
+        self.status = self._response.status_code
+        self.headers: Mapping[str, str] = self._response.headers
+        self._pieces = self._response.aiter_bytes()
+
+    async def read(self) -> bytes:
+        """Return what has arrived."""
+        try:
+            # Decompression may hold back what has arrived; empty pieces are not the end.
+            async for piece in self._pieces:
+                if piece:
+                    return piece
+        except httpx2.TimeoutException as error:
+            raise AnswerStalled from error
+        except httpx2.HTTPError as error:
+            raise AnswerBroken from error
+        return b""
+
+    async def close(self) -> None:
+        """Close the connection, unless the body was read completely."""
+        await self._response.aclose()
+
+
+# The SDK lets errors of its transport pass that it does not know, such as an answer that is not HTTP.
+SDK_ERRORS = (openai.APIError, aiohttp.ClientError)
+
+
+def from_sdk(error: openai.APIError | aiohttp.ClientError) -> RequestFailed:
+    """Return an error of the SDK as the one of `HttpClient` with the same meaning."""
     if isinstance(error, openai.APIStatusError):
-        # OpenAI's servers say in this header whether a retry makes sense.
-        advice = error.response.headers.get("x-should-retry")
-        return advice != "false" and (error.status_code >= httpx2.codes.INTERNAL_SERVER_ERROR or advice == "true")
-    return _is_unreachable(error)
-
-
-def _is_unreachable(error: openai.APIError) -> bool:
+        return ErrorStatus(error.status_code, headers=error.response.headers, body=error.body)
     # The aiohttp transport reports every failure to connect as a timeout, including refused connections and unknown
     # hosts.
     connecting = isinstance(error.__cause__, httpx2.ConnectTimeout)
-    return isinstance(error, openai.APIConnectionError) and (
-        connecting or not isinstance(error, openai.APITimeoutError)
-    )
+    return NoAnswer() if isinstance(error, openai.APITimeoutError) and not connecting else Unreachable()
 
 
-async def read_bytes(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
-    """Yield the pieces of the body as they arrive. Raises `UpstreamFailed` if the connection breaks or is idle."""
+def _is_retryable(error: RequestFailed) -> bool:
+    # A timeout is not retried, because it has already taken long. Neither is a 429: the client should wait and retry
+    # itself, rather than keep a connection open here.
+    if isinstance(error, ErrorStatus):
+        # OpenAI's servers say in this header whether a retry makes sense.
+        advice = error.headers.get("x-should-retry")
+        return advice != "false" and (error.status >= httpx2.codes.INTERNAL_SERVER_ERROR or advice == "true")
+    return isinstance(error, Unreachable)
+
+
+async def read_piece(answer: Answer) -> bytes:
+    """Return what has arrived of the body, empty at the end. Raises `UpstreamFailed` if it breaks or is idle."""
     try:
-        async for piece in response.aiter_bytes():
-            yield piece
-    except httpx2.TimeoutException as error:
+        return await answer.read()
+    except AnswerStalled as error:
         raise UpstreamFailed(
             Failure(code="server_error", message="The model's server stopped responding in the middle of its answer.")
         ) from error
-    except httpx2.HTTPError as error:
+    except AnswerBroken as error:
         raise UpstreamFailed(
             Failure(
                 code="server_error", message="The connection to the model's server broke in the middle of its answer."
@@ -192,13 +254,20 @@ async def read_bytes(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
         ) from error
 
 
-def to_failure(error: openai.APIError) -> Failure:
-    """Return the failure that a client sees for an upstream's error. It never reveals the upstream's URL or key."""
-    if isinstance(error, openai.APITimeoutError) and not _is_unreachable(error):
-        return Failure(code="server_error", message="The model's server did not answer in time.", status=503)
-    if not isinstance(error, openai.APIStatusError):
-        return Failure(code="server_error", message="The model's server could not be reached.", status=503)
-    return failure_from_status(error.status_code, error.body, retry_after=error.response.headers.get("retry-after"))
+async def read_bytes(answer: Answer) -> AsyncGenerator[bytes, None]:
+    """Yield the pieces of the body as they arrive. Raises `UpstreamFailed` as `read_piece` does."""
+    while piece := await read_piece(answer):
+        yield piece
+
+
+def to_failure(error: RequestFailed) -> Failure:
+    """Return the failure that a client sees for a request that failed. It never reveals the upstream's URL or key."""
+    match error:
+        case ErrorStatus(status=status, body=body, headers=headers):
+            return failure_from_status(status, body, retry_after=headers.get("retry-after"))
+        case NoAnswer():
+            return Failure(code="server_error", message="The model's server did not answer in time.", status=503)
+    return Failure(code="server_error", message="The model's server could not be reached.", status=503)
 
 
 def naming(model: str, failure: Failure) -> Failure:
@@ -211,7 +280,7 @@ def naming(model: str, failure: Failure) -> Failure:
 
 def failure_from_status(status: int, body: object, *, retry_after: str | None = None) -> Failure:
     """Return the failure for an HTTP error of an upstream."""
-    # The SDK has already unwrapped `error`, bodies inside a stream have not been.
+    # The body of an error status is already unwrapped, those inside a stream are not.
     inner = body.get("error", body) if isinstance(body, dict) else ""
     message = str((inner.get("message") if isinstance(inner, dict) else inner) or "")[:500]
     if status == httpx2.codes.TOO_MANY_REQUESTS:

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-import httpx2
 import orjson
 
 from kernel.errors import Failure
 from kernel.storable_json import is_too_deep, without_nul
 from responses.providers.clients import UpstreamFailed, failure_from_status, read_bytes
+from responses.providers.http_client import Answer
 
 Chunk = dict[str, Any]
 Check = Callable[[object, bytes], Chunk]
@@ -48,12 +48,12 @@ def decode(data: bytes, *, check: Check = check_chunk) -> Chunk:
         raise UpstreamFailed(_NO_JSON) from broken
 
 
-async def read_document(response: httpx2.Response) -> Chunk:
+async def read_document(response: Answer, *, check: Check = check_chunk) -> Chunk:
     """Return the document of a response that was not streamed. Raises `UpstreamFailed`."""
-    return decode(b"".join([piece async for piece in read_bytes(response)]))
+    return decode(b"".join([piece async for piece in read_bytes(response)]), check=check)
 
 
-def is_streamed(response: httpx2.Response) -> bool:
+def is_streamed(response: Answer) -> bool:
     """Return True for a stream of events. Some upstreams ignore `stream: true`."""
     return response.headers.get("content-type", "").startswith("text/event-stream")
 

@@ -12,7 +12,7 @@ from responses.engine.events.types import Event, OutputItemDone
 from responses.engine.turn import TurnRequest, TurnResult
 from responses.providers import chat_completions, responses_api
 from responses.providers.clients import UpstreamFailed, failure_from_error, naming, post, read_bytes
-from responses.providers.event_stream import EventStreamDecoder, check_chunk, check_object, decode, is_streamed
+from responses.providers.event_stream import EventStreamDecoder, check_chunk, check_object, is_streamed, read_document
 from responses.providers.reasoning_summaries import ReasoningSummarizer, summarize
 from tenants.directory import Route
 from tenants.models import WireApi
@@ -88,7 +88,7 @@ class UpstreamTurn:
             async with post(self._route, self._path, body) as response:
                 self._upstream_request_id = response.headers.get("x-request-id")
                 if not is_streamed(response):
-                    yield converter.whole(decode(await response.aread(), check=self._check))
+                    yield converter.whole(await read_document(response, check=self._check))
                 else:
                     async for piece in read_bytes(response):
                         yield converter.feed(lines.feed(piece))
