@@ -343,8 +343,7 @@ def principal_of_run(key_id: str) -> Principal:
     Raises `Unauthorized` for a key that was revoked since then. A key that has only expired remains valid for requests
     that it made before.
     """
-    with scope.every_team():
-        key = ApiKey.objects.select_related("team").get(pk=key_id)
+    key = _require_key(_key_by_id(key_id))
     if key.revoked_at is not None:
         raise Unauthorized("The API key that created this response was revoked before the response had ended.")
     _check_enabled(key)
@@ -356,12 +355,19 @@ def route_of_run(*, team_id: str, model: str, upstream_id: str, upstream_model: 
 
     Raises `ModelNotFound` if the upstream no longer serves the model for this team.
     """
+    route = _route_of_run(team_id, model, upstream_id, upstream_model)
+    if route is None:
+        raise ModelNotFound(model)
+    return route
+
+
+@CachedLookup
+def _route_of_run(team_id: str, model: str, upstream_id: str, upstream_model: str) -> Route | None:
+    # Not `scope.team`, for the same reason as in `_route_by_name`.
     with scope.every_team():
         found = Model.objects.filter(_visible_to(team_id), upstream=upstream_id, name__in=[model, "*"], enabled=True)
         best = max(found.select_related("upstream"), key=lambda one: one.name == model, default=None)
-    if best is None:
-        raise ModelNotFound(model)
-    return _route(best, model, upstream_model)
+    return _route(best, model, upstream_model) if best is not None else None
 
 
 def list_models(caller: Principal) -> list[dict[str, Any]]:

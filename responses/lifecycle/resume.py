@@ -1,6 +1,7 @@
 """Load a run from the database, so that another process can end or resume it."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -9,11 +10,13 @@ from django.db.models import Max
 from conversations.items import from_wire
 from conversations.models import Placement, Section
 from kernel.clock import now
+from kernel.leases import Claim
 from responses.engine.calls.outcomes import ToolResult
 from responses.engine.calls.toolbox import Toolbox
 from responses.engine.compaction.items import from_latest_compaction
 from responses.engine.events.fold import Fold, read_frames
 from responses.engine.events.response_body import Ending
+from responses.engine.events.types import Body
 from responses.engine.loop import Run
 from responses.engine.moderation import OutputCheck
 from responses.engine.state import (
@@ -40,6 +43,7 @@ from responses.runs.identity import RunIdentity
 from responses.runs.recorder import Recorder, RecorderState
 from responses.runs.store import Change
 from responses.tools import registry
+from tenants import scope
 from tenants.models import UsageRecord
 from tenants.prices import Prices
 
@@ -89,13 +93,104 @@ def load(
     run passes the `lease_token` of its claim: the one in the row may belong to another process by now.
     """
     response = Response.objects.get(pk=response_id)
+    own = Placement.objects.filter(owner=response.pk, section=Section.INPUT).order_by("position")
+    context = _context(response, [*own.values_list("item__body", flat=True)])
     fold, next_sequence = Fold(), 0
     ended = response.created_at
     for batch in EventBatch.objects.filter(response=response).order_by("first_sequence"):
         for _, event in read_frames(batch.frames):
             fold.apply(event)
         next_sequence, ended = batch.last_sequence + 1, max(ended, batch.created_at)
-    state = _state(response, fold)
+    resumed = _resumed(
+        response,
+        context,
+        _state(response, fold),
+        next_sequence=next_sequence,
+        lease_token=lease_token or response.lease_token,
+        tools=tools,
+        model=model,
+        checks=checks,
+    )
+    if not died:
+        return resumed
+    began = _began(response, is_claimed=lease_token is not None)
+    ended = max(began, ended)
+    started = ToolCall.objects.filter(response=response, status="in_progress", name__in=_METERED)
+    lost_calls = [
+        resumed.recorder.call_record(_call(row), row.kind, turn=row.turn, at=ended, outcome=str(Finish.INTERRUPTED))
+        for row in started
+    ]
+    lost = resumed.run.lost_turn(began=began, ended=ended)
+    if lost is not None and not response.stored:
+        lost = replace(lost, usage=_usage_without_log(response))
+    # The process may have died after it had recorded the call.
+    records = UsageRecord.objects.filter(object_id=response.pk, turn=response.turns, occurred_at__gte=began)
+    if lost is not None and records.filter(endpoint=response.endpoint).exists():
+        lost = None
+    return replace(resumed, lost=lost, lost_calls=lost_calls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedRun:
+    """A run that no process has begun, as it is stored: it has no turns, calls or output yet."""
+
+    response: Response
+    input_bodies: Sequence[Body]
+    next_sequence: int
+
+
+def read_queued(claims: Collection[Claim]) -> dict[str, QueuedRun]:
+    """Read the claimed runs that no process has begun, by id. The others have begun, or were lost since the claim.
+
+    Takes three queries for all of them.
+    """
+    tokens = {claim.id: claim.token for claim in claims if not claim.has_expired}
+    with scope.team(*{claim.team_id for claim in claims}):
+        waiting = Response.objects.filter(pk__in=[*tokens], status=Status.QUEUED)
+        found = {row.pk: row for row in waiting if row.lease_token == tokens[row.pk]}
+        items = Placement.objects.filter(owner__in=[*found], section=Section.INPUT).order_by("owner", "position")
+        bodies: dict[str, list[Body]] = {response_id: [] for response_id in found}
+        for owner, body in items.values_list("owner", "item__body"):
+            bodies[owner].append(body)
+        batches = EventBatch.objects.filter(response_id__in=[*found]).values("response_id")
+        last = dict(batches.annotate(last=Max("last_sequence")).values_list("response_id", "last"))
+    return {
+        key: QueuedRun(response=row, input_bodies=bodies[key], next_sequence=last.get(key, -1) + 1)
+        for key, row in found.items()
+    }
+
+
+def start(queued: QueuedRun, *, model: LanguageModel, checks: OutputCheck | None) -> ResumedRun:
+    """Build a run that no process has begun; call it in a database thread."""
+    response = queued.response
+    # Most runs bring their whole context and no tools. For them nothing is left to read.
+    reads = response.previous_response_id or response.history_id or response.conversation_id
+    reads = reads or response.parameters["tools"]
+    rows: AbstractContextManager[None] = scope.team(response.team_id) if reads else nullcontext()
+    with rows:
+        return _resumed(
+            response,
+            _context(response, queued.input_bodies),
+            RunState(queued=True),
+            next_sequence=queued.next_sequence,
+            lease_token=response.lease_token,
+            tools=None if reads else Toolbox(),
+            model=model,
+            checks=checks,
+        )
+
+
+def _resumed(
+    response: Response,
+    context: RunContext,
+    state: RunState,
+    *,
+    next_sequence: int,
+    lease_token: int,
+    tools: Toolbox | None,
+    model: LanguageModel | None,
+    checks: OutputCheck | None,
+) -> ResumedRun:
     identity = RunIdentity(
         response_id=response.pk,
         team_id=response.team_id,
@@ -107,7 +202,7 @@ def load(
         stored=response.stored,
         obfuscate=bool(response.options.get("obfuscate")),
         created_at=response.created_at,
-        lease_token=lease_token or response.lease_token,
+        lease_token=lease_token,
         background=response.background,
         conversation_id=response.conversation_id,
         prices=Prices.restored(response.options.get("prices")),
@@ -123,29 +218,11 @@ def load(
         first_token_ms=response.first_token_ms,
         preview=response.output_preview,
     )
-    context = _context(response)
     if tools is None:
         tools = Toolbox() if model is None else registry.restore_tools(response, context.items)
     run = Run(context, state, model=model or _NoModel(), tools=tools, now=now, checks=checks)
     recorder = Recorder(identity, progress, ConversationAppend.of(response))
-    resumed = ResumedRun(run=run, recorder=recorder, identity=identity)
-    if not died:
-        return resumed
-    began = _began(response, is_claimed=lease_token is not None)
-    ended = max(began, ended)
-    started = ToolCall.objects.filter(response=response, status="in_progress", name__in=_METERED)
-    lost_calls = [
-        recorder.call_record(_call(row), row.kind, turn=row.turn, at=ended, outcome=str(Finish.INTERRUPTED))
-        for row in started
-    ]
-    lost = run.lost_turn(began=began, ended=ended)
-    if lost is not None and not response.stored:
-        lost = replace(lost, usage=_usage_without_log(response))
-    # The process may have died after it had recorded the call.
-    records = UsageRecord.objects.filter(object_id=response.pk, turn=response.turns, occurred_at__gte=began)
-    if lost is not None and records.filter(endpoint=response.endpoint).exists():
-        lost = None
-    return replace(resumed, lost=lost, lost_calls=lost_calls)
+    return ResumedRun(run=run, recorder=recorder, identity=identity)
 
 
 def _began(response: Response, *, is_claimed: bool) -> datetime:
@@ -239,11 +316,10 @@ def _call(row: ToolCall) -> Call:
     return Call(item_id="", call_id=row.call_id, name=row.name, arguments=row.arguments)
 
 
-def _context(response: Response) -> RunContext:
+def _context(response: Response, input_bodies: Sequence[Body]) -> RunContext:
     history = load_history(response)
-    own = Placement.objects.filter(owner=response.pk, section=Section.INPUT).select_related("item").order_by("position")
     instructions, preface = parameters.split_instructions(response.parameters)
-    input_items = [from_wire(place.item.body) for place in own]
+    input_items = [from_wire(body) for body in input_bodies]
     decrypt = TeamCipher(response.team_id).decrypt_compaction
     return build_run_context(
         team_id=response.team_id,

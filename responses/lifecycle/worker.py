@@ -2,6 +2,7 @@
 workers when its process shuts down.
 """
 
+import asyncio
 from functools import partial
 
 from django.conf import settings
@@ -15,7 +16,7 @@ from responses import moderation
 from responses.engine import spans
 from responses.engine.events.response_body import failed
 from responses.lifecycle import queue, resume
-from responses.lifecycle.resume import ResumedRun
+from responses.lifecycle.resume import QueuedRun, ResumedRun
 from responses.models import Response
 from responses.passthrough.reasoning_summaries import TeamSummarizer
 from responses.providers.upstream import UpstreamModel
@@ -36,6 +37,7 @@ class Dispatcher(WorkLoop[Claim]):
         super().__init__()
         self._slots = slots
         self._live: dict[Claim, LiveRun] = {}
+        self._reading: dict[Claim, asyncio.Future[dict[str, QueuedRun]]] = {}
 
     def load(self) -> dict[str, int]:
         """Return the number of slots, and of responses that run in them; empty once it is stopping."""
@@ -48,16 +50,21 @@ class Dispatcher(WorkLoop[Claim]):
     @override
     async def claim(self) -> bool:
         found = await in_db_thread(partial(queue.claim, slots=self._slots, running=[*self.work]))
+        if not found:
+            return False
+        reading = asyncio.ensure_future(in_db_thread(partial(resume.read_queued, found)))
         for claimed in found:
+            self._reading[claimed] = reading
             self.begin(claimed)
-        return bool(found)
+        return True
 
     @override
     async def execute(self, claim: Claim) -> None:
         # After an exception, a worker claims it again until its attempts are used up.
         spans.begin()
         with spans.span(spans.Activity.PREPARE, "Load the run"):
-            resumed = None if self.is_stopping else await in_db_thread(partial(_load, claim))
+            queued = (await self._reading.pop(claim)).get(claim.id)
+            resumed = None if self.is_stopping else await in_db_thread(partial(_load, claim, queued))
         if resumed is not None and not self.is_stopping:
             live = LiveRun(
                 resumed.run, resumed.recorder, resumed.identity, opening=b"", grace_seconds=None, claim=claim
@@ -82,10 +89,12 @@ class Dispatcher(WorkLoop[Claim]):
         await self.settle(_STOP_SECONDS)
 
 
-def _load(claimed: Claim) -> ResumedRun | None:
-    """Load a claimed run. Return None if the claim was lost, or if the run cannot be executed and was ended instead."""
-    with scope.team(claimed.team_id):
-        response = claimed.row(Response.objects.filter(ended_at=None)).first()
+def _load(claimed: Claim, queued: QueuedRun | None = None) -> ResumedRun | None:
+    """Load a claimed run. Return None if the claim was lost, or if the run cannot be executed and was ended instead.
+
+    `queued` is what was read of a run that no process has begun.
+    """
+    response = queued.response if queued else _claimed_row(claimed)
     if response is None:
         return None
     try:
@@ -109,13 +118,21 @@ def _load(claimed: Claim) -> ResumedRun | None:
         object_id=response.pk,
         request_id=response.request_id,
     )
+    model = UpstreamModel(route, summarizer=TeamSummarizer(account))
+    if queued is not None:
+        return resume.start(queued, model=model, checks=checks)
     with scope.team(claimed.team_id):
         resumed = resume.load(
             response_id=response.pk,
             lease_token=claimed.token,
-            model=UpstreamModel(route, summarizer=TeamSummarizer(account)),
+            model=model,
             checks=checks,
             died=claimed.has_expired,
         )
     resumed.record_lost()
     return resumed
+
+
+def _claimed_row(claimed: Claim) -> Response | None:
+    with scope.team(claimed.team_id):
+        return claimed.row(Response.objects.filter(ended_at=None)).first()

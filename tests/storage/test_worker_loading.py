@@ -1,10 +1,13 @@
 """Loading a claimed response in a worker: either its run, or an end with the reason."""
 
 import uuid
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from kernel.clock import now
 from kernel.leases import Claim
@@ -19,9 +22,9 @@ from tests.support.stored_runs import Begun, begin, body_of, log_of
 from tests.support.streams import types
 
 
-def claimed(caller: Caller, upstream: Upstream) -> tuple[Begun, Claim]:
+def claimed(caller: Caller, upstream: Upstream, **request: Any) -> tuple[Begun, Claim]:
     """Store a background response for this upstream, claimed by this test."""
-    begun = begin(caller, input="Hi", background=True)
+    begun = begin(caller, **{"input": "Hi", "background": True, **request})
     with scope.team(begun.who.team_id):
         Response.objects.filter(pk=begun.who.response_id).update(
             background=True,
@@ -93,6 +96,61 @@ def test_a_run_claimed_or_ended_by_another_process_is_left_alone(
         Response.objects.filter(pk=one.id).update(**columns)
     assert worker._load(one) is None
     assert body_of(begun)["status"] == columns.get("status", Status.QUEUED)
+
+
+def test_queued_runs_are_read_together(caller: Caller, upstream: Upstream) -> None:
+    claims = [claimed(caller, upstream)[1] for _ in range(5)]
+    with CaptureQueriesContext(connection) as one:
+        resume.read_queued(claims[:1])
+    with CaptureQueriesContext(connection) as five:
+        assert set(resume.read_queued(claims)) == {claim.id for claim in claims}
+    assert len(one) == len(five)
+
+
+def test_loading_a_queued_run_asks_nothing_for_the_second_of_a_key(caller: Caller, upstream: Upstream) -> None:
+    claims = [claimed(caller, upstream)[1] for _ in range(2)]
+    queued = resume.read_queued(claims)
+    assert worker._load(claims[0], queued[claims[0].id]) is not None
+    with CaptureQueriesContext(connection) as queries:
+        assert worker._load(claims[1], queued[claims[1].id]) is not None
+    assert len(queries) == 0
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [{}, {"instructions": "Be brief."}, {"input": [{"role": "user", "content": "A"}] * 3}],
+)
+def test_a_queued_run_is_the_same_as_a_resumed_one(
+    caller: Caller, upstream: Upstream, request_: dict[str, Any]
+) -> None:
+    begun, one = claimed(caller, upstream, **request_)
+    first = worker._load(one, resume.read_queued([one])[one.id])
+    again = worker._load(one)
+    assert first is not None
+    assert again is not None
+    assert first.identity == again.identity
+    assert first.recorder._state == again.recorder._state
+    assert first.run._state == again.run._state
+    assert first.run._context.items == again.run._context.items
+    assert len(first.run._context.items) == len(begun.context.items)
+    assert first.run._context.parameters == again.run._context.parameters
+
+
+@pytest.mark.parametrize(
+    "columns", [{"lease_token": 2}, {"status": Status.IN_PROGRESS}, {"status": Status.CANCELLED, "ended_at": now()}]
+)
+def test_runs_that_have_begun_or_were_lost_are_not_read_as_queued(
+    caller: Caller, upstream: Upstream, columns: dict[str, Any]
+) -> None:
+    _, one = claimed(caller, upstream)
+    with scope.every_team():
+        Response.objects.filter(pk=one.id).update(**columns)
+    assert resume.read_queued([one]) == {}
+
+
+def test_runs_of_a_dead_process_are_not_read_as_queued(caller: Caller, upstream: Upstream) -> None:
+    _, one = claimed(caller, upstream)
+    assert resume.read_queued([replace(one, has_expired=True)]) == {}
 
 
 def test_a_claim_lost_while_loading_cannot_end_the_run(caller: Caller) -> None:
