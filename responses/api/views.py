@@ -31,6 +31,7 @@ from responses.lifecycle import cancel, create
 from responses.models import Mode, Status
 from responses.passthrough import compact, input_tokens, models
 from responses.runs import access, selectors
+from responses.runs.input_items import list_input_items
 from responses.runs.selectors import ResponseFilter
 from responses.schema import CreateResponse, parse_create
 from tenants import scope
@@ -234,7 +235,7 @@ class InputItemsView(ApiView, path="responses/<resp:response_id>/input_items"):
     def get(self, request: ApiRequest, response_id: str, page: PageRequest, include: frozenset[str]) -> Response:
         with scope.team(request.principal.team_id):
             response = access.get_response(principal=request.principal, response_id=response_id)
-            found = selectors.list_input_items(response=response, page=page)
+            found = list_input_items(response=response, page=page)
         included = include | response.included
         return Response(found.as_list(present=lambda item: project(item, included)))
 

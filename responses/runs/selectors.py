@@ -14,7 +14,7 @@ from django.db.models.expressions import BaseExpression, RawSQL
 from conversations.models import Placement, Section
 from kernel.clock import unix
 from kernel.errors import ContextTooLong, NotFound
-from kernel.pagination import Order, Page, PageRequest, keyset
+from kernel.pagination import Page, PageRequest, keyset
 from responses.engine.events.response_body import Ending, response_body
 from responses.engine.events.types import Body
 from responses.engine.turn import Usage
@@ -230,74 +230,6 @@ def list_responses(*, team_id: str, filters: ResponseFilter, page: PageRequest) 
 
 def _unknown(response_id: str, *, param: str) -> NotFound:
     return NotFound(f"Response with id '{response_id}' not found.", param=param)
-
-
-# The input of a response: the chain or the conversation before it, and its own. An item that occurs several times,
-# because the client repeated or referenced it, is listed once, at its last position: ids are the cursors of the pages
-# and must be unique. Bodies may be large, so they are read only for the items of one page.
-_INPUT = """
-WITH RECURSIVE chain(id, previous, history_id, history_end, depth) AS (
-    SELECT id, previous_response_id, history_id, history_end, 0
-    FROM responses_response WHERE id = %(id)s AND team_id = %(team)s
-    UNION ALL
-    SELECT response.id, response.previous_response_id, response.history_id, response.history_end, chain.depth + 1
-    FROM responses_response AS response JOIN chain ON response.id = chain.previous
-), context AS (
-    SELECT chain.depth, placement.section = 'output' AS is_output, placement.position, placement.item_id
-    FROM chain
-    JOIN conversations_placement AS placement ON placement.owner = chain.id
-        AND CASE WHEN chain.depth = 0 THEN placement.section = 'input' ELSE placement.in_context END
-    UNION ALL
-    SELECT chain.depth + 1, false, placement.position, placement.item_id
-    FROM chain
-    JOIN conversations_placement AS placement ON placement.owner = chain.history_id AND placement.section = 'items'
-        AND placement.position < chain.history_end AND placement.in_context
-), placed AS (
-    SELECT item.id AS name, item.key,
-        row_number() OVER (ORDER BY context.depth DESC, context.is_output, context.position) AS place
-    FROM context JOIN conversations_item AS item ON item.key = context.item_id
-), listed AS (
-    SELECT DISTINCT ON (name) name, key, place FROM placed ORDER BY name, place DESC
-)
-"""
-_CURSOR = "SELECT place FROM listed WHERE name = %(cursor)s"
-_PAGE = """
-, page AS (
-    SELECT key, place FROM listed WHERE place > %(beyond)s AND place < %(below)s
-    ORDER BY place * %(direction)s LIMIT %(limit)s
-)
-SELECT item.body::text FROM page JOIN conversations_item AS item ON item.key = page.key
-ORDER BY page.place * %(direction)s
-"""
-_NO_END = 2**62
-
-
-def list_input_items(*, response: Response, page: PageRequest) -> Page[Body]:
-    """Return a page of the items that a response was generated from: its context and its own input."""
-    after, before = (_place(response, param, name) for param, name in (("after", page.after), ("before", page.before)))
-    oldest_first = page.order is Order.ASC
-    beyond, below = (after, before) if oldest_first else (before, after)
-    # With `before` alone the page ends directly before the cursor: scan backwards, then reverse.
-    backwards = before is not None and after is None
-    bounds = {"beyond": beyond or 0, "below": below or _NO_END, "limit": page.limit + 1}
-    direction = 1 if oldest_first is not backwards else -1
-    with connection.cursor() as cursor:
-        values: dict[str, str | int] = {"id": response.pk, "team": response.team_id, "direction": direction, **bounds}
-        cursor.execute(_INPUT + _PAGE, values)
-        rows = [orjson.loads(body) for (body,) in cursor.fetchall()]
-    return Page.cut(rows, request=page)
-
-
-def _place(response: Response, param: str, name: str | None) -> int | None:
-    """Return the position of a cursor's item, from 1 at the beginning of the chain. Raises `NotFound`."""
-    if name is None:
-        return None
-    with connection.cursor() as cursor:
-        cursor.execute(_INPUT + _CURSOR, {"id": response.pk, "team": response.team_id, "cursor": name})
-        found: tuple[int] | None = cursor.fetchone()
-    if found is None:
-        raise NotFound(f"Item with id '{name}' not found.", param=param)
-    return found[0]
 
 
 # -- for the console ---------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from conversations.models import Item, Section
 from kernel.pagination import PageRequest
 from responses.models import Response, Status
 from responses.requests.context import RequestContext, read_context
-from responses.runs import selectors, store
+from responses.runs import store
+from responses.runs.input_items import list_input_items
 from responses.runs.recorder import item_rows
 from responses.runs.store import Change, ResponseUpdate
 from responses.schema import parse_create
@@ -94,7 +95,7 @@ def test_a_page_of_input_items_takes_one_statement(database: None, caller: Calle
     ids = chain(caller, 30)
     with scope.team(caller.team.pk), CaptureQueriesContext(connection) as captured:
         response = Response.objects.get(pk=ids[-1])
-        page = selectors.list_input_items(response=response, page=PageRequest(limit=5))
+        page = list_input_items(response=response, page=PageRequest(limit=5))
     assert [item["role"] for item in page.rows] == ["user", *(2 * ["assistant", "user"])]
     statements = [query["sql"] for query in captured.captured_queries if not query["sql"].startswith(CONTROL)]
     assert sum("RECURSIVE" in sql for sql in statements) == 1
