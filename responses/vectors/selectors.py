@@ -62,7 +62,10 @@ def unknown_entry(store_id: str, file_id: str, *, param: str | None = None) -> N
 def list_stores(*, team_id: str, page: PageRequest) -> Page[VectorStore]:
     """List a team's stores by creation time."""
     rows = VectorStore.objects.filter(team_id=team_id)
-    return keyset(_counted(rows), page=page, find=lambda cursor: rows.filter(pk=cursor).first(), unknown=unknown_store)
+    found = keyset(rows, page=page, find=lambda cursor: rows.filter(pk=cursor).first(), unknown=unknown_store)
+    # Counted for the stores of the page alone: a query that does both counts the files of all stores before it.
+    counted = _counted(rows).in_bulk([store.pk for store in found.rows])
+    return Page(rows=[counted[store.pk] for store in found.rows if store.pk in counted], has_more=found.has_more)
 
 
 def list_entries(
