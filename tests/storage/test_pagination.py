@@ -205,11 +205,6 @@ def test_a_page_starts_at_its_cursor_in_an_index(caller: Caller, name: str) -> N
         for order in Order:
             for page in (PageRequest(order=order, after=cursor), PageRequest(order=order, before=cursor)):
                 with CaptureQueriesContext(connection) as captured:
-                    page = (
-                        PageRequest(order=order, after=cursor)
-                        if end == "after"
-                        else PageRequest(order=order, before=cursor)
-                    )
                     assert len(read(page).rows) == 1
                 *_, select = (query["sql"] for query in captured.captured_queries if " LIMIT " in query["sql"])
                 sql.execute("EXPLAIN (COSTS OFF) " + select.replace("%", "%%"), [])
