@@ -22,10 +22,11 @@ from typing import Any, NoReturn
 import psycopg
 from pydantic import BaseModel, ConfigDict
 
-from benchmarks import profiling, report
+from benchmarks import profiling, report, storage
 from benchmarks.load import Api, Measurement, Pace, Target, measure
 from benchmarks.report import Count
 from benchmarks.stack import Stack, ask, running, statements, tell
+from benchmarks.storage import Storage
 
 RESULTS = Path(__file__).parent / "results"
 PROMPT = "Say something plain about servers, please, in one short paragraph."
@@ -44,6 +45,7 @@ class Group(StrEnum):
     PACED = "paced"
     CONNECTIONS = "connections"
     CHAIN = "chain"
+    STORAGE = "storage"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,7 @@ class Scale:
     paced_seconds: float = 4.0
     simultaneous: int = 1000
     turns: int = 200
+    stored: int = 1500
     judges_speed: bool = True
 
 
@@ -71,6 +74,7 @@ SMOKE = Scale(
     paced_seconds=2.0,
     simultaneous=50,
     turns=5,
+    stored=50,
     judges_speed=False,
 )
 
@@ -178,6 +182,12 @@ class Session:
         requests = max(1, measurement.started)
         return measurement.model_copy(update={name: cost / requests for name, cost in zip(names, costs, strict=True)})
 
+    def measure_storage(self, responses: int) -> Storage:
+        """Measure the bytes of streams that are sent in three equal parts."""
+        pace = Pace(connections=report.JUDGED_CONCURRENCY, requests=responses)
+        cell = Cell(name="storage", stream=True, model=BURST, pace=pace)
+        return storage.measure(self.stack.admin, lambda: self.measure(cell, self.stack.platform).completed)
+
     def count(self, cell: Cell, measurement: Measurement) -> None:
         """Add the completed requests of a measurement."""
         if cell.inline:
@@ -250,11 +260,17 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     with running(directory=directory, server=options.server, proxy_python=options.proxy_python) as stack:
         session = Session(stack=stack)
         results = session.measure_all(list(cells(options.groups, scale)), rounds=scale.rounds)
+        stored = None
+        if Group.STORAGE in options.groups:
+            tell("storage")
+            stored = session.measure_storage(scale.stored)
         if options.profile:
             _profile(session, file.with_name(f"{file.stem}-profile.txt"))
         counts = session.counts()
     measured = {(result.cell, result.target): result.median for result in results}
     floors = report.floors(results=measured, counts=counts, turns=scale.turns, speed=scale.judges_speed)
+    if stored and scale.judges_speed:
+        floors += stored.floors()
     content = {
         "conditions": {
             "options": vars(options),
@@ -264,11 +280,14 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
             "python": machine.python_version(),
         },
         "results": [result.model_dump() for result in results],
+        "storage": stored.model_dump() if stored else None,
         "rows": [asdict(count) for count in counts],
         "floors": [{**asdict(floor), "holds": floor.holds} for floor in floors],
     }
     file.write_text(json.dumps(content, indent=1))
     tell(f"written to {file}")
+    for line in stored.lines() if stored else ():
+        print(line)
     print(report.text(results=measured, counts=counts, floors=floors, proxy_parts=stack.proxy_parts))
     return 1 if options.check and not all(floor.holds for floor in floors) else 0
 
