@@ -19,7 +19,8 @@ import psutil
 from pydantic import BaseModel, ConfigDict
 
 SOURCES, BUILD = (Path(__file__).parent / name for name in ("native", "build"))
-TIMEOUT_SECONDS = 60
+# The slowest of the other servers needs a minute for 256 streams at once.
+TIMEOUT_SECONDS = 120
 
 Api = Literal["chat", "responses"]
 
@@ -57,12 +58,16 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """Rate of requests: for ``seconds`` after a ``warm_up``, or a fixed number of ``requests``."""
+    """Rate of requests: for ``seconds`` after a ``warm_up``, or a fixed number of ``requests``.
+
+    Connections are opened evenly over the seconds of the ``ramp``.
+    """
 
     connections: int
     seconds: float = 0.0
     warm_up: float = 0.0
     requests: int | None = None
+    ramp: float = 0.0
     stamped: bool = False
 
 
@@ -165,6 +170,7 @@ def _drive(target: Target, *, body: Mapping[str, Any], pace: Pace) -> Answers:
         json.dump(body, file)
         file.flush()
         options = {"url": target.url + path, "body-file": file.name, "connections": pace.connections, **amount}
+        options["ramp"] = pace.ramp
         command = [str(program("drive")), "--timeout", str(TIMEOUT_SECONDS), *(["--stamped"] if pace.stamped else [])]
         command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
         command += [word for name, value in target.headers.items() for word in ("--header", f"{name}: {value}")]
@@ -192,6 +198,15 @@ def resident_mb(pid: int) -> float:
     for process in _family(pid):
         with contextlib.suppress(psutil.NoSuchProcess):
             total += process.memory_info().rss
+    return total / 2**20
+
+
+def proportional_mb(pid: int) -> float:
+    """Return the memory of a process and its descendants in MiB, with a share of the pages that processes share."""
+    total = 0
+    for process in _family(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += process.memory_full_info().pss
     return total / 2**20
 
 

@@ -14,7 +14,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -129,11 +129,22 @@ class Servers:
         manage(self.environment, "add_upstream", "--name", "mock", *address)
         return str(made["key"])
 
-    def start_web(self, *, server: str = "daphne", key: str = "") -> Target:
-        """Start a web process with `manage.py web --server SERVER`, to be measured with the key."""
+    def start_web(self, *, server: str = "daphne", processes: int = 1, key: str = "") -> Target:
+        """Start web processes with `manage.py web --server SERVER`, to be measured with the key."""
         port = any_free_port()
         url = f"http://127.0.0.1:{port}"
-        argv = (sys.executable, MANAGE, "web", "--host", "127.0.0.1", "--port", str(port), "--server", server)
+        argv: tuple[str, ...] = (
+            sys.executable,
+            MANAGE,
+            "web",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--server",
+            server,
+        )
+        argv += ("--processes", str(processes)) if processes > 1 else ()
         web = self.start("web", *argv, is_ready=partial(is_up, f"{url}/readyz"), PORT=str(port))
         return Target(
             name="platform",
@@ -172,25 +183,39 @@ class Stack:
 
 @contextmanager
 def running(
-    *, directory: Path, server: str = "daphne", proxy_python: str = sys.executable, with_worker: bool = False
+    *,
+    directory: Path,
+    server: str = "daphne",
+    processes: int = 1,
+    proxy_python: str = sys.executable,
+    with_worker: bool = False,
 ) -> Iterator[Stack]:
     """Run the stack in a new directory."""
+    started = running_stack(directory=directory, server=server, processes=processes, proxy_python=proxy_python)
+    with started as (servers, stack):
+        if not with_worker:
+            yield stack
+            return
+        is_ready = lambda: "celery@" in servers.log("worker").read_text()  # noqa: E731
+        worker = servers.start("worker", sys.executable, MANAGE, "worker", is_ready=is_ready)
+        yield replace(stack, worker_pid=worker.process.pid)
+
+
+@contextmanager
+def running_stack(
+    *, directory: Path, server: str = "daphne", processes: int = 1, proxy_python: str = sys.executable
+) -> Iterator[tuple[Servers, Stack]]:
+    """Run the stack in a new directory, with the servers, so that more can be started beside it."""
     with running_servers(directory) as servers:
         mock = _bare(servers, "mock", str(program("mock")), "--port")
         uvicorn = ("-m", "uvicorn", "benchmarks.proxy:app", "--no-access-log", "--log-level", "warning", "--port")
         proxy = _bare(servers, "proxy", proxy_python, *uvicorn, UPSTREAM=mock.url)
-        platform = servers.start_web(server=server, key=servers.route(mock.url))
-        worker_pid = None
-        if with_worker:
-            is_ready = lambda: "celery@" in servers.log("worker").read_text()  # noqa: E731
-            worker_pid = servers.start("worker", sys.executable, MANAGE, "worker", is_ready=is_ready).process.pid
+        platform = servers.start_web(server=server, processes=processes, key=servers.route(mock.url))
         # The event loop and HTTP parser of the proxy's uvicorn determine its speed.
         script = "from importlib.util import find_spec as f; print(*(n for n in ('uvloop', 'httptools') if f(n)))"
         found = subprocess.run([proxy_python, "-c", script], capture_output=True, text=True, check=True).stdout.split()
         parts = f"uvicorn with {' and '.join(found) or 'asyncio and h11'}"
-        yield Stack(
-            mock=mock, proxy=proxy, platform=platform, proxy_parts=parts, admin=servers.admin, worker_pid=worker_pid
-        )
+        yield servers, Stack(mock=mock, proxy=proxy, platform=platform, proxy_parts=parts, admin=servers.admin)
 
 
 def _bare(servers: Servers, name: str, *argv: str, **environment: str) -> Target:

@@ -1,12 +1,14 @@
 /* A closed-loop HTTP/1.1 load driver that understands server-sent events: one thread, epoll, one JSON object as result.
  *
  *     drive --url http://127.0.0.1:9000/v1/responses --body-file body.json --connections 64 [--warm-up 0.5] [--seconds 2]
- *           [--requests N] [--timeout 60] [--stamped] [--header 'Authorization: Bearer sk-…']...
+ *           [--requests N] [--ramp 0] [--timeout 60] [--stamped] [--header 'Authorization: Bearer sk-…']...
  *
  * Every connection sends its next request when the answer to the last one is complete. Samples are taken from requests
  * that end inside the window of `seconds` after the `warm-up`; with `--requests` there is no window and exactly N
  * requests are sent. Requests that have been started are always finished, so that `completed` and `failed` add up to
  * `started` and can be compared with what the server stored.
+ *
+ * Connections are opened evenly over the seconds of `--ramp`, so that paced streams are spread over their period.
  *
  * A stream is complete with `response.completed` (an event's name or type) or `[DONE]`; one that ends without, or
  * carries an error event, failed.
@@ -104,7 +106,7 @@ static struct {
   size_t request_length;
   int connections, stamped;
   long requests; /* 0: as many as fit into the window */
-  Nanos warm_up, window, timeout;
+  Nanos warm_up, window, timeout, ramp;
 } options = {.connections = 1, .warm_up = SECOND / 2, .window = 2LL * SECOND, .timeout = 60LL * SECOND};
 
 static int poller, stopping;
@@ -393,17 +395,21 @@ static int sweep(Connection *connections) {
   return active;
 }
 
-static void drive(Connection *connections) {
+static void drive(Connection *connections, Nanos begun) {
   struct epoll_event ready[512];
   Nanos last_sweep = now();
+  int opened = 0;
   for (;;) {
     Nanos time = now();
+    double share = options.ramp ? (double)(time - begun) / (double)options.ramp : 1;
+    while (opened < options.connections && opened <= (int)(share * options.connections))
+      open_connection(&connections[opened++]);
     stopping = options.requests ? started >= options.requests : time >= window_end;
     if (stopping || time - last_sweep > SECOND / 4) {
       last_sweep = time;
       if (!sweep(connections) && stopping) return;
     }
-    int count = epoll_wait(poller, ready, 512, 50);
+    int count = epoll_wait(poller, ready, 512, opened < options.connections ? 1 : 50);
     for (int i = 0; i < count; i++) {
       Connection *connection = ready[i].data.ptr;
       int descriptor = connection->descriptor;
@@ -480,6 +486,7 @@ static void read_arguments(int count, char **arguments) {
     else if (!strcmp(name, "--warm-up")) options.warm_up = seconds(value);
     else if (!strcmp(name, "--seconds")) options.window = seconds(value);
     else if (!strcmp(name, "--timeout")) options.timeout = seconds(value);
+    else if (!strcmp(name, "--ramp")) options.ramp = seconds(value);
     else if (!strcmp(name, "--header") && header_count < HEADER_LIMIT) headers[header_count++] = value;
     else {
       fprintf(stderr, "drive: unknown argument %s\n", name);
@@ -523,11 +530,8 @@ int main(int count, char **arguments) {
   Nanos begun = now();
   window_start = options.requests ? 0 : begun + options.warm_up;
   window_end = options.requests ? INT64_MAX : window_start + options.window;
-  for (int i = 0; i < options.connections; i++) {
-    connections[i].descriptor = -1;
-    open_connection(&connections[i]);
-  }
-  drive(connections);
+  for (int i = 0; i < options.connections; i++) connections[i].descriptor = -1;
+  drive(connections, begun);
   report(begun);
   return 0;
 }
