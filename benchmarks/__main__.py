@@ -5,19 +5,35 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks import background, conversations, first_request, first_start, full_size, matrix, vectors
+from benchmarks import (
+    background,
+    compare,
+    conversations,
+    first_request,
+    first_start,
+    full_size,
+    matrix,
+    mixed,
+    slow_streams,
+    tables,
+    vectors,
+)
 from benchmarks.chaos import evaluation as chaos
 from benchmarks.console import command as console
 from launcher.errors import LaunchError
 
 COMMANDS: Mapping[str, Callable[..., int]] = {
     "background": background.main,
+    "compare": compare.main,
     "chaos": chaos.main,
     "admin": console.main,
     "conversations": conversations.main,
     "vectors": vectors.main,
     "first-start": first_start.main,
     "first-request": first_request.main,
+    "mixed": mixed.main,
+    "slow-streams": slow_streams.main,
+    "tables": tables.main,
     **full_size.COMMANDS,
 }
 
@@ -26,6 +42,9 @@ if __name__ == "__main__":
     command = COMMANDS.get(name)
     try:
         directory = Path(__file__).parent / "build" / f"run-{os.getpid()}"
-        sys.exit(command(arguments, directory=directory) if command else matrix.main(sys.argv[1:], directory=directory))
+        status = command(arguments, directory=directory) if command else matrix.main(sys.argv[1:], directory=directory)
+        if "--publish" in arguments:
+            tables.update()
+        sys.exit(status)
     except LaunchError as failed:
         sys.exit(str(failed))

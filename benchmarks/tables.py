@@ -1,0 +1,27 @@
+"""`python -m benchmarks tables`: rewrites the tables of README.md and docs/ from the published results."""
+
+from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks import compare, mixed, published, slow_streams
+from benchmarks.published import View
+
+VIEWS: Mapping[str, Mapping[str, View]] = {
+    "compare": compare.VIEWS,
+    "mixed": mixed.VIEWS,
+    "slow-streams": slow_streams.VIEWS,
+}
+"""By name of the command and of the view."""
+
+
+def main(arguments: Sequence[str], *, directory: Path) -> int:
+    """Rewrite the tables."""
+    ArgumentParser(prog="python -m benchmarks tables", description=__doc__).parse_args(arguments)
+    update()
+    return 0
+
+
+def update() -> None:
+    """Rewrite the tables of all pages."""
+    published.update_pages(VIEWS)
