@@ -20,7 +20,7 @@ from twisted.web.http_headers import Headers
 from typing_extensions import override
 
 from config.request_heads import MAX_HEAD_BYTES, MAX_HEADERS, MAX_URL_BYTES, short_path
-from kernel.asgi import Message, Scope
+from kernel.asgi import ABORT, Message, Scope
 from kernel.errors import ApiError, BadRequest, HeadersTooLarge, UrlTooLong
 from kernel.request_bodies import REJECTED
 
@@ -174,9 +174,14 @@ class DaphneRequest(daphne.http_protocol.WebRequest):  # type: ignore[misc]  # d
     def handle_exception(self, exception: BaseException) -> None:
         if not self._response_started:
             super().handle_exception(exception)
-        elif self.channel is not None:
+        else:
             # An incomplete response must not look complete. daphne would start a second one, which raises an error and
             # ends the task that looks after all connections.
+            self.abort()
+
+    def abort(self) -> None:
+        """Close the connection without sending what waits for the client."""
+        if self.channel is not None:
             self.channel.transport.abortConnection()
 
     @override
@@ -337,6 +342,7 @@ class DaphneServer(daphne.server.Server):  # type: ignore[misc]  # daphne has no
         if scope["type"] != "http":
             return super().create_application(protocol, scope)
         scope["asgi"] = {"version": "3.0"}
+        scope[ABORT] = protocol.abort
         if protocol.rejection is not None:
             scope[REJECTED] = protocol.rejection
         if protocol.body_follows:

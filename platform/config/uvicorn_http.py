@@ -6,6 +6,7 @@ from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from config.request_heads import MAX_HEAD_BYTES, MAX_HEADERS, MAX_URL_BYTES, short_path
+from kernel.asgi import ABORT
 from kernel.errors import ApiError, HeadersTooLarge, UrlTooLong
 from kernel.request_bodies import REJECTED
 
@@ -38,6 +39,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._reads_head, self._head_bytes = True, 0
+        scope: dict[str, Any] = self.scope  # type: ignore[assignment]
+        scope[ABORT] = self.transport.abort
 
     @override
     def on_header(self, name: bytes, value: bytes) -> None:

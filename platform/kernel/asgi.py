@@ -32,6 +32,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+ABORT = "abort"
+"""Key of the scope with a function of the server that closes the connection without sending the rest."""
 _MAX_CLIENT_REQUEST_ID = 512
 # A constant that OpenAI sends with every response.
 _VERSION = (b"openai-version", b"2020-10-01")

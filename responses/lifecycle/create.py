@@ -131,6 +131,7 @@ async def start_response(
             grace_seconds=principal.grace_seconds,
             warnings=new.warnings,
             stream_format=stream_format,
+            is_streamed=mode is Mode.STREAM,
         )
         commit = writer.submit(new.change)
         try:

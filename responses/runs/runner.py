@@ -7,7 +7,7 @@ client disconnects, a setting of the team decides how much longer the run contin
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Protocol, cast
@@ -22,6 +22,7 @@ from kernel.db_threads import in_db_thread
 from kernel.errors import Failure
 from kernel.leases import PROCESS, Claim, lease_until
 from kernel.notifications import loop_notifications, wait_within
+from kernel.timed_event import TimedEvent
 from responses.engine.events.response_body import Ending, failed
 from responses.engine.events.types import DONE_FRAME, Event
 from responses.engine.loop import Run
@@ -36,6 +37,11 @@ logger = logging.getLogger(__name__)
 # A comment of server-sent events. It keeps proxies from closing the connection while a slow model sends nothing.
 PING = b": ping\n\n"
 PING_SECONDS = 10
+# A run waits for a client that has more than this to read, so that slow readers use bounded memory. At 50 tokens a
+# second a model takes two minutes for as many bytes, so hardly any client that reads ever gets there.
+UNREAD_BYTES = 1024 * 1024
+# The most that is handed to the connection at once, apart from single events that are larger.
+_PIECE_BYTES = 256 * 1024
 # How often a process checks for runs that it has lost, in case the notification was lost as well.
 _POLL_SECONDS = 0.5
 _INTERNAL_ERROR = Failure(code="server_error", message="The server had an error while processing your request.")
@@ -66,7 +72,7 @@ class LiveRun:
     `opening` holds the bytes of the events that were committed with the response. `grace_seconds` is how long a stored
     run continues without its client; None: until it ends. An unstored run stops immediately. `claim` is that of a
     worker's background run, `warnings` are for the client that created the run. Without a `stream_format` the stream
-    is that of the Responses API.
+    is that of the Responses API. A run that is not `is_streamed` keeps no bytes for its client.
     """
 
     def __init__(
@@ -80,6 +86,7 @@ class LiveRun:
         claim: Claim | None = None,
         warnings: Sequence[str] = (),
         stream_format: StreamFormat | None = None,
+        is_streamed: bool = True,
     ) -> None:
         self.identity = identity
         self.warnings = warnings
@@ -89,8 +96,13 @@ class LiveRun:
         self._recorder = recorder
         self._format = stream_format
         self._grace_seconds = grace_seconds if identity.stored else 0
-        self._ready: deque[bytes] = deque([opening])
-        self._wake = asyncio.Event()
+        self._has_reader = is_streamed and not identity.background
+        self._ready: deque[bytes] = deque()
+        self._unread = 0
+        self._wake = TimedEvent(PING_SECONDS)
+        self._has_room = asyncio.Event()
+        self._disconnect: Callable[[], None] | None = None
+        self._keep(opening)
         self._task: asyncio.Task[None] | None = None
         self._stops_after_step = False
         self._is_interrupted = False
@@ -105,18 +117,57 @@ class LiveRun:
 
     # -- for the client ------------------------------------------------------------------------------------------------
 
-    async def frames(self) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of the stream as they become ready, with pings in between while there are none."""
-        while True:
-            self._wake.clear()
-            if self._ready:
-                data = b"".join(self._ready)
-                self._ready.clear()
-                yield data
-            elif self._task is not None and self._task.done():
-                return
-            elif not await wait_within(self._wake, PING_SECONDS):
-                yield PING if self._format is None else self._format.ping
+    async def frames(self, disconnect: Callable[[], None] | None = None) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes of the stream as they become ready, with pings in between while there are none.
+
+        `disconnect` is called if the client reads nothing for `SLOW_READER_SECONDS` although it has much to read.
+        """
+        self._disconnect = disconnect
+        try:
+            while True:
+                self._wake.clear()
+                if self._ready:
+                    yield self._take()
+                elif self._task is not None and self._task.done():
+                    return
+                elif not await self._wake.wait():
+                    yield PING if self._format is None else self._format.ping
+        finally:
+            self._wake.close()
+
+    def _keep(self, data: bytes) -> None:
+        """Keep bytes for the client."""
+        # Clients of a background run read its log instead.
+        if data and self._has_reader:
+            self._ready.append(data)
+            self._unread += len(data)
+            self._wake.set()
+
+    def _take(self) -> bytes:
+        if self._unread <= _PIECE_BYTES:
+            data = b"".join(self._ready)
+            self._ready.clear()
+        else:
+            data = self._ready.popleft()
+        self._unread -= len(data)
+        self._has_room.set()
+        return data
+
+    def _leave_reader(self) -> None:
+        self._has_reader, self._unread = False, 0
+        self._ready.clear()
+        self._has_room.set()
+
+    async def _wait_for_reader(self) -> None:
+        while self._unread > UNREAD_BYTES:
+            self._has_room.clear()
+            if not await wait_within(self._has_room, settings.SLOW_READER_SECONDS):
+                logger.warning(
+                    "disconnecting a client that reads nothing", extra={"response": self.identity.response_id}
+                )
+                self._leave_reader()
+                if self._disconnect is not None:
+                    self._disconnect()
 
     async def finished(self) -> RunEnded:
         """Wait until the run has ended and return its end."""
@@ -127,6 +178,7 @@ class LiveRun:
 
     def detach(self) -> None:
         """Continue without the client for the team's grace period, then cancel the run."""
+        self._leave_reader()
         if self._grace_seconds is None or self._task is None or self._task.done():
             return
         if self._grace_seconds == 0:
@@ -228,10 +280,9 @@ class LiveRun:
             data = self._format.write(step)
         if isinstance(step, RunEnded):
             self.end = step
-        # Clients of a background run read its log instead.
-        if data and not self.identity.background:
-            self._ready.append(data)
-            self._wake.set()
+        self._keep(data)
+        if self._unread > UNREAD_BYTES and self.end is None:
+            await self._wait_for_reader()
 
     async def _close(self, ending: Ending) -> None:
         """Interrupt the run and store its terminal state."""
@@ -254,7 +305,7 @@ class LiveRun:
             return
         # The end is only for the client of this connection; nothing of it is stored.
         self.end = self._run.interrupt(failed(_ENDED_ELSEWHERE))
-        self._ready.append(DONE_FRAME if self._format is None else self._format.close())
+        self._keep(DONE_FRAME if self._format is None else self._format.close())
         # The turn that was interrupted just now, or the one whose end could not be stored.
         turn = self.end.turn or self._unaccounted
         if turn is None:
