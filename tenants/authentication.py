@@ -1,4 +1,4 @@
-"""Authentication by API key (`Authorization: Bearer sk-…`) for DRF views, asynchronous views and consumers."""
+"""Authentication by API key (`Authorization: Bearer sk-…`) for views, plain ASGI apps and sockets."""
 
 from typing import TYPE_CHECKING, cast
 
@@ -56,5 +56,5 @@ class HasScope(BasePermission):
 
 
 async def authenticate(header: str) -> Principal:
-    """Return the caller of an asynchronous view or consumer. Raises `Unauthorized` or `Forbidden`."""
+    """Return the caller, for code on the event loop. Raises `Unauthorized` or `Forbidden`."""
     return await directory.aprincipal(bearer(header))

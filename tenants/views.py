@@ -1,6 +1,6 @@
 """Base class of the API's views."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -37,6 +37,14 @@ class ApiRequest(Request):
         return cast("str", self.asgi["request_id"])
 
 
+@dataclass(frozen=True, slots=True)
+class DirectRequest:
+    """Authenticated request to an endpoint that is served without DRF (`responses.api.streams.EndpointApp`)."""
+
+    principal: Principal
+    asgi: AsgiScope
+
+
 class ApiView(APIView):
     """View of one path below /v1/, whose handlers are declared with `Endpoint`; each may be asynchronous.
 
@@ -58,7 +66,8 @@ class ApiView(APIView):
             raise TypeError(f"{cls.__name__}: declare {', '.join(bare)} with Endpoint")
         cls.path = path
         cls.endpoints = tuple(
-            replace(handler.endpoint, method=name.upper(), path=path) for name, handler in handlers.items()
+            replace(declared.endpoint, method=name.upper(), path=path, handler=declared.__wrapped__)
+            for name, declared in handlers.items()
         )
         cls.view_is_async = any(map(iscoroutinefunction, handlers.values()))
 

@@ -1,6 +1,6 @@
 """ASGI application: the API with its streams and views under /v1, and the site for everything else.
 
-A URL responds with JSON or with a stream, depending on `stream` in the request; only this module decides which.
+Endpoints that run models are plain ASGI apps (`responses.api.streams`); the others are views.
 """
 
 import os
@@ -11,7 +11,6 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 # Before the imports below: they import models, which need the app registry.
 django.setup()
 
-import orjson
 from channels.routing import ProtocolTypeRouter
 from channels.security.websocket import AllowedHostsOriginValidator, WebsocketDenier
 from django.conf import settings
@@ -22,7 +21,18 @@ from django.http import HttpResponse, parse_cookie
 from django.template.loader import render_to_string
 
 from config.cors import with_cors
-from kernel.asgi import ApiHandler, ApiShell, App, Receive, Scope, Send, header, with_api_headers, with_request_id
+from kernel.asgi import (
+    ApiHandler,
+    ApiShell,
+    App,
+    Receive,
+    Scope,
+    Send,
+    header,
+    send_response,
+    with_api_headers,
+    with_request_id,
+)
 from kernel.db_threads import in_db_thread
 from kernel.endpoints import Endpoint
 from kernel.errors import ApiError, NotFound, RequestTooLarge
@@ -31,35 +41,27 @@ from kernel.request_bodies import FREE_BYTES, BodyGuard, BodyRule, Pace
 from responses.admin.live.follow import FollowSocket
 from responses.admin.live.socket import LiveSocket
 from responses.api.messages import with_anthropic_clients
+from responses.api.streams import EndpointApp
 from responses.api.urls import ENDPOINTS
 from responses.api.websocket import ResponseSocket
 from tenants.authentication import authenticate
 
 _site = get_asgi_application()
 _views: App = ApiHandler()
-_streams: list[tuple[Endpoint, App]] = [
-    (one, one.consumer.as_asgi(endpoint=one)) for one in ENDPOINTS if one.consumer is not None
-]
+_streamed = [one for one in ENDPOINTS if one.event_stream is not None]
+# By path: only endpoints without ids in theirs create something.
+_created: dict[str, App] = {f"/v1/{one.path}": EndpointApp(one) for one in _streamed if one.method == "POST"}
+_replayed: list[tuple[Endpoint, App]] = [(one, EndpointApp(one)) for one in _streamed if one.method == "GET"]
 _uploads = [one for one in ENDPOINTS if one.spooled]
 
 
 async def _api(scope: Scope, receive: Receive, send: Send) -> None:
-    # The consumer for a request that asks for a stream, the views for other requests.
-    found = (app for one, app in _streams if one.matches(scope["method"], scope["path"]) and _wants_stream(scope))
-    await next(found, _views)(scope, receive, send)
-
-
-def _wants_stream(scope: Scope) -> bool:
-    if scope["method"] == "GET":
-        return b"stream=true" in scope["query_string"].split(b"&")
-    # A quick search spares most bodies from being parsed twice. Invalid ones go to the views, which report the error.
-    if b'"stream"' not in scope["body"]:
-        return False
-    try:
-        parsed = orjson.loads(scope["body"])
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(parsed, dict) and parsed.get("stream") is True
+    method, path, app = scope["method"], scope["path"], _views
+    if method == "POST":
+        app = _created.get(path, _views)
+    elif method == "GET" and b"stream=true" in scope["query_string"].split(b"&"):
+        app = next((replay for one, replay in _replayed if one.matches(method, path)), _views)
+    await app(scope, receive, send)
 
 
 def _is_upload(scope: Scope) -> bool:

@@ -11,8 +11,8 @@ from kernel.asgi import App, Receive, Scope, Send, adding_headers, headers_of, s
 
 def with_cors(app: App) -> App:
     """Wrap an app so that it answers preflight requests and sends CORS headers, as the settings `CORS_*` allow."""
-    # As middleware of Django it would not see requests to the API, which bypass middleware, nor streams, which
-    # consumers send without Django. Here it decides about all of them.
+    # As middleware of Django it would not see requests to the API, which bypass middleware, nor those to plain
+    # ASGI apps. Here it decides about all of them.
     middleware = CorsMiddleware(lambda _: HttpResponse())
 
     async def with_headers(scope: Scope, receive: Receive, send: Send) -> None:

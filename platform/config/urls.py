@@ -1,4 +1,4 @@
-"""URLs of the site and of the API. Requests for streams never get here: `config.asgi` dispatches them to consumers."""
+"""URLs of the site and of the API. What runs models never gets here: `config.asgi` calls its apps."""
 
 from collections.abc import Callable
 from typing import Any

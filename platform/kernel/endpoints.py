@@ -102,8 +102,9 @@ class Endpoint:
     The handler receives the ids of the path, the arguments of `query`, and `body`. Method and path are those of the
     view (`tenants.views.ApiView`); the converter of an id in the path is its prefix, as in `<resp:response_id>`.
     `returns` is a media type for contents that are not JSON. `parse` converts the values of a JSON body, by default
-    into the type `body`. `query` None accepts any parameters. A `spooled` body is written to disk. `consumer` serves
-    requests that ask for the stream that `stream` describes.
+    into the type `body`. `query` None accepts any parameters. A `spooled` body is written to disk. `event_stream`
+    (`responses.api.streams`) serves requests that ask for the stream that `stream` describes. `handler` is the
+    undecorated one.
     """
 
     scope: str
@@ -117,11 +118,12 @@ class Endpoint:
     spooled: bool = False
     query: Sequence[QueryArgument] | None = None
     errors: Sequence[int] | None = None
-    consumer: Any = None
+    event_stream: Any = None
     stream: str = ""
     note: str = ""
     method: str = ""
     path: str = ""
+    handler: Any = None
 
     def __call__(self, handler: Handler) -> Handler:
         @wraps(handler)

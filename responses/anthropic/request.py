@@ -1,9 +1,9 @@
 """Execution of message requests: each becomes a response that is not stored, and runs like any other."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -63,25 +63,16 @@ async def create_message(
     return whole(end, _options(body)), run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamedMessage:
-    """A message that is being generated, and the events of its stream."""
-
-    run: LiveRun
-    frames: AsyncIterator[bytes]
-
-
-async def stream_message(*, principal: Principal, body: CreateMessage, request: RequestInfo) -> StreamedMessage:
+async def stream_message(*, principal: Principal, body: CreateMessage, request: RequestInfo) -> LiveRun:
     """Start to generate a message; raises `ApiError`."""
     with _translated(body, await directory.aroute(principal, body.model)) as values:
-        run = await create.create_response(
+        return await create.create_response(
             principal=principal,
             body=values,
             request=replace(request, endpoint=ENDPOINT),
             mode=Mode.STREAM,
             stream_format=MessageStream(_options(body)),
         )
-    return StreamedMessage(run=run, frames=run.frames())
 
 
 async def count_tokens(*, principal: Principal, body: CountTokens) -> int:

@@ -6,15 +6,15 @@ from kernel.endpoints import NULLABLE_STRING, STRING, ApiObject, Endpoint
 from kernel.pagination import Order, PageRequest, page_argument
 from kernel.query import METADATA_FILTER, QueryArgument, nested_values, parameter
 from responses import chat
-from responses.api.consumers import ChatStream
 from responses.api.requests import FORWARDED, STREAMED, info_of
+from responses.api.streams import ChatStream
 from responses.chat import stored
 from responses.chat.messages import ROLES
 from responses.chat.requests import ChatRequest, CreateChatCompletion, UpdateChatCompletion, parse_update
 from responses.chat.stored import CompletionFilter
 from tenants import scope
 from tenants.models import Scope
-from tenants.views import ApiRequest, ApiView
+from tenants.views import ApiRequest, ApiView, DirectRequest
 
 _COMPLETION = ApiObject("ChatCompletion", {"type": "object", "description": "The upstream's completion, unchanged."})
 _MESSAGE = ApiObject.of("ChatMessage", {"id": STRING, "role": {"enum": list(ROLES)}, "content": NULLABLE_STRING})
@@ -37,13 +37,13 @@ class ChatCompletionsView(ApiView, path="chat/completions"):
         "Create a chat completion",
         body=CreateChatCompletion,
         parse=chat.parse_chat,
-        consumer=ChatStream,
+        event_stream=ChatStream,
         stream=f"{STREAMED}, ending with `data: [DONE]`.",
         errors=FORWARDED,
         returns=_COMPLETION,
         note="forwarded to the upstream, see below",
     )
-    async def post(self, request: ApiRequest, body: ChatRequest) -> Response:
+    async def post(self, request: DirectRequest, body: ChatRequest) -> Response:
         return Response(await chat.complete(principal=request.principal, body=body, request=info_of(request.asgi)))
 
     @Endpoint(

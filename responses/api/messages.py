@@ -13,13 +13,13 @@ from kernel.endpoints import INTEGER, NULLABLE_STRING, STRING, ApiObject, Endpoi
 from kernel.errors import ApiError, BadRequest
 from responses import anthropic
 from responses.anthropic import errors
-from responses.anthropic.request import StreamedMessage
 from responses.anthropic.schema import CountTokens, CreateMessage
-from responses.api.consumers import EventStream
 from responses.api.requests import STREAMED, info_of, warning_headers
+from responses.api.streams import EventStream
+from responses.runs.runner import LiveRun
 from tenants.models import Scope as KeyScope
 from tenants.principal import Principal
-from tenants.views import ApiRequest, ApiView
+from tenants.views import ApiRequest, ApiView, DirectRequest
 
 # The format is that of all versions so far; new SDKs send versions that are younger than this server.
 _VERSION = re.compile(r"20\d\d-\d\d-\d\d")
@@ -84,19 +84,18 @@ _TOKENS = ApiObject.of("MessageTokens", {"input_tokens": INTEGER})
 class MessageEvents(EventStream):
     """`POST /v1/messages` with `stream: true`."""
 
-    _message: StreamedMessage | None = None
+    _run: LiveRun | None = None
 
     @override
     async def open(self, principal: Principal, body: CreateMessage) -> AsyncIterator[bytes]:  # type: ignore[override]
-        message = await anthropic.stream_message(principal=principal, body=body, request=info_of(self.scope))
-        self._message = message
-        self.headers |= warning_headers(message.run.warnings)
-        return message.frames
+        self._run = await anthropic.stream_message(principal=principal, body=body, request=info_of(self.scope))
+        self.headers |= warning_headers(self._run.warnings)
+        return self._run.frames(self.disconnect)
 
     @override
     def disconnected(self) -> None:
-        if self._message is not None:
-            self._message.run.detach()
+        if self._run is not None:
+            self._run.detach()
 
     @override
     def error_frame(self, error: ApiError) -> bytes:
@@ -111,13 +110,13 @@ class MessagesView(ApiView, path="messages"):
         "Create a message",
         body=_CREATE,
         parse=anthropic.parse_message,
-        consumer=MessageEvents,
+        event_stream=MessageEvents,
         stream=f"{STREAMED}, as in Anthropic's API.",
         errors=(400, 401, 403, 404, 413, 429, 500, 529),
         returns=_MESSAGE,
         note="Anthropic's Messages API, on the same runs as responses",
     )
-    async def post(self, request: ApiRequest, body: CreateMessage) -> Response:
+    async def post(self, request: DirectRequest, body: CreateMessage) -> Response:
         message, run = await anthropic.create_message(
             principal=request.principal, body=body, request=info_of(request.asgi)
         )

@@ -24,9 +24,9 @@ from kernel.endpoints import (
 )
 from kernel.errors import ServerError
 from kernel.pagination import PAGE, PageRequest
-from responses.api.consumers import ResponseReplay, ResponseStream
 from responses.api.polling import polling_headers
 from responses.api.requests import REPLAY, RESPONSE_FILTERS, STREAMED, info_of, warning_headers
+from responses.api.streams import ResponseReplay, ResponseStream
 from responses.lifecycle import cancel, create
 from responses.models import Mode, Status
 from responses.passthrough import compact, input_tokens, models
@@ -36,7 +36,7 @@ from responses.runs.selectors import ResponseFilter
 from responses.schema import CreateResponse, parse_create
 from tenants import scope
 from tenants.models import Scope
-from tenants.views import ApiRequest, ApiView
+from tenants.views import ApiRequest, ApiView, DirectRequest
 
 _NUMBER: Schema = {"type": "number"}
 _CACHED: Schema = {"cached_tokens": INTEGER, "cache_write_tokens": INTEGER}
@@ -131,13 +131,13 @@ class ResponsesView(ApiView, path="responses"):
         "Create a response",
         body=CreateResponse,
         parse=parse_create,
-        consumer=ResponseStream,
+        event_stream=ResponseStream,
         stream=f"{STREAMED}; the name of each event is its `type`.",
         errors=_RUN_ERRORS,
         returns=_RESPONSE,
         note="JSON, or server-sent events with `stream: true`",
     )
-    async def post(self, request: ApiRequest, body: CreateResponse) -> Response:
+    async def post(self, request: DirectRequest, body: CreateResponse) -> Response:
         principal, info = request.principal, info_of(request.asgi)
         if body.background:
             queued = await create.queue_response(principal=principal, body=body, request=info, mode=Mode.JSON)
@@ -177,7 +177,7 @@ class ResponseView(ApiView, path="responses/<resp:response_id>"):
         Scope.RESPONSES_READ,
         "Retrieve a response",
         query=(INCLUDE, REPLAY),
-        consumer=ResponseReplay,
+        event_stream=ResponseReplay,
         stream=f"{STREAMED}: the events of the run so far, followed by live events until its end.",
         returns=_RESPONSE,
         note="JSON; with `stream=true` the events of the run, see below",

@@ -337,6 +337,11 @@ class ChatRequest:
     values: dict[str, Any]
 
     @property
+    def stream(self) -> bool:
+        """True if the client requested a stream."""
+        return bool(self.body.stream)
+
+    @property
     def wants_usage(self) -> bool:
         """True if the client requested the usage in the last chunk."""
         return bool(self.body.stream_options and self.body.stream_options.include_usage)

@@ -1,0 +1,210 @@
+"""Endpoints that run models, as plain ASGI apps: their JSON answers and their streams of server-sent events.
+
+An app does for its endpoint what `tenants.views.ApiView` does for the others, from the same declaration: it
+authenticates, checks the scope, parses the body, calls the handler and words errors.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import orjson
+from django.http import QueryDict
+from typing_extensions import override
+
+from kernel.asgi import ABORT, Receive, Send, header, headers_of, send_error
+from kernel.asgi import Scope as AsgiScope
+from kernel.endpoints import Endpoint
+from kernel.errors import ApiError, UnsupportedParameter
+from kernel.http import JSON, as_api_error
+from responses import chat
+from responses.api.requests import Replay, info_of, warning_headers
+from responses.chat.requests import ChatRequest
+from responses.lifecycle import create
+from responses.models import Mode
+from responses.runs import follow
+from responses.runs.runner import LiveRun
+from responses.schema import CreateResponse
+from tenants.authentication import authenticate
+from tenants.models import Scope
+from tenants.principal import Principal
+from tenants.views import DirectRequest
+
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache, no-transform"),
+    # nginx would otherwise collect events before it passes them on.
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class EventStream:
+    """Server-sent events in answer to one request. `disconnect` closes the connection of a client that does not read.
+
+    Errors before the first byte become ordinary HTTP errors.
+    """
+
+    def __init__(self, scope: AsgiScope, disconnect: Callable[[], None]) -> None:
+        self.scope = scope
+        self.disconnect = disconnect
+        self.headers: dict[str, str] = {}
+
+    async def open(self, principal: Principal, **arguments: Any) -> AsyncIterator[bytes]:
+        """Start the work and return an iterator over the bytes of whole events; errors become HTTP errors.
+
+        `arguments` are those of the endpoint's handler.
+        """
+        raise NotImplementedError
+
+    def disconnected(self) -> None:
+        """Handle a disconnect of the client; the task that reads the iterator has been cancelled.
+
+        A followed run does not depend on its client. Cancelling the task closes the connection of a completion.
+        """
+
+    def error_frame(self, error: ApiError) -> bytes:
+        """Return the event for an error after the first byte."""
+        return b"event: error\ndata: %b\n\n" % orjson.dumps({"type": "error", "error": error.detail()})
+
+
+class EndpointApp:
+    """ASGI app of an endpoint with an `event_stream`, for requests whose body `ApiShell` has read.
+
+    Serves JSON as well if the endpoint has a body, whose `stream` decides.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        # The body, which is in the scope already. The next message can only be a disconnect.
+        await receive()
+        endpoint, stream = self._endpoint, None
+        client = _Client(receive)
+        try:
+            try:
+                principal = await authenticate(header(scope, b"authorization"))
+                principal.require(Scope(endpoint.scope))
+                arguments: dict[str, Any] = endpoint.read_ids(scope["path"])
+                arguments |= endpoint.arguments(QueryDict(scope["query_string"]), scope["body"])
+                if "body" not in arguments or arguments["body"].stream:
+                    stream = endpoint.event_stream(scope, client.disconnect)
+                    frames = await stream.open(principal, **arguments)
+                else:
+                    answer = await endpoint.handler(None, DirectRequest(principal, scope), **arguments)
+            except Exception as error:
+                client.release()
+                await send_error(as_api_error(error), send)
+                return
+            if stream is None:
+                client.release()
+                await _send_json(answer, send)
+            else:
+                await _send_events(stream, frames, client, send)
+        except asyncio.CancelledError:
+            if stream is not None:
+                stream.disconnected()
+            if not client.is_gone:
+                raise
+            # Without it, the connection of a client that does not read would stay open until it has read the rest.
+            scope[ABORT]()
+        finally:
+            client.release()
+
+
+class _Client:
+    """The client of a request. When it disconnects, the task that serves it is cancelled."""
+
+    def __init__(self, receive: Receive) -> None:
+        self.is_gone = False
+        self._task = asyncio.current_task()
+        self._watch = asyncio.create_task(self._wait_until_gone(receive))
+
+    async def _wait_until_gone(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """Stop serving the client."""
+        if self._task is not None:
+            self.is_gone = True
+            self._task.cancel()
+
+    def release(self) -> None:
+        """Serve the rest whatever happens to the client: servers report the end of a response as a disconnect."""
+        self._task = None
+        self._watch.cancel()
+
+
+async def _send_json(answer: Any, send: Send) -> None:
+    body = orjson.dumps(answer.data)
+    # Django's default type of contents is HTML.
+    headers = [(name, value) for name, value in headers_of(answer) if name != b"content-type"]
+    headers += [(b"content-type", JSON.encode()), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _send_events(stream: EventStream, frames: AsyncIterator[bytes], client: _Client, send: Send) -> None:
+    headers = [*_HEADERS, *((name.encode(), value.encode()) for name, value in stream.headers.items())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    try:
+        async for data in frames:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+    except Exception as error:
+        # The status has been sent, so the error can only be an event, after which the stream is closed.
+        data = stream.error_frame(as_api_error(error))
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+    client.release()
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class ResponseStream(EventStream):
+    """`POST /v1/responses` with `stream:true`."""
+
+    _run: LiveRun | None = None
+
+    @override
+    async def open(self, principal: Principal, body: CreateResponse) -> AsyncIterator[bytes]:  # type: ignore[override]
+        request = info_of(self.scope)
+        if body.background:
+            # A worker executes it; this process streams the event log that the worker writes.
+            queued = await create.queue_response(principal=principal, body=body, request=request, mode=Mode.STREAM)
+            self.headers |= warning_headers(queued.warnings)
+            return await follow.follow(principal=principal, response_id=queued.body["id"], after=-1, obfuscation=True)
+        self._run = await create.create_response(principal=principal, body=body, request=request, mode=Mode.STREAM)
+        self.headers |= warning_headers(self._run.warnings)
+        return self._run.frames(self.disconnect)
+
+    @override
+    def disconnected(self) -> None:
+        if self._run is not None:
+            self._run.detach()
+
+
+class ResponseReplay(EventStream):
+    """`GET /v1/responses/{id}?stream=true`: the events after `starting_after`, then live events until the end."""
+
+    @override
+    async def open(  # type: ignore[override]
+        self, principal: Principal, response_id: str, include: frozenset[str], replay: Replay
+    ) -> AsyncIterator[bytes]:
+        # The event log contains what was sent to the first client; nothing can be included afterwards.
+        if include:
+            name = "include" if b"include=" in self.scope["query_string"] else "include[]"
+            raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
+        return await follow.follow(
+            principal=principal,
+            response_id=response_id,
+            after=replay.after,
+            obfuscation=replay.obfuscation,
+        )
+
+
+class ChatStream(EventStream):
+    """`POST /v1/chat/completions` with `stream:true`."""
+
+    @override
+    async def open(self, principal: Principal, body: ChatRequest) -> AsyncIterator[bytes]:  # type: ignore[override]
+        return await chat.stream(principal=principal, body=body, request=info_of(self.scope))
