@@ -20,6 +20,7 @@ from django.core.asgi import get_asgi_application
 from django.http import HttpResponse, parse_cookie
 from django.template.loader import render_to_string
 
+from config import health
 from config.cors import with_cors
 from kernel.asgi import (
     ApiHandler,
@@ -106,9 +107,17 @@ def _page_error(scope: Scope, error: ApiError) -> HttpResponse:
     return HttpResponse(render_to_string("refused.html", {"error": error}), status=error.status)
 
 
+async def _page(scope: Scope, receive: Receive, send: Send) -> None:
+    # Django's handler starts a thread for each request. A probe must not wait for one, nor cost as much.
+    if scope["path"] == "/livez" and scope["method"] in {"GET", "HEAD"}:
+        await send_response(health.livez(), send)
+    else:
+        await _site(scope, receive, send)
+
+
 _pace = Pace(seconds=settings.BODY_WINDOW_SECONDS, bytes_per_second=settings.BODY_MIN_BYTES_PER_SECOND)
 _guarded_api: App = with_api_headers(BodyGuard(ApiShell(_api, is_upload=_is_upload), rule=_api_rule, pace=_pace))
-_guarded_site: App = BodyGuard(_site, rule=_page_rule, pace=_pace, render=_page_error)
+_guarded_site: App = BodyGuard(_page, rule=_page_rule, pace=_pace, render=_page_error)
 
 
 async def _http(scope: Scope, receive: Receive, send: Send) -> None:

@@ -26,7 +26,7 @@ class _ProbeCache:
     migrated: bool = False
 
 
-async def livez(_: HttpRequest) -> HttpResponse:
+def livez(_: HttpRequest | None = None) -> HttpResponse:
     """Respond 200 while the event loop runs."""
     # Checks no dependency: restarting this process would not repair a database.
     return JsonResponse({"status": "live"})
