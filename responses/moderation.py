@@ -28,6 +28,7 @@ from responses.requests import parameters
 from responses.requests.attachments import TeamAttachments
 from responses.requests.context import RequestContext
 from responses.runs.identity import RequestInfo
+from responses.runs.rows import new_row
 from responses.runs.store import Change, writer
 from responses.schema import CreateResponse
 from responses.schema.options import ModerationParam
@@ -256,7 +257,8 @@ class GuardrailCheck:
             outcome = "passed" if decision.allows else "blocked" if blocked else "noted"
             named = f" for {', '.join(decision.categories)}" if decision.categories else ""
             message = f"The {stage} was blocked by your team's guardrail{named}."
-        row = GuardrailDecision(
+        row = new_row(
+            GuardrailDecision,
             team_id=self.account.team_id,
             response_id=self.account.object_id,
             stage=stage,

@@ -18,12 +18,12 @@ from responses.engine.converter.base import read_usage
 from responses.engine.converter.chat import Chunk
 from responses.engine.events.types import DONE_FRAME
 from responses.engine.turn import Usage
-from responses.models import ChatCompletion
 from responses.moderation import reject_if_guarded
 from responses.providers.clients import UpstreamFailed, naming, post, read_bytes
 from responses.providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event
 from responses.providers.http_client import Answer
 from responses.runs.identity import RequestInfo
+from responses.runs.rows import Row
 from responses.runs.usage_records import RoutedCall
 from tenants import directory
 from tenants.models import Scope
@@ -46,7 +46,7 @@ async def complete(*, principal: Principal, body: ChatRequest, request: RequestI
     call.observe(completion)
     row = call.row_for(completion)
     await call.end(outcome="stop", row=row)
-    return completion if row is None else stored.public_body(row)
+    return completion if row is None else {**row.values["body"], "metadata": row.values["metadata"]}
 
 
 async def stream(*, principal: Principal, body: ChatRequest, request: RequestInfo) -> AsyncIterator[bytes]:
@@ -135,20 +135,20 @@ class _ChatCall:
         if isinstance(usage := data.get("usage"), dict):
             self._usage = read_usage(usage)
 
-    def row_for(self, completion: Chunk) -> ChatCompletion | None:
-        """Return the unsaved row of the completion; None if it is not to be stored."""
+    def row_for(self, completion: Chunk) -> Row | None:
+        """Return the row of the completion; None if it is not to be stored."""
         if self.own_id is None:
             return None
         return stored.build_row(self._request, self._routed, completion_id=self.own_id, completion=completion)
 
-    async def end(self, *, outcome: str, row: ChatCompletion | None = None) -> None:
+    async def end(self, *, outcome: str, row: Row | None = None) -> None:
         """Commit the usage record and `row`; only the first call has an effect."""
         if self._ended is None:
             self._ended = asyncio.ensure_future(self._write(outcome, row))
         # Shielded: a client that disconnects at this moment must not prevent the commit.
         await asyncio.shield(self._ended)
 
-    async def _write(self, outcome: str, row: ChatCompletion | None) -> None:
+    async def _write(self, outcome: str, row: Row | None) -> None:
         # If the upstream has reported no usage, each streamed chunk counts as one output token.
         usage = self._usage or Usage(output_tokens=self._chunks, estimated=True)
         rows = () if row is None else (row,)

@@ -14,6 +14,7 @@ from responses.chat.requests import ChatRequest
 from responses.engine.converter.chat import Chunk
 from responses.models import ChatCompletion
 from responses.runs.identity import RequestInfo
+from responses.runs.rows import Row, new_row
 from responses.runs.usage_records import RoutedCall
 from tenants.audit import audit
 from tenants.principal import Principal
@@ -28,13 +29,14 @@ def completion_id() -> str:
     return new_id("chatcmpl").replace("_", "-", 1)
 
 
-def build_row(request: ChatRequest, call: RoutedCall, *, completion_id: str, completion: Chunk) -> ChatCompletion:
-    """Return the unsaved row of a completion."""
+def build_row(request: ChatRequest, call: RoutedCall, *, completion_id: str, completion: Chunk) -> Row:
+    """Return the row of a completion."""
     created_at = now()
     # Upstreams may omit fields that OpenAI requires; clients would fail to parse the stored completion later.
     known = {name: value for name, value in completion.items() if value is not None}
     body = {"created": unix(created_at), "model": call.route.model, "choices": [], **known}
-    return ChatCompletion(
+    return new_row(
+        ChatCompletion,
         id=completion_id,
         team_id=call.principal.team_id,
         api_key_id=call.principal.key_id,

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from django.db import models
-
 from conversations.models import Placement, Section, opens_context
 from kernel.clock import now
 from kernel.ids import new_id
@@ -31,6 +29,7 @@ from responses.requests.prepare import PreparedRequest, prepare
 from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RequestInfo, RunIdentity
 from responses.runs.recorder import Recorder, RecorderState, item_rows, preview
+from responses.runs.rows import Row, new_row
 from responses.runs.runner import LiveRun, StreamFormat
 from responses.runs.store import CallUpdate, Change, LockGuard, PredecessorGuard, writer
 from responses.schema import CreateResponse
@@ -253,9 +252,7 @@ async def _check(
         prices=route.prices,
         endpoint=request.endpoint,
     )
-    row = _response_row(identity, prepared, options, mode=mode, request=request)
-    row.secrets = tools.secrets
-    row.spans = spans.take(identity.created_at)
+    row = _response_row(identity, prepared, options, mode=mode, request=request, secrets=tools.secrets)
     # An unstored response needs the rows only if it leaves its items in a conversation.
     items = _input_rows(identity, context) if identity.stored or identity.conversation_id else []
     append = lock = predecessor = None
@@ -290,10 +287,36 @@ async def _check(
 
 
 def _response_row(
-    identity: RunIdentity, prepared: PreparedRequest, options: dict[str, Any], *, mode: Mode, request: RequestInfo
-) -> Response:
-    body, context, parameters = prepared.body, prepared.context, prepared.run_context.parameters
-    row = Response(
+    identity: RunIdentity,
+    prepared: PreparedRequest,
+    options: dict[str, Any],
+    *,
+    mode: Mode,
+    request: RequestInfo,
+    secrets: str,
+) -> Row:
+    body, context, run = prepared.body, prepared.context, prepared.run_context
+    columns: dict[str, Any]
+    if identity.stored:
+        columns = {
+            "parameters": stored_parameters(run.parameters),
+            "options": stored_options(options),
+            "metadata": run.parameters["metadata"],
+            "input_preview": preview(context.input_bodies[-1]) if context.input_bodies else "",
+        }
+    else:
+        # With `store: false` the row exists for usage and administration only, and holds no content; just enough to
+        # estimate the usage of a call that is lost with its process.
+        tokens = token_estimate.input_tokens(instructions=run.instructions, items=run.items, sampling=run.sampling)
+        columns = {"options": {"input_tokens": tokens, "prices": identity.prices.noted()}}
+    # Without a lease a background response waits in the queue for a worker.
+    columns |= (
+        {"status": Status.QUEUED, "background": True}
+        if identity.background
+        else {"lease_owner": PROCESS, "lease_until": lease_until()}
+    )
+    return new_row(
+        Response,
         id=identity.response_id,
         team_id=identity.team_id,
         api_key_id=identity.key_id,
@@ -312,28 +335,14 @@ def _response_row(
         end_user=(body.safety_identifier or body.user or "")[:128] or None,
         request_id=request.request_id,
         client_request_id=request.client_request_id or body.request_id or "",
+        secrets=secrets,
+        spans=spans.take(identity.created_at),
+        **columns,
     )
-    if identity.background:
-        # Without a lease a background response waits in the queue for a worker.
-        row.status, row.background = Status.QUEUED, True
-    else:
-        row.lease_owner, row.lease_until = PROCESS, lease_until()
-    # With `store: false` the row exists for usage and administration only, and holds no content.
-    if identity.stored:
-        row.parameters = stored_parameters(parameters)
-        row.options = stored_options(options)
-        row.metadata = parameters["metadata"]
-        row.input_preview = preview(context.input_bodies[-1]) if context.input_bodies else ""
-    else:
-        # Enough to estimate the usage of a call that is lost with its process.
-        run = prepared.run_context
-        tokens = token_estimate.input_tokens(instructions=run.instructions, items=run.items, sampling=run.sampling)
-        row.options = {"input_tokens": tokens, "prices": identity.prices.noted()}
-    return row
 
 
-def _input_rows(identity: RunIdentity, context: RequestContext) -> list[models.Model]:
-    rows: list[models.Model] = []
+def _input_rows(identity: RunIdentity, context: RequestContext) -> list[Row]:
+    rows: list[Row] = []
     for position, item in enumerate(context.input_bodies):
         # An item without any placement is removed. An unstored response writes no placements, so it must copy items
         # instead of sharing them.
@@ -342,7 +351,8 @@ def _input_rows(identity: RunIdentity, context: RequestContext) -> list[models.M
             rows += item_rows(item, identity, Section.INPUT, position)
         else:
             rows.append(
-                Placement(
+                new_row(
+                    Placement,
                     team_id=identity.team_id,
                     owner=identity.response_id,
                     section=Section.INPUT,

@@ -41,6 +41,7 @@ from responses.runs import store
 from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
 from responses.runs.recorder import Recorder, RecorderState
+from responses.runs.rows import Row
 from responses.runs.store import Change
 from responses.tools import registry
 from tenants import scope
@@ -60,7 +61,7 @@ class ResumedRun:
     identity: RunIdentity
     lost: TurnRecord | None = None
     """The model call that was lost with the previous process; estimated."""
-    lost_calls: list[UsageRecord] = field(default_factory=list)
+    lost_calls: list[Row] = field(default_factory=list)
     """Usage records of hosted calls that were lost with it."""
 
     def end(self, ending: Ending) -> Exception | None:

@@ -4,7 +4,7 @@ A lock lives as long as the run of its response. The statement that ends the run
 run leaves in the conversation: all of its input and output, or nothing.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -12,11 +12,12 @@ from typing import Any
 from django.conf import settings
 from django.db import connection, models
 
-from conversations.models import Item, Placement, Section
+from conversations.models import Placement, Section
 from kernel.clock import now
 from kernel.errors import ConversationLocked
 from kernel.statement_pipeline import Statement
 from responses.models import RUNNING, ConversationLock, Response
+from responses.runs.rows import Row
 from responses.runs.store import GUARDED, ExtraWrite
 from tenants import scope
 
@@ -54,6 +55,7 @@ _RELEASE_AND_APPEND = Statement(f"""
         (place.row ->> 'opens_context')::boolean AND grown.start IS NOT DISTINCT FROM grown.read_to
     FROM grown, json_array_elements(grown.places) WITH ORDINALITY AS place (row, number)
 """)  # noqa: S608 - parts of our own
+_APPENDED = ("item_id", "in_context", "opens_context")
 
 
 class DeadLockOwner(Exception):
@@ -142,13 +144,13 @@ class ConversationAppend:
     """The items that a run appends to its conversation when it ends: its input and output so far, in order.
 
     `read_to` is the position after the last item that the run has read. `unwritten` holds items that are not in the
-    database yet, because the response itself is not stored.
+    database yet, because the response itself is not stored. `places` are the columns of placements that are copied.
     """
 
     conversation_id: str
     read_to: int | None
-    places: list[Placement] = field(default_factory=list)
-    unwritten: list[Item] = field(default_factory=list)
+    places: list[Mapping[str, Any]] = field(default_factory=list)
+    unwritten: list[Row] = field(default_factory=list)
 
     @classmethod
     def of(cls, response: Response) -> "ConversationAppend | None":
@@ -159,27 +161,22 @@ class ConversationAppend:
         return cls(
             conversation_id=response.conversation_id,
             read_to=response.history_end,
-            places=list(places.order_by("section", "position")),
+            places=list(places.order_by("section", "position").values(*_APPENDED)),
         )
 
-    def add(self, rows: Iterable[models.Model], *, written: bool) -> None:
+    def add(self, rows: Iterable[Row], *, written: bool) -> None:
         """Add items and their placements in the response; `written` is true if these rows are stored."""
         for row in rows:
-            match row:
-                case Placement():
-                    self.places.append(row)
-                case Item() if not written:
-                    self.unwritten.append(row)
+            if row.table is Placement:
+                self.places.append({name: row.values[name] for name in _APPENDED})
+            elif not written:
+                self.unwritten.append(row)
 
-    def at_end(self, response_id: str, *, keeps: bool) -> tuple[Sequence[Item], ExtraWrite]:
+    def at_end(self, response_id: str, *, keeps: bool) -> tuple[Sequence[Row], ExtraWrite]:
         """Return the items to insert when the run ends, and the write that appends them and releases the lock.
 
         Without `keeps` nothing is appended: a failed or cancelled run leaves no trace in the conversation.
         """
-        places: list[dict[str, Any]] = [
-            {"item_id": place.item_id, "in_context": place.in_context, "opens_context": place.opens_context}
-            for place in (self.places if keeps else ())
-        ]
         row = {"response_id": response_id, "conversation_id": self.conversation_id, "read_to": self.read_to}
-        write = ExtraWrite(_RELEASE_AND_APPEND, {**row, "places": places})
+        write = ExtraWrite(_RELEASE_AND_APPEND, {**row, "places": self.places if keeps else ()})
         return self.unwritten if keeps else (), write

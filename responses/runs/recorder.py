@@ -12,8 +12,6 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, assert_never
 
-from django.db import models
-
 from conversations.items import plain_text
 from conversations.models import Item, Placement, Section, opens_context
 from kernel.clock import now
@@ -44,6 +42,7 @@ from responses.engine.turn import Call, Finish, Usage
 from responses.models import Approval, EventBatch, Status, ToolCall, Turn
 from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
+from responses.runs.rows import Row, new_row
 from responses.runs.store import GUARDED, CallUpdate, Change, ExtraWrite, LeaseGuard, ResponseUpdate, writer
 from responses.webhooks.outbox import announcement, event_row
 from tenants import scope
@@ -119,7 +118,7 @@ class Recorder:
         # event must never reach the log.
         data = self._number(step.events)
         identity = self._identity
-        rows: list[models.Model] = []
+        rows: list[Row] = []
         calls: list[CallUpdate] = []
         extra: list[ExtraWrite] = []
         match step:
@@ -127,7 +126,8 @@ class Recorder:
                 turn = self._turn_rows(step.turn) if step.turn else []
                 # Also written for unstored responses: an approval holds digests, but no content.
                 approvals = [
-                    Approval(
+                    new_row(
+                        Approval,
                         id=record.ask.item["id"],
                         team_id=identity.team_id,
                         response_id=identity.response_id,
@@ -164,7 +164,7 @@ class Recorder:
                 assert_never(never)
         # The row of a turn holds the spans before it. A run may also end without a turn, or fail in its preparation.
         measured = None
-        if isinstance(step, RunEnded | ToolsPrepared) and not any(isinstance(row, Turn) for row in rows):
+        if isinstance(step, RunEnded | ToolsPrepared) and not any(row.table is Turn for row in rows):
             measured = spans.take(identity.created_at) or None
         update = self._response_update(measured)
         if isinstance(step, RunEnded):
@@ -200,7 +200,7 @@ class Recorder:
         insert = [*rows, *self._take_batch()]
         return data, Change(team_id=identity.team_id, insert=insert, update=update, calls=calls, extra=extra)
 
-    def opening(self, events: Sequence[Event]) -> tuple[bytes, list[EventBatch]]:
+    def opening(self, events: Sequence[Event]) -> tuple[bytes, list[Row]]:
         """Return the bytes of the first events, and the log rows to insert together with the response."""
         return self._number(events), self._take_batch()
 
@@ -248,7 +248,7 @@ class Recorder:
             # Marks the exception as retrieved. The run may have stopped by now, so that nothing else awaits the commit.
             commit.exception()
 
-    def _take_batch(self) -> list[EventBatch]:
+    def _take_batch(self) -> list[Row]:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -257,7 +257,8 @@ class Recorder:
         if not frames:
             return []
         return [
-            EventBatch(
+            new_row(
+                EventBatch,
                 team_id=self._identity.team_id,
                 response_id=self._identity.response_id,
                 first_sequence=first,
@@ -296,19 +297,20 @@ class Recorder:
 
     # -- the rows ------------------------------------------------------------------------------------------------------
 
-    def _turn_rows(self, turn: TurnRecord) -> list[models.Model]:
+    def _turn_rows(self, turn: TurnRecord) -> list[Row]:
         identity, result, state = self._identity, turn.result, self._state
         usage_record = self.usage_record(turn)
         state.turns += 1
         state.usage += turn.usage
-        state.cost = sum_costs(state.cost, usage_record.cost)
+        state.cost = sum_costs(state.cost, usage_record.values["cost"])
         if state.first_token_ms is None and result.first_token_at is not None:
             state.first_token_ms = _milliseconds(result.first_token_at - identity.created_at)
-        row = Turn(
+        row = new_row(
+            Turn,
             team_id=identity.team_id,
             response_id=identity.response_id,
             number=turn.number,
-            state=usage_record.outcome,
+            state=usage_record.values["outcome"],
             started_at=turn.started_at,
             first_token_at=result.first_token_at,
             ended_at=turn.ended_at,
@@ -322,8 +324,8 @@ class Recorder:
         )
         return [row, usage_record]
 
-    def usage_record(self, turn: TurnRecord) -> UsageRecord:
-        """Return the unsaved usage record of a turn."""
+    def usage_record(self, turn: TurnRecord) -> Row:
+        """Return the usage record of a turn."""
         identity = self._identity
         if turn.result.finish is Finish.ERROR or turn.failed:
             outcome = "failed"
@@ -333,7 +335,8 @@ class Recorder:
             outcome = "discarded" if turn.discarded is not None else str(turn.result.finish)
         counts = _counts(turn.usage)
         spent = {name: count for name, count in counts.items() if name != "reasoning_tokens"}  # included in the output
-        return UsageRecord(
+        return new_row(
+            UsageRecord,
             team_id=identity.team_id,
             api_key_id=identity.key_id,
             occurred_at=max(turn.ended_at, now() - _LATEST),
@@ -352,7 +355,7 @@ class Recorder:
             **counts,
         )
 
-    def _finished_call(self, step: ToolFinished) -> tuple[list[models.Model], list[CallUpdate]]:
+    def _finished_call(self, step: ToolFinished) -> tuple[list[Row], list[CallUpdate]]:
         result = step.result
         rows = self._item_rows(step.items)
         if result.cost is not None:
@@ -368,10 +371,11 @@ class Recorder:
         )
         return rows, [update]
 
-    def call_record(self, call: Call, endpoint: str, *, turn: int, at: datetime, outcome: str) -> UsageRecord:
-        """Return the unsaved usage record of a hosted tool call."""
+    def call_record(self, call: Call, endpoint: str, *, turn: int, at: datetime, outcome: str) -> Row:
+        """Return the usage record of a hosted tool call."""
         identity = self._identity
-        return UsageRecord(
+        return new_row(
+            UsageRecord,
             team_id=identity.team_id,
             api_key_id=identity.key_id,
             occurred_at=max(at, now() - _LATEST),
@@ -386,11 +390,11 @@ class Recorder:
             request_id=identity.request_id,
         )
 
-    def _item_rows(self, items: Sequence[OutputItem]) -> list[models.Model]:
+    def _item_rows(self, items: Sequence[OutputItem]) -> list[Row]:
         stored = self._identity.stored
         if not stored and self._append is None:
             return []
-        rows: list[models.Model] = []
+        rows: list[Row] = []
         state = self._state
         for item in items:
             # The preview of an output is its last message, or its first item with text while there is no message.
@@ -405,12 +409,13 @@ class Recorder:
             self._append.add(rows, written=stored)
         return rows if stored else []
 
-    def _call_rows(self, calls: Sequence[CallRecord]) -> list[models.Model]:
+    def _call_rows(self, calls: Sequence[CallRecord]) -> list[Row]:
         self._state.tool_calls += len(calls)
         if not self._identity.stored:
             return []
         return [
-            ToolCall(
+            new_row(
+                ToolCall,
                 team_id=self._identity.team_id,
                 response_id=self._identity.response_id,
                 turn=record.turn,
@@ -457,20 +462,27 @@ def _flush_at(at: float, longest: float) -> float:
 
 
 def _counts(usage: Usage) -> dict[str, int]:
-    return {name: count for name, count in asdict(usage).items() if name.endswith("_tokens")}
+    return {
+        "input_tokens": usage.input_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
+        "output_tokens": usage.output_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
+    }
 
 
-def _has_estimate(record: UsageRecord, began: datetime) -> bool:
-    with scope.team(record.team_id):
-        same = UsageRecord.objects.filter(object_id=record.object_id, turn=record.turn, endpoint=record.endpoint)
+def _has_estimate(record: Row, began: datetime) -> bool:
+    with scope.team(record.values["team_id"]):
+        same = UsageRecord.objects.filter(**{name: record.values[name] for name in ("object_id", "turn", "endpoint")})
         return same.filter(estimated=True, outcome=str(Finish.INTERRUPTED), occurred_at__gte=began).exists()
 
 
 def item_rows(
     body: Body, identity: RunIdentity, section: Section, position: int, *, in_context: bool = True
-) -> list[models.Model]:
+) -> list[Row]:
     """Return the rows of an item and of its placement in the response."""
-    item = Item(
+    item = new_row(
+        Item,
         team_id=identity.team_id,
         api_key_id=identity.key_id,
         id=body["id"],
@@ -478,14 +490,15 @@ def item_rows(
         body=body,
         created_at=now(),
     )
-    place = Placement(
+    place = new_row(
+        Placement,
         team_id=identity.team_id,
         owner=identity.response_id,
         section=section,
         position=position,
-        item=item,
+        item_id=item.values["key"],
         in_context=in_context,
-        opens_context=opens_context(item.type),
+        opens_context=opens_context(body["type"]),
     )
     return [item, place]
 

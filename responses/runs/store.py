@@ -6,21 +6,21 @@ nothing of the change is written.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 from decimal import Decimal
-from functools import cache
 from typing import Any, NamedTuple, cast
 
 import orjson
 import psycopg
-from django.db import connection, models
+from django.db import connection
 from psycopg.conninfo import make_conninfo
 
 from kernel.group_commit import GroupCommit
 from kernel.ids import new_id
 from kernel.statement_pipeline import ConnectionLost, Statement, StatementPipeline, database_conninfo
 from responses.models import Status
+from responses.runs.rows import Row, insertion
 
 
 class LeaseLost(Exception):
@@ -114,13 +114,13 @@ class Change:
     """Everything that one step of a run writes, atomically. At most one of the guards is set."""
 
     team_id: str
-    insert: Sequence[models.Model] = field(default_factory=tuple)
+    insert: Sequence[Row] = ()
     update: ResponseUpdate | None = None
     lease: LeaseGuard | None = None
     lock: LockGuard | None = None
     predecessor: PredecessorGuard | None = None
-    calls: Sequence[CallUpdate] = field(default_factory=tuple)
-    extra: Sequence[ExtraWrite] = field(default_factory=tuple)
+    calls: Sequence[CallUpdate] = ()
+    extra: Sequence[ExtraWrite] = ()
 
     @property
     def guard(self) -> str | None:
@@ -136,7 +136,7 @@ class Change:
 # A prepared plan outlives the statistics that it was made with. A table that was small then must not be scanned or
 # hashed for every group later, so only index scans and nested loops remain; the planner would also try five plans for
 # particular values first.
-_BEGIN = Statement("""
+BEGIN = Statement("""
     SELECT set_config('app.team_ids', $1, true), set_config('app.held', '', true),
         set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
         set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)
@@ -270,7 +270,7 @@ class MarkedWriter:
     async def apply(self, changes: Sequence[Change]) -> list[Exception | None]:
         """Commit the changes with a mark; see the function `apply`."""
         self._batch += 1
-        results = await self._run([*_calls(changes), (_MARK, self._mark())])
+        results = await self._run([*statements_of(changes), (_MARK, self._mark())])
         return _outcomes(changes, held=results[-1][0][0])
 
     async def recall(self, changes: Sequence[Change]) -> list[Exception | None] | None:
@@ -301,7 +301,7 @@ def apply(changes: Sequence[Change]) -> list[Exception | None]:
     raw = cast("psycopg.Connection[tuple[str]]", connection.connection)
     with connection.wrap_database_errors, psycopg.RawCursor(raw) as cursor:
         with raw.pipeline(), raw.transaction():
-            for statement, values in [*_calls(changes), (_END, ())]:
+            for statement, values in [*statements_of(changes), (_END, ())]:
                 cursor.execute(statement.sql.encode(), [value.decode() for value in values])
         (held,) = cursor.fetchone() or ("",)
     return _outcomes(changes, held=held.encode())
@@ -313,7 +313,7 @@ def _outcomes(changes: Sequence[Change], *, held: bytes | None) -> list[Exceptio
     return [None if change.guard is None or change.guard in ids else LeaseLost() for change in changes]
 
 
-def _calls(changes: Sequence[Change]) -> _Calls:
+def statements_of(changes: Sequence[Change]) -> _Calls:
     """Return the statements for these changes in the order of their execution, each with its JSON document of rows."""
     guards: dict[Statement, list[Any]] = {}
     documents: dict[Statement, list[dict[str, Any]]] = {}
@@ -328,10 +328,8 @@ def _calls(changes: Sequence[Change]) -> _Calls:
                 # orjson writes dataclasses without a copy.
                 guards.setdefault(statement, []).append(guarding)
         guard = change.guard
-        for row in change.insert:
-            names, statement = _insertion(type(row))
-            values = {name: row.__dict__[name] for name in names}
-            documents.setdefault(statement, []).append(values | {"guard": guard})
+        for table, values in change.insert:
+            documents.setdefault(insertion(table, GUARDED), []).append({**values, "guard": guard})
         for update in change.calls:
             columns = {name: getattr(update, name) for name in _CALL_FIELDS}
             documents.setdefault(_CALLED, []).append(columns | {"guard": guard})
@@ -339,7 +337,7 @@ def _calls(changes: Sequence[Change]) -> _Calls:
             documents.setdefault(write.statement, []).append({**write.row, "guard": guard})
     teams = ",".join({change.team_id for change in changes})
     return [
-        (_BEGIN, [teams.encode()]),
+        (BEGIN, [teams.encode()]),
         *((statement, [orjson.dumps(rows, default=_exact)]) for statement, rows in guards.items()),
         *((statement, [orjson.dumps(rows, default=_exact)]) for statement, rows in documents.items()),
     ]
@@ -352,22 +350,6 @@ def _exact(value: object) -> str:
     if isinstance(value, bytes):
         return f"\\x{value.hex()}"
     raise TypeError
-
-
-@cache
-def _insertion(kind: type[models.Model]) -> tuple[list[str], Statement]:
-    """Return the columns of a table that are inserted, and the statement that inserts them from a JSON document."""
-    meta = kind._meta  # noqa: SLF001 - Django's documented API for models
-    # The database assigns automatic keys.
-    fields = [field for field in meta.concrete_fields if not isinstance(field, models.AutoField | models.BigAutoField)]
-    columns = ", ".join(f'"{field.column}"' for field in fields)
-    types = ", ".join(f'"{field.attname}" {field.rel_db_type(connection)}' for field in fields)
-    values = ", ".join(f'"{field.attname}"' for field in fields)
-    return [field.attname for field in fields], Statement(f"""
-        INSERT INTO "{meta.db_table}" ({columns})
-        SELECT {values} FROM json_to_recordset($1::json) AS new ({types}, guard text)
-        WHERE {GUARDED}
-    """)  # noqa: S608 - names of our own tables
 
 
 writer: GroupCommit[Change] = GroupCommit(MarkedWriter)

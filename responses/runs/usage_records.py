@@ -6,10 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from django.db.models import Model
-
 from kernel.clock import now
 from responses.engine.turn import Usage
+from responses.runs.rows import Row, new_row
 from responses.runs.store import Change, writer
 from tenants.directory import Route
 from tenants.models import UsageRecord
@@ -45,12 +44,13 @@ class RoutedCall:
             # cancelled: the call was made all the same.
             await asyncio.shield(self.write(object_id=object_id, outcome=outcome, usage=usage))
 
-    async def write(self, *, object_id: str, outcome: str, usage: Usage, rows: Sequence[Model] = ()) -> None:
+    async def write(self, *, object_id: str, outcome: str, usage: Usage, rows: Sequence[Row] = ()) -> None:
         """Write the usage record, also of a failed call. `rows` are inserted in the same transaction."""
         ended, prices = now(), self.route.prices
         # Prices are those of tokens, so a call that is billed otherwise has an unknown cost, not none.
         is_priced = not (usage.audio_seconds or usage.characters) or usage.input_tokens or usage.output_tokens
-        record = UsageRecord(
+        record = new_row(
+            UsageRecord,
             team_id=self.principal.team_id,
             api_key_id=self.principal.key_id,
             occurred_at=ended,

@@ -39,6 +39,7 @@ from responses.models import Approval, ApprovalState, EventBatch, Mode, Response
 from responses.requests import parameters
 from responses.runs.identity import RunIdentity
 from responses.runs.recorder import Recorder, RecorderState, item_rows, preview
+from responses.runs.rows import Row
 from responses.schema import parse_create
 from responses.seeding.scenarios import Parts
 from responses.seeding.teams import MODELS
@@ -345,11 +346,11 @@ class SeedRun:
             self.row.completed_at = self.row.ended_at
         self._output += [item.body for item in getattr(step, "items", ())]
 
-    def _add(self, rows: Sequence[models.Model]) -> None:
+    def _add(self, rows: Sequence[Row]) -> None:
         # The recorder dates rows with the current time.
-        for row in rows:
+        for row in (row.instance() for row in rows):
             if isinstance(row, ToolCall):
                 self._tool_calls[row.call_id] = row
             if name := _DATED.get(type(row)):
                 setattr(row, name, self.at)
-        self.rows += rows
+            self.rows.append(row)

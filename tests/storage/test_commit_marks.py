@@ -13,6 +13,7 @@ from kernel.group_commit import GroupCommit
 from kernel.statement_pipeline import database_conninfo
 from responses.engine.events.compression import compress
 from responses.models import CommitMark, EventBatch
+from responses.runs.rows import new_row
 from responses.runs.store import Change, LeaseLost, MarkedWriter, ResponseUpdate
 from tenants import scope
 from tenants.models import UsageRecord
@@ -36,7 +37,8 @@ async def broken_line() -> AsyncIterator[tuple[Proxy, GroupCommit[Change]]]:
 def ending_change(begun: Begun, *, token: int = 1) -> Change:
     """Return a change that ends the response, with an event and a usage record."""
     who, at = begun.who, now()
-    event = EventBatch(
+    event = new_row(
+        EventBatch,
         team_id=who.team_id,
         response_id=who.response_id,
         first_sequence=2,
@@ -44,8 +46,17 @@ def ending_change(begun: Begun, *, token: int = 1) -> Change:
         created_at=at,
         compressed=compress(b"end"),
     )
-    spent = UsageRecord(
-        team_id=who.team_id, api_key_id=who.key_id, occurred_at=at, endpoint="responses", object_id=who.response_id
+    spent = new_row(
+        UsageRecord,
+        team_id=who.team_id,
+        api_key_id=who.key_id,
+        occurred_at=at,
+        endpoint="responses",
+        object_id=who.response_id,
+        model="",
+        upstream_id="",
+        upstream_model="",
+        outcome="failed",
     )
     update = ResponseUpdate(response_id=who.response_id, lease_token=token, status="failed", ended_at=at)
     return Change(team_id=who.team_id, insert=[event, spent], update=update)

@@ -61,8 +61,8 @@ def owner(principal: Principal, conversation_id: str) -> str | None:
 def store_response(caller: Caller, conversation_id: str, response_id: str | None = None) -> Change:
     """Return the change that stores a response of the conversation."""
     begun, change = prepare(caller)
-    row = next(row for row in change.insert if isinstance(row, Response))
-    row.conversation_id = conversation_id
+    row = next(row for row in change.insert if row.table is Response)
+    row.values["conversation_id"] = conversation_id
     lock = LockGuard(response_id=response_id or begun.who.response_id, conversation_id=conversation_id)
     return Change(team_id=change.team_id, insert=change.insert, lock=lock)
 
@@ -207,13 +207,13 @@ def test_a_resumed_run_appends_all_of_its_items(principal: Principal, caller: Ca
         stored = Placement.objects.filter(owner=response_id).values_list("item_id", flat=True)
         append = ConversationAppend.of(response)
         assert append is not None
-        assert [place.item_id for place in append.places] == list(stored)
+        assert [place["item_id"] for place in append.places] == list(stored)
     _, part = append.at_end(response_id, keeps=True)
     end = ResponseUpdate(response_id=response_id, lease_token=1, status="completed", ended_at=begun.who.created_at)
     assert store.apply([Change(team_id=principal.team_id, update=end, extra=[part])]) == [None]
     with scope.team(principal.team_id):
         kept = Placement.objects.filter(owner=conversation_id, section=Section.ITEMS).order_by("position")
-        assert [place.item_id for place in kept] == [place.item_id for place in append.places]
+        assert [place.item_id for place in kept] == [place["item_id"] for place in append.places]
     assert owner(principal, conversation_id) is None
 
 

@@ -14,6 +14,7 @@ from kernel.statement_pipeline import ConnectionLost
 from responses.engine.events.compression import compress
 from responses.models import EventBatch
 from responses.runs import store
+from responses.runs.rows import Row, new_row
 from responses.runs.store import Change, LeaseLost, MarkedWriter, ResponseUpdate, writer
 from tenants import scope
 from tests.support.api import Caller, MakeCaller
@@ -23,10 +24,11 @@ pytestmark = pytest.mark.usefixtures("database")
 MANY = 60
 
 
-def events(begun: Begun, number: int) -> EventBatch:
+def events(begun: Begun, number: int) -> Row:
     """Return one batch of the response's log."""
     who = begun.who
-    return EventBatch(
+    return new_row(
+        EventBatch,
         team_id=who.team_id,
         response_id=who.response_id,
         first_sequence=number,

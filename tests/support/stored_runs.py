@@ -18,6 +18,7 @@ from responses.requests.parameters import hidden_options
 from responses.runs import selectors, store
 from responses.runs.identity import RunIdentity
 from responses.runs.recorder import Recorder, RecorderState, item_rows
+from responses.runs.rows import new_row
 from responses.runs.runner import LiveRun
 from responses.runs.store import Change, writer
 from responses.schema import parse_create
@@ -80,7 +81,8 @@ def prepare(caller: Caller, **request: Any) -> tuple[Begun, Change]:
     )
     recorder = Recorder(who, RecorderState())
     first, batch = recorder.opening(opening(given.parameters))
-    row = Response(
+    row = new_row(
+        Response,
         id=who.response_id,
         team_id=who.team_id,
         api_key_id=who.key_id,

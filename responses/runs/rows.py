@@ -1,0 +1,84 @@
+"""Rows that runs insert: values of columns instead of instances of models, and the statements that insert them.
+
+An instance of `Response` takes 22 µs to create, a row 4 µs; of `Turn` 9 and 2 µs. A response creates eight rows.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+from django.db import connection, models
+
+from kernel.statement_pipeline import Statement
+
+
+class Row(NamedTuple):
+    """A row of a table that is not stored yet. `values` has all columns, except for keys that the database assigns."""
+
+    table: type[models.Model]
+    values: dict[str, Any]
+
+    def instance(self) -> models.Model:
+        """Return the row as an unsaved instance of its model."""
+        return self.table(**self.values)
+
+
+def new_row(table: type[models.Model], /, **values: Any) -> Row:
+    """Return a row. Columns that are not given get the default of their field.
+
+    Raises TypeError if a column does not exist, or is missing and has no default.
+    """
+    columns = _columns(table)
+    values = {**columns.constants, **values}
+    for name, default in columns.computed.items():
+        if name not in values:
+            values[name] = default()
+    if len(values) != len(columns.names):
+        raise TypeError(f"{table.__name__}: missing or unknown: {sorted(columns.names ^ values.keys())}")
+    return Row(table, values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Columns:
+    names: frozenset[str]
+    constants: Mapping[str, Any]
+    computed: Mapping[str, Callable[[], Any]]
+
+
+@cache
+def _columns(table: type[models.Model]) -> _Columns:
+    fields = _fields(table)
+    computed = {field.attname: field.default for field in fields if field.has_default() and callable(field.default)}
+    return _Columns(
+        names=frozenset(field.attname for field in fields),
+        constants={
+            field.attname: field.get_default()
+            for field in fields
+            if field.attname not in computed and (field.null or field.has_default())
+        },
+        computed=computed,
+    )
+
+
+@cache
+def insertion(table: type[models.Model], guarded: str) -> Statement:
+    """Return the statement that inserts rows from a JSON document, `$1`, where the condition `guarded` holds.
+
+    Each object of the document has the values of a row and `guard`.
+    """
+    fields = _fields(table)
+    columns = ", ".join(f'"{field.column}"' for field in fields)
+    types = ", ".join(f'"{field.attname}" {field.rel_db_type(connection)}' for field in fields)
+    values = ", ".join(f'"{field.attname}"' for field in fields)
+    return Statement(f"""
+        INSERT INTO "{table._meta.db_table}" ({columns})
+        SELECT {values} FROM json_to_recordset($1::json) AS new ({types}, guard text)
+        WHERE {guarded}
+    """)  # noqa: S608, SLF001 - names of our own tables; Django's documented API for models
+
+
+def _fields(table: type[models.Model]) -> list[models.Field[Any, Any]]:
+    """Return the fields of all columns, except for keys that the database assigns."""
+    fields = table._meta.concrete_fields  # noqa: SLF001 - Django's documented API for models
+    return [field for field in fields if not isinstance(field, models.AutoField | models.BigAutoField)]
