@@ -4,12 +4,13 @@ from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import compare, mixed, published, slow_streams
+from benchmarks import compare, mixed, published, sizing, slow_streams
 from benchmarks.published import View
 
 VIEWS: Mapping[str, Mapping[str, View]] = {
     "compare": compare.VIEWS,
     "mixed": mixed.VIEWS,
+    "sizing": sizing.VIEWS,
     "slow-streams": slow_streams.VIEWS,
 }
 """By name of the command and of the view."""
