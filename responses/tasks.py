@@ -5,7 +5,7 @@ from celery import shared_task
 from kernel import work_queue
 from responses import search_index
 from responses.containers import services as containers
-from responses.lifecycle import sweeper
+from responses.lifecycle import partitions, sweeper
 from responses.lifecycle.worker import Dispatcher
 from responses.rollups import aggregate
 from responses.vectors import services as vector_stores
@@ -24,6 +24,12 @@ def drop_expired_logs() -> int:
     """Drop event logs past their retention."""
     sweeper.drop_old_marks()
     return sweeper.drop_expired_logs()
+
+
+@shared_task(name="responses.tasks.maintain_partitions", expires=3600)
+def maintain_partitions() -> int:
+    """Create the partitions of the next months, and drop those past their retention."""
+    return partitions.create_partitions() + len(partitions.drop_old_partitions())
 
 
 @shared_task(name="responses.tasks.sweep_webhooks", expires=300)

@@ -1,5 +1,54 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 806afae1a958825d4a058ef0389e63056550b1a59e94a95581c2cec8c85904bc
+-- PostgreSQL 18, migrations 5d24adb3866820b16cd65311374544cacedb7a5705a1c7e5a1bc48fc5b0d6e15
+
+CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    SET lock_timeout TO '2s'
+    AS $_$
+DECLARE
+    teams text := coalesce(current_setting('app.team_ids', true), '');
+    key name;
+    policy record;
+BEGIN
+    SELECT attname INTO key FROM pg_partitioned_table
+    JOIN pg_attribute ON attrelid = partrelid AND attnum = partattrs[0] WHERE partrelid = to_regclass(parent);
+    IF key IS NULL OR name !~ ('^' || parent || '_y\d{4}m\d{2}$') THEN
+        RAISE EXCEPTION 'not a partition by month: %', name;
+    END IF;
+    IF to_regclass(name) IS NOT NULL THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING ALL EXCLUDING IDENTITY)', name, parent);
+    EXECUTE format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY', name);
+    EXECUTE format('ALTER TABLE %I FORCE ROW LEVEL SECURITY', name);
+    FOR policy IN
+        SELECT polname, pg_get_expr(polqual, polrelid) AS shown, pg_get_expr(polwithcheck, polrelid) AS written
+        FROM pg_policy WHERE polrelid = to_regclass(parent)
+    LOOP
+        EXECUTE format('CREATE POLICY %I ON %I USING (%s) WITH CHECK (%s)',
+            policy.polname, name, policy.shown, policy.written);
+    END LOOP;
+    PERFORM set_config('app.team_ids', '*', true);
+    EXECUTE format('WITH moved AS (DELETE FROM %I WHERE %I >= %L AND %I < %L RETURNING *) '
+        'INSERT INTO %I SELECT * FROM moved', parent || '_default', key, lowest, key, beyond, name);
+    PERFORM set_config('app.team_ids', teams, true);
+    EXECUTE format('ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', parent, name, lowest, beyond);
+    RETURN true;
+END $_$;
+
+CREATE FUNCTION public.drop_partition(name text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    SET lock_timeout TO '2s'
+    AS $_$
+BEGIN
+    IF name !~ '_y\d{4}m\d{2}$' OR NOT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = to_regclass(name)) THEN
+        RAISE EXCEPTION 'not a partition by month: %', name;
+    END IF;
+    EXECUTE format('DROP TABLE %I', name);
+    RETURN true;
+END $_$;
 
 CREATE TABLE public.account_emailaddress (
     id integer NOT NULL,
@@ -527,9 +576,23 @@ CREATE TABLE public.responses_eventbatch (
     compressed bytea NOT NULL,
     CONSTRAINT responses_eventbatch_first_sequence_check CHECK ((first_sequence >= 0)),
     CONSTRAINT responses_eventbatch_last_sequence_check CHECK ((last_sequence >= 0))
-);
+)
+PARTITION BY RANGE (response_id);
 
 ALTER TABLE ONLY public.responses_eventbatch FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.responses_eventbatch_default (
+    team_id character varying(64) CONSTRAINT responses_eventbatch_team_id_not_null NOT NULL COLLATE pg_catalog."C",
+    response_id character varying(64) CONSTRAINT responses_eventbatch_response_id_not_null NOT NULL COLLATE pg_catalog."C",
+    first_sequence integer CONSTRAINT responses_eventbatch_first_sequence_not_null NOT NULL,
+    last_sequence integer CONSTRAINT responses_eventbatch_last_sequence_not_null NOT NULL,
+    created_at timestamp with time zone CONSTRAINT responses_eventbatch_created_at_not_null NOT NULL,
+    compressed bytea CONSTRAINT responses_eventbatch_compressed_not_null NOT NULL,
+    CONSTRAINT responses_eventbatch_first_sequence_check CHECK ((first_sequence >= 0)),
+    CONSTRAINT responses_eventbatch_last_sequence_check CHECK ((last_sequence >= 0))
+);
+
+ALTER TABLE ONLY public.responses_eventbatch_default FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.responses_prompttemplate (
     id character varying(64) NOT NULL COLLATE pg_catalog."C",
@@ -792,9 +855,37 @@ CREATE TABLE public.responses_turn (
     CONSTRAINT responses_turn_number_check CHECK ((number >= 0)),
     CONSTRAINT responses_turn_output_tokens_check CHECK ((output_tokens >= 0)),
     CONSTRAINT responses_turn_reasoning_tokens_check CHECK ((reasoning_tokens >= 0))
-);
+)
+PARTITION BY RANGE (response_id);
 
 ALTER TABLE ONLY public.responses_turn FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.responses_turn_default (
+    team_id character varying(64) CONSTRAINT responses_turn_team_id_not_null NOT NULL COLLATE pg_catalog."C",
+    response_id character varying(64) CONSTRAINT responses_turn_response_id_not_null NOT NULL COLLATE pg_catalog."C",
+    number integer CONSTRAINT responses_turn_number_not_null NOT NULL,
+    state character varying(20) CONSTRAINT responses_turn_state_not_null NOT NULL,
+    started_at timestamp with time zone CONSTRAINT responses_turn_started_at_not_null NOT NULL,
+    first_token_at timestamp with time zone,
+    ended_at timestamp with time zone CONSTRAINT responses_turn_ended_at_not_null NOT NULL,
+    discarded jsonb,
+    finish_reason character varying(40),
+    upstream_request_id character varying(200),
+    input_tokens integer CONSTRAINT responses_turn_input_tokens_not_null NOT NULL,
+    cached_tokens integer CONSTRAINT responses_turn_cached_tokens_not_null NOT NULL,
+    cache_write_tokens integer CONSTRAINT responses_turn_cache_write_tokens_not_null NOT NULL,
+    output_tokens integer CONSTRAINT responses_turn_output_tokens_not_null NOT NULL,
+    reasoning_tokens integer CONSTRAINT responses_turn_reasoning_tokens_not_null NOT NULL,
+    spans jsonb CONSTRAINT responses_turn_spans_not_null NOT NULL,
+    CONSTRAINT responses_turn_cache_write_tokens_check CHECK ((cache_write_tokens >= 0)),
+    CONSTRAINT responses_turn_cached_tokens_check CHECK ((cached_tokens >= 0)),
+    CONSTRAINT responses_turn_input_tokens_check CHECK ((input_tokens >= 0)),
+    CONSTRAINT responses_turn_number_check CHECK ((number >= 0)),
+    CONSTRAINT responses_turn_output_tokens_check CHECK ((output_tokens >= 0)),
+    CONSTRAINT responses_turn_reasoning_tokens_check CHECK ((reasoning_tokens >= 0))
+);
+
+ALTER TABLE ONLY public.responses_turn_default FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.responses_unrolledrow (
     id bigint NOT NULL,
@@ -1417,9 +1508,46 @@ CREATE TABLE public.tenants_usagerecord (
     CONSTRAINT tenants_usagerecord_output_tokens_check CHECK ((output_tokens >= 0)),
     CONSTRAINT tenants_usagerecord_reasoning_tokens_check CHECK ((reasoning_tokens >= 0)),
     CONSTRAINT tenants_usagerecord_turn_check CHECK ((turn >= 0))
-);
+)
+PARTITION BY RANGE (occurred_at);
 
 ALTER TABLE ONLY public.tenants_usagerecord FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.tenants_usagerecord_default (
+    id bigint CONSTRAINT tenants_usagerecord_id_not_null NOT NULL,
+    team_id character varying(64) CONSTRAINT tenants_usagerecord_team_id_not_null NOT NULL COLLATE pg_catalog."C",
+    api_key_id character varying(64) COLLATE pg_catalog."C",
+    occurred_at timestamp with time zone CONSTRAINT tenants_usagerecord_occurred_at_not_null NOT NULL,
+    endpoint character varying(40) CONSTRAINT tenants_usagerecord_endpoint_not_null NOT NULL,
+    object_id character varying(64) CONSTRAINT tenants_usagerecord_object_id_not_null NOT NULL COLLATE pg_catalog."C",
+    turn integer CONSTRAINT tenants_usagerecord_turn_not_null NOT NULL,
+    model character varying(200) CONSTRAINT tenants_usagerecord_model_not_null NOT NULL,
+    upstream_id character varying(64) CONSTRAINT tenants_usagerecord_upstream_id_not_null NOT NULL,
+    upstream_model character varying(200) CONSTRAINT tenants_usagerecord_upstream_model_not_null NOT NULL,
+    outcome character varying(20) CONSTRAINT tenants_usagerecord_outcome_not_null NOT NULL,
+    input_tokens integer CONSTRAINT tenants_usagerecord_input_tokens_not_null NOT NULL,
+    cached_tokens integer CONSTRAINT tenants_usagerecord_cached_tokens_not_null NOT NULL,
+    cache_write_tokens integer CONSTRAINT tenants_usagerecord_cache_write_tokens_not_null NOT NULL,
+    output_tokens integer CONSTRAINT tenants_usagerecord_output_tokens_not_null NOT NULL,
+    reasoning_tokens integer CONSTRAINT tenants_usagerecord_reasoning_tokens_not_null NOT NULL,
+    audio_seconds double precision CONSTRAINT tenants_usagerecord_audio_seconds_not_null NOT NULL,
+    characters integer CONSTRAINT tenants_usagerecord_characters_not_null NOT NULL,
+    estimated boolean CONSTRAINT tenants_usagerecord_estimated_not_null NOT NULL,
+    cost numeric(20,10),
+    prices jsonb,
+    duration_ms integer CONSTRAINT tenants_usagerecord_duration_ms_not_null NOT NULL,
+    request_id character varying(64) CONSTRAINT tenants_usagerecord_request_id_not_null NOT NULL,
+    CONSTRAINT tenants_usagerecord_cache_write_tokens_check CHECK ((cache_write_tokens >= 0)),
+    CONSTRAINT tenants_usagerecord_cached_tokens_check CHECK ((cached_tokens >= 0)),
+    CONSTRAINT tenants_usagerecord_characters_check CHECK ((characters >= 0)),
+    CONSTRAINT tenants_usagerecord_duration_ms_check CHECK ((duration_ms >= 0)),
+    CONSTRAINT tenants_usagerecord_input_tokens_check CHECK ((input_tokens >= 0)),
+    CONSTRAINT tenants_usagerecord_output_tokens_check CHECK ((output_tokens >= 0)),
+    CONSTRAINT tenants_usagerecord_reasoning_tokens_check CHECK ((reasoning_tokens >= 0)),
+    CONSTRAINT tenants_usagerecord_turn_check CHECK ((turn >= 0))
+);
+
+ALTER TABLE ONLY public.tenants_usagerecord_default FORCE ROW LEVEL SECURITY;
 
 ALTER TABLE public.tenants_usagerecord ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
     SEQUENCE NAME public.tenants_usagerecord_id_seq
@@ -1449,6 +1577,12 @@ ALTER TABLE public.usersessions_usersession ALTER COLUMN id ADD GENERATED BY DEF
     NO MAXVALUE
     CACHE 1
 );
+
+ALTER TABLE ONLY public.responses_eventbatch ATTACH PARTITION public.responses_eventbatch_default DEFAULT;
+
+ALTER TABLE ONLY public.responses_turn ATTACH PARTITION public.responses_turn_default DEFAULT;
+
+ALTER TABLE ONLY public.tenants_usagerecord ATTACH PARTITION public.tenants_usagerecord_default DEFAULT;
 
 INSERT INTO public.auth_permission (id, name, content_type_id, codename) VALUES
 	(1, 'Can add log entry', 1, 'add_logentry'),
@@ -2072,6 +2206,9 @@ ALTER TABLE ONLY public.responses_conversationhold
 ALTER TABLE ONLY public.responses_eventbatch
     ADD CONSTRAINT responses_eventbatch_pkey PRIMARY KEY (response_id, first_sequence);
 
+ALTER TABLE ONLY public.responses_eventbatch_default
+    ADD CONSTRAINT responses_eventbatch_default_pkey PRIMARY KEY (response_id, first_sequence);
+
 ALTER TABLE ONLY public.responses_prompttemplate
     ADD CONSTRAINT responses_prompttemplate_pkey PRIMARY KEY (id);
 
@@ -2101,6 +2238,9 @@ ALTER TABLE ONLY public.responses_toolhour
 
 ALTER TABLE ONLY public.responses_turn
     ADD CONSTRAINT responses_turn_pkey PRIMARY KEY (response_id, number);
+
+ALTER TABLE ONLY public.responses_turn_default
+    ADD CONSTRAINT responses_turn_default_pkey PRIMARY KEY (response_id, number);
 
 ALTER TABLE ONLY public.responses_unrolledrow
     ADD CONSTRAINT responses_unrolledrow_pkey PRIMARY KEY (id);
@@ -2220,7 +2360,10 @@ ALTER TABLE ONLY public.tenants_upstream
     ADD CONSTRAINT tenants_upstream_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY public.tenants_usagerecord
-    ADD CONSTRAINT tenants_usagerecord_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT tenants_usagerecord_pkey PRIMARY KEY (id, occurred_at);
+
+ALTER TABLE ONLY public.tenants_usagerecord_default
+    ADD CONSTRAINT tenants_usagerecord_default_pkey PRIMARY KEY (id, occurred_at);
 
 ALTER TABLE ONLY public.responses_toolcall
     ADD CONSTRAINT tool_call_once UNIQUE (response_id, turn, call_id);
@@ -2437,6 +2580,18 @@ CREATE INDEX tenants_team_name_98024f04_like ON public.tenants_team USING btree 
 
 CREATE INDEX tenants_upstream_name_b17e6a4e_like ON public.tenants_upstream USING btree (name varchar_pattern_ops);
 
+CREATE INDEX usage_by_object ON ONLY public.tenants_usagerecord USING btree (object_id);
+
+CREATE INDEX tenants_usagerecord_default_object_id_idx ON public.tenants_usagerecord_default USING btree (object_id);
+
+CREATE INDEX usage_by_time ON ONLY public.tenants_usagerecord USING btree (occurred_at);
+
+CREATE INDEX tenants_usagerecord_default_occurred_at_idx ON public.tenants_usagerecord_default USING btree (occurred_at);
+
+CREATE INDEX usage_by_team_and_time ON ONLY public.tenants_usagerecord USING btree (team_id, occurred_at);
+
+CREATE INDEX tenants_usagerecord_default_team_id_occurred_at_idx ON public.tenants_usagerecord_default USING btree (team_id, occurred_at);
+
 CREATE INDEX tool_call_by_call_id ON public.responses_toolcall USING btree (team_id, call_id);
 
 CREATE INDEX tool_call_by_name ON public.responses_toolcall USING btree (name, started_at);
@@ -2458,12 +2613,6 @@ CREATE UNIQUE INDEX unique_primary_email ON public.account_emailaddress USING bt
 CREATE UNIQUE INDEX unique_verified_email ON public.account_emailaddress USING btree (email) WHERE verified;
 
 CREATE INDEX unrolled_row_by_hour ON public.responses_unrolledrow USING btree (hour);
-
-CREATE INDEX usage_by_object ON public.tenants_usagerecord USING btree (object_id);
-
-CREATE INDEX usage_by_team_and_time ON public.tenants_usagerecord USING btree (team_id, occurred_at);
-
-CREATE INDEX usage_by_time ON public.tenants_usagerecord USING btree (occurred_at);
 
 CREATE INDEX usersessions_usersession_session_key_fd35de43_like ON public.usersessions_usersession USING btree (session_key varchar_pattern_ops);
 
@@ -2510,6 +2659,18 @@ CREATE INDEX webhook_delivery_by_time ON public.responses_webhookdelivery USING 
 CREATE INDEX webhook_delivery_claimed ON public.responses_webhookdelivery USING btree (endpoint_id) WHERE (claimed_until IS NOT NULL);
 
 CREATE INDEX webhook_delivery_due ON public.responses_webhookdelivery USING btree (endpoint_id, next_attempt_at) WHERE ((state)::text = 'pending'::text);
+
+ALTER INDEX public.responses_eventbatch_pkey ATTACH PARTITION public.responses_eventbatch_default_pkey;
+
+ALTER INDEX public.responses_turn_pkey ATTACH PARTITION public.responses_turn_default_pkey;
+
+ALTER INDEX public.usage_by_object ATTACH PARTITION public.tenants_usagerecord_default_object_id_idx;
+
+ALTER INDEX public.usage_by_time ATTACH PARTITION public.tenants_usagerecord_default_occurred_at_idx;
+
+ALTER INDEX public.tenants_usagerecord_pkey ATTACH PARTITION public.tenants_usagerecord_default_pkey;
+
+ALTER INDEX public.usage_by_team_and_time ATTACH PARTITION public.tenants_usagerecord_default_team_id_occurred_at_idx;
 
 ALTER TABLE ONLY public.account_emailaddress
     ADD CONSTRAINT account_emailaddress_user_id_2c513194_fk_auth_user_id FOREIGN KEY (user_id) REFERENCES public.auth_user(id) DEFERRABLE INITIALLY DEFERRED;
@@ -2637,7 +2798,7 @@ ALTER TABLE ONLY public.responses_chatcompletion
 ALTER TABLE ONLY public.responses_conversationhold
     ADD CONSTRAINT responses_conversationhold_team_id_8d334cc6_fk_tenants_team_id FOREIGN KEY (team_id) REFERENCES public.tenants_team(id) DEFERRABLE INITIALLY DEFERRED;
 
-ALTER TABLE ONLY public.responses_eventbatch
+ALTER TABLE public.responses_eventbatch
     ADD CONSTRAINT responses_eventbatch_team_id_f3606116_fk_tenants_team_id FOREIGN KEY (team_id) REFERENCES public.tenants_team(id) DEFERRABLE INITIALLY DEFERRED;
 
 ALTER TABLE ONLY public.responses_prompttemplate
@@ -2670,7 +2831,7 @@ ALTER TABLE ONLY public.responses_toolcall
 ALTER TABLE ONLY public.responses_toolhour
     ADD CONSTRAINT responses_toolhour_team_id_54d493b1_fk_tenants_team_id FOREIGN KEY (team_id) REFERENCES public.tenants_team(id) DEFERRABLE INITIALLY DEFERRED;
 
-ALTER TABLE ONLY public.responses_turn
+ALTER TABLE public.responses_turn
     ADD CONSTRAINT responses_turn_team_id_50239648_fk_tenants_team_id FOREIGN KEY (team_id) REFERENCES public.tenants_team(id) DEFERRABLE INITIALLY DEFERRED;
 
 ALTER TABLE ONLY public.responses_unrolledrow
@@ -2802,10 +2963,10 @@ ALTER TABLE ONLY public.tenants_searchenginevisibility
 ALTER TABLE ONLY public.tenants_staffmember
     ADD CONSTRAINT tenants_staffmember_user_id_d05967b0_fk_auth_user_id FOREIGN KEY (user_id) REFERENCES public.auth_user(id) DEFERRABLE INITIALLY DEFERRED;
 
-ALTER TABLE ONLY public.tenants_usagerecord
+ALTER TABLE public.tenants_usagerecord
     ADD CONSTRAINT tenants_usagerecord_api_key_id_954600ec_fk_tenants_apikey_id FOREIGN KEY (api_key_id) REFERENCES public.tenants_apikey(id) DEFERRABLE INITIALLY DEFERRED;
 
-ALTER TABLE ONLY public.tenants_usagerecord
+ALTER TABLE public.tenants_usagerecord
     ADD CONSTRAINT tenants_usagerecord_team_id_dd75c21a_fk_tenants_team_id FOREIGN KEY (team_id) REFERENCES public.tenants_team(id) DEFERRABLE INITIALLY DEFERRED;
 
 ALTER TABLE ONLY public.usersessions_usersession
@@ -2843,6 +3004,8 @@ ALTER TABLE public.responses_conversationhold ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.responses_eventbatch ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE public.responses_eventbatch_default ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE public.responses_prompttemplate ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.responses_promptversion ENABLE ROW LEVEL SECURITY;
@@ -2858,6 +3021,8 @@ ALTER TABLE public.responses_toolcall ENABLE ROW LEVEL SECURITY;
 ALTER TABLE public.responses_toolhour ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.responses_turn ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.responses_turn_default ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.responses_unrolledrow ENABLE ROW LEVEL SECURITY;
 
@@ -2911,6 +3076,8 @@ CREATE POLICY team ON public.responses_conversationhold USING ((((team_id)::text
 
 CREATE POLICY team ON public.responses_eventbatch USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
 
+CREATE POLICY team ON public.responses_eventbatch_default USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
+
 CREATE POLICY team ON public.responses_prompttemplate USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
 
 CREATE POLICY team ON public.responses_promptversion USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
@@ -2926,6 +3093,8 @@ CREATE POLICY team ON public.responses_toolcall USING ((((team_id)::text = ANY (
 CREATE POLICY team ON public.responses_toolhour USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
 
 CREATE POLICY team ON public.responses_turn USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
+
+CREATE POLICY team ON public.responses_turn_default USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
 
 CREATE POLICY team ON public.responses_unrolledrow USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
 
@@ -2969,6 +3138,8 @@ CREATE POLICY team ON public.tenants_team USING ((((id)::text = ANY (( SELECT st
 
 CREATE POLICY team ON public.tenants_usagerecord USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
 
+CREATE POLICY team ON public.tenants_usagerecord_default USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
+
 ALTER TABLE public.tenants_apikey ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.tenants_auditevent ENABLE ROW LEVEL SECURITY;
@@ -2990,6 +3161,14 @@ ALTER TABLE public.tenants_searchenginevisibility ENABLE ROW LEVEL SECURITY;
 ALTER TABLE public.tenants_team ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.tenants_usagerecord ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.tenants_usagerecord_default ENABLE ROW LEVEL SECURITY;
+
+REVOKE ALL ON FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) TO :"application";
+
+REVOKE ALL ON FUNCTION public.drop_partition(name text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.drop_partition(name text) TO :"application";
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.account_emailaddress TO :"application";
 
@@ -3081,6 +3260,8 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.responses_conversationhold TO 
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.responses_eventbatch TO :"application";
 
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.responses_eventbatch_default TO :"application";
+
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.responses_prompttemplate TO :"application";
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.responses_promptversion TO :"application";
@@ -3110,6 +3291,8 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.responses_toolhour TO :"applic
 GRANT SELECT,USAGE ON SEQUENCE public.responses_toolhour_id_seq TO :"application";
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.responses_turn TO :"application";
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.responses_turn_default TO :"application";
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.responses_unrolledrow TO :"application";
 
@@ -3206,6 +3389,8 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.tenants_team TO :"application"
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.tenants_upstream TO :"application";
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.tenants_usagerecord TO :"application";
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.tenants_usagerecord_default TO :"application";
 
 GRANT SELECT,USAGE ON SEQUENCE public.tenants_usagerecord_id_seq TO :"application";
 

@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import connections, transaction
 from django.db.migrations.loader import MigrationLoader
 
-from kernel import row_security
+from kernel import partitions, row_security
 from responses.vectors import schema as vector_schema
 
 PATH = Path(__file__).with_name("schema.sql")
@@ -35,7 +35,7 @@ SELECT current_schema() = 'public' AND NOT EXISTS (
 def fingerprint() -> str:
     """Return a hash of everything that determines the schema: all migrations and the code that they call."""
     modules = {type(one).__module__ for one in MigrationLoader(None).disk_migrations.values()}
-    modules |= {row_security.__name__, vector_schema.__name__}
+    modules |= {partitions.__name__, row_security.__name__, vector_schema.__name__}
     digest = hashlib.sha256()
     for name in sorted(modules):
         digest.update(name.encode() + Path(str(sys.modules[name].__file__)).read_bytes())
@@ -76,6 +76,8 @@ def dump(*, using: str, pg_dump: str) -> str:
     database = connections[using].settings_dict
     options = ["--no-owner", "--no-comments", "--no-tablespaces", "--no-table-access-method", "--enable-row-security"]
     options += ["--column-inserts", "--rows-per-insert=1000"]
+    # Partitions by month are created when the database is used.
+    options += ["--exclude-table=*_y????m??"]
     place = [
         f"--{option}={database[key]}" for option, key in (("host", "HOST"), ("port", "PORT"), ("username", "USER"))
     ]

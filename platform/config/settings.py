@@ -263,6 +263,10 @@ UPSTREAM_CONNECT_TIMEOUT = env.integer("UPSTREAM_CONNECT_TIMEOUT", default=10, m
 UPSTREAM_IDLE_TIMEOUT = env.integer("UPSTREAM_IDLE_TIMEOUT", default=300, minimum=1)
 SLOW_READER_SECONDS = env.integer("SLOW_READER_SECONDS", default=30, minimum=1)
 
+# Whole months for which turns and usage records are kept, besides the current one; 0 keeps them forever.
+TURN_RETENTION_MONTHS = env.integer("TURN_RETENTION_MONTHS", default=0)
+USAGE_RETENTION_MONTHS = env.integer("USAGE_RETENTION_MONTHS", default=0)
+
 # Deliveries in progress in one worker process; 0 disables deliveries in it.
 WEBHOOK_CONCURRENCY = env.integer("WEBHOOK_CONCURRENCY", default=200)
 WEBHOOK_TIMEOUT_SECONDS = env.integer("WEBHOOK_TIMEOUT_SECONDS", default=10, minimum=1)
@@ -286,6 +290,7 @@ CELERY_BEAT_SCHEDULE = {
     "run-background": {"task": "responses.tasks.run_background", "schedule": 5.0},
     "sweep-dead-runs": {"task": "responses.tasks.sweep_dead_runs", "schedule": 10.0},
     "drop-old-logs": {"task": "responses.tasks.drop_expired_logs", "schedule": 300.0},
+    "maintain-partitions": {"task": "responses.tasks.maintain_partitions", "schedule": 3600.0},
     "sweep-webhooks": {"task": "responses.tasks.sweep_webhooks", "schedule": 300.0},
     "ingest-files": {"task": "responses.tasks.ingest_files", "schedule": 10.0},
     "empty-expired-stores": {"task": "responses.tasks.empty_expired_stores", "schedule": 300.0},

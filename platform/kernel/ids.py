@@ -42,6 +42,11 @@ def new_id(prefix: str, *, at: datetime | None = None) -> str:
     return f"{prefix}_{int(moment * 1000):012x}{secrets.token_hex(12)}"
 
 
+def lowest_id(prefix: str, *, at: datetime) -> str:
+    """Return a text that sorts before the ids with this prefix that were created at that time or later."""
+    return f"{prefix}_{int(at.timestamp() * 1000):012x}"
+
+
 def new_key() -> UUID:
     """Return a new key of a row without a public id: a UUID of version 7, which begins with the time.
 

@@ -12,6 +12,7 @@ import tenants.prices
 import tenants.team_models
 from django.db import migrations, models
 
+from kernel.partitions import CreateMonthlyTable
 from kernel.row_security import enable_row_security
 
 # Full-text search of messages keeps words as they are written, in any language. That of passages drops English words
@@ -178,7 +179,7 @@ class Migration(migrations.Migration):
                 'db_table': 'responses_conversationhold',
             },
         ),
-        migrations.CreateModel(
+        CreateMonthlyTable(
             name='Turn',
             fields=[
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
@@ -199,6 +200,7 @@ class Migration(migrations.Migration):
                 ('reasoning_tokens', models.PositiveIntegerField(default=0)),
                 ('spans', models.JSONField(default=list)),
             ],
+            partition_by='response_id',
         ),
         migrations.CreateModel(
             name='ToolCall',
@@ -242,7 +244,7 @@ class Migration(migrations.Migration):
                 'indexes': [models.Index(fields=['team', 'asked_at'], name='approval_by_team_and_time'), models.Index(condition=models.Q(('answered_in__isnull', False)), fields=['answered_in'], name='approval_by_answer')],
             },
         ),
-        migrations.CreateModel(
+        CreateMonthlyTable(
             name='EventBatch',
             fields=[
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
@@ -256,6 +258,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name_plural': 'event batches',
             },
+            partition_by='response_id',
         ),
         migrations.CreateModel(
             name='CommitMark',

@@ -9,6 +9,7 @@ import tenants.team_models
 from django.conf import settings
 from django.db import migrations, models
 
+from kernel.partitions import CreateMonthlyTable, create_functions
 from kernel.row_security import enable_row_security, grant_to_application, revoke_changes
 
 
@@ -273,7 +274,7 @@ class Migration(migrations.Migration):
                 'indexes': [models.Index(fields=['team', 'occurred_at'], name='guardrail_decision_by_time')],
             },
         ),
-        migrations.CreateModel(
+        CreateMonthlyTable(
             name='UsageRecord',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -304,6 +305,8 @@ class Migration(migrations.Migration):
                 'verbose_name_plural': 'usage records',
                 'indexes': [models.Index(fields=['team', 'occurred_at'], name='usage_by_team_and_time'), models.Index(fields=['occurred_at'], name='usage_by_time'), models.Index(fields=['object_id'], name='usage_by_object')],
             },
+            partition_by='occurred_at',
+            primary_key=('id', 'occurred_at'),
         ),
         migrations.CreateModel(
             name='AuditEvent',
@@ -352,6 +355,7 @@ class Migration(migrations.Migration):
             field=models.ManyToManyField(blank=True, help_text='Teams that may use the search engine. Empty means every team.', through='tenants.SearchEngineVisibility', to='tenants.team'),
         ),
         migrations.RunPython(grant, migrations.RunPython.noop),
+        *create_functions(),
         enable_row_security('tenants_team', column='id'),
         *map(enable_row_security, [
             'tenants_membership',

@@ -151,7 +151,7 @@ def test_the_same_event_numbers_cannot_be_written_twice(database: None, caller: 
     _, change = begun.recorder.plan(delta)
     again = Change(team_id=change.team_id, insert=change.insert)
     assert store.apply([change]) == [None]
-    with pytest.raises(IntegrityError, match="responses_eventbatch_pkey"):
+    with pytest.raises(IntegrityError, match=r"responses_eventbatch_\w+_pkey"):
         store.apply([again])
 
 

@@ -8,6 +8,7 @@ from django.db import connections
 from typing_extensions import override
 
 from config import schema_snapshot
+from responses.lifecycle import partitions
 
 _LOCK = 7_265_737_001  # arbitrary, but the same on every node and in every version
 _OTHER_USES = ("app_label", "plan", "fake", "fake_initial", "run_syncdb", "check_unapplied", "prune", "no_snapshot")
@@ -37,5 +38,7 @@ class Command(migrate.Command):
                     super().handle(*args, **options)
                 elif options["verbosity"] > 0:
                     self.stdout.write("Created the schema of the empty database from the snapshot.")
+                if not any(options[name] for name in _OTHER_USES):
+                    partitions.create_partitions(using="owner")
             finally:
                 cursor.execute("SELECT pg_advisory_unlock(%s)", [_LOCK])
