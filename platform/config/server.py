@@ -12,6 +12,7 @@ from typing_extensions import override
 # Daphne's default of 50 makes simultaneous connects wait for a second, until the kernel repeats the handshake.
 _BACKLOG = 2048
 _STOP_SECONDS = 5
+_GC_THRESHOLDS = (50_000, 50, 50)
 
 
 def serve(server: str, *, host: str, port: int) -> None:
@@ -77,7 +78,11 @@ async def _stop() -> None:
 
 def freeze_startup_objects() -> None:
     """Start garbage collection, except for the objects that exist after start-up."""
-    # Modules and settings live as long as the process; scanning them again and again causes pauses.
+    # Modules and settings live as long as the process; scanning them again and again causes pauses. The objects of a
+    # request hold no cycles, so collections only look at requests that are still active: with the default thresholds
+    # they take 0.10 to 0.14 ms per stream (5 to 7 % of its CPU at concurrency 64). With these, 9,600 streams need none
+    # and leave the process 1 MB larger.
+    gc.set_threshold(*_GC_THRESHOLDS)
     gc.collect()
     gc.freeze()
     gc.enable()
