@@ -27,8 +27,7 @@ MOST_MS, MOST_QUERIES = 300.0, 40
 # of an index range still exceeds this with 100,000 responses, even if only its fastest request counts.
 MOST_MS_OF_A_SAMPLE = 1.5 * MOST_MS
 PAGES_OF_A_SAMPLE = 10
-# The measured requests only read, and the test data need not survive a crash.
-_LOADING = {
+LOADING = {
     **POSTGRES_SETTINGS,
     "fsync": "off",
     "full_page_writes": "off",
@@ -38,6 +37,7 @@ _LOADING = {
     "checkpoint_timeout": "1h",
     "autovacuum": "off",
 }
+"""Settings of PostgreSQL for requests that only read, and test data that need not survive a crash."""
 
 
 def main(arguments: Sequence[str], *, directory: Path) -> int:
@@ -51,13 +51,13 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     parser.add_argument("--seed", type=int, default=1, help="seed of the sample (default %(default)s)")
     parser.add_argument("--only", default="", help="only pages whose names contain this text")
     options = parser.parse_args(arguments)
-    with running_servers(directory, settings=_LOADING) as servers:
+    with running_servers(directory, settings=LOADING) as servers:
         os.environ.update(servers.environment, DJANGO_SETTINGS_MODULE="config.settings")
         django.setup()
         _prepare()
         population.fill(admin=servers.admin, rows=options.responses, tell=tell)
         _roll_up(servers.environment)
-        users = _users()
+        cookies = sign_in("administrator", "operator", "team lead")
         with psycopg.connect(servers.admin, autocommit=True) as connection:
             connection.execute("ANALYZE")
             known = _known(connection, options.responses)
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
             long = [name for name in wanted if "24h" not in name]
             sample = random.Random(options.seed).sample(long, min(PAGES_OF_A_SAMPLE, len(long)))
             wanted = {name: wanted[name] for name in sample}
-        timed = list(_timed(port, servers.admin, users, wanted))
+        timed = list(_timed(port, servers.admin, cookies, wanted))
     limits = Limits(most_ms=MOST_MS_OF_A_SAMPLE, by_fastest=True) if options.brief else Limits()
     print(limits.text(timed))
     return 1 if options.check and not all(limits.holds(each) for each in timed) else 0
@@ -106,8 +106,8 @@ def _roll_up(environment: Mapping[str, str]) -> None:
     tell(f"hours were rolled up in {time.monotonic() - began:.0f} s")
 
 
-def _users() -> Mapping[str, str]:
-    """Return the session cookies of the users."""
+def sign_in(*names: str) -> Mapping[str, str]:
+    """Create users and return their session cookies."""
     from django.conf import settings
     from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
     from django.contrib.auth.models import User
@@ -116,7 +116,7 @@ def _users() -> Mapping[str, str]:
     from tenants.models import Membership, Role, StaffMember, StaffRole
 
     cookies = {}
-    for name in ("administrator", "operator", "team lead"):
+    for name in names:
         user = User.objects.create(username=name, is_staff=True, is_superuser=name == "administrator")
         if name == "operator":
             StaffMember.objects.create(user=user, role=StaffRole.OPERATOR)
@@ -154,8 +154,8 @@ def _known(connection: psycopg.Connection, rows: int) -> Known:
     )
 
 
-def _timed(port: int, admin: str, users: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[Timed]:
-    for who, cookie in users.items():
+def _timed(port: int, admin: str, cookies: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[Timed]:
+    for who, cookie in cookies.items():
         browser = Browser(port=port, cookie=cookie, who=who, admin=admin)
         browser.get("/admin/responses/response/?q=resp_none")
         for name, path in wanted.items():

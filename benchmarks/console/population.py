@@ -103,16 +103,19 @@ def fill(*, admin: str, rows: int, tell: Callable[[str], None]) -> None:
     began = time.monotonic()
     _run(admin, [_SEED.format(rows=rows, days=DAYS, teams=TEAMS, keys_each=KEYS // TEAMS - 1, models=MODELS - 2)])
     _run(admin, ["ANALYZE seed"])
-    indexes = _indexes(admin, [table.name for group in _groups() for table in group])
-    _run(admin, [f'DROP INDEX "{name}"' for name, _ in indexes])
-    _side_by_side(admin, [[table.statement() for table in group] for group in _groups()])
-    tell(f"{rows:,} responses and {4 * rows:,} items were written in {time.monotonic() - began:.0f} s")
-    began = time.monotonic()
-    _side_by_side(admin, [[statement] for _, statement in indexes])
-    tables = [table.name for group in _groups() for table in group]
-    _side_by_side(admin, [[f'VACUUM (ANALYZE, PARALLEL 0) "{table}"'] for table in dict.fromkeys(tables)])
+    load(admin=admin, groups=_groups())
     _run(admin, ["DROP TABLE seed", "ANALYZE"])
-    tell(f"their indexes were made in {time.monotonic() - began:.0f} s")
+    tell(f"{rows:,} responses and {4 * rows:,} items were written in {time.monotonic() - began:.0f} s")
+
+
+def load(*, admin: str, groups: Sequence[Sequence[Table]]) -> None:
+    """Fill tables. Groups are filled in parallel, the tables of a group one after the other, indexes at the end."""
+    tables = list(dict.fromkeys(table.name for group in groups for table in group))
+    indexes = _indexes(admin, tables)
+    _run(admin, [f'DROP INDEX "{name}"' for name, _ in indexes])
+    _side_by_side(admin, [[table.statement() for table in group] for group in groups])
+    _side_by_side(admin, [[statement] for _, statement in indexes])
+    _side_by_side(admin, [[f'VACUUM (ANALYZE, PARALLEL 0) "{table}"'] for table in tables])
 
 
 def _run(admin: str, statements: Sequence[str]) -> None:
@@ -126,9 +129,8 @@ def _side_by_side(admin: str, groups: Sequence[Sequence[str]]) -> None:
         list(pool.map(lambda statements: _run(admin, statements), groups))
 
 
-def _indexes(admin: str, tables: Sequence[str]) -> list[tuple[str, str]]:
+def _indexes(admin: str, names: Sequence[str]) -> list[tuple[str, str]]:
     """Return the indexes that belong to no constraint, with their definitions, largest tables first."""
-    names = list(dict.fromkeys(tables))
     wanted = """
         SELECT name.relname, pg_get_indexdef(index.indexrelid)
         FROM pg_index AS index JOIN pg_class AS name ON name.oid = index.indexrelid
@@ -137,7 +139,8 @@ def _indexes(admin: str, tables: Sequence[str]) -> list[tuple[str, str]]:
         ORDER BY array_position(%s, owner.relname::text)
     """
     with psycopg.connect(admin) as connection:
-        return [(str(name), str(made)) for name, made in connection.execute(wanted, [names, names]).fetchall()]
+        found = connection.execute(wanted, [list(names), list(names)])
+        return [(str(name), str(made)) for name, made in found.fetchall()]
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -285,7 +288,7 @@ _EVENTS = {
 
 
 def _groups() -> list[list[Table]]:
-    """Return groups of tables. Groups are filled in parallel, the tables of a group one after the other."""
+    """Return the tables in groups for `load`."""
     from conversations.models import Conversation, Item, Placement
     from responses.models import EventBatch, Response, ToolCall, Turn
     from tenants.models import AuditEvent, UsageRecord
