@@ -27,7 +27,6 @@ class Item(TeamRow):
     """A message, call, output or other item, in its public form. Never changed after it was written."""
 
     key = models.UUIDField(primary_key=True, default=new_key, editable=False)
-    api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     # The public id. Not unique: a client may send an edited item under its old id.
     id = models.CharField(max_length=255, db_collation="C")
     type = models.CharField(max_length=40)

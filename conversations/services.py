@@ -85,8 +85,7 @@ def _append(principal: Principal, conversation: Conversation, items: Sequence[In
                 rows.append(found[item.id])
             case _:
                 body = item.with_id()
-                owner = {"team_id": principal.team_id, "api_key_id": principal.key_id}
-                rows.append(Item(**owner, id=body["id"], type=body["type"], body=body))
+                rows.append(Item(team_id=principal.team_id, id=body["id"], type=body["type"], body=body))
     selectors.reject_duplicates(
         team_id=conversation.team_id, conversation_id=conversation.pk, items=items, param="items"
     )

@@ -172,7 +172,6 @@ _ANSWER = _MESSAGE % (2, "assistant", "output_text", _PADDING * 2)
 _ITEM = {
     "key": _uuid("part"),
     "team_id": "team_id",
-    "api_key_id": "key_id",
     "id": "'msg_' || lpad(to_hex(i * 4 + part), 36, '0')",
     "type": "'message'",
     "body": f"CASE WHEN part < 2 THEN {_QUESTION} ELSE {_ANSWER} END",

@@ -24,7 +24,6 @@ class Migration(migrations.Migration):
             fields=[
                 ('key', models.UUIDField(default=kernel.ids.new_key, editable=False, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
-                ('api_key', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.apikey')),
                 ('id', models.CharField(db_collation='C', max_length=255)),
                 ('type', models.CharField(max_length=40)),
                 ('body', kernel.json_text.WireField()),

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 5d24adb3866820b16cd65311374544cacedb7a5705a1c7e5a1bc48fc5b0d6e15
+-- PostgreSQL 18, migrations 1893cfba8e7ce629ed3ae346e0a8f3da3151bd932154b9f4a3679fd59b7dec6e
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -246,7 +246,6 @@ ALTER TABLE ONLY public.conversations_file FORCE ROW LEVEL SECURITY;
 CREATE TABLE public.conversations_item (
     key uuid NOT NULL,
     team_id character varying(64) NOT NULL COLLATE pg_catalog."C",
-    api_key_id character varying(64) COLLATE pg_catalog."C",
     id character varying(255) NOT NULL COLLATE pg_catalog."C",
     type character varying(40) NOT NULL,
     body json NOT NULL,
@@ -2722,9 +2721,6 @@ ALTER TABLE ONLY public.conversations_file
 
 ALTER TABLE ONLY public.conversations_file
     ADD CONSTRAINT conversations_file_team_id_13fe08de_fk_tenants_team_id FOREIGN KEY (team_id) REFERENCES public.tenants_team(id) DEFERRABLE INITIALLY DEFERRED;
-
-ALTER TABLE ONLY public.conversations_item
-    ADD CONSTRAINT conversations_item_api_key_id_a855ee52_fk_tenants_apikey_id FOREIGN KEY (api_key_id) REFERENCES public.tenants_apikey(id) DEFERRABLE INITIALLY DEFERRED;
 
 ALTER TABLE ONLY public.conversations_item
     ADD CONSTRAINT conversations_item_team_id_4f3501bd_fk_tenants_team_id FOREIGN KEY (team_id) REFERENCES public.tenants_team(id) DEFERRABLE INITIALLY DEFERRED;

@@ -484,7 +484,6 @@ def item_rows(
     item = new_row(
         Item,
         team_id=identity.team_id,
-        api_key_id=identity.key_id,
         id=body["id"],
         type=body["type"],
         body=body,
