@@ -248,8 +248,8 @@ class Comparison:
             return
         # A window of a few seconds would end before a slow server has answered all connections once: those get as
         # many requests as connections. A process is about as fast with many connections as with one.
-        rate = self.rounds[kind, 1, contender.target.name][0].per_second if connections > 1 else None
-        slow = rate is not None and rate * self.seconds < 2 * connections
+        alone = self.rounds[kind, 1, contender.target.name]
+        slow = connections > 1 and alone[0].per_second * self.seconds < 2 * connections
         window = Pace(connections=connections, seconds=self.seconds, warm_up=0.5)
         once = Pace(connections=connections, requests=connections)
         cell.append(self._measure(contender, kind, once if slow else window))
@@ -388,6 +388,12 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     parser.add_argument("--smoke", action="store_true", help="check in two minutes that every server works")
     parser.add_argument("--rounds", type=int, default=3, help="number of measurements of each cell (default 3)")
     parser.add_argument("--seconds", type=float, default=2.0, help="duration of a measurement (default 2)")
+    parser.add_argument(
+        "--concurrency",
+        type=lambda text: tuple(sorted({1, *map(int, text.split(","))})),
+        default=CONCURRENCY,
+        help="numbers of connections beside 1, such as 64,256",
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is exceeded")
     parser.add_argument("--publish", action="store_true", help="write the tables into README.md and docs/")
     options = parser.parse_args(arguments)
@@ -395,7 +401,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
         comparison = Comparison(contenders=found, seconds=0.5 if options.smoke else options.seconds)
         comparison.warm_up()
         rounds = 1 if options.smoke else options.rounds
-        comparison.measure(rounds=rounds, concurrency=(1, 8) if options.smoke else CONCURRENCY)
+        comparison.measure(rounds=rounds, concurrency=(1, 8) if options.smoke else options.concurrency)
         with psycopg.connect(stack.admin) as database:
             query = "SELECT count(*) FROM responses_response WHERE status = 'completed'"
             stored = (database.execute(query).fetchone() or (0,))[0]
