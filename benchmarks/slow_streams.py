@@ -66,7 +66,7 @@ class SlowStreams(BaseModel):
         )
 
 
-def measured(platform: Target, *, streams: int, processes: int) -> SlowStreams:
+def measured(platform: Target, *, streams: int, processes: int, seconds: float = WINDOW_SECONDS) -> SlowStreams:
     """Keep a number of streams open and measure a window in which none begins or ends."""
     _stream(platform, streams=FEW, ramp=0.2, window=1.0)  # imports and connections are not part of a stream's memory
     ramp = max(2.0, streams / (OPENED_PER_SECOND * processes))
@@ -76,13 +76,13 @@ def measured(platform: Target, *, streams: int, processes: int) -> SlowStreams:
     def sample() -> None:
         time.sleep(ramp + SETTLE_SECONDS + 1)
         cpu, began = cpu_seconds(platform.pid), time.monotonic()
-        time.sleep(WINDOW_SECONDS - 2)
+        time.sleep(seconds - 2)
         found["cores"] = (cpu_seconds(platform.pid) - cpu) / (time.monotonic() - began)
         found["mb"] = proportional_mb(platform.pid)
 
     sampler = threading.Thread(target=sample)
     sampler.start()
-    result = _stream(platform, streams=streams, ramp=ramp, window=WINDOW_SECONDS)
+    result = _stream(platform, streams=streams, ramp=ramp, window=seconds)
     sampler.join()
     return SlowStreams(
         streams=streams,
@@ -136,6 +136,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     parser = ArgumentParser(prog="python -m benchmarks slow-streams", description=__doc__)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2], help="web processes (default 1 2)")
     parser.add_argument("--streams", type=int, help="number of streams (default according to the pass-through)")
+    parser.add_argument("--seconds", type=float, default=WINDOW_SECONDS, help="that are measured (default 10)")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is exceeded")
     parser.add_argument("--publish", action="store_true", help="write the table into the documentation")
     options = parser.parse_args(arguments)
@@ -148,7 +149,8 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
             tell(
                 f"{streams:,} streams on {processes} web processes; the pass-through serves {rates[-1]:,.0f} streams/s"
             )
-            runs.append(measured(stack.platform, streams=streams, processes=processes))
+            size = {"streams": streams, "processes": processes}
+            runs.append(measured(stack.platform, **size, seconds=options.seconds))
     floors = [floor for run in runs for floor in run.floors()]
     for line in (*(run.line() for run in runs), *(floor.text() for floor in floors)):
         print(line)
