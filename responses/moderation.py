@@ -12,6 +12,7 @@ with a 400, output with a failed response that shows none of it.
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -19,6 +20,7 @@ import orjson
 from conversations.items import StoredItem, plain_text
 from kernel import egress
 from kernel.errors import ApiError, ContentFlagged, Failure, Forbidden, ModelNotFound, UnsupportedValue, UpstreamError
+from kernel.large_work import off_loop
 from responses.engine.attachments import AttachmentImage, AttachmentText, all_parts, attachment_key
 from responses.engine.events.types import Body
 from responses.engine.moderation import ModerationResult
@@ -137,7 +139,7 @@ async def _texts_and_images(
     items: Sequence[StoredItem], attachments: TeamAttachments | None
 ) -> tuple[list[str], list[str]]:
     """Return the texts of some items, including those of their files, and the URLs of their images."""
-    texts = [text for item in items if (text := plain_text(item.wire()))]
+    texts = await off_loop(lambda: [text for item in items if (text := plain_text(item.wire()))])
     images: list[str] = []
     if attachments is None:
         return texts, images
@@ -293,7 +295,7 @@ class GuardrailCheck:
         secret = self.guard.hook_secret
         answer = await egress.default().post(
             self.guard.hook_url,
-            content=orjson.dumps(question),
+            content=await off_loop(partial(orjson.dumps, question)),
             max_bytes=_MAX_ANSWER,
             timeout=_HOOK_SECONDS,
             headers={

@@ -174,13 +174,15 @@ def check_client_request_id(scope: Scope) -> None:
 
 def _replay(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that first returns the body that has been read, then the server's messages."""
-    first = True
+    first: bytes | None = body
+    # Freed with the first message: the request may take minutes.
+    del body
 
     async def replay() -> Message:
         nonlocal first
-        if first:
-            first = False
-            return {"type": "http.request", "body": body, "more_body": False}
+        if first is not None:
+            read, first = first, None
+            return {"type": "http.request", "body": read, "more_body": False}
         return await receive()
 
     return replay

@@ -7,10 +7,10 @@ derived from it.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Any, TypeVar, cast
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from asgiref.sync import iscoroutinefunction
 from django.http import QueryDict
 from django.urls import register_converter
 from django.urls.converters import StringConverter
@@ -19,6 +19,7 @@ from rest_framework.request import Request
 
 from kernel.errors import UnknownParameter
 from kernel.ids import Prefix, expectation
+from kernel.large_work import off_loop
 from kernel.nulls import read
 from kernel.query import QueryArgument, reject_unknown, reject_unstorable, reject_unstorable_values
 from kernel.validation import malformed_id, parse_json
@@ -126,15 +127,23 @@ class Endpoint:
     handler: Any = None
 
     def __call__(self, handler: Handler) -> Handler:
-        @wraps(handler)
-        def call(view: Any, request: Request, **ids: str) -> Any:
+        def arguments_of(view: Any, request: Request, ids: dict[str, str]) -> dict[str, Any]:
             # The view's path: the declaration is copied into the view, which completes it.
             _check_ids(view.path, ids)
             body = request._request.body  # noqa: SLF001 - DRF would choose a parser for it
-            return handler(view, request, **ids, **self.arguments(request.query_params, body))
+            return self.arguments(request.query_params, body)
 
-        call.endpoint = self  # type: ignore[attr-defined]
-        return cast("Handler", markcoroutinefunction(call) if iscoroutinefunction(handler) else call)
+        @wraps(handler)
+        def call(view: Any, request: Request, **ids: str) -> Any:
+            return handler(view, request, **ids, **arguments_of(view, request, ids))
+
+        @wraps(handler)
+        async def call_async(view: Any, request: Request, **ids: str) -> Any:
+            return await handler(view, request, **ids, **await off_loop(partial(arguments_of, view, request, ids)))
+
+        declared: Any = call_async if iscoroutinefunction(handler) else call
+        declared.endpoint = self
+        return cast("Handler", declared)
 
     @property
     def template(self) -> str:

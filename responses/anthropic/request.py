@@ -1,13 +1,15 @@
 """Execution of message requests: each becomes a response that is not stored, and runs like any other."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
 from kernel.errors import BadRequest, ServerError
+from kernel.large_work import off_loop
 from responses.anthropic.blocks import InputWriter
 from responses.anthropic.message import MessageOptions, MessageStream, whole
 from responses.anthropic.schema import CountTokens, CreateMessage
@@ -46,7 +48,7 @@ async def create_message(
     *, principal: Principal, body: CreateMessage, request: RequestInfo
 ) -> tuple[dict[str, Any], LiveRun]:
     """Return a message, and the run that has generated it; raises `ApiError`."""
-    with _translated(body, await directory.aroute(principal, body.model)) as values:
+    async with _translated(body, await directory.aroute(principal, body.model)) as values:
         run = await create.create_response(
             principal=principal, body=values, request=replace(request, endpoint=ENDPOINT), mode=Mode.JSON
         )
@@ -65,7 +67,7 @@ async def create_message(
 
 async def stream_message(*, principal: Principal, body: CreateMessage, request: RequestInfo) -> LiveRun:
     """Start to generate a message; raises `ApiError`."""
-    with _translated(body, await directory.aroute(principal, body.model)) as values:
+    async with _translated(body, await directory.aroute(principal, body.model)) as values:
         return await create.create_response(
             principal=principal,
             body=values,
@@ -77,7 +79,7 @@ async def stream_message(*, principal: Principal, body: CreateMessage, request: 
 
 async def count_tokens(*, principal: Principal, body: CountTokens) -> int:
     """Return the number of input tokens of a message, counted by the upstream or estimated; raises `ApiError`."""
-    with _translated(body, await directory.aroute(principal, body.model)) as values:
+    async with _translated(body, await directory.aroute(principal, body.model)) as values:
         return await input_tokens.count_input_tokens(principal=principal, body=values)
 
 
@@ -89,13 +91,13 @@ def _options(body: CreateMessage) -> MessageOptions:
     )
 
 
-@contextmanager
-def _translated(body: CountTokens, route: Route) -> Iterator[CreateResponse]:
+@asynccontextmanager
+async def _translated(body: CountTokens, route: Route) -> AsyncIterator[CreateResponse]:
     """Provide the body as that of a response. Errors about it name the parameters of the message."""
     writer = InputWriter()
     try:
-        writer.write(body.messages)
-        yield _response_body(body, writer.items, route)
+        await off_loop(partial(writer.write, body.messages))
+        yield await off_loop(partial(_response_body, body, writer.items, route))
     except BadRequest as error:
         writer.locate(error)
         for name, known in _PARAMETERS:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernel.errors import InvalidStreamId, InvalidType, Overloaded, RateLimited, TooManyStreams
+from kernel.large_work import note_size
 from kernel.validation import json_type
 from responses.requests.context import UnstoredResponse
 
@@ -125,6 +126,7 @@ class SocketStreams:
                     return
                 request = stream.waiting.popleft()
                 self._count(request, -1)
+                note_size(request.size)
                 await self._serve(stream, request.values)
 
 

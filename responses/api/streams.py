@@ -6,6 +6,7 @@ authenticates, checks the scope, parses the body, calls the handler and words er
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import orjson
@@ -17,6 +18,7 @@ from kernel.asgi import Scope as AsgiScope
 from kernel.endpoints import Endpoint
 from kernel.errors import ApiError, UnsupportedParameter
 from kernel.http import JSON, as_api_error
+from kernel.large_work import off_loop
 from responses import chat
 from responses.api.requests import Replay, info_of, warning_headers
 from responses.chat.requests import ChatRequest
@@ -86,7 +88,10 @@ class EndpointApp:
                 principal = await authenticate(header(scope, b"authorization"))
                 principal.require(Scope(endpoint.scope))
                 arguments: dict[str, Any] = endpoint.read_ids(scope["path"])
-                arguments |= endpoint.arguments(QueryDict(scope["query_string"]), scope["body"])
+                query = QueryDict(scope["query_string"])
+                arguments |= await off_loop(partial(endpoint.arguments, query, scope["body"]))
+                # Freed now: a run may take minutes.
+                scope["body"] = b""
                 if "body" not in arguments or arguments["body"].stream:
                     stream = endpoint.event_stream(scope, client.disconnect)
                     frames = await stream.open(principal, **arguments)
@@ -138,7 +143,7 @@ class _Client:
 
 
 async def _send_json(answer: Any, send: Send) -> None:
-    body = orjson.dumps(answer.data)
+    body = await off_loop(partial(orjson.dumps, answer.data))
     # Django's default type of contents is HTML.
     headers = [(name, value) for name, value in headers_of(answer) if name != b"content-type"]
     headers += [(b"content-type", JSON.encode()), (b"content-length", b"%d" % len(body))]

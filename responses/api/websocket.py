@@ -10,6 +10,7 @@ it closes the connection before accepting it, which clients see as an empty 403.
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -34,6 +35,7 @@ from kernel.errors import (
     UnsupportedParameter,
 )
 from kernel.http import as_api_error
+from kernel.large_work import note_size, off_loop
 from kernel.validation import json_type, parse_json
 from responses.api.requests import info_of, warning_headers
 from responses.api.socket_streams import QueuedRequest, SocketStream, SocketStreams, pop_stream_id
@@ -143,7 +145,8 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         if text_data is None:
             raise BadRequest("Expected a text frame with a JSON object, but got a binary frame.", code="invalid_type")
         raw = text_data.encode()
-        event = parse_json(raw)
+        note_size(len(raw))
+        event = await off_loop(partial(parse_json, raw))
         match event.pop("type", None):
             case "response.create":
                 stream_id = pop_stream_id(event)
@@ -188,7 +191,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         started: StartedRun | None = None
         try:
             principal = await self._authenticate()
-            body = parse_message(values)
+            body = await off_loop(partial(parse_message, values))
             started = await create.start_response(
                 principal=principal,
                 body=body,

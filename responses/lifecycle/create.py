@@ -9,6 +9,7 @@ from typing import Any
 from conversations.models import Placement, Section, opens_context
 from kernel.clock import now
 from kernel.ids import new_id
+from kernel.large_work import off_loop
 from kernel.leases import PROCESS, lease_until
 from responses import moderation
 from responses.engine import spans
@@ -217,7 +218,7 @@ async def _check(
     body, context = prepared.body, prepared.context
     with spans.span(spans.Activity.PREPARE, "Request", began=prepared.created_at):
         await tool_offer.check_grammars(body)
-        capabilities.check_length(prepared.run_context)
+        await off_loop(partial(capabilities.check_length, prepared.run_context))
     with spans.span(spans.Activity.GUARDRAIL, "Input"):
         checks = await moderation.start_checks(
             principal=principal,
@@ -252,9 +253,11 @@ async def _check(
         prices=route.prices,
         endpoint=request.endpoint,
     )
-    row = _response_row(identity, prepared, options, mode=mode, request=request, secrets=tools.secrets)
+    build_row = partial(_response_row, identity, prepared, options, mode=mode, request=request, secrets=tools.secrets)
+    row = await off_loop(build_row)
     # An unstored response needs the rows only if it leaves its items in a conversation.
-    items = _input_rows(identity, context) if identity.stored or identity.conversation_id else []
+    stores_items = identity.stored or identity.conversation_id
+    items = await off_loop(partial(_input_rows, identity, context)) if stores_items else []
     append = lock = predecessor = None
     if identity.conversation_id is not None:
         append = ConversationAppend(conversation_id=identity.conversation_id, read_to=context.history_end)
@@ -265,7 +268,7 @@ async def _check(
         predecessor = PredecessorGuard(response_id=response_id, previous_id=context.predecessor_id)
     recorder = Recorder(identity, RecorderState(), append)
     first_events = (queued if body.background else opening)(parameters)
-    frames, batch = recorder.opening(first_events)
+    frames, batch = await off_loop(partial(recorder.opening, first_events))
     return _NewResponse(
         prepared=prepared,
         route=route,
@@ -281,7 +284,7 @@ async def _check(
             insert=[row, *(items if identity.stored else ()), *batch],
             lock=lock,
             predecessor=predecessor,
-            calls=[*_answered_calls(body, context), *tools.calls],
+            calls=[*await off_loop(partial(_answered_calls, body, context)), *tools.calls],
         ),
     )
 

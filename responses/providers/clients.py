@@ -11,6 +11,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -25,6 +26,7 @@ from openai._types import RequestOptions
 
 from kernel.clock import now
 from kernel.errors import UPSTREAM_REJECTIONS, Failure, ModelNotFound
+from kernel.large_work import off_loop
 from responses.engine import spans
 from responses.engine.spans import FIRST_ATTEMPT, Activity
 from responses.providers.http_client import (
@@ -128,7 +130,7 @@ async def post(route: Route, path: str, body: dict[str, Any] | Form) -> AsyncIte
     On exit the connection is closed unless the body was read completely.
     """
     clients = clients_for(route.upstream)
-    content = body if isinstance(body, Form) else orjson.dumps(body)
+    content = body if isinstance(body, Form) else await off_loop(partial(orjson.dumps, body))
     for number, pause in enumerate((*_RETRY_PAUSES, None), 1):
         began, attempt = now(), FIRST_ATTEMPT if number == 1 else f"Request {number}"
         try:

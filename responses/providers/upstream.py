@@ -2,8 +2,10 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
+from kernel.large_work import off_loop
 from responses.engine.attachments import AttachmentMap
 from responses.engine.converter.base import TurnConverter
 from responses.engine.converter.chat import ChatConverter
@@ -84,7 +86,8 @@ class UpstreamTurn:
     async def _converted(self) -> AsyncGenerator[list[Event], None]:
         converter, lines = self._converter, EventStreamDecoder(check=self._check)
         try:
-            body = self._body(self._route, self._request, await load_attachments(self._route, self._request))
+            attachments = await load_attachments(self._route, self._request)
+            body = await off_loop(partial(self._body, self._route, self._request, attachments))
             async with post(self._route, self._path, body) as response:
                 self._upstream_request_id = response.headers.get("x-request-id")
                 if not is_streamed(response):

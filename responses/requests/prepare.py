@@ -9,6 +9,7 @@ from typing import Any
 from conversations.items import StoredItem
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
+from kernel.large_work import LARGE_BYTES, note_size, off_loop
 from responses.engine import messages
 from responses.engine.state import ModelTraits, RunContext
 from responses.engine.turn import Sampling
@@ -29,6 +30,8 @@ from tenants.directory import Route
 from tenants.models import Scope
 from tenants.principal import Principal
 
+# Converting this many items takes 5 ms.
+_LONG_HISTORY = 200
 LockConversation = Callable[[CreateResponse], Awaitable[RequestContext]]
 """Locks the conversation of a request for its new response, and reads the context."""
 
@@ -65,7 +68,7 @@ async def prepare(
     caller has it in memory. Without `lock_conversation`, a conversation is only read. The length of the context is not
     checked. Raises the API error of the first defect.
     """
-    reject_foreign_content(input_items(body), team_id=principal.team_id)
+    await off_loop(partial(reject_foreign_content, input_items(body), team_id=principal.team_id))
     if body.conversation is not None and lock_conversation is not None:
         context = await lock_conversation(body)
     else:
@@ -73,7 +76,10 @@ async def prepare(
             principal.require(Scope.CONVERSATIONS_READ)
         read = partial(read_context, principal=principal, body=body, previous=previous)
         # Most requests bring their whole context and need no database thread.
-        context = await in_db_thread(read) if needs_database(body, previous) else read()
+        context = await (in_db_thread if needs_database(body, previous) else off_loop)(read)
+    # A short request may continue a long conversation.
+    if len(context.history) > _LONG_HISTORY:
+        note_size(LARGE_BYTES)
     context = replace(context, preface=preface)
     # Items of the context may change reasoning and text settings, so capabilities are checked after it was read.
     body = effective_request(body, context.items)
@@ -88,20 +94,26 @@ async def prepare(
     attachments = await check_attachments(principal=principal, body=body, context=context, can=can)
     created_at = now()
     parameters = public_parameters(body, response_id=response_id, created_at=created_at, preface=preface)
-    run_context = build_run_context(
-        team_id=principal.team_id,
-        parameters=parameters,
-        options=options,
-        model=route.upstream_model if route is not None else "",
-        instructions=body.instructions,
-        context=context,
-        attachments=attachments,
-        generates=body.generates,
+    run_context = await off_loop(
+        partial(
+            build_run_context,
+            team_id=principal.team_id,
+            parameters=parameters,
+            options=options,
+            model=route.upstream_model if route is not None else "",
+            instructions=body.instructions,
+            context=context,
+            attachments=attachments,
+            generates=body.generates,
+        )
     )
     if body.enable_response_messages:
-        read_by_model = [item.wire() for item in run_context.items]
-        parameters["input_messages"] = messages.input_messages(
-            instructions=body.instructions, items=read_by_model, tools=run_context.sampling.tools
+        parameters["input_messages"] = await off_loop(
+            lambda: messages.input_messages(
+                instructions=body.instructions,
+                items=[item.wire() for item in run_context.items],
+                tools=run_context.sampling.tools,
+            )
         )
     return PreparedRequest(
         body=body,
