@@ -12,6 +12,7 @@ from django.db.models import IntegerField, TextField
 from django.db.models.expressions import BaseExpression, RawSQL
 
 from conversations.models import Placement, Section
+from conversations.selectors import context_items
 from kernel.clock import unix
 from kernel.errors import ContextTooLong, NotFound
 from kernel.pagination import Page, PageRequest, keyset
@@ -48,30 +49,16 @@ WITH RECURSIVE chain(id, previous, status, history_id, history_end, opens, depth
     ) AS response
     WHERE NOT chain.opens
 )
-SELECT context.status, context.depth = 0 AND context.is_output, item.body
+SELECT context.status, context.history_id, context.history_end, context.depth = 0 AND context.is_output, item.body
 FROM (
-    SELECT chain.status, chain.depth, placement.is_output, placement.position, placement.item_id
+    SELECT chain.status, CASE WHEN NOT opens THEN history_id END AS history_id, history_end, chain.depth,
+        placement.is_output, placement.position, placement.item_id
     FROM chain LEFT JOIN LATERAL (
         SELECT place.section = 'output' AS is_output, place.position, place.item_id
         FROM conversations_placement AS place WHERE place.owner = chain.id AND place.in_context
         OFFSET 0
     ) AS placement ON true
-    UNION ALL
-    SELECT chain.status, chain.depth + 1, false, placement.position, placement.item_id
-    FROM chain
-    CROSS JOIN LATERAL (
-        SELECT coalesce(max(place.position), 0) AS first FROM conversations_placement AS place
-        WHERE place.owner = chain.history_id AND place.section = 'items' AND place.opens_context AND place.in_context
-          AND place.position < chain.history_end
-    ) AS opening
-    CROSS JOIN LATERAL (
-        SELECT place.position, place.item_id FROM conversations_placement AS place
-        WHERE place.owner = chain.history_id AND place.section = 'items' AND place.position >= opening.first
-          AND place.position < chain.history_end AND place.in_context
-        OFFSET 0
-    ) AS placement
-    WHERE NOT chain.opens
-    ORDER BY 2 DESC, 3, 4
+    ORDER BY chain.depth DESC, placement.is_output, placement.position
     OFFSET 0
 ) AS context
 LEFT JOIN LATERAL (
@@ -96,17 +83,21 @@ class Chain:
 def chain(*, team_id: str, response_id: str) -> Chain | None:
     """Return the context of a successor of this response, or None if there is no such stored response.
 
-    It takes a single query, whatever the length of the chain; the cost is proportional to the items returned.
+    It takes a query, whatever the length of the chain, and another one for a conversation at its beginning; the cost is
+    proportional to the items returned.
     """
     with connection.cursor() as cursor:
         cursor.execute(_CHAIN, {"id": response_id, "team": team_id})
         rows = cursor.fetchall()
     if not rows:
         return None
-    texts = [(is_last, body) for _, is_last, body in rows if body is not None]
-    reject_oversized_context(sum(len(body) for _, body in texts))
-    settled = sum(not is_last for is_last, _ in texts)
-    return Chain(status=rows[-1][0], items=[orjson.loads(body) for _, body in texts], settled=settled)
+    # Only the first response of a chain can have continued a conversation.
+    _, history_id, history_end, _, _ = rows[0]
+    history = context_items(team_id=team_id, conversation_id=history_id, end=history_end) if history_id else None
+    texts = [*(history.texts if history else ()), *(body for *_, body in rows if body is not None)]
+    reject_oversized_context(sum(map(len, texts)))
+    own = sum(is_own for *_, is_own, body in rows if body is not None)
+    return Chain(status=rows[-1][0], items=[orjson.loads(text) for text in texts], settled=len(texts) - own)
 
 
 def reject_oversized_context(characters: int) -> None:
