@@ -59,14 +59,15 @@ def items(count: int) -> Iterator[dict[str, Any]]:
         yield {"type": "function_call_output", "call_id": name, "output": "There is nothing of interest here."}
 
 
-def made(client: Client, count: int) -> str:
-    """Create a conversation with a number of items and a compaction item, and return its id."""
+def made(client: Client, count: int, *, compacts: bool = True) -> str:
+    """Create a conversation with a number of items, perhaps with a compaction item, and return its id."""
     conversation = str(client.ask("POST", "/conversations", {})[0]["id"])
     rest = items(count)
     while some := list(itertools.islice(rest, AT_ONCE)):
         client.ask("POST", f"/conversations/{conversation}/items", {"items": some})
-    body = {"model": SHORT, "conversation": conversation, "input": [{"type": "compaction_trigger"}]}
-    client.ask("POST", "/responses", body)
+    if compacts:
+        body = {"model": SHORT, "conversation": conversation, "input": [{"type": "compaction_trigger"}]}
+        client.ask("POST", "/responses", body)
     return conversation
 
 
