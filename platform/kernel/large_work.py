@@ -24,6 +24,11 @@ def note_size(size: int) -> None:
     _is_large.set(size >= LARGE_BYTES)
 
 
+def is_large() -> bool:
+    """Return true if the current request was noted as large."""
+    return _is_large.get()
+
+
 async def off_loop(call: Callable[[], Result]) -> Result:
     """Return the result of a call, which runs in a thread if the current request is large.
 

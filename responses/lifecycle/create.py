@@ -32,7 +32,7 @@ from responses.runs.identity import RequestInfo, RunIdentity
 from responses.runs.recorder import Recorder, RecorderState, item_rows, preview
 from responses.runs.rows import Row, new_row
 from responses.runs.runner import LiveRun, StreamFormat
-from responses.runs.store import CallUpdate, Change, LockGuard, PredecessorGuard, writer
+from responses.runs.store import CallUpdate, Change, LockGuard, PredecessorGuard, submit_new
 from responses.schema import CreateResponse
 from responses.tools.registry import RunTools, create_tools, without_unavailable_tools
 from responses.vectors.embedding import UsageAccount
@@ -133,7 +133,7 @@ async def start_response(
             stream_format=stream_format,
             is_streamed=mode is Mode.STREAM,
         )
-        commit = writer.submit(new.change)
+        commit = submit_new(new.change)
         try:
             with spans.span(spans.Activity.STORAGE, "Commit"):
                 await asyncio.shield(commit)
@@ -169,7 +169,7 @@ async def queue_response(
     async with conversation_runs.release_on_failure(principal=principal, body=body, response_id=response_id):
         new = await _check(principal, body, None, response_id=response_id, mode=mode, request=request)
         # Shielded: once submitted, the change may be committed even if the client disconnects.
-        await asyncio.shield(writer.submit(new.change))
+        await asyncio.shield(submit_new(new.change))
     notify_workers()
     queued_body = response_body(new.prepared.run_context.parameters, status=Status.QUEUED.value)
     return QueuedResponse(body=queued_body, warnings=new.warnings)

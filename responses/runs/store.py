@@ -5,6 +5,8 @@ to a response that has not ended. If it matches no row, because the run was canc
 nothing of the change is written.
 """
 
+import asyncio
+import atexit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -18,7 +20,9 @@ from psycopg.conninfo import make_conninfo
 
 from kernel.group_commit import GroupCommit
 from kernel.ids import new_id
+from kernel.large_work import is_large
 from kernel.statement_pipeline import ConnectionLost, Statement, StatementPipeline, database_conninfo
+from kernel.worker_loop import WorkerLoop
 from responses.models import Status
 from responses.runs.rows import Row, insertion
 
@@ -354,3 +358,20 @@ def _exact(value: object) -> str:
 
 writer: GroupCommit[Change] = GroupCommit(MarkedWriter)
 """The writer of this process: every run submits its changes here."""
+_large_writes = WorkerLoop(name="large-writes")
+atexit.register(_large_writes.close)
+
+
+def submit_new(change: Change) -> "asyncio.Future[None]":
+    """Submit the change that stores a new response. Await the future for the commit.
+
+    That of a large request is written by another event loop over another connection: with an image of 20 MB, the
+    changes of other runs in the same group would wait 0.8 s, and the event loop 40 ms.
+    """
+    if not is_large():
+        return writer.submit(change)
+    return asyncio.wrap_future(_large_writes.submit(_commit(change)))
+
+
+async def _commit(change: Change) -> None:
+    await writer.submit(change)

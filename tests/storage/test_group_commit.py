@@ -1,6 +1,7 @@
 """Group commit: many changes in few transactions, each with its own outcome."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,15 +11,16 @@ from django.db import IntegrityError, ProgrammingError, connection
 
 from kernel.db_threads import in_db_thread
 from kernel.group_commit import GroupCommit
+from kernel.large_work import LARGE_BYTES, note_size
 from kernel.statement_pipeline import ConnectionLost
 from responses.engine.events.compression import compress
-from responses.models import EventBatch
+from responses.models import EventBatch, Response
 from responses.runs import store
 from responses.runs.rows import Row, new_row
-from responses.runs.store import Change, LeaseLost, MarkedWriter, ResponseUpdate, writer
+from responses.runs.store import Change, LeaseLost, MarkedWriter, ResponseUpdate, submit_new, writer
 from tenants import scope
 from tests.support.api import Caller, MakeCaller
-from tests.support.stored_runs import Begun, abegin, begin, response_of
+from tests.support.stored_runs import Begun, abegin, begin, prepare, response_of
 
 pytestmark = pytest.mark.usefixtures("database")
 MANY = 60
@@ -156,6 +158,27 @@ def terminate(name: str) -> None:
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = %s", [name]
         )
         assert cursor.fetchone() == (True,)
+
+
+async def test_the_change_of_a_large_request_does_not_share_a_group(database: None, caller: Caller) -> None:
+    begun, (_, created) = await abegin(caller), prepare(caller)
+    locked, done = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def hold_lock() -> None:
+        with scope.team(begun.who.team_id):
+            Response.objects.select_for_update().get(pk=begun.who.response_id)
+            loop.call_soon_threadsafe(locked.set)
+            done.wait()
+
+    holder = asyncio.ensure_future(in_db_thread(hold_lock))
+    await locked.wait()
+    waiting = writer.submit(change(begun, 2, token=1))
+    note_size(LARGE_BYTES)
+    await submit_new(created)
+    assert not waiting.done()
+    done.set()
+    await asyncio.gather(holder, waiting)
 
 
 # -- without a database ------------------------------------------------------------------------------------------------
