@@ -114,10 +114,10 @@ class HttpClient:
         )
 
     async def post(self, path: str, content: bytes) -> HttpAnswer:
-        """Send a JSON document and return the answer once it has begun. Raises `RequestFailed`."""
+        """Send a JSON document to a path or a whole URL. Return the answer once it has begun; raises `RequestFailed`."""
         try:
             response = await self._session.post(
-                self._base_url + path,
+                self._base_url + path if path.startswith("/") else path,
                 data=content,
                 headers=self._headers,
                 proxy=self._proxy,

@@ -54,9 +54,11 @@ def test_cancelling_ends_an_active_run_and_keeps_its_output(api: Api, script: Sc
 
 @pytest.mark.usefixtures("worker", "database")
 def test_a_cancelled_run_has_a_usage_record_and_an_audit_event(api: Api, script: Script) -> None:
-    with running(api, script) as (response_id, _):
+    with running(api, script) as (response_id, received):
         cancel(api, response_id)
         cancel(api, response_id)
+        # Otherwise the upstream may end its answer before the worker notices.
+        assert received.was_closed_within(10.0)
     with scope.team(api.caller.team.pk):
         ledger = eventually(lambda: list(UsageRecord.objects.filter(object_id=response_id)))
         audited = AuditEvent.objects.get(target=response_id)
