@@ -40,6 +40,7 @@ class Capabilities:
     forced_tool_choice: bool = True
     structured_output: str = StructuredOutput.CHECKED.value
     logprobs: bool = True
+    always_stream: bool = False
     extra_sampling: bool = False
     reasoning_efforts: tuple[str, ...] | None = None
     reasoning_summaries: bool = False
@@ -83,6 +84,11 @@ class CapabilityColumns(models.Model):
     )
     logprobs = models.BooleanField(
         default=True, help_text="Returns log probabilities. If off, requests for them are rejected."
+    )
+    always_stream = models.BooleanField(
+        default=False,
+        help_text="Answers are always requested as a stream, also for JSON requests. Needed if the server only "
+        "streams, or if a proxy in front of it closes connections on which nothing is sent for a while.",
     )
     extra_sampling = models.BooleanField(
         default=False, help_text="Accepts vLLM's top_k, min_p, seed, repetition_penalty and chat_template_kwargs."

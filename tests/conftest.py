@@ -92,6 +92,12 @@ def script(upstream: ScriptedUpstream) -> Iterator[Script]:
 
 
 @pytest.fixture
+def only_streams(script: Script) -> None:
+    """An upstream that streams the chunks of its script, whatever the request asks for."""
+    script.only_streams = True
+
+
+@pytest.fixture
 def other_script(upstream: ScriptedUpstream) -> Iterator[Script]:
     """The scripted answers for a second model name."""
     with upstream.script() as script:
@@ -298,7 +304,7 @@ def reaching(reaching_web: WebProcess, http: httpx2.Client, caller: Caller) -> A
 @pytest.fixture(scope="session")
 def short_timeout_web(upstream: ScriptedUpstream) -> Iterator[WebProcess]:
     """A web process that waits one second for a silent upstream."""
-    with running_web(UPSTREAM_IDLE_TIMEOUT="1") as process:
+    with running_web(UPSTREAM_IDLE_TIMEOUT="1", UPSTREAM_ANSWER_TIMEOUT="1") as process:
         yield process
 
 

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 1893cfba8e7ce629ed3ae346e0a8f3da3151bd932154b9f4a3679fd59b7dec6e
+-- PostgreSQL 18, migrations 1321a4a376c6f868f2e57d5a8a980a0e199f776351a28158f08a7d1da22378d8
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1343,6 +1343,7 @@ CREATE TABLE public.tenants_model (
     forced_tool_choice boolean NOT NULL,
     structured_output character varying(20) NOT NULL,
     logprobs boolean NOT NULL,
+    always_stream boolean NOT NULL,
     extra_sampling boolean NOT NULL,
     reasoning_efforts character varying(20)[],
     reasoning_summaries boolean NOT NULL,

@@ -261,6 +261,7 @@ BATCH_CONCURRENCY = env.integer("BATCH_CONCURRENCY", default=32, minimum=1)
 BATCH_RETRY_SECONDS = env.integer("BATCH_RETRY_SECONDS", default=5)
 UPSTREAM_CONNECT_TIMEOUT = env.integer("UPSTREAM_CONNECT_TIMEOUT", default=10, minimum=1)
 UPSTREAM_IDLE_TIMEOUT = env.integer("UPSTREAM_IDLE_TIMEOUT", default=300, minimum=1)
+UPSTREAM_ANSWER_TIMEOUT = env.integer("UPSTREAM_ANSWER_TIMEOUT", default=1800, minimum=1)
 SLOW_READER_SECONDS = env.integer("SLOW_READER_SECONDS", default=30, minimum=1)
 
 # Whole months for which turns and usage records are kept, besides the current one; 0 keeps them forever.

@@ -32,6 +32,7 @@ _GROUPS: Mapping[str, Iterable[str]] = {
         "UPSTREAM_API_KEY",
         "UPSTREAM_CONNECT_TIMEOUT",
         "UPSTREAM_IDLE_TIMEOUT",
+        "UPSTREAM_ANSWER_TIMEOUT",
         "EMBEDDING_MODEL",
         "IMAGE_MODEL",
         "REASONING_SUMMARY_MODEL",

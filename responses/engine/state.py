@@ -41,7 +41,8 @@ class RunContext:
 
     The first `instruction_items` items belong to the instructions (a prompt's messages); the following
     `compacted_items` replace an earlier part of the conversation. `compaction` says when to compact further. A run that
-    does not generate (`generate: false`) calls no model and completes immediately.
+    does not generate (`generate: false`) calls no model and completes immediately. Not `wants_events`: the client of a
+    JSON request reads only the end.
     """
 
     parameters: dict[str, Any]
@@ -58,6 +59,7 @@ class RunContext:
     compacted_items: int = 0
     compaction: CompactionPlan | None = None
     generates: bool = True
+    wants_events: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

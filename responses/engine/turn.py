@@ -130,7 +130,8 @@ class TurnRequest:
     """Input of one upstream call.
 
     `attachments` loads the images and files that the items reference, `cipher` encrypts and decrypts reasoning; each is
-    None where it is not needed. `first_output_index` is the output index of the turn's first item.
+    None where it is not needed. `first_output_index` is the output index of the turn's first item. Not `streamed`: the
+    upstream may answer with one document, because nothing needs the answer before its end.
     """
 
     model: str
@@ -140,6 +141,7 @@ class TurnRequest:
     first_output_index: int
     attachments: Attachments | None = None
     cipher: ReasoningCipher | None = None
+    streamed: bool = True
 
 
 class Finish(StrEnum):

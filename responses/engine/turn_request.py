@@ -13,6 +13,8 @@ from responses.engine.state import RunContext, RunState
 from responses.engine.turn import FunctionTool, Sampling, TurnRequest
 
 _ONLY_JSON = "Unless you call a tool, answer with a single JSON"
+# Efforts with which answers take minutes.
+_LONG_EFFORTS = frozenset({"medium", "high", "xhigh", "max"})
 _NOTHING_ELSE = " and nothing else: no text around it, no code fence."
 
 
@@ -56,7 +58,15 @@ def build(context: RunContext, state: RunState, tools: Toolbox) -> TurnRequest:
         first_output_index=state.next_output_index,
         attachments=context.attachments,
         cipher=context.cipher,
+        streamed=context.wants_events or bool(functions) or _may_end_early_or_late(sampling),
     )
+
+
+def _may_end_early_or_late(sampling: Sampling) -> bool:
+    # A stop sequence ends a stream as soon as it is found, and nothing after it has to be paid for. Reasoning takes
+    # minutes, in which proxies would close a silent connection. So do loops with hosted tools, which operators watch in
+    # the console.
+    return bool(sampling.stop or sampling.reasoning_summary) or sampling.reasoning_effort in _LONG_EFFORTS
 
 
 def tokens_left(context: RunContext, state: RunState) -> int | None:

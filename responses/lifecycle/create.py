@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -115,8 +115,11 @@ async def start_response(
             object_id=response_id,
             request_id=request.request_id,
         )
+        run_context = new.prepared.run_context
+        if mode == Mode.JSON:
+            run_context = replace(run_context, wants_events=False)
         run = Run(
-            new.prepared.run_context,
+            run_context,
             state,
             model=UpstreamModel(new.route, summarizer=TeamSummarizer(account)),
             tools=new.tools.toolbox,

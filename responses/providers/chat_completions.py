@@ -30,9 +30,10 @@ def request_body(route: Route, request: TurnRequest, attachments: AttachmentMap)
             custom_tools=can.custom_tools,
             developer_role=can.developer_role,
         ),
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        "stream": request.streamed,
     }
+    if request.streamed:
+        body["stream_options"] = {"include_usage": True}
     if sampling.tools:
         body |= tool_parameters(sampling, can)
     return body | filled(

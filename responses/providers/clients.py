@@ -8,7 +8,7 @@ three times, and sleep as long as an overloaded one says.
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -124,10 +124,18 @@ def _new_clients(upstream: UpstreamEndpoint) -> UpstreamClients:
 
 
 @asynccontextmanager
-async def post(route: Route, path: str, body: dict[str, Any] | Form) -> AsyncIterator[Answer]:
+async def post(
+    route: Route,
+    path: str,
+    body: dict[str, Any] | Form,
+    *,
+    retry_body: Callable[[], dict[str, Any]] | None = None,
+    silent: bool = False,
+) -> AsyncIterator[Answer]:
     """Send a request and yield the answer: its status is 200, its body is unread. Raises `UpstreamFailed`.
 
-    On exit the connection is closed unless the body was read completely.
+    `silent`: the upstream sends nothing until the whole answer is complete. `retry_body` makes the body of retries if
+    it is another one, whose answer is streamed. On exit the connection is closed unless the body was read completely.
     """
     clients = clients_for(route.upstream)
     content = body if isinstance(body, Form) else await off_loop(partial(orjson.dumps, body))
@@ -137,12 +145,14 @@ async def post(route: Route, path: str, body: dict[str, Any] | Form) -> AsyncIte
             if isinstance(content, Form):
                 answer: Answer = await _post_form(clients.sdk, path, content)
             else:
-                answer = await clients.http.post(path, content)
+                answer = await clients.http.post(path, content, silent=silent)
             break
         except RequestFailed as error:
             spans.record(Activity.ATTEMPT, attempt, began=began, state="failed", note=_reason(error))
             if pause is None or not _is_retryable(error):
                 raise UpstreamFailed(naming(route.model, to_failure(error))) from error
+        if retry_body is not None:
+            content, silent = orjson.dumps(await off_loop(retry_body)), False
         await asyncio.sleep(pause)
     with spans.span(Activity.ATTEMPT, attempt, began=began) as measured:
         measured.note = f"HTTP {answer.status} after {(now() - began).total_seconds():.2f} s"

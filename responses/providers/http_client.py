@@ -107,21 +107,25 @@ class HttpClient:
         self._base_url = base_url.rstrip("/")
         self._headers = dict(headers)
         self._proxy = _proxy_of(self._base_url)
+        # `connect` includes the wait for a free connection. There is no limit for all of a stream.
         connect = settings.UPSTREAM_CONNECT_TIMEOUT
-        # `connect` includes the wait for a free connection. There is no limit for the whole answer.
-        self._timeout = aiohttp.ClientTimeout(
-            connect=connect, sock_connect=connect, sock_read=settings.UPSTREAM_IDLE_TIMEOUT
-        )
+        idle, silent = settings.UPSTREAM_IDLE_TIMEOUT, settings.UPSTREAM_ANSWER_TIMEOUT
+        self._timeout = aiohttp.ClientTimeout(connect=connect, sock_connect=connect, sock_read=idle)
+        self._silent_timeout = aiohttp.ClientTimeout(connect=connect, sock_connect=connect, sock_read=silent)
 
-    async def post(self, path: str, content: bytes) -> HttpAnswer:
-        """Send a JSON document to a path or a whole URL. Return the answer once it has begun; raises `RequestFailed`."""
+    async def post(self, path: str, content: bytes, *, silent: bool = False) -> HttpAnswer:
+        """Send a JSON document and return the answer once it has begun. Raises `RequestFailed`.
+
+        `path` is below the base URL, or a URL on the same server. `silent`: the server sends nothing until the whole
+        answer is complete, so it gets more time.
+        """
         try:
             response = await self._session.post(
                 self._base_url + path if path.startswith("/") else path,
                 data=content,
                 headers=self._headers,
                 proxy=self._proxy,
-                timeout=self._timeout,
+                timeout=self._silent_timeout if silent else self._timeout,
                 max_redirects=_MAX_REDIRECTS,
             )
         except aiohttp.ConnectionTimeoutError as error:

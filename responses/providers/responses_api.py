@@ -30,7 +30,7 @@ def request_body(route: Route, request: TurnRequest, attachments: AttachmentMap)
     return {
         "model": request.model,
         "input": InputWriter(route, request, attachments).write(request.items),
-        "stream": True,
+        "stream": request.streamed,
         # The upstream stores nothing, so its reasoning is only available to later turns in encrypted form.
         "store": False,
         "include": [_ENCRYPTED, _LOGPROBS] if sampling.logprobs else [_ENCRYPTED],

@@ -1,7 +1,14 @@
-"""Adapter for upstreams: a turn is one streamed request, in the upstream's API, whose answer becomes events."""
+"""Adapter for upstreams: a turn is one request, in the upstream's API, whose answer becomes events.
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+A turn whose answer nothing needs before its end is asked for as one JSON document: reading and converting 64 tokens
+takes 0.02 ms of CPU instead of 0.27 to 0.30 ms, and the log has 1 delta to write instead of 64. An upstream that
+streams all the same is understood.
+"""
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +22,8 @@ from responses.engine.turn import TurnRequest, TurnResult
 from responses.providers import chat_completions, responses_api
 from responses.providers.clients import UpstreamFailed, failure_from_error, naming, post, read_bytes
 from responses.providers.event_stream import EventStreamDecoder, check_chunk, check_object, is_streamed, read_document
+from responses.providers.http_client import Answer
+from responses.providers.long_answers import long_answers
 from responses.providers.reasoning_summaries import ReasoningSummarizer, summarize
 from tenants.directory import Route
 from tenants.models import WireApi
@@ -37,6 +46,8 @@ class UpstreamTurn:
 
     def __init__(self, route: Route, request: TurnRequest, *, summarizer: ReasoningSummarizer | None = None) -> None:
         self._route = route
+        if not request.streamed and (route.capabilities.always_stream or long_answers.come_from(route)):
+            request = replace(request, streamed=True)
         self._request = request
         self._summarizer = summarizer
         # Events that wait for a summary.
@@ -87,8 +98,7 @@ class UpstreamTurn:
         converter, lines = self._converter, EventStreamDecoder(check=self._check)
         try:
             attachments = await load_attachments(self._route, self._request)
-            body = await off_loop(partial(self._body, self._route, self._request, attachments))
-            async with post(self._route, self._path, body) as response:
+            async with self._post(attachments) as response:
                 self._upstream_request_id = response.headers.get("x-request-id")
                 if not is_streamed(response):
                     yield converter.whole(await read_document(response, check=self._check))
@@ -104,6 +114,24 @@ class UpstreamTurn:
         except UpstreamFailed as failed:
             converter.fail(failed.failure)
         yield converter.end(done=lines.done)
+
+    @asynccontextmanager
+    async def _post(self, attachments: AttachmentMap) -> AsyncIterator[Answer]:
+        route, request, began = self._route, self._request, time.monotonic()
+        body = await off_loop(partial(self._body, route, request, attachments))
+        if request.streamed:
+            async with post(route, self._path, body) as response:
+                yield response
+            return
+
+        def streamed_body() -> dict[str, Any]:
+            return self._body(route, replace(request, streamed=True), attachments)
+
+        try:
+            async with post(route, self._path, body, retry_body=streamed_body, silent=True) as response:
+                yield response
+        finally:
+            long_answers.observe(route, time.monotonic() - began)
 
     def result(self) -> TurnResult:
         """Return the result of the turn."""

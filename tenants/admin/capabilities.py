@@ -17,7 +17,7 @@ from tenants.prices import Prices
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Input", ("vision", "max_images", "inline_images", "files", "developer_role")),
-    ("Output", ("structured_output", "logprobs", "extra_sampling")),
+    ("Output", ("structured_output", "logprobs", "extra_sampling", "always_stream")),
     ("Tools", ("forced_tool_choice", "custom_tools")),
     (
         "Reasoning",
@@ -36,6 +36,7 @@ _LABELS = {
     "structured_output": "Structured output",
     "logprobs": "Log probabilities",
     "extra_sampling": "vLLM sampling parameters",
+    "always_stream": "Always stream",
     "reasoning_efforts": "Efforts",
     "reasoning_summaries": "Summaries",
     "raw_reasoning": "Show raw reasoning",

@@ -156,6 +156,7 @@ class Migration(migrations.Migration):
                 ('forced_tool_choice', models.BooleanField(default=True, help_text='Accepts tool_choice values other than auto and none. If off, they are requested in the prompt and checked.')),
                 ('structured_output', models.CharField(choices=[('checked', 'Accepted: output is validated before it is sent, and repaired once'), ('native', 'Enforced by the upstream: output is streamed immediately'), ('prompted', 'Not supported: requested in the prompt, validated, and repaired once')], default='checked', help_text='Handling of response_format.', max_length=20)),
                 ('logprobs', models.BooleanField(default=True, help_text='Returns log probabilities. If off, requests for them are rejected.')),
+                ('always_stream', models.BooleanField(default=False, help_text='Answers are always requested as a stream, also for JSON requests. Needed if the server only streams, or if a proxy in front of it closes connections on which nothing is sent for a while.')),
                 ('extra_sampling', models.BooleanField(default=False, help_text="Accepts vLLM's top_k, min_p, seed, repetition_penalty and chat_template_kwargs.")),
                 ('reasoning_efforts', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=20), blank=True, help_text='Supported values of reasoning.effort. Empty forwards any value.', null=True, size=None)),
                 ('reasoning_summaries', models.BooleanField(default=False, help_text='The upstream supports reasoning summaries.')),

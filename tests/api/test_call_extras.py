@@ -8,6 +8,8 @@ from tests.support.api import Api
 from tests.support.chunks import chunk
 from tests.support.upstream import Answer, Script, stream
 
+pytestmark = pytest.mark.usefixtures("only_streams")
+
 LOOK = {"type": "function", "name": "look"}
 SIGNED = {"extra_content": {"google": {"thought_signature": "c2lnbmVk"}}}
 SEARCH = [{"type": "tool_search"}, {**LOOK, "defer_loading": True}]

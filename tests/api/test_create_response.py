@@ -80,8 +80,7 @@ def test_it_sends_nothing_that_the_client_did_not_send(api: Api, script: Script)
         {
             "model": script.model,
             "messages": [{"role": "user", "content": "Hi"}],
-            "stream": True,
-            "stream_options": {"include_usage": True},
+            "stream": False,
         }
     ]
 

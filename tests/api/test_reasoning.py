@@ -9,6 +9,8 @@ from tests.support.chunks import Chunk, calls, chunk, text, usage
 from tests.support.model_capabilities import describe
 from tests.support.upstream import Script, stream
 
+pytestmark = pytest.mark.usefixtures("only_streams")
+
 STOP = [chunk(finish="stop"), usage()]
 LOGPROBS = "message.output_text.logprobs"
 

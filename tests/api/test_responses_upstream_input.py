@@ -22,7 +22,7 @@ def test_parameters_the_client_did_not_send_are_omitted(api: Api, responses_api_
         {
             "model": responses_api_script.model,
             "input": [{"type": "message", "role": "user", "content": "Hi"}],
-            "stream": True,
+            "stream": False,
             "store": False,
             "include": ["reasoning.encrypted_content"],
         }

@@ -56,6 +56,7 @@ def test_surplus_calls_are_dropped_without_parallel_tool_calls(api: Api, script:
     assert output[0]["arguments"] == '{"a":1}'
 
 
+@pytest.mark.usefixtures("only_streams")
 def test_a_surplus_call_at_the_same_index_does_not_change_the_first(api: Api, script: Script) -> None:
     surplus = [
         chunk(tool_calls=[{"index": 0, "id": "call_b", "function": {"name": "listen", "arguments": "{"}}]),

@@ -16,6 +16,8 @@ from tests.support.streams import types
 from tests.support.upstream import Answer, Cut, Gate, Pause, Piece, Script, stream, whole
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("only_streams")
+
 STOP = chunk(finish="stop")
 TOOLS = [{"type": "function", "name": name} for name in ("look", "listen")]
 LOGPROBS: dict[str, Any] = {"include": ["message.output_text.logprobs"]}

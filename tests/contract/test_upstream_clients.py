@@ -24,7 +24,15 @@ from responses.providers.clients import (
     from_sdk,
     post,
 )
-from responses.providers.http_client import Answer, AnswerBroken, AnswerStalled, ErrorStatus, RequestFailed, tls_context
+from responses.providers.http_client import (
+    Answer,
+    AnswerBroken,
+    AnswerStalled,
+    ErrorStatus,
+    NoAnswer,
+    RequestFailed,
+    tls_context,
+)
 from tenants.directory import Route, UpstreamEndpoint
 from tests.support.certificates import self_signed
 
@@ -214,6 +222,28 @@ def test_both_clients_send_the_same_request(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("path", ["", "/", "/v1/", "/a%20b/v1"])
 def test_both_clients_join_paths_alike(path: str) -> None:
     asyncio.run(compare(ANSWERS["a document"], path=path))
+
+
+def test_a_document_may_take_longer_than_the_silence_in_a_stream() -> None:
+    async def scenario(*, silent: bool) -> bytes:
+        async with running([PAUSE, *ANSWERS["a document"]]) as server:
+            upstream = UpstreamEndpoint(id="up", base_url=f"http://127.0.0.1:{server.port}/v1", api_key="")
+            return await (await clients_for(upstream).http.post("/chat/completions", CONTENT, silent=silent)).read()
+
+    assert asyncio.run(scenario(silent=True)) == b'{"id": 1}'
+    with pytest.raises(NoAnswer):
+        asyncio.run(scenario(silent=False))
+
+
+def test_a_whole_url_is_not_joined() -> None:
+    async def scenario() -> list[str]:
+        async with running(ANSWERS["a document"]) as server:
+            address = f"http://127.0.0.1:{server.port}"
+            upstream = UpstreamEndpoint(id="up", base_url=f"{address}/v1", api_key="")
+            await (await clients_for(upstream).http.post(f"{address}/tokenize", CONTENT)).close()
+        return [line for line, _, _ in server.requests]
+
+    assert asyncio.run(scenario()) == ["POST /tokenize HTTP/1.1"]
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -1,5 +1,6 @@
 """A chat-completions server over real HTTP with scripted answers.
 
+A streamed answer of nothing but chunks becomes one JSON document if the request asks for that, as with real servers.
 A `Script` belongs to one model name. It records every request, and fails the test if it is called more or less often
 than scripted.
 """
@@ -9,12 +10,13 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 from aiohttp import web
 
+from responses.chat.chunks import CompletionAccumulator
 from tests.support.chunks import Chunk, calls, text
 
 WAIT_SECONDS = 30.0
@@ -110,10 +112,11 @@ class Received:
 
 
 class Script:
-    """The answers for one model name."""
+    """The answers for one model name. `only_streams`: chunks are streamed even if the request asks for a document."""
 
     def __init__(self, model: str) -> None:
         self.model = model
+        self.only_streams = False
         self.received: list[Received] = []
         self._answers: list[Answer] = []
         self._always: Answer | None = None
@@ -195,6 +198,8 @@ class ScriptedUpstream:
         received = await _read(request)
         script = self._scripts.get(received.body.get("model", ""))
         answer = script.take(received) if script else refusal(404, "The model does not exist.")
+        if received.body.get("stream") is False and not (script and script.only_streams):
+            answer = _unstreamed(answer)
         headers = {"content-type": answer.content_type, **answer.headers}
         response = web.StreamResponse(status=answer.status, headers=headers)
         try:
@@ -206,6 +211,16 @@ class ScriptedUpstream:
             received.closed.set()
             raise
         return response
+
+
+def _unstreamed(answer: Answer) -> Answer:
+    chunks = [piece for piece in answer.pieces if isinstance(piece, dict) and "choices" in piece]
+    if answer.content_type != "text/event-stream" or not answer.done or len(chunks) < len(answer.pieces):
+        return answer
+    accumulator = CompletionAccumulator()
+    for chunk in chunks:
+        accumulator.add(chunk)
+    return replace(whole(accumulator.completion(), headers=answer.headers), delayed_head=answer.delayed_head)
 
 
 async def _read(request: web.Request) -> Received:

@@ -77,9 +77,15 @@ class TurnConverter(ABC):
     def _read(self, event: UpstreamEvent, events: list[Event]) -> None:
         """Convert one event or chunk of the upstream; append the results to `events`."""
 
-    @abstractmethod
     def whole(self, answer: UpstreamEvent) -> list[Event]:
-        """Return the events of an answer that was not streamed."""
+        """Return the events of an answer that was not streamed. The time of its first token is unknown."""
+        events = self.feed([self._as_event(answer)])
+        self.first_token_at = None
+        return events
+
+    @abstractmethod
+    def _as_event(self, answer: UpstreamEvent) -> UpstreamEvent:
+        """Return the event or chunk with the content of an answer that was not streamed."""
 
     @abstractmethod
     def end(self, *, done: bool = False) -> list[Event]:

@@ -65,16 +65,14 @@ class ChatConverter(TurnConverter):
         self._read_tier(event.get("service_tier"))
 
     @override
-    def whole(self, answer: Chunk) -> list[Event]:
-        # An answer that was not streamed is converted as a single chunk.
+    def _as_event(self, answer: Chunk) -> Chunk:
         choices = answer.get("choices") or []
         if not choices:
             self.fail(Failure(code="server_error", message="The model's server sent an answer without choices."))
-            return []
+            return {}
         choice = choices[0] if isinstance(choices, list) and isinstance(choices[0], dict) else {}
         reason = choice.get("finish_reason") or "stop"
-        choice = {**choice, "delta": choice.get("message"), "finish_reason": reason}
-        return self.feed([{**answer, "choices": [choice]}])
+        return {**answer, "choices": [{**choice, "delta": choice.get("message"), "finish_reason": reason}]}
 
     @override
     def end(self, *, done: bool = False) -> list[Event]:

@@ -72,10 +72,8 @@ class ResponsesConverter(TurnConverter):
         self._segments: dict[int, Segment | None] = {}
 
     @override
-    def whole(self, answer: UpstreamEvent) -> list[Event]:
-        if "status" not in answer:
-            return self.feed([answer])
-        return self.feed([{"type": f"response.{answer['status']}", "response": answer}])
+    def _as_event(self, answer: UpstreamEvent) -> UpstreamEvent:
+        return {"type": f"response.{answer['status']}", "response": answer} if "status" in answer else answer
 
     @override
     def end(self, *, done: bool = False) -> list[Event]:
