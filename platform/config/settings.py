@@ -252,6 +252,8 @@ WHITENOISE_AUTOREFRESH = DEBUG
 # Long enough to survive a few missed renewals, short enough to find the runs of a dead process soon.
 LEASE_SECONDS = env.integer("LEASE_SECONDS", default=30, minimum=3)
 # How often a background run is started, if each worker dies before it ends.
+# Longest time for which deltas of a run that nobody follows are only in memory.
+EVENT_LOG_SECONDS = env.integer("EVENT_LOG_SECONDS", default=10, minimum=1)
 BACKGROUND_ATTEMPTS = env.integer("BACKGROUND_ATTEMPTS", default=5, minimum=1)
 # A stopping worker lets its runs continue for this long, then releases them for other workers to resume.
 WORKER_DRAIN_SECONDS = env.integer("WORKER_DRAIN_SECONDS", default=3, minimum=0)

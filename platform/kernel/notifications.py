@@ -1,13 +1,14 @@
 """Notifications between processes: "the rows of this channel have changed", over Redis' PUBLISH and SUBSCRIBE.
 
-A notification carries nothing but its channel; the change itself is in the database. It may be lost, and it may be
-sent without a change. Listeners therefore also poll the database, more often while `is_connected` is false.
+The change itself is in the database, and a message may repeat it, so that listeners need not read it. Notifications and
+messages may be lost, and they may be sent without a change. Listeners therefore also poll the database, more often
+while `is_connected` is false.
 """
 
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -22,7 +23,7 @@ from redis.backoff import NoBackoff
 
 logger = logging.getLogger(__name__)
 # Notifications of this period share one round trip: runs flush their logs at the same points in time.
-_GATHER_SECONDS = 0.005
+_GATHER_SECONDS = 0.002
 _RECONNECT_SECONDS = 0.5
 # A connection can break without a packet that says so; after this long without a message it is probed with PING.
 _SILENCE_SECONDS = 5.0
@@ -35,14 +36,25 @@ _PROBE_CHANNEL = "wakeups"
 
 @dataclass(eq=False, slots=True)
 class Notifier:
-    """Sender for one channel. `has_listeners`: the latest notification reached at least one subscriber."""
+    """Sender for one channel.
+
+    `has_listeners`: the latest notification that could be sent reached at least one subscriber. `on_listener` is called
+    when that becomes true.
+    """
 
     channel: str
+    on_listener: Callable[[], None] = lambda: None
     has_listeners: bool = False
 
-    def notify(self) -> None:
+    def notify(self, message: bytes = b"") -> None:
         """Notify the channel's listeners within milliseconds; returns immediately and never fails."""
-        loop_notifications().notify(self)
+        loop_notifications().notify(self, message)
+
+
+@dataclass(eq=False, frozen=True, slots=True)
+class _Listener:
+    wake: asyncio.Event
+    receive: Callable[[bytes], None] | None
 
 
 class Notifications:
@@ -52,31 +64,38 @@ class Notifications:
         self.is_connected = False
         self._url = url
         self._silence_seconds = silence_seconds
-        self._listeners: dict[str, list[asyncio.Event]] = defaultdict(list)
+        self._listeners: dict[str, list[_Listener]] = defaultdict(list)
         self._channels_changed = asyncio.Event()
         self._listener: asyncio.Task[None] | None = None
-        self._pending: set[Notifier] = set()
+        # In the order of sending; equal ones are sent once.
+        self._pending: dict[tuple[Notifier, bytes], None] = {}
         self._has_pending = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
 
     @contextmanager
-    def listening(self, channel: str, wake: asyncio.Event) -> Iterator[None]:
-        """Set `wake` for every notification inside the block, and whenever one may have been missed."""
-        self._listeners[channel].append(wake)
+    def listening(
+        self, channel: str, wake: asyncio.Event, receive: Callable[[bytes], None] | None = None
+    ) -> Iterator[None]:
+        """Set `wake` for every notification inside the block, and whenever one may have been missed.
+
+        Messages are passed to `receive` instead, if it is given.
+        """
+        listener = _Listener(wake, receive)
+        self._listeners[channel].append(listener)
         self._channels_changed.set()
         if self._listener is None or self._listener.done():
             self._listener = asyncio.get_running_loop().create_task(self._listen())
         try:
             yield
         finally:
-            self._listeners[channel].remove(wake)
+            self._listeners[channel].remove(listener)
             if not self._listeners[channel]:
                 del self._listeners[channel]
                 self._channels_changed.set()
 
-    def notify(self, notifier: Notifier) -> None:
+    def notify(self, notifier: Notifier, message: bytes = b"") -> None:
         """Send a notification with the next group; repeated ones within a group are sent once."""
-        self._pending.add(notifier)
+        self._pending[notifier, message] = None
         self._has_pending.set()
         if self._sender is None or self._sender.done():
             self._sender = asyncio.get_running_loop().create_task(self._send())
@@ -94,7 +113,8 @@ class Notifications:
             finally:
                 self.is_connected = False
                 # Notifications may be lost from here on, so every listener reads the database once.
-                self._wake(*self._listeners)
+                for channel in self._listeners:
+                    self._deliver(channel, b"")
             await asyncio.sleep(_RECONNECT_SECONDS)
 
     async def _listen_until_broken(self) -> None:
@@ -137,13 +157,21 @@ class Notifications:
                 # A subscription misses nothing after its confirmation. The confirmation wakes the listeners as well:
                 # they read the database once for changes that were made before it.
                 self.is_connected = True
-                self._wake(message["channel"].decode())
+                data = message["data"] if message["type"] == "message" else b""
+                self._deliver(message["channel"].decode(), data)
             is_probing = message is None
 
-    def _wake(self, *channels: str) -> None:
-        for channel in channels:
-            for wake in self._listeners.get(channel, ()):
-                wake.set()
+    def _deliver(self, channel: str, message: bytes) -> None:
+        for listener in self._listeners.get(channel, ()):
+            if message and listener.receive is not None:
+                try:
+                    listener.receive(message)
+                except Exception:
+                    # A message that this version does not understand must not end the connection of all listeners.
+                    logger.exception("a message was not understood", extra={"channel": channel})
+                    listener.wake.set()
+            else:
+                listener.wake.set()
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -154,23 +182,24 @@ class Notifications:
                 await self._has_pending.wait()
                 await asyncio.sleep(_GATHER_SECONDS)
                 self._has_pending.clear()
-                notifiers, self._pending = list(self._pending), set()
+                pending, self._pending = self._pending, {}
                 # Notifications that cannot be sent are dropped: listeners poll the database anyway.
                 pipeline = client.pipeline(transaction=False)
-                for notifier in notifiers:
-                    pipeline.publish(notifier.channel, b"")
+                for notifier, message in pending:
+                    pipeline.publish(notifier.channel, message)
                 try:
                     receivers = await pipeline.execute()
                 except (redis.RedisError, OSError) as error:
                     if not is_away:
                         logger.warning("notifications cannot be sent: %s", error)
-                    receivers, is_away = [0] * len(notifiers), True
-                else:
-                    is_away = False
-                for notifier, count in zip(notifiers, receivers, strict=True):
-                    notifier.has_listeners = count > 0
-                if is_away:
+                    is_away = True
                     await asyncio.sleep(_RECONNECT_SECONDS)
+                    continue
+                is_away = False
+                for (notifier, _), count in zip(pending, receivers, strict=True):
+                    had_listeners, notifier.has_listeners = notifier.has_listeners, count > 0
+                    if notifier.has_listeners and not had_listeners:
+                        notifier.on_listener()
         finally:
             await client.aclose()
 

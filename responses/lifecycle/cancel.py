@@ -23,8 +23,7 @@ from responses.engine.events.types import Body
 from responses.lifecycle import resume
 from responses.models import Response
 from responses.runs import access, conversation_lock, selectors
-from responses.runs.identity import RequestInfo, channel_of
-from responses.runs.runner import channel_of_process
+from responses.runs.identity import RequestInfo, channel_of, channel_of_process
 from tenants import scope
 from tenants.audit import audit
 from tenants.principal import Principal

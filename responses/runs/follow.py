@@ -1,42 +1,44 @@
 """Follow a run through its event log: the bytes sent so far, and then the new ones, whichever node executes the run.
 
-One reader per process serves all followers of a response, so that their number does not multiply the reads. Background
-runs send a notification whenever the log has grown. Foreground runs do not, so the reader polls their logs.
+One reader per process serves all followers of a response, so that their number does not multiply the work. It reads the
+log once and then receives each batch from the process that executes the run, after its commit. The log is the truth: a
+message that does not continue what was read, a lost connection and a second without either lead back to it.
 """
 
 import asyncio
 import logging
 import re
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import partial
+from typing import NamedTuple
 
 from django.db import Error as DatabaseError
 
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.errors import BadRequest
-from kernel.notifications import loop_notifications, wait_within
-from responses.engine.events.compression import decompress
+from kernel.notifications import Notifier, loop_notifications, wait_within
 from responses.engine.events.types import DONE_FRAME
 from responses.models import EventBatch, Response
 from responses.runs import access
-from responses.runs.identity import channel_of
+from responses.runs.identity import channel_of, channel_of_process
+from responses.runs.log_messages import LogMessage, split_frames
 from responses.runs.runner import PING, PING_SECONDS
 from tenants import scope
 from tenants.principal import Principal
 
 logger = logging.getLogger(__name__)
-# Poll intervals without notifications, and with them: a notification may be lost.
+# Poll intervals without messages, and with them: a message may be lost.
 _POLL_SECONDS = 0.15
 _NOTIFIED_POLL_SECONDS = 1.0
+# Messages make polling unnecessary, but the time until which a foreground run counts as followed must be moved on.
+_MOST_WAITS = 3
 # Pause after a failed read of the database.
 _RETRY_SECONDS = 1.0
 # How long a foreground run counts as followed after a client was seen following it.
 _FOLLOWED = timedelta(seconds=10)
 _OBFUSCATION = re.compile(rb',"obfuscation":"[^"]*"(?=}\n\n)')
-_FRAME_END = b"\n\n"
 
 
 async def follow(
@@ -114,6 +116,7 @@ class _Tail:
         self._response_id = response_id
         self._is_background = is_background
         self._notified = asyncio.Event()
+        self._is_served = self._has_heard = False
         self._frames: list[bytes] = []
         self._joined: tuple[int, int, bytes] = (0, 0, b"")
         self._followers = 0
@@ -148,18 +151,16 @@ class _Tail:
 
     async def _read(self) -> None:
         notifications = loop_notifications()
-        listening: AbstractContextManager[None] = nullcontext()
-        if self._is_background:
-            listening = notifications.listening(channel_of(self._response_id), self._notified)
         try:
-            with listening:
+            with notifications.listening(channel_of(self._response_id), self._notified, self._receive):
                 while not self.ended:
                     self._notified.clear()
                     # Background runs continue without followers, so only foreground runs need to know about them.
                     is_followed = self.clients > 0 and not self._is_background
-                    read = partial(_read_log, self._team_id, self._response_id, self.length, is_followed=is_followed)
+                    first = self.length
+                    read = partial(_read_log, self._team_id, self._response_id, first, is_followed=is_followed)
                     try:
-                        ended, frames = await in_db_thread(read)
+                        log = await in_db_thread(read)
                     except DatabaseError:
                         # A database that is down for a moment does not end the run.
                         logger.warning(
@@ -167,13 +168,14 @@ class _Tail:
                         )
                         await asyncio.sleep(_RETRY_SECONDS)
                         continue
-                    self._frames += frames
-                    self.ended = ended
-                    if ended or frames:
-                        self.wake.set()
-                    if not ended:
-                        is_notified = self._is_background and notifications.is_connected
-                        await wait_within(self._notified, _NOTIFIED_POLL_SECONDS if is_notified else _POLL_SECONDS)
+                    has_missed = self._append(first, log.frames, ended=log.ended)
+                    self._is_served = self._is_served and notifications.is_connected and not has_missed
+                    if log.executor and not self.ended and not self._is_served:
+                        # A process that executes the run, but not for this follower yet.
+                        Notifier(channel_of_process(log.executor)).notify(self._response_id.encode())
+                    is_notified = notifications.is_connected and (self._is_background or self._is_served)
+                    if not self.ended:
+                        await self._wait(_NOTIFIED_POLL_SECONDS if is_notified else _POLL_SECONDS)
         except Exception:
             logger.exception("an event log could not be read", extra={"response": self._response_id})
             self.is_broken = True
@@ -184,15 +186,52 @@ class _Tail:
             if self._open.get(self._response_id) is self:
                 del self._open[self._response_id]
 
+    async def _wait(self, seconds: float) -> None:
+        """Wait for a notification, or until no message has arrived for that long."""
+        for _ in range(_MOST_WAITS):
+            self._has_heard = False
+            if await wait_within(self._notified, seconds) or not self._has_heard:
+                return
 
-def _read_log(team_id: str, response_id: str, first: int, *, is_followed: bool) -> tuple[bool, list[bytes]]:
-    """Return whether the run has ended, and its events from number `first` on, which must start a batch."""
+    def _receive(self, data: bytes) -> None:
+        """Take a batch from the process that executes the run."""
+        message = LogMessage.decode(data)
+        self._is_served = self._has_heard = True
+        if message.first_sequence > self.length:
+            # Something is missing, so the log is read.
+            self._notified.set()
+        else:
+            self._append(message.first_sequence, message.frames(), ended=message.ends_run)
+
+    def _append(self, first: int, frames: list[bytes], *, ended: bool) -> bool:
+        """Add the events from number `first` on that are not known yet, and return whether there were any."""
+        # The log and the messages may bring the same events.
+        new = frames[self.length - first :]
+        self._frames += new
+        self.ended = self.ended or ended
+        if new or ended:
+            self.wake.set()
+        if ended:
+            self._notified.set()
+        return bool(new)
+
+
+class _Log(NamedTuple):
+    """What was read of a log. `executor` is the process that executes the run."""
+
+    ended: bool
+    frames: list[bytes]
+    executor: str | None
+
+
+def _read_log(team_id: str, response_id: str, first: int, *, is_followed: bool) -> _Log:
+    """Read the events from number `first` on, which must start a batch."""
     with scope.team(team_id):
         # Read the state before the log. The last events are committed together with the end, so an ended run has a
         # complete log; the other way round the last events could be missed.
-        response = Response.objects.only("ended_at", "followed_until").filter(pk=response_id).first()
+        response = Response.objects.only("ended_at", "followed_until", "lease_owner").filter(pk=response_id).first()
         if response is None:
-            return True, []
+            return _Log(ended=True, frames=[], executor=None)
         # The node that executes the run reads this when the grace period of its client is over. Written only in the
         # second half of the period, so that a follower does not cost an update per read.
         at, until = now(), response.followed_until
@@ -204,5 +243,5 @@ def _read_log(team_id: str, response_id: str, first: int, *, is_followed: bool) 
     for number, compressed in log:
         # Empty frames replace events that are missing in the log, so that later ones keep their numbers.
         frames += [b""] * (number - first - len(frames))
-        frames += [frame + _FRAME_END for frame in decompress(compressed).split(_FRAME_END)[:-1]]
-    return response.ended_at is not None, frames
+        frames += split_frames(compressed)
+    return _Log(ended=response.ended_at is not None, frames=frames, executor=response.lease_owner)

@@ -44,3 +44,11 @@ class RunIdentity:
 def channel_of(response_id: str) -> str:
     """Return the channel that notifies followers of a run that its event log has grown."""
     return f"run:{response_id}"
+
+
+def channel_of_process(process: str) -> str:
+    """Return the channel of a process that executes runs.
+
+    A notification tells it that it may have lost a run, a message is the id of a run that somebody follows.
+    """
+    return f"process:{process}"

@@ -28,7 +28,7 @@ from responses.engine.events.types import DONE_FRAME, Event
 from responses.engine.loop import Run
 from responses.engine.steps import Emitted, RunEnded, Step, TurnDiscarded, TurnEnded, TurnRecord
 from responses.models import RUNNING, Response, Status
-from responses.runs.identity import RunIdentity
+from responses.runs.identity import RunIdentity, channel_of_process
 from responses.runs.recorder import Recorder
 from responses.runs.store import LeaseLost
 from tenants import scope
@@ -197,6 +197,12 @@ class LiveRun:
         if self._task is not None and not self._is_ending:
             self._task.cancel()
 
+    # -- for followers -------------------------------------------------------------------------------------------------
+
+    def serve_followers(self) -> None:
+        """Send new events to followers in other processes from now on."""
+        self._recorder.serve_followers()
+
     # -- for a worker that shuts down ----------------------------------------------------------------------------------
 
     def stop_after_step(self) -> None:
@@ -354,10 +360,15 @@ class _Registry:
             for response_id in lost:
                 runs[response_id].cancel()
 
+    def _serve_followers(self, message: bytes) -> None:
+        for run in self._runs:
+            if run.identity.response_id == message.decode():
+                run.serve_followers()
+
     async def _stop_lost(self) -> None:
         """Cancel runs that another process has ended or resumed, so that their upstream connections are closed."""
         notified = asyncio.Event()
-        with loop_notifications().listening(channel_of_process(PROCESS), notified):
+        with loop_notifications().listening(channel_of_process(PROCESS), notified, self._serve_followers):
             while self._runs:
                 await wait_within(notified, _POLL_SECONDS)
                 notified.clear()
@@ -370,11 +381,6 @@ class _Registry:
                     continue
                 for response_id in lost:
                     runs[response_id].cancel()
-
-
-def channel_of_process(process: str) -> str:
-    """Return the channel that notifies a process that it may have lost a run."""
-    return f"process:{process}"
 
 
 def _find_lost(tokens: Mapping[str, int]) -> list[str]:

@@ -21,7 +21,7 @@ from tests.support.web import running_web
 from tests.support.workers import MakeWorker
 
 pytestmark = pytest.mark.slow
-BRIEF = {"LEASE_SECONDS": "3", "WORKER_DRAIN_SECONDS": "1"}
+BRIEF = {"LEASE_SECONDS": "3", "WORKER_DRAIN_SECONDS": "1", "EVENT_LOG_SECONDS": "1"}
 QUESTION = "Tell me all about the harbour, please."
 
 
@@ -39,7 +39,6 @@ def kill_during_call(http: httpx2.Client, caller: Caller, script: Script, **body
         with api.open("/responses", {"model": script.model, "input": QUESTION, **body}):
             gate.wait_until_reached()
             if body.get("store", True):
-                # Deltas are stored within 250 ms.
                 eventually(lambda: "piers" in logged(api), seconds=5)
             doomed.stop(signal.SIGKILL)
     sweep(api)

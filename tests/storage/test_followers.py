@@ -10,10 +10,12 @@ import pytest
 from pytest_django import Settings
 
 from kernel.db_threads import in_db_thread
+from kernel.notifications import Notifier
 from responses.lifecycle import cancel
-from responses.models import Response
+from responses.models import EventBatch, Response
 from responses.runs import follow
-from responses.runs.identity import RequestInfo
+from responses.runs.identity import RequestInfo, channel_of
+from responses.runs.log_messages import LogMessage
 from responses.runs.runner import LiveRun
 from tenants import directory, scope
 from tenants.principal import Principal
@@ -49,9 +51,9 @@ def principal(database: None, caller: Caller) -> Principal:
 
 
 @asynccontextmanager
-async def running_response(caller: Caller, *, gates: int = 1) -> AsyncIterator[Running]:
+async def running_response(caller: Caller, *, gates: int = 1, background: bool = True) -> AsyncIterator[Running]:
     """A run that sends one word, and another one after each gate."""
-    begun = await abegin(caller, background=True)
+    begun = await abegin(caller, background=background)
     events = [asyncio.Event() for _ in range(gates)]
     pieces = [piece for number, gate in enumerate(events) for piece in (gate, chunk(content=f" {number}"))]
     model = ScriptedModel([chunk(content="Hel"), *pieces, chunk(finish="stop")])
@@ -90,7 +92,7 @@ async def until(look: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
-async def test_the_number_of_followers_does_not_multiply_the_reads(caller: Caller, principal: Principal) -> None:
+async def test_followers_need_no_reads_while_messages_arrive(caller: Caller, principal: Principal) -> None:
     async with running_response(caller, gates=DELTAS) as run:
         followers = [asyncio.create_task(follow_to_end(principal, run)) for _ in range(300)]
         await until(lambda: getattr(follow._Tail._open.get(run.response_id), "_followers", 0) == 300)
@@ -100,8 +102,8 @@ async def test_the_number_of_followers_does_not_multiply_the_reads(caller: Calle
                 await asyncio.sleep(0.02)
             raws = await asyncio.gather(*followers)
     reads = [sql for sql in statements if "eventbatch" in sql]
-    # At most one read each time the log grew, and one per second.
-    assert 0 < len(reads) <= DELTAS + 10
+    # Messages bring what is added. The log is read after a pause of a second only, once for all followers.
+    assert len(reads) <= 5
     assert len(set(raws)) == 1
     assert numbers(raws[0]) == await in_db_thread(lambda: log_numbers(run))
 
@@ -120,6 +122,55 @@ async def test_following_from_a_later_number_waits_for_it(caller: Caller, princi
         last = (await in_db_thread(lambda: log_numbers(run)))[-1]
         assert numbers(raw) == list(range(7, last + 1))
         assert await far_beyond == b"data: [DONE]\n\n"
+
+
+async def test_an_unfollowed_run_stores_its_deltas_together(caller: Caller, principal: Principal) -> None:
+    async with running_response(caller, gates=DELTAS) as run:
+        for gate in run.gates:
+            gate.set()
+            await asyncio.sleep(0.01)
+        await run.live.finished()
+    # The first events, those until the end of the turn, and the end.
+    assert len(await in_db_thread(lambda: batches_of(run))) <= 3
+
+
+@pytest.mark.parametrize("background", [True, False])
+async def test_a_follower_of_a_run_that_is_under_way_receives_each_delta_soon(
+    caller: Caller, principal: Principal, *, background: bool
+) -> None:
+    async with running_response(caller, gates=3, background=background) as run:
+        frames = await follow.follow(principal=principal, response_id=run.response_id, after=-1, obfuscation=True)
+        # Far below EVENT_LOG_SECONDS, after which the deltas of a run without followers are stored.
+        async with asyncio.timeout(5):
+            await read_until(frames, b"Hel")
+            for number, gate in enumerate(run.gates):
+                gate.set()
+                await read_until(frames, b'" %d"' % number)
+
+
+async def test_lost_repeated_and_unknown_messages_change_nothing_for_a_follower(
+    caller: Caller, principal: Principal
+) -> None:
+    async with running_response(caller, gates=3) as run:
+        following = asyncio.create_task(follow_to_end(principal, run))
+        await until(lambda: run.response_id in follow._Tail._open and follow._Tail._open[run.response_id].length > 2)
+        channel = Notifier(channel_of(run.response_id))
+        first, *_ = await in_db_thread(lambda: batches_of(run))
+        channel.notify(LogMessage(first_sequence=0, ends_run=False, compressed=bytes(first.compressed)).encode())
+        channel.notify(LogMessage(first_sequence=999, ends_run=True, compressed=bytes(first.compressed)).encode())
+        channel.notify(b"from another version")
+        for gate in run.gates:
+            gate.set()
+            await asyncio.sleep(0.05)
+        raw = await following
+        assert numbers(raw) == await in_db_thread(lambda: log_numbers(run))
+        assert raw.endswith(b"data: [DONE]\n\n")
+
+
+def batches_of(run: Running) -> list[EventBatch]:
+    """Return the rows of the log."""
+    with scope.team(run.begun.who.team_id):
+        return list(EventBatch.objects.filter(response_id=run.response_id).order_by("first_sequence"))
 
 
 async def test_followers_of_a_deleted_run_stop_waiting(caller: Caller, principal: Principal) -> None:

@@ -103,3 +103,38 @@ async def test_threads_can_notify() -> None:
         await woken(wake)
         await asyncio.to_thread(notify_from_thread, "a")
         await woken(wake)
+
+
+async def test_messages_arrive_in_order_and_do_not_wake(proxy: Proxy) -> None:
+    notifications, wake, received = connected_through(proxy), asyncio.Event(), list[bytes]()
+    notifier = Notifier("a")
+    with notifications.listening("a", wake, received.append):
+        await woken(wake)
+        for number in range(100):
+            notifications.notify(notifier, b"%d" % number)
+        await until(lambda: len(received) == 100)
+        assert received == [b"%d" % number for number in range(100)]
+        assert not wake.is_set()
+        notifications.notify(notifier)
+        await woken(wake)
+
+
+async def test_a_listener_that_fails_does_not_end_the_connection(proxy: Proxy) -> None:
+    notifications, wake, received = connected_through(proxy), asyncio.Event(), list[int]()
+    with notifications.listening("a", wake, lambda message: received.append(int(message))):
+        await woken(wake)
+        notifications.notify(Notifier("a"), b"no number")
+        await woken(wake)
+        notifications.notify(Notifier("a"), b"7")
+        await until(lambda: received == [7])
+
+
+async def test_a_notifier_says_when_somebody_begins_to_listen() -> None:
+    found = asyncio.Event()
+    notifier = Notifier("begins", on_listener=found.set)
+    notifier.notify()
+    with loop_notifications().listening("begins", asyncio.Event()):
+        await until(lambda: loop_notifications().is_connected)
+        await asyncio.sleep(0.05)
+        notifier.notify()
+        await woken(found)
