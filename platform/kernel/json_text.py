@@ -42,6 +42,11 @@ class WireField(models.JSONField):
         return f"{sql}::text", params
 
     @override
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        # Django would create a decoder for each value, which takes longer than decoding an item (1.4 us of 2.3 us).
+        return orjson.loads(value) if isinstance(value, str) else super().from_db_value(value, expression, connection)
+
+    @override
     def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
         adapted = super().get_db_prep_value(value, connection, prepared)
         return Json(adapted.obj, adapted.dumps) if isinstance(adapted, Jsonb) else adapted

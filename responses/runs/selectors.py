@@ -111,8 +111,8 @@ def outputs(responses: Sequence[Response]) -> dict[str, list[Body]]:
     """Return the output items of some responses, by response id."""
     places = Placement.objects.filter(owner__in=[response.pk for response in responses], section=Section.OUTPUT)
     by_owner: dict[str, list[Body]] = defaultdict(list)
-    for place in places.select_related("item").order_by("owner", "position"):
-        by_owner[place.owner].append(place.item.body)
+    for owner, body in places.order_by("owner", "position").values_list("owner", "item__body"):
+        by_owner[owner].append(body)
     return by_owner
 
 
@@ -201,7 +201,8 @@ class ResponseFilter:
 
 def list_responses(*, team_id: str, filters: ResponseFilter, page: PageRequest) -> Page[Response]:
     """Return a page of a team's stored responses, ordered by creation time."""
-    rows = Response.objects.filter(team_id=team_id, stored=True)
+    # Without what only the console shows.
+    rows = Response.objects.filter(team_id=team_id, stored=True).defer("spans", "claims")
     conditions = {
         "model": filters.model,
         "status": filters.status,
