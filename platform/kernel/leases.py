@@ -10,6 +10,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, TypeVar
 
 from django.conf import settings
@@ -20,13 +21,14 @@ from kernel.clock import now
 Row = TypeVar("Row", bound=Model)
 
 
+@cache
 def process_name() -> str:
-    """Return a unique name for this process, as the owner of leases."""
+    """Return the unique name of this process, as the owner of leases."""
     # Host and process id are not enough: containers with the same host name may all run as process 1.
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
-PROCESS = process_name()
+os.register_at_fork(after_in_child=process_name.cache_clear)
 
 
 def lease_until() -> datetime:
@@ -68,4 +70,4 @@ def lock(rows: "QuerySet[Row]", *, of: Sequence[str] = ()) -> "QuerySet[Row]":
 
 def take(rows: "QuerySet[Any]", **changes: Any) -> None:
     """Lease rows that the transaction has locked."""
-    rows.update(lease_token=F("lease_token") + 1, lease_owner=PROCESS, lease_until=lease_until(), **changes)
+    rows.update(lease_token=F("lease_token") + 1, lease_owner=process_name(), lease_until=lease_until(), **changes)

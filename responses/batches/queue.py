@@ -16,7 +16,7 @@ from django.db.models.functions import Coalesce, RowNumber
 
 from kernel.clock import now
 from kernel.errors import ServerError
-from kernel.leases import PROCESS, Claim, is_free, lease_until, lock, take
+from kernel.leases import Claim, is_free, lease_until, lock, process_name, take
 from responses.engine.turn import Usage
 from responses.models.batches import OPEN_BATCHES, OPEN_LINES, Batch, BatchLine, BatchStatus, LineState
 from tenants import scope
@@ -288,7 +288,7 @@ def renew(claims: Collection[Job | ClaimedLine]) -> datetime:
     lines = [claim.id for claim in claims if isinstance(claim, ClaimedLine)]
     with scope.every_team():
         own = BatchLine.objects.filter(pk__in=lines, state=LineState.RUNNING)
-        own.filter(lease_owner=PROCESS).update(lease_until=until)
+        own.filter(lease_owner=process_name()).update(lease_until=until)
         for job in claims:
             if isinstance(job, Job):
                 claimed_batch(job).update(lease_until=until)

@@ -10,7 +10,7 @@ from conversations.models import Placement, Section, opens_context
 from kernel.clock import now
 from kernel.ids import new_id
 from kernel.large_work import off_loop
-from kernel.leases import PROCESS, lease_until
+from kernel.leases import lease_until, process_name
 from responses import moderation
 from responses.engine import spans
 from responses.engine.compaction import token_estimate
@@ -319,7 +319,7 @@ def _response_row(
     columns |= (
         {"status": Status.QUEUED, "background": True}
         if identity.background
-        else {"lease_owner": PROCESS, "lease_until": lease_until()}
+        else {"lease_owner": process_name(), "lease_until": lease_until()}
     )
     return new_row(
         Response,

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db import connection
 from django.db.models import F
 
-from kernel.leases import PROCESS, Claim, lease_until
+from kernel.leases import Claim, lease_until, process_name
 from kernel.worker_messages import WorkerMessage
 from responses.models import RUNNING, Response
 from tenants import scope
@@ -93,7 +93,7 @@ def claim(*, slots: int, running: Collection[Claim]) -> list[Claim]:
         "runs": list(held.values()),
         "most": min(free, MAX_CLAIMS),
         "most_per_team": most_per_team,
-        "owner": PROCESS,
+        "owner": process_name(),
         "until": until,
     }
     with scope.every_team(), connection.cursor() as cursor:
@@ -118,5 +118,5 @@ def release(response_ids: Collection[str]) -> int:
     The attempt does not count: a shutdown is not the fault of the response.
     """
     with scope.every_team():
-        mine = Response.objects.filter(pk__in=response_ids, lease_owner=PROCESS, status__in=RUNNING)
+        mine = Response.objects.filter(pk__in=response_ids, lease_owner=process_name(), status__in=RUNNING)
         return mine.update(lease_owner=None, lease_until=None, attempt=F("attempt") - 1)

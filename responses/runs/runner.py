@@ -20,7 +20,7 @@ from structlog.contextvars import bind_contextvars
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.errors import Failure
-from kernel.leases import PROCESS, Claim, lease_until
+from kernel.leases import Claim, lease_until, process_name
 from kernel.notifications import loop_notifications, wait_within
 from kernel.timed_event import TimedEvent
 from responses.engine.events.response_body import Ending, failed
@@ -368,7 +368,8 @@ class _Registry:
     async def _stop_lost(self) -> None:
         """Cancel runs that another process has ended or resumed, so that their upstream connections are closed."""
         notified = asyncio.Event()
-        with loop_notifications().listening(channel_of_process(PROCESS), notified, self._serve_followers):
+        mine = channel_of_process(process_name())
+        with loop_notifications().listening(mine, notified, self._serve_followers):
             while self._runs:
                 await wait_within(notified, _POLL_SECONDS)
                 notified.clear()
@@ -397,10 +398,10 @@ def _renew(response_ids: list[str]) -> list[str]:
         runs = Response.objects.filter(pk__in=response_ids)
         # The run writer locks the same rows in another order, so waiting for it could deadlock. Rows that it is writing
         # are skipped: their leases last until the next renewal.
-        free = runs.select_for_update(skip_locked=True, no_key=True).filter(status__in=RUNNING, lease_owner=PROCESS)
-        mine = list(free.values_list("pk", flat=True))
-        Response.objects.filter(pk__in=mine).update(lease_until=lease_until())
-        held = set(runs.filter(lease_owner=PROCESS).exclude(status=Status.CANCELLED).values_list("pk", flat=True))
+        mine = runs.filter(lease_owner=process_name())
+        free = mine.select_for_update(skip_locked=True, no_key=True).filter(status__in=RUNNING)
+        Response.objects.filter(pk__in=list(free.values_list("pk", flat=True))).update(lease_until=lease_until())
+        held = set(mine.exclude(status=Status.CANCELLED).values_list("pk", flat=True))
     return [response_id for response_id in response_ids if response_id not in held]
 
 

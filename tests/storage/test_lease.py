@@ -1,6 +1,7 @@
 """The lease of a run: only its owner may write, until the run ends, is cancelled, or is resumed elsewhere."""
 
 import asyncio
+import os
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from pytest_django import Settings
 
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
-from kernel.leases import PROCESS, lease_until, process_name
+from kernel.leases import lease_until, process_name
 from responses.engine.steps import RunEnded
 from responses.models import RUNNING, Response, Status
 from responses.runs import store
@@ -182,7 +183,7 @@ async def test_an_orderly_shutdown_ends_every_run(database: None, caller: Caller
 
 def test_a_new_response_is_leased_by_its_process(database: None, caller: Caller) -> None:
     row = response_of(begin(caller))
-    assert (row.lease_owner, row.lease_token) == (PROCESS, 1)
+    assert (row.lease_owner, row.lease_token) == (process_name(), 1)
     assert row.lease_until is not None
     assert row.lease_until > now()
 
@@ -213,5 +214,10 @@ def renew_often(response_ids: list[str]) -> None:
         connection.close()
 
 
-def test_process_names_are_unique() -> None:
-    assert process_name() != process_name()
+def test_a_forked_process_has_a_name_of_its_own() -> None:
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        os.write(writer, process_name().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reader, 1000).decode() != process_name() == process_name()

@@ -12,7 +12,7 @@ import pytest
 from django.db import transaction
 
 from kernel.clock import now
-from kernel.leases import PROCESS, Claim
+from kernel.leases import Claim, process_name
 from responses.lifecycle import queue
 from responses.models import Mode, Response, Status
 from tenants import scope
@@ -58,7 +58,7 @@ def test_a_claim_takes_the_lease_and_increments_its_token(rolled_back: None, cal
     (response_id,) = add_queued(caller)
     assert claimed_ids(4) == [response_id]
     row = Response.objects.get(pk=response_id)
-    assert (row.lease_token, row.attempt, row.lease_owner) == (2, 1, PROCESS)
+    assert (row.lease_token, row.attempt, row.lease_owner) == (2, 1, process_name())
     assert row.lease_until is not None
     assert row.lease_until > now()
     assert claimed_ids(4) == []
@@ -71,7 +71,7 @@ def test_each_claim_is_recorded_with_time_and_worker(rolled_back: None, caller: 
         claimed_ids(4)
         Response.objects.filter(pk=response_id).update(lease_until=None)
     claims_made = Response.objects.get(pk=response_id).claims
-    assert [made["by"] for made in claims_made] == [PROCESS, PROCESS]
+    assert [made["by"] for made in claims_made] == [process_name(), process_name()]
     assert all(datetime.fromisoformat(made["at"]) >= before - timedelta(seconds=60) for made in claims_made)
 
 

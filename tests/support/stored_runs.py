@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from conversations.models import Section
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
-from kernel.leases import PROCESS, lease_until
+from kernel.leases import lease_until, process_name
 from responses.engine.calls.toolbox import HostedTool, Toolbox
 from responses.engine.events.fold import read_frames
 from responses.engine.events.response_body import opening
@@ -97,7 +97,7 @@ def prepare(caller: Caller, **request: Any) -> tuple[Begun, Change]:
         parameters=given.parameters if stored else {},
         options=options if stored else {},
         metadata=given.parameters["metadata"] if stored else {},
-        lease_owner=PROCESS,
+        lease_owner=process_name(),
         lease_until=lease_until(),
     )
     bodies = [item.with_id() for item in given.items] if stored else []

@@ -17,7 +17,7 @@ from config.celery import app
 from config.safety import refuse_powerful_role
 from config.server import allow_many_sockets, freeze_startup_objects
 from kernel import egress, heartbeats, work_queue, worker_loop
-from kernel.leases import PROCESS
+from kernel.leases import process_name
 from responses.batches.runner import BatchRunner
 from responses.lifecycle.queue import MESSAGE
 from responses.lifecycle.worker import Dispatcher
@@ -68,10 +68,10 @@ class Command(BaseCommand):
             if settings.WEBHOOK_CONCURRENCY:
                 work_queue.start(DeliveryWorker(slots=settings.WEBHOOK_CONCURRENCY, egress=egress.default()))
             logger.info("the worker claims background responses", extra={"slots": options["concurrency"]})
-            heartbeats.start("worker", name=PROCESS, facts=runs.load)
+            heartbeats.start("worker", name=process_name(), facts=runs.load)
             freeze_startup_objects()
             # The node has the name of the process: of two nodes with the same name, only one gets remote control.
-            threads = ["--pool=threads", f"--concurrency={_THREADS}", f"--hostname=celery@{PROCESS}"]
+            threads = ["--pool=threads", f"--concurrency={_THREADS}", f"--hostname=celery@{process_name()}"]
             # Without the banner, so that every line of the log is JSON.
             app.worker_main(["--quiet", "worker", *threads, "--loglevel=INFO", "--without-gossip", "--without-mingle"])
         finally:
