@@ -129,7 +129,7 @@ class Servers:
         manage(self.environment, "add_upstream", "--name", "mock", *address)
         return str(made["key"])
 
-    def start_web(self, *, server: str = "daphne", processes: int = 1, key: str = "") -> Target:
+    def start_web(self, *, server: str = "uvicorn", processes: int = 1, key: str = "") -> Target:
         """Start web processes with `manage.py web --server SERVER`, to be measured with the key."""
         port = any_free_port()
         url = f"http://127.0.0.1:{port}"
@@ -143,8 +143,9 @@ class Servers:
             str(port),
             "--server",
             server,
+            "--processes",
+            str(processes),
         )
-        argv += ("--processes", str(processes)) if processes > 1 else ()
         web = self.start("web", *argv, is_ready=partial(is_up, f"{url}/readyz"), PORT=str(port))
         return Target(
             name="platform",
@@ -185,7 +186,7 @@ class Stack:
 def running(
     *,
     directory: Path,
-    server: str = "daphne",
+    server: str = "uvicorn",
     processes: int = 1,
     proxy_python: str = sys.executable,
     with_worker: bool = False,
@@ -203,7 +204,7 @@ def running(
 
 @contextmanager
 def running_stack(
-    *, directory: Path, server: str = "daphne", processes: int = 1, proxy_python: str = sys.executable
+    *, directory: Path, server: str = "uvicorn", processes: int = 1, proxy_python: str = sys.executable
 ) -> Iterator[tuple[Servers, Stack]]:
     """Run the stack in a new directory, with the servers, so that more can be started beside it."""
     with running_servers(directory) as servers:

@@ -12,7 +12,7 @@ from django.db.utils import Error as DatabaseError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from config import warm_up
+from config import process_metrics, warm_up
 from config.safety import powerful_role
 
 # Load balancers probe every web process often; a positive result is reused for this long.
@@ -52,8 +52,8 @@ def version(_: HttpRequest) -> HttpResponse:
 
 
 def metrics(_: HttpRequest) -> HttpResponse:
-    """Respond with this process's metrics in Prometheus' text format."""
-    return HttpResponse(generate_latest(), content_type=CONTENT_TYPE_LATEST)
+    """Respond with the metrics of the web processes in Prometheus' text format."""
+    return HttpResponse(generate_latest(process_metrics.registry()), content_type=CONTENT_TYPE_LATEST)
 
 
 def _database() -> str | None:

@@ -1,49 +1,75 @@
-"""HTTP server of the web process: daphne, tuned by measurement, or uvicorn."""
+"""HTTP server of the web processes: uvicorn, or daphne."""
 
 import asyncio
 import gc
 import resource
+import signal
+import socket
+import sys
 from typing import Any
 
 import uvloop
 from django.conf import settings
 from typing_extensions import override
 
-# Daphne's default of 50 makes simultaneous connects wait for a second, until the kernel repeats the handshake.
+# Twisted's default of 50 makes simultaneous connects wait for a second, until the kernel repeats the handshake.
 _BACKLOG = 2048
 _STOP_SECONDS = 5
 _GC_THRESHOLDS = (50_000, 50, 50)
 
 
-def serve(server: str, *, host: str, port: int) -> None:
+def serve(server: str, *, host: str, port: int, processes: int) -> None:
     """Serve until a signal arrives, then store a terminal state for every active run."""
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     allow_many_sockets()
-    # Imported late: these modules need the app registry.
-    from config import warm_up
+    listener = _listen(host, port)
+    # Imported late: these modules need the app registry. Before the fork, so that the processes share their memory.
+    import config.asgi
+    from config import process_metrics, warm_up, web_processes
     from kernel import heartbeats
-    from kernel.leases import PROCESS
+    from kernel.leases import process_name
     from responses.runs.runner import live_runs
 
     warm_up.load_modules()
-    heartbeats.start("web", name=PROCESS, facts=lambda: {"server": server, "runs": live_runs()})
-    {"daphne": _daphne, "uvicorn": _uvicorn}[server](host, port)
+    freeze_startup_objects()
+    if processes > 1:
+        metrics = process_metrics.ProcessMetrics(processes)
+        number = web_processes.fork(processes)
+        if number is None:
+            return
+        metrics.start(number)
+    # Until the server has installed its own. uvicorn sends itself the signal again at the end.
+    signal.signal(signal.SIGTERM, _exit)
+    heartbeats.start("web", name=process_name(), facts=lambda: {"server": server, "runs": live_runs()})
+    {"daphne": _daphne, "uvicorn": _uvicorn}[server](listener, config.asgi.application)
 
 
-def _daphne(host: str, port: int) -> None:
+def _exit(*_: object) -> None:
+    sys.exit(0)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    listener.bind(address)
+    listener.listen(_BACKLOG)
+    listener.settimeout(0)
+    return listener
+
+
+def _daphne(listener: socket.socket, application: Any) -> None:
     # Must come first: daphne installs Twisted's asyncio reactor on import, before anything imports `reactor`.
     from config.daphne_http import DaphneServer  # isort: skip
-    from config.asgi import application
     from config.warm_up import connect
 
-    freeze_startup_objects()
-    # Colons separate the endpoint's fields, so those of an IPv6 address are escaped with a backslash, chr(92).
-    endpoint = f"tcp:port={port}:interface={host.replace(':', chr(92) + ':')}:backlog={_BACKLOG}"
-    instance = DaphneServer(
+    DaphneServer(
         application=application,
         after_start=connect,
         before_stop=_stop,
-        endpoints=[endpoint],
+        endpoints=[f"fd:fileno={listener.fileno()}"],
         signal_handlers=True,
         http_timeout=None,
         websocket_handshake_timeout=10,
@@ -52,10 +78,7 @@ def _daphne(host: str, port: int) -> None:
         application_close_timeout=_STOP_SECONDS,
         verbosity=0,
         server_name="platform",
-    )
-    instance.run()
-    if instance.abort_start:
-        raise OSError(98, "the port is in use")
+    ).run()
 
 
 def allow_many_sockets() -> None:
@@ -88,10 +111,9 @@ def freeze_startup_objects() -> None:
     gc.enable()
 
 
-def _uvicorn(host: str, port: int) -> None:
+def _uvicorn(listener: socket.socket, application: Any) -> None:
     import uvicorn
 
-    from config.asgi import application
     from config.uvicorn_http import LimitedHttpProtocol
     from config.warm_up import connect
 
@@ -107,11 +129,8 @@ def _uvicorn(host: str, port: int) -> None:
             await _stop()
             await super().shutdown(sockets)
 
-    freeze_startup_objects()
-    config = uvicorn.Config(
+    options = uvicorn.Config(
         application,
-        host=host,
-        port=port,
         http=LimitedHttpProtocol,
         backlog=_BACKLOG,
         ws_max_size=settings.MAX_BODY_BYTES,
@@ -120,4 +139,4 @@ def _uvicorn(host: str, port: int) -> None:
         lifespan="off",
         timeout_graceful_shutdown=_STOP_SECONDS,
     )
-    UvicornServer(config).run()
+    UvicornServer(options).run([listener])

@@ -21,11 +21,12 @@ _STOP_SECONDS = 60.0
 class WebProcess:
     """A `manage.py web` process on a free port. `url` is its root."""
 
-    def __init__(self, *, server: str = "daphne", **variables: str) -> None:
+    def __init__(self, *, server: str = "uvicorn", processes: str = "1", **variables: str) -> None:
         port = any_free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        command = [sys.executable, "manage.py", "web", "--port", str(port), "--server", server]
+        options = ["--port", str(port), "--server", server, "--processes", processes]
+        command = [sys.executable, "manage.py", "web", *options]
         self._process = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, **variables}, stdout=self._output, stderr=subprocess.STDOUT
         )
@@ -69,9 +70,9 @@ class WebProcess:
 
 
 @contextmanager
-def running_web(*, server: str = "daphne", **variables: str) -> Iterator[WebProcess]:
+def running_web(*, server: str = "uvicorn", processes: str = "1", **variables: str) -> Iterator[WebProcess]:
     """Run a web process with additional environment variables until the end of the block."""
-    process = WebProcess(server=server, **variables)
+    process = WebProcess(server=server, processes=processes, **variables)
     try:
         process.wait_until_ready()
         yield process

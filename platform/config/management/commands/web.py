@@ -1,6 +1,7 @@
-"""`manage.py web`: the web process, served by daphne or uvicorn."""
+"""`manage.py web`: the web processes, served by uvicorn or daphne."""
 
 import logging
+import os
 import sys
 from argparse import ArgumentParser
 from typing import Any
@@ -22,14 +23,17 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")
         parser.add_argument("--port", type=int, default=settings.PORT)
-        parser.add_argument("--server", choices=["daphne", "uvicorn"], default="daphne")
+        parser.add_argument("--server", choices=["daphne", "uvicorn"], default="uvicorn")
+        parser.add_argument(
+            "--processes", type=int, default=os.cpu_count() or 1, help="processes on the port (default: one per core)"
+        )
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
         refuse_powerful_role()
         logging.captureWarnings(capture=True)
         try:
-            serve(options["server"], host=options["host"], port=options["port"])
+            serve(options["server"], host=options["host"], port=options["port"], processes=options["processes"])
         except OSError as error:
             raise CommandError(f"Cannot listen on {options['host']}:{options['port']}: {error.strerror}.") from error
         sys.exit(0)

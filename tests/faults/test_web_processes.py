@@ -1,0 +1,114 @@
+"""`manage.py web --processes`: several processes on one port share the work and replace each other."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import httpx2
+import psutil
+import pytest
+
+from responses.models import Response
+from tenants import scope
+from tests.support.api import Api, Caller
+from tests.support.background import ended
+from tests.support.chunks import chunk, text
+from tests.support.upstream import Gate, Script, ScriptedUpstream, stream
+from tests.support.waiting import eventually
+from tests.support.web import WebProcess, running_web
+from tests.support.workers import WorkerProcess
+
+PROCESSES = 3
+
+
+@pytest.fixture(scope="module", params=["uvicorn", "daphne"])
+def several(request: pytest.FixtureRequest, upstream: ScriptedUpstream) -> Iterator[WebProcess]:
+    """Three web processes on one port."""
+    with running_web(server=request.param, processes=str(PROCESSES)) as process:
+        yield process
+
+
+@pytest.fixture
+def api(several: WebProcess, caller: Caller) -> Iterator[Api]:
+    """The API on the processes, with a new connection for each request."""
+    limits = httpx2.Limits(max_keepalive_connections=0)
+    with httpx2.Client(timeout=30, limits=limits) as http:
+        yield Api(http, url=several.url, caller=caller)
+
+
+def children(process: WebProcess) -> set[int]:
+    """Return the ids of the processes that serve."""
+    return {child.pid for child in psutil.Process(process.pid).children()}
+
+
+def owners(caller: Caller) -> set[str]:
+    """Return the processes that have executed the team's responses."""
+    with scope.team(caller.team.pk):
+        return {str(name) for name in Response.objects.values_list("lease_owner", flat=True)}
+
+
+def test_all_processes_serve_requests_and_report_their_metrics(
+    several: WebProcess, api: Api, caller: Caller, script: Script
+) -> None:
+    script.always(stream(*text("Hello")))
+
+    def all_have_served() -> bool:
+        for _ in range(10):
+            api.create(model=script.model, input="Hi")
+        return len(owners(caller)) == PROCESSES
+
+    eventually(all_have_served)
+    numbers = [f'process_resident_memory_bytes{{process="{number}"}}' for number in range(PROCESSES)]
+    eventually(lambda: all(number in httpx2.get(f"{several.url}/metrics").text for number in numbers))
+
+
+def test_a_stream_can_be_followed_on_every_process(api: Api, script: Script) -> None:
+    gate = Gate()
+    script.always(stream(chunk(content="Hel"), gate, *text("lo")))
+    with api.stream(model=script.model, input="Hi") as first:
+        response_id = first.next()["response"]["id"]
+        for _ in range(2 * PROCESSES):
+            with api.follow(response_id) as live:
+                assert live.next()["response"]["id"] == response_id
+        gate.open()
+        first.rest()
+    assert api.retrieve(response_id)["status"] == "completed"
+
+
+def test_a_background_run_can_be_cancelled_on_every_process(api: Api, script: Script, worker: WorkerProcess) -> None:
+    script.always(stream(chunk(content="Hel"), Gate()))
+    for _ in range(2 * PROCESSES):
+        made = api.create(model=script.model, input="Hi", background=True)
+        assert api.post(f"/responses/{made['id']}/cancel", {}).status_code == 200
+        assert ended(api, made["id"])["status"] == "cancelled"
+
+
+def test_a_killed_process_is_replaced_while_the_others_serve(
+    several: WebProcess, api: Api, caller: Caller, script: Script
+) -> None:
+    script.always(stream(*text("Hello")))
+    before = children(several)
+    killed = min(before)
+    os.kill(killed, signal.SIGKILL)
+    eventually(lambda: killed not in children(several))
+    api.create(model=script.model, input="Hi")
+    eventually(lambda: len(children(several)) == PROCESSES)
+    assert before - {killed} < children(several)
+    assert "died (exit code -9); starting it again" in several.output()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("server", ["uvicorn", "daphne"])
+def test_the_end_of_the_parent_ends_all_processes(
+    server: str, how: signal.Signals, caller: Caller, script: Script, upstream: ScriptedUpstream, http: httpx2.Client
+) -> None:
+    script.always(stream(chunk(content="Hel"), Gate()))
+    with running_web(server=server, processes=str(PROCESSES)) as process:
+        api, started = Api(http, url=process.url, caller=caller), children(process)
+        with api.stream(model=script.model, input="Hi") as live:
+            response_id = live.next()["response"]["id"]
+            code = process.stop(how)
+            eventually(lambda: not any(map(psutil.pid_exists, started)))
+    assert code == (0 if how == signal.SIGTERM else -how)
+    with scope.team(caller.team.pk):
+        assert Response.objects.get(pk=response_id).status == "cancelled"
