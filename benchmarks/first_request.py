@@ -20,7 +20,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     """Measure and print the figures. With `--check`, return 1 if a limit is exceeded."""
     parser = ArgumentParser(prog="python -m benchmarks first-request")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is exceeded")
-    parser.add_argument("--server", choices=["daphne", "uvicorn"], default="daphne")
+    parser.add_argument("--server", choices=["daphne", "uvicorn"], default="uvicorn")
     options = parser.parse_args(arguments)
     figures: list[Floor] = []
     with running_servers(directory) as servers:

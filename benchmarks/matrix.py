@@ -301,7 +301,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
         "--concurrency", type=lambda text: tuple(map(int, text.split(","))), help="of the matrix, such as 1,64"
     )
     parser.add_argument("--seconds", type=float, help=f"duration of each measurement (default {FULL.seconds})")
-    parser.add_argument("--server", choices=("daphne", "uvicorn"), default="daphne", help="the platform's ASGI server")
+    parser.add_argument("--server", choices=("daphne", "uvicorn"), default="uvicorn", help="the platform's ASGI server")
     parser.add_argument(
         "--groups", nargs="+", type=Group, choices=list(Group), default=list(Group), help="groups (default all)"
     )

@@ -127,9 +127,9 @@ def web(upstream: ScriptedUpstream) -> Iterator[WebProcess]:
 
 
 @pytest.fixture(scope="session")
-def uvicorn_web(upstream: ScriptedUpstream) -> Iterator[WebProcess]:
-    """A web process on uvicorn."""
-    with running_web(server="uvicorn") as process:
+def daphne_web(upstream: ScriptedUpstream) -> Iterator[WebProcess]:
+    """A web process on daphne."""
+    with running_web(server="daphne") as process:
         _processes.append(process)
         yield process
 
@@ -239,7 +239,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 # Starting one of these takes seconds. Those that few tests use come first.
-_RARE_PROCESSES = ("uvicorn_web", "short_timeout_web")
+_RARE_PROCESSES = ("daphne_web", "short_timeout_web")
 _SHARED_PROCESSES = (*_RARE_PROCESSES, "reaching_web", "sandbox", "worker", "web", "database")
 
 

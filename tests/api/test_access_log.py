@@ -29,7 +29,7 @@ def line_of(process: Any, request_id: str) -> dict[str, Any]:
     return line
 
 
-@pytest.fixture(params=["web", "uvicorn_web"])
+@pytest.fixture(params=["web", "daphne_web"])
 def process(request: pytest.FixtureRequest) -> WebProcess:
     found: WebProcess = request.getfixturevalue(request.param)
     return found

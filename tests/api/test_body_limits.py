@@ -17,13 +17,13 @@ pytestmark = pytest.mark.slow
 KIB, MIB = 1024, 1024 * 1024
 
 
-@pytest.fixture(params=["web", "uvicorn_web"])
+@pytest.fixture(params=["web", "daphne_web"])
 def server(request: pytest.FixtureRequest) -> WebProcess:
     process: WebProcess = request.getfixturevalue(request.param)
     return process
 
 
-@pytest.fixture(scope="module", params=["daphne", pytest.param("uvicorn", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["uvicorn", pytest.param("daphne", marks=pytest.mark.slow)])
 def hasty_web(request: pytest.FixtureRequest, upstream: ScriptedUpstream) -> Iterator[WebProcess]:
     """A web process that expects 1 KB in each second of a body."""
     with running_web(server=request.param, BODY_WINDOW_SECONDS="1") as process:

@@ -25,9 +25,9 @@ def test_a_run_of_the_same_process_is_cancelled_without_items(api: Api, script: 
 
 
 @pytest.fixture
-def other_process(api: Api, uvicorn_web: WebProcess) -> Api:
+def other_process(api: Api, daphne_web: WebProcess) -> Api:
     """Return the API of another web process, for the same team."""
-    return Api(api._http, url=uvicorn_web.url, caller=api.caller)
+    return Api(api._http, url=daphne_web.url, caller=api.caller)
 
 
 def test_a_run_of_another_process_is_cancelled(api: Api, other_process: Api, script: Script, database: None) -> None:

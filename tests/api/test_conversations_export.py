@@ -43,8 +43,8 @@ def test_an_empty_conversation_has_no_lines(api: Api) -> None:
     assert export(api, begin(api)) == []
 
 
-def test_an_export_works_under_uvicorn(uvicorn_web: WebProcess, http: httpx2.Client, caller: Caller) -> None:
-    api = Api(http, url=uvicorn_web.url, caller=caller)
+def test_an_export_works_under_daphne(daphne_web: WebProcess, http: httpx2.Client, caller: Caller) -> None:
+    api = Api(http, url=daphne_web.url, caller=caller)
     assert len(export(api, begin(api, *map(str, range(120))))) == 120
 
 

@@ -11,9 +11,9 @@ TURNS = 6
 
 
 @pytest.fixture
-def processes(api: Api, uvicorn_web: WebProcess) -> list[Api]:
+def processes(api: Api, daphne_web: WebProcess) -> list[Api]:
     """Return the API of two web processes, for the same team."""
-    return [api, Api(api._http, url=uvicorn_web.url, caller=api.caller)]
+    return [api, Api(api._http, url=daphne_web.url, caller=api.caller)]
 
 
 def test_a_chain_can_continue_on_another_process_after_the_last_event(processes: list[Api], script: Script) -> None:

@@ -64,7 +64,7 @@ def expire(file_id: str) -> None:
     change(file_id, expires_at=past, sweep_at=past)
 
 
-@pytest.fixture(params=["web", "uvicorn_web"])
+@pytest.fixture(params=["web", "daphne_web"])
 def each_api(request: pytest.FixtureRequest, http: httpx2.Client, caller: Caller) -> Api:
     """Return the API on each of the web servers."""
     return Api(http, url=request.getfixturevalue(request.param).url, caller=caller)

@@ -23,7 +23,7 @@ def raw(web: WebProcess, path: str, **headers: str) -> httpx2.Response:
     return answer
 
 
-@pytest.mark.parametrize("server", ["web", "uvicorn_web"])
+@pytest.mark.parametrize("server", ["web", "daphne_web"])
 def test_json_answers_have_a_length(request: pytest.FixtureRequest, server: str, http: httpx2.Client) -> None:
     url = request.getfixturevalue(server).url
     for path, status in (("/v1/models", 401), ("/v1/nothing", 404), ("/livez", 200), ("/openapi.json", 200)):

@@ -8,7 +8,7 @@ from tests.support.web import WebProcess
 KIB = 1024
 
 
-@pytest.fixture(params=["web", "uvicorn_web"])
+@pytest.fixture(params=["web", "daphne_web"])
 def server(request: pytest.FixtureRequest) -> WebProcess:
     process: WebProcess = request.getfixturevalue(request.param)
     return process

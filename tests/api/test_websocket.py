@@ -37,7 +37,7 @@ ANSWERS: dict[str, Answer] = {
 }
 
 
-@pytest.fixture(params=["web", "uvicorn_web"])
+@pytest.fixture(params=["web", "daphne_web"])
 def server(request: pytest.FixtureRequest) -> WebProcess:
     """The API server, once with each of the two ASGI servers."""
     process: WebProcess = request.getfixturevalue(request.param)
@@ -490,8 +490,8 @@ def test_an_upgrade_without_a_key_is_refused(server: WebProcess, secret: str) ->
     assert refusal_of(server, secret=secret).response.status_code in (401, 403)
 
 
-def test_a_refused_upgrade_has_a_full_error_body_if_supported(uvicorn_web: WebProcess) -> None:
-    answer = refusal_of(uvicorn_web, secret="sk-wrong").response
+def test_a_refused_upgrade_has_a_full_error_body_if_supported(web: WebProcess) -> None:
+    answer = refusal_of(web, secret="sk-wrong").response
     assert answer.status_code == 401
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-request-id"].startswith("req_")
@@ -616,11 +616,9 @@ def test_a_stopping_server_accepts_no_new_requests(server: str, caller: Caller, 
 
 
 @pytest.mark.slow
-def test_an_idle_connection_stays_open(
-    web: WebProcess, uvicorn_web: WebProcess, caller: Caller, script: Script
-) -> None:
+def test_an_idle_connection_stays_open(web: WebProcess, daphne_web: WebProcess, caller: Caller, script: Script) -> None:
     with ExitStack() as stack:
-        servers = (web, uvicorn_web)
+        servers = (web, daphne_web)
         sockets = [stack.enter_context(open_socket(server.url, secret=caller.secret)) for server in servers]
         # Longer than the ping timeout of either server.
         for socket in sockets:

@@ -62,7 +62,7 @@ def prepare(upstream: ScriptedUpstream, database: None) -> Iterator[Prepare]:
         yield prepared
 
 
-@pytest.fixture(params=["web", "uvicorn_web"])
+@pytest.fixture(params=["web", "daphne_web"])
 def sdk(request: pytest.FixtureRequest, caller: Caller) -> Iterator[OpenAI]:
     """The SDK of this environment with each of both web servers."""
     server: WebProcess = request.getfixturevalue(request.param)

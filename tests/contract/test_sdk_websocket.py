@@ -36,7 +36,7 @@ ANSWERS: dict[str, Answer] = {
 }
 
 
-@pytest.fixture(params=["web", "uvicorn_web"])
+@pytest.fixture(params=["web", "daphne_web"])
 def server(request: pytest.FixtureRequest) -> WebProcess:
     """Each of both web servers."""
     process: WebProcess = request.getfixturevalue(request.param)

@@ -57,11 +57,11 @@ def test_one_of_fifty_clients_is_served_and_the_others_get_a_conflict(api: Api, 
 
 @pytest.mark.slow
 def test_fifty_retrying_clients_are_served_one_after_the_other(
-    api: Api, script: Script, uvicorn_web: WebProcess
+    api: Api, script: Script, daphne_web: WebProcess
 ) -> None:
     script.always(stream(Pause(0.02), *text("Hello")))
     name = begin(api)
-    nodes = [api, Api(api._http, url=uvicorn_web.url, caller=api.caller)]
+    nodes = [api, Api(api._http, url=daphne_web.url, caller=api.caller)]
 
     def ask_until_answered(number: int) -> None:
         while ask(nodes[number % 2], script, name, number) is None:

@@ -21,7 +21,7 @@ from tests.support.web import WebProcess
 MakeApiWithGrace = Callable[[int | None], Api]
 
 
-@pytest.fixture(params=["web", "uvicorn_web"])
+@pytest.fixture(params=["web", "daphne_web"])
 def server(request: pytest.FixtureRequest) -> WebProcess:
     """Both web servers: each reports a disconnect in its own way."""
     process: WebProcess = request.getfixturevalue(request.param)

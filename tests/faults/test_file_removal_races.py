@@ -87,11 +87,11 @@ class Races:
 
 
 @pytest.fixture
-def races(web: WebProcess, uvicorn_web: WebProcess, http: Any, api: Api) -> Iterator[Races]:
+def races(web: WebProcess, daphne_web: WebProcess, http: Any, api: Api) -> Iterator[Races]:
     """Stores of a team whose API two web processes serve."""
     with serving(create_app()) as embedder:
         use_demo_embeddings(api.caller.team, url=embedder)
-        yield Races([Api(http, url=node.url, caller=api.caller) for node in (web, uvicorn_web)], api)
+        yield Races([Api(http, url=node.url, caller=api.caller) for node in (web, daphne_web)], api)
 
 
 @pytest.mark.slow

@@ -16,9 +16,9 @@ TIMES = 100
 
 
 @pytest.fixture
-def nodes(web: WebProcess, uvicorn_web: WebProcess, http: httpx2.Client, caller: Caller) -> list[Api]:
+def nodes(web: WebProcess, daphne_web: WebProcess, http: httpx2.Client, caller: Caller) -> list[Api]:
     """The API of one team on two web processes."""
-    return [Api(http, url=node.url, caller=caller) for node in (web, uvicorn_web)]
+    return [Api(http, url=node.url, caller=caller) for node in (web, daphne_web)]
 
 
 def numbers(raw: bytes) -> list[int]:

@@ -21,9 +21,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def nodes(web: WebProcess, uvicorn_web: WebProcess, http: httpx2.Client, caller: Caller) -> list[Api]:
+def nodes(web: WebProcess, daphne_web: WebProcess, http: httpx2.Client, caller: Caller) -> list[Api]:
     """The API of one team on two web processes."""
-    return [Api(http, url=node.url, caller=caller) for node in (web, uvicorn_web)]
+    return [Api(http, url=node.url, caller=caller) for node in (web, daphne_web)]
 
 
 @pytest.fixture
