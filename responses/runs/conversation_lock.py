@@ -40,12 +40,14 @@ _RELEASE_AND_APPEND = Statement(f"""
     ), released AS (
         DELETE FROM responses_conversationhold AS hold USING ended
         WHERE hold.conversation_id = ended.conversation_id AND hold.response_id = ended.response_id
+          AND hold.conversation_id = ANY (ARRAY(SELECT conversation_id FROM ended))
         RETURNING ended.conversation_id, ended.read_to, ended.places,
             json_array_length(ended.places) AS length
     ), grown AS (
         UPDATE conversations_conversation AS conversation
         SET next_position = conversation.next_position + released.length
         FROM released WHERE conversation.id = released.conversation_id AND released.length > 0
+          AND conversation.id = ANY (ARRAY(SELECT conversation_id FROM ended))
         RETURNING conversation.id, conversation.team_id, conversation.next_position - released.length AS start,
             released.read_to, released.places
     )

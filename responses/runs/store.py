@@ -137,9 +137,10 @@ class Change:
 # scene, one for each kind of guard that occurs, and one for each table that gets rows. The guards collect the responses
 # for which they hold in a setting of the transaction, which the statements after them read.
 #
-# A prepared plan outlives the statistics that it was made with. A table that was small then must not be scanned or
-# hashed for every group later, so only index scans and nested loops remain; the planner would also try five plans for
-# particular values first.
+# A prepared plan outlives the statistics that it was made with, and a table that was small then must not be read as a
+# whole for every group later. So only index scans and nested loops are allowed, and the keys are given twice: in the
+# join, and as an array (`_one_of`), without which the planner starts from all rows of an empty table (5 ms for each
+# update of a response while it grew to 3,000 rows). The planner would also try five plans for particular values first.
 BEGIN = Statement("""
     SELECT set_config('app.team_ids', $1, true), set_config('app.held', '', true),
         set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
@@ -148,6 +149,11 @@ BEGIN = Statement("""
 _HELD = "string_to_array(current_setting('app.held'), ',')"
 GUARDED = f"(guard IS NULL OR guard = ANY ((SELECT {_HELD})::text[]))"
 """SQL condition of a row that is written: it has no guard, or its guard holds."""
+
+
+def _one_of(column: str, name: str) -> str:
+    """Return the condition that a column has one of the values of `name` in the document."""
+    return f"{column} = ANY (ARRAY(SELECT {name} FROM json_to_recordset($1::json) AS key ({name} text)))"  # noqa: S608
 
 
 def _guard(condition: str) -> Statement:
@@ -192,33 +198,36 @@ _ADVANCED = _guard(f"""
         output_preview text
     )
     WHERE response.id = new.response_id
+      AND {_one_of("response.id", "response_id")}
       AND response.lease_token = new.lease_token
       AND response.ended_at IS NULL
     RETURNING response.id
 """)  # noqa: S608 - constants only
-_LEASED = _guard("""
+_LEASED = _guard(f"""
     SELECT response.id
     FROM responses_response AS response
     JOIN json_to_recordset($1::json) AS new (response_id text, lease_token integer)
       ON response.id = new.response_id AND response.lease_token = new.lease_token
-    WHERE response.ended_at IS NULL
+    WHERE response.ended_at IS NULL AND {_one_of("response.id", "response_id")}
     FOR SHARE OF response
-""")
+""")  # noqa: S608 - constants only
 # FOR UPDATE: a response that takes over a stale lock waits for this commit, and then finds the response stored.
-_LOCKED = _guard("""
+_LOCKED = _guard(f"""
     SELECT hold.response_id AS id
     FROM responses_conversationhold AS hold
     JOIN json_to_recordset($1::json) AS new (response_id text, conversation_id text)
       ON hold.conversation_id = new.conversation_id AND hold.response_id = new.response_id
+    WHERE {_one_of("hold.conversation_id", "conversation_id")}
     FOR UPDATE OF hold
-""")
+""")  # noqa: S608 - constants only
 # FOR KEY SHARE: a deletion of the predecessor waits for this commit, and then finds its new successor.
-_PRECEDED = _guard("""
+_PRECEDED = _guard(f"""
     SELECT new.response_id AS id
     FROM responses_response AS response
     JOIN json_to_recordset($1::json) AS new (response_id text, previous_id text) ON response.id = new.previous_id
+    WHERE {_one_of("response.id", "previous_id")}
     FOR KEY SHARE OF response
-""")
+""")  # noqa: S608 - constants only
 # `ended_at IS NULL`: a call that has ended keeps its first result, so a repeated output changes nothing.
 _CALLED = Statement(f"""
     UPDATE responses_toolcall AS call SET
@@ -234,6 +243,7 @@ _CALLED = Statement(f"""
         output text, error text, result jsonb, guard text
     )
     WHERE call.response_id = new.response_id
+      AND {_one_of("call.response_id", "response_id")}
       AND call.call_id = new.call_id
       AND call.ended_at IS NULL
       AND {GUARDED}
