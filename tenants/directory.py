@@ -6,7 +6,7 @@ documentation promises two), and a busy key costs each process one query per sec
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
@@ -118,12 +118,21 @@ class CachedLookup(Generic[Found]):
         if entry is not None and entry[0] > time.monotonic():
             return entry[1]
         found = self._look_up(*name)
+        self.remember(found, *name)
+        return found
+
+    def remember(self, found: Found, *name: str) -> None:
+        """Store a result that was looked up together with others."""
         with self._lock:
             # Clearing everything is cheap: entries live for a second anyway.
             if len(self._entries) >= _MAX_ENTRIES:
                 self._entries.clear()
             self._entries[name] = (time.monotonic() + CACHE_SECONDS, found)
-        return found
+
+    def missing(self, names: Iterable[tuple[str, ...]]) -> set[tuple[str, ...]]:
+        """Return the names whose results are not known."""
+        at = time.monotonic()
+        return {name for name in names if name not in self._entries or self._entries[name][0] <= at}
 
     async def aget(self, *name: str) -> Found:
         """Return the same for the event loop. Only a miss switches to a thread."""
@@ -283,6 +292,10 @@ def guardrails(team_id: str) -> GuardrailSettings | None:
     """Return the guardrail of a team, or None."""
     with scope.every_team():
         found = Guardrail.objects.filter(pk=team_id).first()
+    return _guardrail(found)
+
+
+def _guardrail(found: Guardrail | None) -> GuardrailSettings | None:
     if found is None:
         return None
     return GuardrailSettings(
@@ -359,6 +372,43 @@ def route_of_run(*, team_id: str, model: str, upstream_id: str, upstream_model: 
     if route is None:
         raise ModelNotFound(model)
     return route
+
+
+def look_up_runs(runs: Collection[tuple[str, str, str, str, str]]) -> None:
+    """Look up keys, guardrails and routes of many runs at once, of which each needs one of each next.
+
+    A run is given by its key, team, model, upstream and model of the upstream. At most four queries, and none for what
+    was looked up within the last second.
+    """
+    keys = _key_by_id.missing((key_id,) for key_id, *_ in runs)
+    teams = guardrails.missing((team_id,) for _, team_id, *_ in runs)
+    routes = _route_of_run.missing(tuple(route) for _, *route in runs)
+    if not (keys or teams or routes):
+        return
+    with scope.every_team():
+        found_keys = ApiKey.objects.select_related("team").in_bulk([key_id for (key_id,) in keys])
+        found_guardrails = Guardrail.objects.in_bulk([team_id for (team_id,) in teams])
+        upstream_ids, names = {route[2] for route in routes}, {"*", *(route[1] for route in routes)}
+        served = Model.objects.filter(upstream__in=upstream_ids, name__in=names, enabled=True)
+        try:
+            candidates = list(served.select_related("upstream").prefetch_related("teams")) if routes else []
+        except InvalidToken:
+            # Each run then looks up its route itself, so that a key that cannot be decrypted fails only its own runs.
+            candidates, routes = [], set()
+    for (key_id,) in keys:
+        _key_by_id.remember(found_keys.get(key_id), key_id)
+    for (team_id,) in teams:
+        guardrails.remember(_guardrail(found_guardrails.get(team_id)), team_id)
+    visible = [(one, {team.pk for team in one.teams.all()}) for one in candidates]
+    for team_id, model, upstream_id, upstream_model in routes:
+        mine = [
+            one
+            for one, only in visible
+            if one.upstream_id == upstream_id and one.name in {model, "*"} and (not only or team_id in only)
+        ]
+        best = max(mine, key=lambda one: one.name == model, default=None)
+        route = _route(best, model, upstream_model) if best is not None else None
+        _route_of_run.remember(route, team_id, model, upstream_id, upstream_model)
 
 
 @CachedLookup

@@ -3,6 +3,7 @@ workers when its process shuts down.
 """
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 
 from django.conf import settings
@@ -52,7 +53,7 @@ class Dispatcher(WorkLoop[Claim]):
         found = await in_db_thread(partial(queue.claim, slots=self._slots, running=[*self.work]))
         if not found:
             return False
-        reading = asyncio.ensure_future(in_db_thread(partial(resume.read_queued, found)))
+        reading = asyncio.ensure_future(in_db_thread(partial(_read_queued, found)))
         for claimed in found:
             self._reading[claimed] = reading
             self.begin(claimed)
@@ -87,6 +88,16 @@ class Dispatcher(WorkLoop[Claim]):
         for live in self._live.values():
             live.stop_now()
         await self.settle(_STOP_SECONDS)
+
+
+def _read_queued(claims: Sequence[Claim]) -> dict[str, QueuedRun]:
+    """Read what all claimed runs that no process has begun need, with few queries."""
+    queued = resume.read_queued(claims)
+    rows = [one.response for one in queued.values()]
+    directory.look_up_runs(
+        {(row.api_key_id, row.team_id, row.model, row.upstream_id, row.upstream_model) for row in rows}
+    )
+    return queued
 
 
 def _load(claimed: Claim, queued: QueuedRun | None = None) -> ResumedRun | None:

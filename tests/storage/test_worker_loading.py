@@ -10,14 +10,15 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from kernel.clock import now
+from kernel.errors import ModelNotFound, Unauthorized
 from kernel.leases import Claim
 from responses.engine.events.response_body import Ending
 from responses.lifecycle import resume, worker
 from responses.models import Response, Status
 from responses.runs import store
-from tenants import scope, services
-from tenants.models import Upstream
-from tests.support.api import Caller
+from tenants import directory, scope, services
+from tenants.models import Guardrail, Model, Upstream
+from tests.support.api import Caller, MakeCaller
 from tests.support.stored_runs import Begun, begin, body_of, log_of
 from tests.support.streams import types
 
@@ -107,13 +108,63 @@ def test_queued_runs_are_read_together(caller: Caller, upstream: Upstream) -> No
     assert len(one) == len(five)
 
 
-def test_loading_a_queued_run_asks_nothing_for_the_second_of_a_key(caller: Caller, upstream: Upstream) -> None:
-    claims = [claimed(caller, upstream)[1] for _ in range(2)]
-    queued = resume.read_queued(claims)
-    assert worker._load(claims[0], queued[claims[0].id]) is not None
+def test_the_number_of_queries_does_not_grow_with_the_teams(make_caller: MakeCaller, upstream: Upstream) -> None:
+    claims = [claimed(make_caller(), upstream)[1] for _ in range(6)]
+    with CaptureQueriesContext(connection) as one:
+        worker._read_queued(claims[:1])
+    with CaptureQueriesContext(connection) as five:
+        queued = worker._read_queued(claims[1:])
+    assert len(one) == len(five)
     with CaptureQueriesContext(connection) as queries:
-        assert worker._load(claims[1], queued[claims[1].id]) is not None
+        assert all(worker._load(claim, queued[claim.id]) is not None for claim in claims[1:])
     assert len(queries) == 0
+
+
+def test_runs_that_are_looked_up_together_find_what_each_would_find_alone(
+    make_caller: MakeCaller, upstream: Upstream
+) -> None:
+    allowed, refused, revoked = make_caller(), make_caller(), make_caller()
+    models = Model.objects.filter(upstream=upstream)
+    with scope.every_team():
+        models.get().teams.add(allowed.team, revoked.team)
+        Guardrail.objects.create(team=allowed.team, output_checker="model", output_action="flag", model="guard")
+        services.revoke_key(key=revoked.key, actor="test")
+    runs = {(one.key.pk, one.team.pk, "scripted", upstream.pk, "scripted") for one in (allowed, refused, revoked)}
+    directory.look_up_runs(runs)
+    with CaptureQueriesContext(connection) as queries:
+        assert directory.principal_of_run(allowed.key.pk).team_id == allowed.team.pk
+        assert route_of(allowed, upstream).upstream.base_url == upstream.base_url
+        found = directory.guardrails(allowed.team.pk)
+        assert found is not None
+        assert found.model == "guard"
+        assert directory.guardrails(refused.team.pk) is None
+        with pytest.raises(ModelNotFound):
+            route_of(refused, upstream)
+        with pytest.raises(Unauthorized, match="revoked"):
+            directory.principal_of_run(revoked.key.pk)
+    assert len(queries) == 0
+
+
+def test_an_upstream_whose_key_cannot_be_decrypted_fails_only_its_own_runs(caller: Caller, upstream: Upstream) -> None:
+    name = f"broken {uuid.uuid4().hex}"
+    services.add_upstream(name=name, base_url="http://127.0.0.1:2/v1", models=["scripted"])
+    with scope.every_team(), connection.cursor() as cursor:
+        cursor.execute("UPDATE tenants_upstream SET api_key = 'x' WHERE name = %s RETURNING id", [name])
+        ((broken_id,),) = cursor.fetchall()
+    try:
+        runs = {(caller.key.pk, caller.team.pk, "scripted", one, "scripted") for one in (upstream.pk, broken_id)}
+        directory.look_up_runs(runs)
+        assert route_of(caller, upstream).upstream.base_url == upstream.base_url
+    finally:
+        with scope.every_team():
+            Upstream.objects.defer("api_key").filter(pk=broken_id).delete()
+
+
+def route_of(caller: Caller, upstream: Upstream) -> directory.Route:
+    """Return the route of a run of this caller."""
+    return directory.route_of_run(
+        team_id=caller.team.pk, model="scripted", upstream_id=upstream.pk, upstream_model="scripted"
+    )
 
 
 @pytest.mark.parametrize(
