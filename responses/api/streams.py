@@ -39,6 +39,8 @@ _HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 
+_PIECE_BYTES = 256 * 1024
+
 
 class EventStream:
     """Server-sent events in answer to one request. `disconnect` closes the connection of a client that does not read.
@@ -156,7 +158,10 @@ async def _send_events(stream: EventStream, frames: AsyncIterator[bytes], client
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     try:
         async for data in frames:
-            await send({"type": "http.response.body", "body": data, "more_body": True})
+            # In pieces: a server copies what its socket does not take at once.
+            for start in range(0, len(data), _PIECE_BYTES):
+                piece = data if len(data) <= _PIECE_BYTES else data[start : start + _PIECE_BYTES]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
     except Exception as error:
         # The status has been sent, so the error can only be an event, after which the stream is closed.
         data = stream.error_frame(as_api_error(error))

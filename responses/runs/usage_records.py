@@ -9,7 +9,7 @@ from datetime import datetime
 from kernel.clock import now
 from responses.engine.turn import Usage
 from responses.runs.rows import Row, new_row
-from responses.runs.store import Change, writer
+from responses.runs.store import Change, submit_new
 from tenants.directory import Route
 from tenants.models import UsageRecord
 from tenants.principal import Principal
@@ -80,4 +80,4 @@ class RoutedCall:
             else None,
             prices=prices.noted(),
         )
-        await writer.submit(Change(team_id=self.principal.team_id, insert=[record, *rows]))
+        await submit_new(Change(team_id=self.principal.team_id, insert=[record, *rows]))
