@@ -137,6 +137,9 @@ def _uvicorn(listener: socket.socket, application: Any) -> None:
         log_level="warning",
         access_log=False,
         lifespan="off",
+        # Addresses that a key allows are those of the peer, as on daphne. By default uvicorn believes X-Forwarded-For
+        # of every client on this machine.
+        proxy_headers=False,
         timeout_graceful_shutdown=_STOP_SECONDS,
     )
     UvicornServer(options).run([listener])
