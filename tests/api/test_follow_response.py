@@ -109,6 +109,7 @@ def test_a_cursor_that_is_no_number_is_rejected(api: Api, script: Script) -> Non
     assert error(answer) == (400, "starting_after", "invalid_type")
 
 
+@pytest.mark.usefixtures("only_streams")
 def test_the_sdk_can_follow_from_any_event(client: OpenAI, script: Script) -> None:
     response = client.responses.create(model=script.say("Hel", "lo").model, input="Hi")
     with client.responses.stream(response_id=response.id, starting_after=3) as live:
