@@ -39,6 +39,7 @@ from kernel.endpoints import Endpoint
 from kernel.errors import ApiError, NotFound, RequestTooLarge
 from kernel.http import error_response
 from kernel.large_work import note_size
+from kernel.overload import with_admission
 from kernel.request_bodies import FREE_BYTES, BodyGuard, BodyRule, Pace
 from responses.admin.live.follow import FollowSocket
 from responses.admin.live.socket import LiveSocket
@@ -54,6 +55,8 @@ _streamed = [one for one in ENDPOINTS if one.event_stream is not None]
 # By path: only endpoints without ids in theirs create something.
 _created: dict[str, App] = {f"/v1/{one.path}": EndpointApp(one) for one in _streamed if one.method == "POST"}
 _replayed: list[tuple[Endpoint, App]] = [(one, EndpointApp(one)) for one in _streamed if one.method == "GET"]
+# Endpoints beside those that are refused while the process is overloaded.
+_WORK = ("/v1/embeddings", "/v1/moderations", "/v1/responses/compact", "/v1/images/generations", "/v1/audio/speech")
 _uploads = [one for one in ENDPOINTS if one.spooled]
 
 
@@ -118,7 +121,9 @@ async def _page(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 _pace = Pace(seconds=settings.BODY_WINDOW_SECONDS, bytes_per_second=settings.BODY_MIN_BYTES_PER_SECOND)
-_guarded_api: App = with_api_headers(BodyGuard(ApiShell(_api, is_upload=_is_upload), rule=_api_rule, pace=_pace))
+# Before the body is read. What ends or reads work, such as a cancellation, is always served.
+_admitted = with_admission(ApiShell(_api, is_upload=_is_upload), paths=frozenset({*_created, *_WORK}))
+_guarded_api: App = with_api_headers(BodyGuard(_admitted, rule=_api_rule, pace=_pace))
 _guarded_site: App = BodyGuard(_page, rule=_page_rule, pace=_pace, render=_page_error)
 
 

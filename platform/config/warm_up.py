@@ -16,6 +16,7 @@ from django.urls import resolve
 from kernel.db_threads import connect_threads, in_db_thread
 from kernel.errors import ApiError
 from kernel.notifications import loop_notifications
+from kernel.overload import admission
 from responses.providers.clients import clients_for
 from responses.runs.store import Change, writer
 from responses.schema.create import parse_create
@@ -48,6 +49,7 @@ def load_modules() -> None:
 
 async def connect() -> None:
     """Open the connections of this process, once the database answers, and run the code that every request runs."""
+    admission.start()
     # `up` starts the process before the database is prepared.
     while _Progress.is_pending:
         try:

@@ -19,6 +19,7 @@ from kernel.endpoints import Endpoint
 from kernel.errors import ApiError, UnsupportedParameter
 from kernel.http import JSON, as_api_error
 from kernel.large_work import off_loop
+from kernel.overload import admission
 from responses import chat
 from responses.api.requests import Replay, info_of, warning_headers
 from responses.chat.requests import ChatRequest
@@ -156,6 +157,7 @@ async def _send_json(answer: Any, send: Send) -> None:
 async def _send_events(stream: EventStream, frames: AsyncIterator[bytes], client: _Client, send: Send) -> None:
     headers = [*_HEADERS, *((name.encode(), value.encode()) for name, value in stream.headers.items())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
+    admission.started()
     try:
         async for data in frames:
             # In pieces: a server copies what its socket does not take at once.

@@ -36,6 +36,7 @@ from kernel.errors import (
 )
 from kernel.http import as_api_error
 from kernel.large_work import note_size, off_loop
+from kernel.overload import admission
 from kernel.validation import json_type, parse_json
 from responses.api.requests import info_of, warning_headers
 from responses.api.socket_streams import QueuedRequest, SocketStream, SocketStreams, pop_stream_id
@@ -190,17 +191,18 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         """Execute one request; its errors are sent as events."""
         started: StartedRun | None = None
         try:
-            principal = await self._authenticate()
-            body = await off_loop(partial(parse_message, values))
-            started = await create.start_response(
-                principal=principal,
-                body=body,
-                mode=Mode.STREAM,
-                request=info_of(self.scope),
-                previous=self._streams.recall(body.previous_response_id),
-            )
-            stream.running = started.run.identity.response_id
-            await self._send_events(stream, started)
+            with admission.work():
+                principal = await self._authenticate()
+                body = await off_loop(partial(parse_message, values))
+                started = await create.start_response(
+                    principal=principal,
+                    body=body,
+                    mode=Mode.STREAM,
+                    request=info_of(self.scope),
+                    previous=self._streams.recall(body.previous_response_id),
+                )
+                stream.running = started.run.identity.response_id
+                await self._send_events(stream, started)
         except Exception as error:
             # As at OpenAI, a failed request evicts the previous response that it names: the client has to send the
             # whole context with its next request.

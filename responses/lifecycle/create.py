@@ -11,6 +11,7 @@ from kernel.clock import now
 from kernel.ids import new_id
 from kernel.large_work import off_loop
 from kernel.leases import lease_until, process_name
+from kernel.overload import admission
 from responses import moderation
 from responses.engine import spans
 from responses.engine.compaction import token_estimate
@@ -149,6 +150,7 @@ async def start_response(
                 live.detach()
             raise
         live.start()
+        admission.started()
     return StartedRun(run=live, context=new.prepared.context, state=state, previous=previous)
 
 
