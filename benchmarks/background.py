@@ -25,7 +25,7 @@ SLOW = f"mock-d{(SECONDS * 1000 - 200) // (TOKENS - 1)}-f200"
 FOLLOWED = "mock-t40-d100-ts"
 _SENT_AT = re.compile(rb'"delta":"t(\d+) "')
 MOST_P50_MS, MOST_P95_MS, MOST_MB, MOST_CORES = 40.0, 150.0, 400.0, 0.4
-MOST_RUN_MS, MOST_RUN_CPU_MS, MOST_LATE_MS = 20.0, 15.0, 60.0
+MOST_RUN_MS, MOST_RUN_CPU_MS, MOST_LATE_MS = 10.0, 8.0, 60.0
 
 
 def main(arguments: Sequence[str], *, directory: Path) -> int:
