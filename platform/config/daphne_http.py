@@ -340,6 +340,7 @@ class DaphneServer(daphne.server.Server):  # type: ignore[misc]  # daphne has no
     @override
     def create_application(self, protocol: Any, scope: Scope) -> Any:
         if scope["type"] != "http":
+            scope[ABORT] = protocol.transport.abortConnection
             return super().create_application(protocol, scope)
         scope["asgi"] = {"version": "3.0"}
         scope[ABORT] = protocol.abort
@@ -359,6 +360,18 @@ class DaphneServer(daphne.server.Server):  # type: ignore[misc]  # daphne has no
         has_more = message.get("more_body", False)
         if has_more:
             protocol.start_flow_control()
+        elif message["type"] == "websocket.send":
+            await self._socket_drained(protocol)
         await super().handle_reply(protocol, message)
         if has_more:
             await protocol.drained()
+
+    async def _socket_drained(self, protocol: Any) -> None:
+        flow_control = self.connections.get(protocol, {}).get("flow_control")
+        if flow_control is None and protocol in self.connections:
+            flow_control = self.connections[protocol]["flow_control"] = _FlowControl()
+            # In place of the HTTP connection, which has ended with the upgrade.
+            protocol.transport.unregisterProducer()
+            protocol.transport.registerProducer(flow_control, True)  # noqa: FBT003 - Twisted's interface
+        if flow_control is not None:
+            await flow_control.can_write.wait()

@@ -19,7 +19,7 @@ from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 
-from kernel.asgi import Message, Receive, Scope, Send, check_client_request_id, header, send_error
+from kernel.asgi import ABORT, Message, Receive, Scope, Send, check_client_request_id, header, send_error
 from kernel.endpoints import Endpoint
 from kernel.errors import (
     ApiError,
@@ -75,11 +75,20 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         self._expiry: asyncio.Task[None] | None = None
         self._expired = False
         self._steers = count()
+        self._connection: asyncio.Task[None] | None = None
+        self._is_stalled = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # However the connection ends, its runs are detached like those of an HTTP stream whose client has disconnected.
+        self._connection = asyncio.current_task()
         try:
             await super().__call__(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self._is_stalled:
+                raise
+            # uvicorn closes the connection of an app that has ended, and needs no function for it.
+            if abort := scope.get(ABORT):
+                abort()
         finally:
             if self._expiry is not None:
                 self._expiry.cancel()
@@ -113,6 +122,12 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             await self._handle(text_data)
         except Exception as error:
             await self._send_error(error)
+
+    def _disconnect(self) -> None:
+        """End the connection of a client that does not read."""
+        if self._connection is not None:
+            self._is_stalled = True
+            self._connection.cancel()
 
     # -- connecting ----------------------------------------------------------------------------------------------------
 
@@ -216,7 +231,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
     async def _send_events(self, stream: SocketStream, started: StartedRun) -> None:
         """Send the events of a run, ending with a terminal event or an error."""
         has_ended = False
-        async for data in started.run.frames():
+        async for data in started.run.frames(self._disconnect):
             for event in _events(data):
                 if event.startswith(_TERMINAL):
                     has_ended = True

@@ -1,5 +1,6 @@
 """Clients of streams that do not read: the run waits for them, in bounded memory, and leaves them after a while."""
 
+import base64
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -39,6 +40,15 @@ def ask(web: WebProcess, caller: Caller, script: Script) -> RawConnection:
     return connection
 
 
+def received_until_the_end(peer: RawConnection) -> int:
+    """Read until the server has closed the connection, and return the number of bytes."""
+    received = 0
+    with suppress(ConnectionResetError):
+        while data := peer.socket.recv(2**20):
+            received += len(data)
+    return received
+
+
 def test_a_client_that_reads_nothing_is_disconnected_in_bounded_memory(
     impatient: WebProcess, http: httpx2.Client, caller: Caller, script: Script
 ) -> None:
@@ -53,12 +63,28 @@ def test_a_client_that_reads_nothing_is_disconnected_in_bounded_memory(
 
         eventually(has_left)
         assert max(peaks) < 30 * 2**20
-        received = 0
-        with suppress(ConnectionResetError):
-            while data := peer.socket.recv(2**20):
-                received += len(data)
-    assert received < PIECES * PIECE_BYTES / 2
+        assert received_until_the_end(peer) < PIECES * PIECE_BYTES / 2
     # Its run goes on, as after any disconnect.
     (response,) = api.get("/responses").json()["data"]
     eventually(lambda: api.retrieve(response["id"])["status"] == "completed")
     assert len(api.retrieve(response["id"])["output"][0]["content"][0]["text"]) == PIECES * PIECE_BYTES
+
+
+def test_a_websocket_that_reads_nothing_is_closed(
+    impatient: WebProcess, http: httpx2.Client, caller: Caller, script: Script
+) -> None:
+    script.then(stream(*text(*[WORDS] * PIECES)))
+    created = orjson.dumps({"type": "response.create", "model": script.model, "input": "Hi"})
+    before = impatient.written
+    with RawConnection(impatient.url) as peer:
+        peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+        upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec_WebSocket_Version": 13}
+        key = base64.b64encode(bytes(16)).decode()
+        peer.send_head(
+            "GET", "/v1/responses", Authorization=f"Bearer {caller.secret}", Sec_WebSocket_Key=key, **upgrade
+        )
+        peer.socket.recv(4096)
+        # A text frame whose mask is zero.
+        peer.send(b"\x81" + bytes([0x80 | len(created)]) + bytes(4) + created)
+        eventually(lambda: "disconnecting a client that reads nothing" in impatient.output(since=before))
+        assert received_until_the_end(peer) < PIECES * PIECE_BYTES / 2
