@@ -65,10 +65,10 @@ def _speed(results: Results) -> Iterator[Floor]:
         slower = proxy.per_second / platform.per_second if platform.per_second else None
         if cell == f"stream {together}":
             dearer = platform.cpu_ms_per_request / proxy.cpu_ms_per_request if proxy.cpu_ms_per_request else None
-            yield Floor(name=f"streams/s {together}: proxy ÷ platform", figure=slower, limit=16)
-            yield Floor(name=f"CPU per stream {together}: platform ÷ proxy", figure=dearer, limit=24)
+            yield Floor(name=f"streams/s {together}: proxy ÷ platform", figure=slower, limit=12)
+            yield Floor(name=f"CPU per stream {together}: platform ÷ proxy", figure=dearer, limit=14)
         elif cell == f"json {together}":
-            yield Floor(name=f"JSON/s {together}: proxy ÷ platform", figure=slower, limit=40)
+            yield Floor(name=f"JSON/s {together}: proxy ÷ platform", figure=slower, limit=16)
         elif cell == "stream c=1":
             yield _time("first event c=1, p50 ms", platform.first_event_ms, "p50", limit=6)
         elif cell.startswith("paced"):
