@@ -27,7 +27,7 @@ def test_a_document_is_enough_for_a_short_answer(request_: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize(
-    "request_", [{"stop": "END"}, {"reasoning": {"effort": "medium"}}, {"reasoning": {"summary": "auto"}}]
+    "request_", [{"stop": ["END"]}, {"reasoning": {"effort": "medium"}}, {"reasoning": {"summary": "auto"}}]
 )
 def test_an_answer_that_may_end_early_or_late_is_streamed(request_: dict[str, Any]) -> None:
     assert is_streamed(**request_)
