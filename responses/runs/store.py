@@ -20,7 +20,7 @@ from psycopg.conninfo import make_conninfo
 
 from kernel.group_commit import GroupCommit
 from kernel.ids import new_id
-from kernel.large_work import is_large
+from kernel.large_work import is_large, short_turns
 from kernel.statement_pipeline import ConnectionLost, Statement, StatementPipeline, database_conninfo
 from kernel.worker_loop import WorkerLoop
 from responses.models import Status
@@ -384,4 +384,5 @@ def submit_new(change: Change) -> "asyncio.Future[None]":
 
 
 async def _commit(change: Change) -> None:
-    await writer.submit(change)
+    with short_turns():
+        await writer.submit(change)
