@@ -38,7 +38,6 @@ from kernel.db_threads import in_db_thread
 from kernel.endpoints import Endpoint
 from kernel.errors import ApiError, NotFound, RequestTooLarge
 from kernel.http import error_response
-from kernel.large_work import note_size
 from kernel.overload import with_admission
 from kernel.request_bodies import FREE_BYTES, BodyGuard, BodyRule, Pace
 from responses.admin.live.follow import FollowSocket
@@ -61,7 +60,6 @@ _uploads = [one for one in ENDPOINTS if one.spooled]
 
 
 async def _api(scope: Scope, receive: Receive, send: Send) -> None:
-    note_size(len(scope["body"]))
     method, path, app = scope["method"], scope["path"], _views
     if method == "POST":
         app = _created.get(path, _views)

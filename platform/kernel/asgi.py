@@ -23,6 +23,7 @@ from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, BadRequest, NotFound
 from kernel.http import as_api_error, error_response
 from kernel.ids import new_id
+from kernel.large_work import note_size, off_loop
 from kernel.logs import Access
 from kernel.origin import origin_of, use_origin
 
@@ -132,7 +133,11 @@ class ApiShell:
             if self._is_upload(scope):
                 await self._serve_upload(scope, receive, send)
                 return
-            scope["body"] = b"".join([chunk async for chunk in _body_chunks(receive)])
+            chunks = [chunk async for chunk in _body_chunks(receive)]
+            note_size(sum(map(len, chunks)))
+            # Joining 20 MB takes 10 ms.
+            scope["body"] = await off_loop(partial(b"".join, chunks))
+            del chunks
         except ClientDisconnected:
             return
         except ApiError as error:
