@@ -38,6 +38,7 @@ from kernel.errors import (
     UnsupportedImageType,
     UnsupportedValue,
 )
+from kernel.large_work import in_thread
 from responses.engine.attachments import (
     Attachment,
     AttachmentFile,
@@ -257,7 +258,7 @@ class TeamAttachments:
             head = _DATA_URL.match(data)
             if head is not None and not head[2].lower().endswith(";base64"):
                 raise InvalidFile("The file's data URL is not base64-encoded.")
-            content = await _decoded(data[head.end() :] if head else data)
+            content = await _decoded(data, head.end() if head else 0)
             kind = (head[1].lower() if head else "") or _type_of(filename)
         self._count(content)
         if not content:
@@ -302,27 +303,28 @@ async def _check_image_url(url: str) -> None:
     if not head[2].lower().endswith(";base64"):
         raise InvalidBase64Image("The image's data URL is not base64-encoded.")
     try:
-        content = await _decoded(url[head.end() :])
+        content = await _decoded(url, head.end())
     except InvalidFile as error:
         raise InvalidBase64Image from error
     if not content:
         raise EmptyImage
 
 
-async def _decoded(data: str) -> bytes:
+async def _decoded(data: str, start: int = 0) -> bytes:
     try:
         if len(data) < _SMALL:
-            return base64.b64decode(data, validate=True)
-        return await asyncio.to_thread(_decode_in_pieces, data)
+            return base64.b64decode(data[start:], validate=True)
+        return await in_thread(partial(_decode_in_pieces, data, start))
     except (binascii.Error, ValueError) as error:
         raise InvalidFile("The file's data is not valid base64.") from error
 
 
-def _decode_in_pieces(data: str) -> bytes:
+def _decode_in_pieces(data: str, start: int) -> bytes:
     # A call keeps the interpreter lock: 140 ms for 20 MB, 2 ms for a piece.
-    if "=" in data[:-2]:
+    if data.find("=", start, -2) >= 0:
         raise binascii.Error
-    return b"".join(base64.b64decode(data[at : at + _SMALL], validate=True) for at in range(0, len(data), _SMALL))
+    pieces = [base64.b64decode(data[at : at + _SMALL], validate=True) for at in range(start, len(data), _SMALL)]
+    return b"".join(pieces)
 
 
 async def _run_concurrently(jobs: Sequence[Callable[[], Awaitable[None]]]) -> None:
@@ -364,5 +366,5 @@ def _type_of(filename: str) -> str:
 
 async def _data_url(content: bytes, kind: str) -> str:
     encode = base64.b64encode
-    encoded = encode(content) if len(content) < _SMALL else await asyncio.to_thread(encode, content)
+    encoded = encode(content) if len(content) < _SMALL else await in_thread(partial(encode, content))
     return f"data:{kind};base64,{encoded.decode()}"
