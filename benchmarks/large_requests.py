@@ -90,7 +90,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     """Measure and print the figures. With `--check`, return 1 if a limit is exceeded."""
     parser = ArgumentParser(prog="python -m benchmarks large")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is exceeded")
-    parser.add_argument("--server", choices=["daphne", "uvicorn"], default="daphne")
+    parser.add_argument("--server", choices=["daphne", "uvicorn"], default="uvicorn")
     parser.add_argument("--streams", type=int, default=STREAMS, help="number of paced streams beside each request")
     parser.add_argument("--times", type=int, default=2, help="how often each request is sent")
     parser.add_argument("--only", default="", help="only requests whose name contains this text")
