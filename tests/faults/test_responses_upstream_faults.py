@@ -160,6 +160,7 @@ FAULTS: dict[str, tuple[Answer, Outcome, str]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_json_request_gets_the_status(api: Api, responses_api_script: Script, caller: Caller, fault: str) -> None:
     given, expected, sentence = FAULTS[fault]
+    responses_api_script.only_streams = True
     responses_api_script.then(given)
     got = api.post("/responses", {"model": responses_api_script.model, "input": "Hi"})
     assert error(got) == expected
