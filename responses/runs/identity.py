@@ -49,6 +49,11 @@ def channel_of(response_id: str) -> str:
 def channel_of_process(process: str) -> str:
     """Return the channel of a process that executes runs.
 
-    A notification tells it that it may have lost a run, a message is the id of a run that somebody follows.
+    A notification tells it that it may have lost a run, a message is the id of a run that somebody follows, or
+    `OBSERVED`.
     """
     return f"process:{process}"
+
+
+OBSERVED = b"observed"
+"""Message to a process whose runs are on a page of the console, which shows the end of their logs."""

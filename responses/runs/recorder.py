@@ -57,8 +57,10 @@ from tenants.prices import sum_costs
 # Followers receive what is committed, so a short delay keeps their stream smooth. What the runs of a process emit in
 # this time is one commit.
 FOLLOWED_FLUSH_SECONDS = 0.02
-# Without Redis a run cannot know whether it is followed.
-_UNKNOWN_FLUSH_SECONDS = 0.25
+# Without Redis a run cannot know whether it is followed. Pages that list many runs show the ends of their logs.
+_OBSERVED_FLUSH_SECONDS = 0.25
+# Time after a message about such a page; they are sent every two seconds.
+_OBSERVED_SECONDS = 5.0
 FLUSH_BYTES = 64 * 1024
 # Unfollowed runs of the process flush on common ticks as well, but not all of them on the same one.
 _TICKS = 40
@@ -93,6 +95,7 @@ class Recorder:
         self._buffered_bytes = 0
         self._buffer_first = state.next_sequence
         self._timer: asyncio.TimerHandle | None = None
+        self._observed_until = 0.0
         self._flushes: list[asyncio.Future[None]] = []
         self._is_planning = False
         self._message: LogMessage | None = None
@@ -258,12 +261,12 @@ class Recorder:
             loop = asyncio.get_running_loop()
             if self._notifier is not None and self._notifier.has_listeners:
                 at = _flush_at(loop.time(), FOLLOWED_FLUSH_SECONDS)
-            elif loop_notifications().is_connected:
+            elif loop_notifications().is_connected and loop.time() >= self._observed_until:
                 # 40 tokens at one per second are 5 rows with 1.2 KB of compressed events. With a row for each delta
                 # they were 34 rows and 18.5 KB on disk.
                 at = _flush_at(loop.time(), settings.EVENT_LOG_SECONDS, ticks=_TICKS)
             else:
-                at = _flush_at(loop.time(), _UNKNOWN_FLUSH_SECONDS)
+                at = _flush_at(loop.time(), _OBSERVED_FLUSH_SECONDS)
             self._timer = loop.call_at(at, self._flush)
 
     def _flush(self) -> None:
@@ -301,6 +304,13 @@ class Recorder:
         self._flush()
         # Tells the followers that the run serves them, and whether they have missed something.
         self._notifier.notify(LogMessage.of_length(self._buffer_first).encode())
+
+    def serve_observers(self) -> None:
+        """Store events within a quarter of a second for the next seconds."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._observed_until:
+            self._flush()
+        self._observed_until = loop.time() + _OBSERVED_SECONDS
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

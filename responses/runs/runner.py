@@ -28,7 +28,7 @@ from responses.engine.events.types import DONE_FRAME, Event
 from responses.engine.loop import Run
 from responses.engine.steps import Emitted, RunEnded, Step, TurnDiscarded, TurnEnded, TurnRecord
 from responses.models import RUNNING, Response, Status
-from responses.runs.identity import RunIdentity, channel_of_process
+from responses.runs.identity import OBSERVED, RunIdentity, channel_of_process
 from responses.runs.recorder import Recorder
 from responses.runs.store import LeaseLost
 from tenants import scope
@@ -203,6 +203,10 @@ class LiveRun:
         """Send new events to followers in other processes from now on."""
         self._recorder.serve_followers()
 
+    def serve_observers(self) -> None:
+        """Store new events soon, for pages that list this run."""
+        self._recorder.serve_observers()
+
     # -- for a worker that shuts down ----------------------------------------------------------------------------------
 
     def stop_after_step(self) -> None:
@@ -362,7 +366,9 @@ class _Registry:
 
     def _serve_followers(self, message: bytes) -> None:
         for run in self._runs:
-            if run.identity.response_id == message.decode():
+            if message == OBSERVED:
+                run.serve_observers()
+            elif run.identity.response_id == message.decode():
                 run.serve_followers()
 
     async def _stop_lost(self) -> None:

@@ -12,9 +12,10 @@ from typing_extensions import override
 
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
-from kernel.notifications import wait_within
+from kernel.notifications import Notifier, wait_within
 from responses.admin.live import rows
 from responses.admin.live.queries import RunsSnapshot, take_snapshot
+from responses.runs.identity import OBSERVED, channel_of_process
 from tenants import scope
 from tenants.console.content_access import audit_team_reads
 from tenants.console.socket import AdminSocket
@@ -22,6 +23,7 @@ from tenants.console.socket import AdminSocket
 logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.2
 _RETRY_SECONDS = 1.0
+_OBSERVE_SECONDS = 2.0
 # Sent without changes too: the page shows a lost connection after silence, and corrects its clock by the message.
 _KEEPALIVE_SECONDS = 2.0
 
@@ -75,9 +77,8 @@ class LiveSocket(AdminSocket):
 class RunPoller:
     """Polls the runs of a set of teams for all pages that may see them: one for each process and set of teams.
 
-    It starts with the first page and stops with the last one. It polls about four times a second instead of waiting
-    for notifications: if the page subscribed to every run, each run would have to write its log four times as often as
-    it needs to.
+    It starts with the first page and stops with the last one. It polls about four times a second instead of following
+    every run, whose process would have to write its log ten times as often as the page needs.
     """
 
     # Keyed by event loop too: tasks and events belong to the loop that created them.
@@ -88,6 +89,8 @@ class RunPoller:
         self.is_unavailable = False
         self._teams = teams
         self._watchers: set[asyncio.Event] = set()
+        # The processes whose runs the snapshot has, and when each was last told that a page shows them.
+        self._observed: dict[str, float] = {}
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     @classmethod
@@ -116,6 +119,7 @@ class RunPoller:
             try:
                 self.snapshot = await in_db_thread(self._poll)
                 self.is_unavailable = False
+                self._observe(self.snapshot)
             except DatabaseError:
                 # The database restarts or fails over: pages show that, and recover with it.
                 logger.warning("running jobs cannot be read right now", exc_info=not self.is_unavailable)
@@ -129,6 +133,17 @@ class RunPoller:
                 changed.set()
             # At least a short pause, even after a poll that took longer than the interval.
             await asyncio.sleep(max(0.05, POLL_SECONDS - (time.monotonic() - began)))
+
+    def _observe(self, snapshot: RunsSnapshot) -> None:
+        """Have the processes of the runs store new events soon: those of unfollowed runs are stored after seconds."""
+        at = time.monotonic()
+        processes = {row.response.lease_owner for row in snapshot.rows.values() if row.response.lease_owner}
+        told = {name: self._observed.get(name, -_OBSERVE_SECONDS) for name in processes}
+        for name in processes:
+            if at - told[name] >= _OBSERVE_SECONDS:
+                told[name] = at
+                Notifier(channel_of_process(name)).notify(OBSERVED)
+        self._observed = told
 
     def _poll(self) -> RunsSnapshot:
         with scope.team(*self._teams):
