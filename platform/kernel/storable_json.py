@@ -10,7 +10,10 @@ _COUNTED_BYTES = 64 * 1024
 
 def is_too_deep(parsed: Any, raw: bytes) -> bool:
     """Return true if JSON, parsed from `raw`, has more than `MAX_DEPTH` levels."""
-    # Counting brackets bounds the depth of small texts faster than the walk does. In 20 MB it takes 16 ms.
+    # Each level has two brackets, so that most chunks of a stream are too short to be looked at. Counting brackets
+    # bounds the depth of other small texts faster than the walk does. In 20 MB it takes 16 ms.
+    if len(raw) <= 2 * MAX_DEPTH:
+        return False
     return (len(raw) > _COUNTED_BYTES or raw.count(b"[") + raw.count(b"{") > MAX_DEPTH) and _is_deeper(parsed)
 
 
