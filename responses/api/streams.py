@@ -100,6 +100,8 @@ class EndpointApp:
                     frames = await stream.open(principal, **arguments)
                 else:
                     answer = await endpoint.handler(None, DirectRequest(principal, scope), **arguments)
+                # As is the parsed body.
+                arguments.clear()
             except Exception as error:
                 client.release()
                 await send_error(as_api_error(error), send)

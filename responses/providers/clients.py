@@ -139,6 +139,8 @@ async def post(
     """
     clients = clients_for(route.upstream)
     content = body if isinstance(body, Form) else await off_loop(partial(orjson.dumps, body))
+    # Freed here and below: the answer may take minutes, and the request may have images.
+    del body
     for number, pause in enumerate((*_RETRY_PAUSES, None), 1):
         began, attempt = now(), FIRST_ATTEMPT if number == 1 else f"Request {number}"
         try:
@@ -154,6 +156,7 @@ async def post(
         if retry_body is not None:
             content, silent = orjson.dumps(await off_loop(retry_body)), False
         await asyncio.sleep(pause)
+    del content
     with spans.span(Activity.ATTEMPT, attempt, began=began) as measured:
         measured.note = f"HTTP {answer.status} after {(now() - began).total_seconds():.2f} s"
         try:

@@ -118,11 +118,13 @@ class UpstreamTurn:
     @asynccontextmanager
     async def _post(self, attachments: AttachmentMap) -> AsyncIterator[Answer]:
         route, request, began = self._route, self._request, time.monotonic()
-        body = await off_loop(partial(self._body, route, request, attachments))
+        build = partial(self._body, route, request, attachments)
         if request.streamed:
-            async with post(route, self._path, body) as response:
+            # No variable keeps the body, which would then live as long as the stream.
+            async with post(route, self._path, await off_loop(build)) as response:
                 yield response
             return
+        body = await off_loop(build)
 
         def streamed_body() -> dict[str, Any]:
             return self._body(route, replace(request, streamed=True), attachments)

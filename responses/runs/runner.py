@@ -100,7 +100,8 @@ class LiveRun:
         self._ready: deque[bytes] = deque()
         self._unread = 0
         self._wake = TimedEvent(PING_SECONDS)
-        self._has_room = asyncio.Event()
+        # Only while the run waits for its client, as few ever do: an event takes 0.8 KB.
+        self._has_room: asyncio.Event | None = None
         self._disconnect: Callable[[], None] | None = None
         self._keep(opening)
         self._task: asyncio.Task[None] | None = None
@@ -150,15 +151,18 @@ class LiveRun:
         else:
             data = self._ready.popleft()
         self._unread -= len(data)
-        self._has_room.set()
+        if self._has_room is not None:
+            self._has_room.set()
         return data
 
     def _leave_reader(self) -> None:
         self._has_reader, self._unread = False, 0
         self._ready.clear()
-        self._has_room.set()
+        if self._has_room is not None:
+            self._has_room.set()
 
     async def _wait_for_reader(self) -> None:
+        self._has_room = asyncio.Event()
         while self._unread > UNREAD_BYTES:
             self._has_room.clear()
             if not await wait_within(self._has_room, settings.SLOW_READER_SECONDS):
