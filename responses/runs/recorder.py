@@ -118,6 +118,9 @@ class Recorder:
         data = b""
         commit: asyncio.Future[bytes] | asyncio.Future[None]
         if is_large():
+            # From now on nothing else may take the events that belong to the step.
+            self._stop_timer()
+            self._is_planning = True
             commit = asyncio.create_task(self._store_large(step))
         else:
             data, change = self.plan(step)
@@ -139,8 +142,6 @@ class Recorder:
         The terminal event contains the request's instructions and tools: 9 MB take the event loop 90 ms. Must not be
         cancelled: the events that `plan` numbers would be missing in the log.
         """
-        self._stop_timer()
-        self._is_planning = True
         try:
             data, change = await in_thread(partial(self.plan, step))
         finally:
