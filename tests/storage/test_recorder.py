@@ -11,6 +11,7 @@ import pytest
 from conversations.models import Item, Placement, Section
 from kernel.db_threads import in_db_thread
 from kernel.errors import Failure
+from kernel.large_work import LARGE_BYTES, note_size
 from responses.engine.calls.outcomes import ToolResult
 from responses.engine.events.response_body import Ending, failed
 from responses.engine.state import PendingCall
@@ -102,6 +103,24 @@ async def test_the_end_is_committed_before_it_is_sent(database: None, caller: Ca
     assert isinstance(end, RunEnded)
     assert b"response.completed" in await begun.recorder.record(end)
     assert (await in_db_thread(lambda: response_of(begun))).status == "completed"
+
+
+async def test_a_cancelled_end_of_a_large_request_leaves_no_gap_in_the_log(database: None, caller: Caller) -> None:
+    begun = await abegin(caller, instructions="x" * LARGE_BYTES)
+    note_size(LARGE_BYTES)
+    *deltas, end = await first_steps(begun, text("Hi"), 3)
+    sent = begun.opening + b"".join([await begun.recorder.record(delta) for delta in deltas])
+    recording = asyncio.create_task(begun.recorder.record(end))
+    await asyncio.sleep(0)
+    # A client that begins to follow now must not take the events away from the step.
+    begun.recorder.serve_followers()
+    recording.cancel()
+    sent += await recording
+    log, batches = await in_db_thread(lambda: (log_of(begun), rows(begun, EventBatch)))
+    opening, ending = batches
+    assert sent == opening.frames + ending.frames + b"data: [DONE]\n\n"
+    assert log[-1]["type"] == "response.completed"
+    assert [event["sequence_number"] for event in log] == list(range(len(log)))
 
 
 @pytest.mark.parametrize("length", [1, FLUSH_BYTES + 1])
