@@ -15,7 +15,7 @@ from responses.engine.calls.outcomes import ToolResult
 from responses.engine.calls.toolbox import Toolbox
 from responses.engine.compaction.items import from_latest_compaction
 from responses.engine.events.fold import Fold, read_frames
-from responses.engine.events.response_body import Ending
+from responses.engine.events.response_body import Ending, opening
 from responses.engine.events.types import Body
 from responses.engine.loop import Run
 from responses.engine.moderation import OutputCheck
@@ -223,6 +223,10 @@ def _resumed(
         tools = Toolbox() if model is None else registry.restore_tools(response, context.items)
     run = Run(context, state, model=model or _NoModel(), tools=tools, now=now, checks=checks)
     recorder = Recorder(identity, progress, ConversationAppend.of(response))
+    if next_sequence == 0 and response.stored and not response.background:
+        # The process died before it stored the first events, which the client may have received. They depend on nothing
+        # but the response, so these are the same bytes.
+        recorder.opening(opening(context.parameters))
     return ResumedRun(run=run, recorder=recorder, identity=identity)
 
 

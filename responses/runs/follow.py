@@ -64,7 +64,8 @@ def watch(response: Response) -> AsyncGenerator[bytes, None]:
 
 def has_event_log(response: Response) -> bool:
     """Return whether there is a log to follow. Runs inside a scope that sees the response."""
-    return EventBatch.objects.filter(response=response, first_sequence=0).exists()
+    # A run has a log from the start, but its first events may not be stored yet.
+    return response.ended_at is None or EventBatch.objects.filter(response=response, first_sequence=0).exists()
 
 
 def _check_followable(principal: Principal, response_id: str) -> bool:

@@ -234,12 +234,16 @@ class Recorder:
                 moderation=ending.moderation,
             )
         # Every step names the lease, so that a run that was resumed elsewhere writes nothing.
-        insert = [*rows, *self._take_batch()]
+        insert = [*rows, *self.take_batch()]
         return data, Change(team_id=identity.team_id, insert=insert, update=update, calls=calls, extra=extra)
 
-    def opening(self, events: Sequence[Event]) -> tuple[bytes, list[Row]]:
-        """Return the bytes of the first events, and the log rows to insert together with the response."""
-        return self._number(events), self._take_batch()
+    def opening(self, events: Sequence[Event]) -> bytes:
+        """Return the bytes of the first events. They are stored with the next ones, unless `take_batch` is called."""
+        return self._number(events)
+
+    def start(self) -> None:
+        """Store the first events in time even if no others follow. The response must be committed."""
+        self._flush_soon()
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
@@ -275,7 +279,7 @@ class Recorder:
         if self._is_planning:
             return
         # Nothing waits for this write: the store keeps the order of submission, and the next step raises its error.
-        if batch := self._take_batch():
+        if batch := self.take_batch():
             identity = self._identity
             lease = LeaseGuard(response_id=identity.response_id, lease_token=identity.lease_token)
             change = Change(team_id=identity.team_id, insert=batch, lease=lease)
@@ -318,7 +322,8 @@ class Recorder:
             self._timer.cancel()
             self._timer = None
 
-    def _take_batch(self) -> list[Row]:
+    def take_batch(self) -> list[Row]:
+        """Return the log row of the events that are not stored yet, which the caller inserts; [] if there are none."""
         self._stop_timer()
         frames, self._buffer, self._buffered_bytes = b"".join(self._buffer), [], 0
         first, self._buffer_first = self._buffer_first, self._state.next_sequence

@@ -69,10 +69,10 @@ class StreamFormat(Protocol):
 class LiveRun:
     """A run in this process.
 
-    `opening` holds the bytes of the events that were committed with the response. `grace_seconds` is how long a stored
-    run continues without its client; None: until it ends. An unstored run stops immediately. `claim` is that of a
-    worker's background run, `warnings` are for the client that created the run. Without a `stream_format` the stream
-    is that of the Responses API. A run that is not `is_streamed` keeps no bytes for its client.
+    `opening` holds the bytes of the first events, which follow from the committed response. `grace_seconds` is how long
+    a stored run continues without its client; None: until it ends. An unstored run stops immediately. `claim` is that
+    of a worker's background run, `warnings` are for the client that created the run. Without a `stream_format` the
+    stream is that of the Responses API. A run that is not `is_streamed` keeps no bytes for its client.
     """
 
     def __init__(
@@ -114,6 +114,7 @@ class LiveRun:
     def start(self) -> None:
         """Start the task that executes the run. The registry renews the lease until it has ended."""
         _registry.add(self)
+        self._recorder.start()
         self._task = asyncio.get_running_loop().create_task(self._execute())
 
     # -- for the client ------------------------------------------------------------------------------------------------

@@ -173,7 +173,8 @@ class SeedRun:
             self._answer(inputs, previous)
         for position, item in enumerate(inputs):
             self._add(item_rows(item, self._identity, Section.INPUT, position))
-        self._add(self._recorder.opening((queued if background else opening)(self._parameters))[1])
+        self._recorder.opening((queued if background else opening)(self._parameters))
+        self._add(self._recorder.take_batch())
         if exchange.get("ends") == "queued":
             self.row.lease_until = at + _LEASE
             return

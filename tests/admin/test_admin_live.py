@@ -27,7 +27,6 @@ def running(caller: Caller, **columns: Any) -> Response:
     """A background response that a worker executes."""
     columns_of_a_run = {
         "status": Status.IN_PROGRESS,
-        "parameters": {},
         "background": True,
         "lease_owner": WORKER,
         "attempt": 1,
@@ -38,9 +37,7 @@ def running(caller: Caller, **columns: Any) -> Response:
 
 def queued(caller: Caller, **columns: Any) -> Response:
     """A background response that waits for a worker."""
-    return add_response(
-        caller, **{"status": Status.QUEUED, "parameters": {}, "background": True, "turns": 0, **columns}
-    )
+    return add_response(caller, **{"status": Status.QUEUED, "background": True, "turns": 0, **columns})
 
 
 def add_deltas(response: Response, *words: str, first: int = 2) -> None:

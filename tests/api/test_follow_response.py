@@ -67,6 +67,22 @@ def test_a_reconnecting_client_misses_no_event(api: Api, script: Script) -> None
     assert api.retrieve(response_id)["status"] == "completed"
 
 
+def test_a_follower_gets_the_first_events_before_the_upstream_answers(api: Api, script: Script) -> None:
+    gate = Gate()
+    script.then(stream(gate, *text("Hello")))
+    with api.stream(model=script.model, input="Hi") as live:
+        response_id = live.next()["response"]["id"]
+        live.next()
+        gate.wait_until_reached()
+        with api.follow(response_id) as follower:
+            assert [follower.next()["type"], follower.next()["type"]] == ["response.created", "response.in_progress"]
+            assert follower.raw[:5] == live.raw[:5]
+            gate.open()
+            follower.rest()
+            live.rest()
+        assert follower.raw == live.raw
+
+
 def test_a_follower_keeps_a_run_alive_beyond_the_grace_period(api: Api, script: Script, database: None) -> None:
     with scope.every_team():
         Team.objects.filter(pk=api.caller.team.pk).update(disconnect_grace_seconds=1)

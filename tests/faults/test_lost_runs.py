@@ -1,10 +1,17 @@
 """A run whose response was ended or deleted elsewhere stops: its client is released and its usage recorded."""
 
+import re
 import uuid
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from kernel.clock import now
+from responses.lifecycle import sweeper
+from responses.lifecycle.cancel import cancel_run
 from responses.models import EventBatch, Response, Status
+from responses.runs.identity import RequestInfo
 from tenants import scope
 from tenants.models import UsageRecord
 from tests.support.api import Api, ok
@@ -56,6 +63,53 @@ def test_a_run_resumed_elsewhere_stops_and_writes_nothing(api: Api, script: Scri
     with scope.team(api.caller.team.pk):
         assert EventBatch.objects.filter(response_id=response_id).count() <= batches + 1
     eventually(lambda: len(ledger(api)) == 1)
+
+
+REQUESTS: list[dict[str, Any]] = [
+    {},
+    {
+        "instructions": "Be brief. Ünï<>&\u2028",
+        "tools": [{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}],
+        "text": {"format": {"type": "text"}, "verbosity": "low"},
+        "reasoning": {"effort": "low"},
+        "metadata": {"b": "1", "a": "2"},
+        "temperature": 0.5,
+        "max_output_tokens": 100,
+        "service_tier": "default",
+        "stream_options": {"include_obfuscation": False},
+    },
+]
+
+
+@pytest.mark.parametrize("body", REQUESTS, ids=["plain", "with parameters"])
+@pytest.mark.parametrize("ends", ["swept", "cancelled"])
+def test_first_events_that_were_sent_but_not_stored_are_built_again(
+    api: Api, script: Script, database: None, body: dict[str, Any], ends: str
+) -> None:
+    gate = Gate()
+    script.then(stream(gate, *text("Hello")))
+    with api.stream(model=script.model, input="Hi", **body) as live:
+        response_id = live.next()["response"]["id"]
+        live.next()
+        gate.wait_until_reached()
+        with scope.team(api.caller.team.pk):
+            assert not EventBatch.objects.filter(response_id=response_id).exists()
+            expired = now() - timedelta(minutes=1)
+            Response.objects.filter(pk=response_id).update(lease_until=expired)
+            running = Response.objects.get(pk=response_id)
+        if ends == "swept":
+            sweeper.end_dead_run(response_id=response_id)
+        else:
+            request = RequestInfo(request_id="req_test", client_request_id="")
+            assert cancel_run(team_id=running.team_id, actor="test", response_id=response_id, request=request)
+        gate.open()
+        sent = "\n".join(live.raw)
+    log = api.get(f"/responses/{response_id}", stream="true").text
+    assert "response.in_progress" in sent
+    assert log.startswith(sent)
+    numbers = [int(number) for number in re.findall(r'"sequence_number":(\d+)', log)]
+    assert numbers == list(range(len(numbers)))
+    assert ("response.failed" in log) == (ends == "swept")
 
 
 @pytest.mark.parametrize("usage", [[1], "many", 5])

@@ -79,7 +79,7 @@ async def run_steps(begun: Begun, run: Run, recorder: Recorder, steps: int) -> b
             step = await anext(made)
             await recorder.record(step)
             ended, steps = isinstance(step, RunEnded), steps - 1
-    recorder._take_batch()  # a real crash would lose the buffer
+    recorder.take_batch()  # a real crash would lose the buffer
     await everything_written(begun)
     return ended
 

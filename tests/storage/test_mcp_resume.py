@@ -105,7 +105,7 @@ class Execution:
                 step = await anext(made)
                 await recorder.record(step)
                 ended, steps = isinstance(step, RunEnded), steps - 1
-        recorder._take_batch()  # a real crash would lose the buffer
+        recorder.take_batch()  # a real crash would lose the buffer
         await everything_written(self.begun)
         return ended
 

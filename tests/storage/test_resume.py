@@ -129,7 +129,7 @@ class Execution:
                 ended, steps = isinstance(step, RunEnded), steps - 1
             if unrecorded and not ended:
                 await anext(made)
-        recorder._take_batch()  # a real crash would lose the buffer
+        recorder.take_batch()  # a real crash would lose the buffer
         self.reads |= {turn + number: request.items for number, request in enumerate(model.requests)}
         await everything_written(self.begun)
         return ended

@@ -80,7 +80,7 @@ def prepare(caller: Caller, **request: Any) -> tuple[Begun, Change]:
         background=given.parameters["background"],
     )
     recorder = Recorder(who, RecorderState())
-    first, batch = recorder.opening(opening(given.parameters))
+    first, batch = recorder.opening(opening(given.parameters)), recorder.take_batch()
     row = new_row(
         Response,
         id=who.response_id,

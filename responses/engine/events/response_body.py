@@ -91,7 +91,7 @@ _UNKNOWN = Failure(code="server_error", message="The server had an error while p
 
 
 def opening(parameters: dict[str, Any]) -> list[Event]:
-    """Return the first events of a run. They are committed with the response, before the upstream is called."""
+    """Return the first events of a foreground run. Nothing but the committed response determines them."""
     return [
         ResponseCreated(response=response_body(parameters, status="in_progress")),
         ResponseInProgress(response=response_body(parameters, status="in_progress")),
