@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import Mapping
 from functools import lru_cache
+from io import BytesIO
 from typing import Protocol
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -21,6 +22,8 @@ import httpx2
 import orjson
 from aiohttp.connector import AddrInfoType
 from django.conf import settings
+
+from kernel.large_work import LARGE_BYTES
 
 _MAX_CONNECTIONS = 2000
 _KEEP_ALIVE_SECONDS = 5.0
@@ -122,7 +125,9 @@ class HttpClient:
         try:
             response = await self._session.post(
                 self._base_url + path if path.startswith("/") else path,
-                data=content,
+                # aiohttp writes a file in pieces, and the event loop serves others in between. Writing 9 MB at once
+                # takes 33 ms.
+                data=content if len(content) < LARGE_BYTES else BytesIO(content),
                 headers=self._headers,
                 proxy=self._proxy,
                 timeout=self._silent_timeout if silent else self._timeout,
