@@ -173,6 +173,10 @@ class StatementPipeline:
                 # Each statement's results end with None.
                 result = libpq.get_result()
                 if result is None:
+                    # Of a lost connection there would be no end of them.
+                    if libpq.status != pq.ConnStatus.OK:
+                        self._fail(psycopg.OperationalError("the connection to the database was lost"))
+                        return
                     continue
                 if result.status == pq.ExecStatus.PIPELINE_SYNC:
                     waiter, self._waiter = self._waiter, None
