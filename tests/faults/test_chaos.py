@@ -11,14 +11,14 @@ import pytest
 from benchmarks.chaos.evaluation import evaluated
 from benchmarks.chaos.scenario import Plan
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PLAN = Plan(
     runs=40,
     kills=(0.15, 0.6),
     valkey_restarts=(0.3,),
     postgres_restarts=(0.45,),
     concurrency=20,
-    patience=200,
+    patience=400,
 )
 
 
