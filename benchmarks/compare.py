@@ -342,11 +342,12 @@ def summary(content: Mapping[str, Any]) -> str:
 
 
 def _conditions(content: Mapping[str, Any]) -> str:
-    at = content["conditions"]
+    at, rounds = content["conditions"], content["rounds"]
+    measured = "one round" if rounds == 1 else f"medians of {rounds} interleaved rounds"
     text = (
         f"64 tokens per response, 64 connections (first event: one connection, p50), one server process, {at['cores']} "
-        f"cores shared with upstream, driver and database, Python {at['python']}, {at['date']}, medians of "
-        f"{content['rounds']} interleaved rounds. This platform stores everything in PostgreSQL."
+        f"cores shared with upstream, driver and database, Python {at['python']}, {at['date']}, {measured}. "
+        "This platform stores everything in PostgreSQL."
     )
     return text + "".join(f" Not measured: {reason}" for reason in content["missing"])
 
