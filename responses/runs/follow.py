@@ -218,7 +218,7 @@ class _Tail:
 
 
 class _Log(NamedTuple):
-    """What was read of a log. `executor` is the process that executes the run."""
+    """New events of a log, and the state of its run. `executor` is the process that executes the run."""
 
     ended: bool
     frames: list[bytes]
