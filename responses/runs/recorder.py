@@ -139,8 +139,8 @@ class Recorder:
     async def _store_large(self, step: Step) -> bytes:
         """Commit a step and return its bytes, with the work in between in a thread.
 
-        The terminal event contains the request's instructions and tools: 9 MB take the event loop up to 86 ms. Must not be
-        cancelled: the events that `plan` numbers would be missing in the log.
+        The terminal event contains the request's instructions and tools: 9 MB take the event loop up to 86 ms. Must not
+        be cancelled: the events that `plan` numbers would be missing in the log.
         """
         try:
             data, change = await in_thread(partial(self.plan, step))
