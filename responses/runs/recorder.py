@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, assert_never
 
 from django.conf import settings
+from django.db.models import Q
 
 from conversations.items import plain_text
 from conversations.models import Item, Placement, Section, opens_context
@@ -366,9 +367,10 @@ class Recorder:
     async def record_usage(self, turn: TurnRecord) -> None:
         """Write the usage record of a turn that no step will record."""
         # Without a guard: the tokens were spent, whichever process owns the run now. If this process was taken for
-        # dead, the other one has written an estimate.
+        # dead, the other one has written an estimate. A run that was stopped while its step was committed does not
+        # know whether the step counts.
         record = self.usage_record(turn)
-        if not await in_db_thread(partial(_has_estimate, record, turn.started_at)):
+        if not await in_db_thread(partial(_is_recorded, record, turn.started_at)):
             await writer.submit(Change(team_id=self._identity.team_id, insert=[record]))
 
     # -- the rows ------------------------------------------------------------------------------------------------------
@@ -547,10 +549,13 @@ def _counts(usage: Usage) -> dict[str, int]:
     }
 
 
-def _has_estimate(record: Row, began: datetime) -> bool:
+def _is_recorded(record: Row, began: datetime) -> bool:
+    """Return whether this record of a turn is stored, or an estimate of it by another process."""
+    stored = Q(occurred_at=record.values["occurred_at"])
+    estimate = Q(estimated=True, outcome=str(Finish.INTERRUPTED), occurred_at__gte=began)
     with scope.team(record.values["team_id"]):
         same = UsageRecord.objects.filter(**{name: record.values[name] for name in ("object_id", "turn", "endpoint")})
-        return same.filter(estimated=True, outcome=str(Finish.INTERRUPTED), occurred_at__gte=began).exists()
+        return same.filter(stored | estimate).exists()
 
 
 def item_rows(

@@ -107,6 +107,7 @@ class LiveRun:
         self._task: asyncio.Task[None] | None = None
         self._stops_after_step = False
         self._is_interrupted = False
+        self._is_lost = False
         self._is_ending = False
         self._unaccounted: TurnRecord | None = None
         self._grace: asyncio.Task[None] | None = None
@@ -197,6 +198,11 @@ class LiveRun:
             # Deferred: a task that is cancelled before its first step never runs, and would not store its end.
             self._task.get_loop().call_soon(self._stop)
 
+    def lose(self) -> None:
+        """Stop the run without storing its end, because another process has ended or resumed it."""
+        self._is_lost = True
+        self.cancel()
+
     def _stop(self) -> None:
         # An end that is being written must be written completely.
         if self._task is not None and not self._is_ending:
@@ -269,7 +275,12 @@ class LiveRun:
                     if self._stops_after_step and self._run.is_idle and not isinstance(step, Emitted):
                         return
         except asyncio.CancelledError:
-            await (self._leave_to_successor() if self._is_interrupted else self._close(Ending(status="cancelled")))
+            if self._is_lost:
+                await self._lost()
+            elif self._is_interrupted:
+                await self._leave_to_successor()
+            else:
+                await self._close(Ending(status="cancelled"))
         except LeaseLost:
             await self._lost()
         except (OperationalError, InterfaceError):
@@ -367,7 +378,7 @@ class _Registry:
                 if run.claim is not None:
                     run.claim.until = until
             for response_id in lost:
-                runs[response_id].cancel()
+                runs[response_id].lose()
 
     def _serve_followers(self, message: bytes) -> None:
         for run in self._runs:
@@ -377,7 +388,7 @@ class _Registry:
                 run.serve_followers()
 
     async def _stop_lost(self) -> None:
-        """Cancel runs that another process has ended or resumed, so that their upstream connections are closed."""
+        """Stop runs that another process has ended or resumed, so that their upstream connections are closed."""
         notified = asyncio.Event()
         mine = channel_of_process(process_name())
         with loop_notifications().listening(mine, notified, self._serve_followers):
@@ -392,7 +403,7 @@ class _Registry:
                     # Checked again soon; renewing the leases finds lost runs as well.
                     continue
                 for response_id in lost:
-                    runs[response_id].cancel()
+                    runs[response_id].lose()
 
 
 def _find_lost(tokens: Mapping[str, int]) -> list[str]:

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -99,6 +101,14 @@ async def test_a_run_leaves_its_lease_to_a_new_owner(database: None, caller: Cal
     await live.finished()
     row = await in_db_thread(lambda: response_of(begun))
     assert (row.status, row.lease_owner, row.lease_until) == (Status.IN_PROGRESS, "another:1", until_then)
+
+
+async def test_a_process_ends_no_run_that_it_takes_for_lost(database: None, caller: Caller, short_leases: None) -> None:
+    begun, live, model, _ = await hanging_run(caller)
+    await in_db_thread(lambda: change_row(begun, lease_owner="another:1"))
+    assert (await live.finished()).ending.status == "failed"
+    assert model.opened[0].is_closed
+    assert (await in_db_thread(lambda: response_of(begun))).status == Status.IN_PROGRESS
 
 
 def ending_change(begun: Begun) -> RunEnded:
@@ -221,3 +231,35 @@ def test_a_forked_process_has_a_name_of_its_own() -> None:
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(reader, 1000).decode() != process_name() == process_name()
+
+
+_NAMES_IN_THREADS = """
+import os, sys, threading
+from kernel import leases
+
+def different_names():
+    sys.setswitchinterval(1e-6)
+    names, may_start = [], threading.Event()
+    def look():
+        while not may_start.is_set():
+            pass
+        names.append(leases.process_name())
+    threads = [threading.Thread(target=look) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    may_start.set()
+    for thread in threads:
+        thread.join()
+    return len({*names, leases.process_name()})
+
+for _ in range(40):
+    if not (child := os.fork()):
+        os._exit(different_names())
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_all_threads_of_a_process_have_the_same_name() -> None:
+    environment = {**os.environ, "PYTHONPATH": "platform:."}
+    counts = subprocess.check_output([sys.executable, "-c", _NAMES_IN_THREADS], env=environment, text=True)
+    assert counts.split() == ["1"] * 40
