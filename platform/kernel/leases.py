@@ -35,7 +35,7 @@ def process_name() -> str:
 
 
 def _rename_process() -> None:
-    global _process_name
+    global _process_name  # noqa: PLW0603 - read on every write, so it is no more than a variable
     _process_name = _new_name()
 
 
