@@ -135,6 +135,7 @@ def _figures(scenario: Scenario) -> list[Figure]:
         Figure(name="Valkey restarts with loss of data", value=scenario.disasters["valkey"]),
         Figure(name="PostgreSQL crashes", value=scenario.disasters["postgres"]),
         Figure(name="unanswered create requests, repeated", value=scenario.unanswered),
+        _faulty("... that were not answered in time", scenario.silent),
         Figure(name="times a run was resumed", value=sum(one.attempt - 1 for one in stored)),
         Figure(name="completed", value=len(completed)),
         Figure(name="failed, because a call in flight must not be repeated", value=len(failed)),

@@ -23,6 +23,9 @@ _AGAIN_SECONDS = 0.5
 _FOLLOWED = 10
 _FLOW_SECONDS = 0.5
 _NO_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_read=30)
+# The platform itself gives up sooner while it has no database.
+_ANSWER_SECONDS = 60
+_LOG_LINES = 15
 # An independent record of tool calls: when a call starts, and when its result is stored.
 _TRIGGER = """
 CREATE SCHEMA chaos;
@@ -35,6 +38,16 @@ BEGIN
     RETURN NULL;
 END $$;
 CREATE TRIGGER chaos_note AFTER UPDATE ON responses_toolcall FOR EACH ROW EXECUTE FUNCTION chaos.note();
+"""
+# What an interrupted scenario shows of the database.
+_RESPONSES = """
+SELECT 'responses', status, lease_owner, lease_until < now() AS expired, count(*) FROM responses_response
+GROUP BY 2, 3, 4 ORDER BY 2
+"""
+_BACKENDS = r"""
+SELECT 'backend', pid, application_name, state, wait_event_type, wait_event,
+    left(regexp_replace(query, '\s+', ' ', 'g'), 100)
+FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
 """
 
 
@@ -58,7 +71,8 @@ class Plan:
 class Scenario:
     """A run of the plan, with what the clients observed.
 
-    `created` has response ids by run, `received` event numbers by followed response.
+    `created` has response ids by run, `received` event numbers by followed response, `silent` the runs whose create
+    request was not answered in time.
     """
 
     plan: Plan
@@ -67,6 +81,7 @@ class Scenario:
     log: Callable[[str], None]
     created: dict[str, str] = field(default_factory=dict)
     unanswered: int = 0
+    silent: list[str] = field(default_factory=list)
     received: dict[str, list[int]] = field(default_factory=dict)
     disasters: Counter[str] = field(default_factory=Counter)
     is_over: bool = False
@@ -83,26 +98,56 @@ class Scenario:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        began = loop.time()
-        numbers = iter(range(self.plan.runs))
-        async with asyncio.timeout(self.plan.patience), asyncio.TaskGroup() as group:
-            creators = [group.create_task(self._create(numbers)) for _ in range(_AT_ONCE)]
-            disasters = [
-                group.create_task(self._strike(kind, shares, strike))
-                for kind, shares, strike in (
-                    ("worker", self.plan.kills, self._kill_busy_worker),
-                    ("valkey", self.plan.valkey_restarts, self.deployment.restart_valkey),
-                    ("postgres", self.plan.postgres_restarts, self.deployment.restart_postgres),
-                )
-            ]
-            kills = group.create_task(self._kill_repeatedly()) if self.plan.kill_every else None
-            await asyncio.wait([*creators, *disasters])
-            await until(lambda: not _unfinished(self.deployment.admin), seconds=self.plan.patience)
-            self.is_over = True
-            if kills is not None:
-                await kills
-            await asyncio.gather(*self._followers)
+        began, state = loop.time(), ""
+        try:
+            async with asyncio.timeout(self.plan.patience), asyncio.TaskGroup() as group:
+                try:
+                    await self._all_ended(group)
+                except asyncio.CancelledError:
+                    # The time is over, or one of the tasks has failed; the group will cancel the others.
+                    state = self._state()
+                    raise
+        except BaseException as error:
+            error.add_note(state)
+            raise
         self.seconds = loop.time() - began
+
+    async def _all_ended(self, group: asyncio.TaskGroup) -> None:
+        numbers = iter(range(self.plan.runs))
+        creators = [group.create_task(self._create(numbers)) for _ in range(_AT_ONCE)]
+        disasters = [
+            group.create_task(self._strike(kind, shares, strike))
+            for kind, shares, strike in (
+                ("worker", self.plan.kills, self._kill_busy_worker),
+                ("valkey", self.plan.valkey_restarts, self.deployment.restart_valkey),
+                ("postgres", self.plan.postgres_restarts, self.deployment.restart_postgres),
+            )
+        ]
+        kills = group.create_task(self._kill_repeatedly()) if self.plan.kill_every else None
+        await asyncio.wait([*creators, *disasters])
+        await until(lambda: not _unfinished(self.deployment.admin), seconds=self.plan.patience)
+        self.is_over = True
+        if kills is not None:
+            await kills
+        await asyncio.gather(*self._followers)
+
+    def _state(self) -> str:
+        """Return what the unfinished tasks wait for, the stored responses, and the ends of all logs."""
+        lines = [
+            f"{self._share():.0%} of the calls have come, {dict(self.disasters)} killed",
+            f"{len(self.created)} of {self.plan.runs} runs created, {self.unanswered} requests repeated; waiting are:",
+            *(f"{count} x {place}" for place, count in Counter(map(_place, asyncio.all_tasks())).items()),
+        ]
+        try:
+            with psycopg.connect(self.deployment.admin, connect_timeout=5) as connection:
+                lines += [
+                    " ".join(map(str, row)) for query in (_RESPONSES, _BACKENDS) for row in connection.execute(query)
+                ]
+        except psycopg.OperationalError as error:
+            lines.append(str(error))
+        for log in sorted(self.deployment.servers.directory.glob("*.log")):
+            lines += [f"-- the end of {log.name}", *log.read_text(errors="replace").splitlines()[-_LOG_LINES:]]
+        return "\n".join(lines)
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -124,14 +169,17 @@ class Scenario:
         for attempt in itertools.count():
             run = f"run-{number}-{attempt}"
             try:
-                async with self._client.post(
-                    "/v1/responses", json={**body, "input": run, "metadata": {"run": run}}
-                ) as answer:
+                async with (
+                    asyncio.timeout(_ANSWER_SECONDS),
+                    self._client.post("/v1/responses", json={**body, "input": run, "metadata": {"run": run}}) as answer,
+                ):
                     if answer.status == 200:
                         self.created[run] = (await answer.json())["id"]
                         return self.created[run]
             except aiohttp.ClientError:
                 pass
+            except TimeoutError:
+                self.silent.append(run)
             self.unanswered += 1
             await asyncio.sleep(_AGAIN_SECONDS)
         raise AssertionError
@@ -190,6 +238,16 @@ class Scenario:
 
     def _share(self) -> float:
         return len(self.mocks.arrivals) / (self.plan.runs * CALLS)
+
+
+def _place(task: asyncio.Task[Any]) -> str:
+    """Return the functions that a task is in, outermost first, with their lines."""
+    places: list[str] = []
+    awaited: Any = task.get_coro()
+    while (frame := getattr(awaited, "cr_frame", None)) is not None:
+        places.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+        awaited = getattr(awaited, "cr_await", None)
+    return " > ".join(places)
 
 
 def _unfinished(admin: str) -> bool:
