@@ -19,7 +19,7 @@ def sweep_dead_runs() -> int:
     return sweeper.sweep_dead_runs()
 
 
-@shared_task(name="responses.tasks.drop_expired_logs", expires=300)
+@shared_task(name="responses.tasks.drop_expired_logs", expires=30)
 def drop_expired_logs() -> int:
     """Drop event logs past their retention."""
     sweeper.drop_old_marks()

@@ -296,7 +296,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 CELERY_BEAT_SCHEDULE = {
     "run-background": {"task": "responses.tasks.run_background", "schedule": 5.0},
     "sweep-dead-runs": {"task": "responses.tasks.sweep_dead_runs", "schedule": 10.0},
-    "drop-old-logs": {"task": "responses.tasks.drop_expired_logs", "schedule": 300.0},
+    "drop-old-logs": {"task": "responses.tasks.drop_expired_logs", "schedule": 30.0},
     "maintain-partitions": {"task": "responses.tasks.maintain_partitions", "schedule": 3600.0},
     "sweep-webhooks": {"task": "responses.tasks.sweep_webhooks", "schedule": 300.0},
     "ingest-files": {"task": "responses.tasks.ingest_files", "schedule": 10.0},

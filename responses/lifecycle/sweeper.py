@@ -4,21 +4,25 @@ Both work in small bounded transactions and are safe to run twice and concurrent
 """
 
 import logging
+import time
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from django.conf import settings
+from django.core.cache import cache
 from django.db import connection
-from django.db.models import Q
+from django.db.models import Min, Q
 
 from kernel.clock import now
 from kernel.errors import Failure
+from kernel.ids import Prefix, lowest_id
 from kernel.leases import is_free, lock, take
 from responses.engine.events.response_body import failed
 from responses.lifecycle import resume
 from responses.models import RUNNING, CommitMark, Response
 from responses.runs import conversation_lock
 from tenants import scope
+from tenants.models import Team
 
 logger = logging.getLogger(__name__)
 _BATCH_SIZE = 100
@@ -96,25 +100,73 @@ def drop_old_marks() -> None:
     CommitMark.objects.filter(written_at__lt=now() - timedelta(days=1)).delete()
 
 
+# Starts from the batches, the oldest first: responses outlive their logs by far, so that most of them have none. The
+# lateral join looks up each response by its id, however many lie between two that have a log.
 _DROP = """
-DELETE FROM responses_eventbatch WHERE (response_id, first_sequence) IN (
-    SELECT batch.response_id, batch.first_sequence
-    FROM responses_eventbatch AS batch
-    JOIN responses_response AS response ON response.id = batch.response_id
-    JOIN tenants_team AS team ON team.id = batch.team_id
-    WHERE response.ended_at + make_interval(hours => team.log_retention_hours) < %s
-    ORDER BY batch.response_id
+WITH page AS MATERIALIZED (
+    SELECT response_id FROM responses_eventbatch
+    WHERE response_id > %(after)s AND response_id < %(newest)s
+    ORDER BY response_id
     LIMIT 10000
+),
+expired AS MATERIALIZED (
+    SELECT response.id
+    FROM (SELECT DISTINCT response_id FROM page) AS old
+    CROSS JOIN LATERAL (
+        SELECT id, team_id, ended_at FROM responses_response WHERE id = old.response_id OFFSET 0
+    ) AS response
+    JOIN tenants_team AS team ON team.id = response.team_id
+    WHERE response.ended_at + make_interval(hours => team.log_retention_hours) < %(at)s
+),
+dropped AS (
+    DELETE FROM responses_eventbatch WHERE response_id = ANY (ARRAY(SELECT id FROM expired)) RETURNING 1
 )
+SELECT (SELECT count(*) FROM dropped), coalesce((SELECT max(response_id) FROM page), '')
 """
+# Of every 30 seconds, at 120,000 batches per second (450,000 in the table, 3 for each response, two busy cores). 500
+# responses per second write 1,000 of them, or 10,000 if half of them are followed for 40 deltas each.
+_DROP_SECONDS = 20.0
+# Key of the cache entry with the last response of a call that ran out of time.
+_DROPPED_TO = "logs-dropped-to"
+DROP_LOCK = 0x64726F706C6F67  # "droplog"
+_MOST_HOURS = 10 * 365 * 24
 
 
-def drop_expired_logs() -> int:
-    """Delete event logs past their team's retention, a bounded number per call. Return the number of batches deleted.
+def drop_expired_logs(*, seconds: float = _DROP_SECONDS) -> int:
+    """Delete event logs past their team's retention. Return the number of batches deleted.
 
-    Also deletes stale locks of responses that were never stored.
+    Works through the logs in steps of 10,000 batches. When the time is over, the next call continues after the last
+    step, so that logs with a long retention do not keep it from those behind them. Also deletes stale locks of
+    responses that were never stored.
     """
     conversation_lock.delete_stale_locks()
+    stops_at = time.monotonic() + seconds
+    dropped, after = 0, cache.get(_DROPPED_TO, "")
+    while (step := _drop_next(after=after, at=now())) is not None:
+        dropped, after = dropped + step.dropped, step.last
+        cache.set(_DROPPED_TO, after, timeout=None)
+        if not after or time.monotonic() >= stops_at:
+            break
+    return dropped
+
+
+class _DropStep(NamedTuple):
+    """The number of batches that a step deleted, and the last response it saw; "" at the end of the logs."""
+
+    dropped: int
+    last: str
+
+
+def _drop_next(*, after: str, at: datetime) -> _DropStep | None:
+    """Delete the expired ones of the batches after a response. Return None while another process deletes some."""
     with scope.every_team(), connection.cursor() as cursor:
-        cursor.execute(_DROP, [now()])
-        return int(cursor.rowcount)
+        # Two transactions that delete the same rows in different orders would deadlock.
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [DROP_LOCK])
+        (is_ours,) = cursor.fetchone()
+        if not is_ours:
+            return None
+        hours = Team.objects.aggregate(shortest=Min("log_retention_hours"))["shortest"] or 0
+        # A team may keep its logs for longer than the calendar goes back.
+        newest = lowest_id(Prefix.RESPONSE, at=at - timedelta(hours=min(hours, _MOST_HOURS)))
+        cursor.execute(_DROP, {"after": after, "newest": newest, "at": at})
+        return _DropStep(*cursor.fetchone())

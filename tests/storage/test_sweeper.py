@@ -192,10 +192,31 @@ def set_ended(begun: Begun, *, hours: float) -> None:
         Response.objects.filter(pk=begun.who.response_id).update(status=Status.FAILED, ended_at=at)
 
 
+def an_ended_run(caller: Caller, *, hours: float, batches: int = 1) -> Begun:
+    """A response that was created and ended this long ago, with this many batches in its log."""
+    begun = begin(caller, at=now() - timedelta(hours=hours))
+    set_ended(begun, hours=hours)
+    with scope.team(caller.team.pk), connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO responses_eventbatch"
+            " SELECT team_id, response_id, number, number, created_at, compressed"
+            " FROM responses_eventbatch, generate_series(last_sequence + 1, last_sequence + %s) AS number"
+            " WHERE response_id = %s",
+            [batches - 1, begun.who.response_id],
+        )
+    return begun
+
+
 def batches(begun: Begun) -> int:
     """Return the number of batches left in the log."""
     with scope.team(begun.who.team_id):
         return EventBatch.objects.filter(response_id=begun.who.response_id).count()
+
+
+def drop_from_the_oldest() -> int:
+    """Drop the expired logs, beginning with the oldest, and return the number of batches."""
+    # The first call may continue where another test has stopped.
+    return sweeper.drop_expired_logs() + sweeper.drop_expired_logs()
 
 
 def test_logs_are_kept_for_the_retention_of_their_team(database: None, make_caller: MakeCaller) -> None:
@@ -203,10 +224,9 @@ def test_logs_are_kept_for_the_retention_of_their_team(database: None, make_call
     with scope.team(short.team.pk):
         short.team.log_retention_hours = 1
         short.team.save()
-    over, fresh, elsewhere = begin(short), begin(short), begin(long)
-    for begun, hours in ((over, 1.1), (fresh, 0.9), (elsewhere, 23.9)):
-        set_ended(begun, hours=hours)
-    assert sweeper.drop_expired_logs() >= 1
+    over, fresh = an_ended_run(short, hours=1.1), an_ended_run(short, hours=0.9)
+    elsewhere = an_ended_run(long, hours=23.9)
+    assert drop_from_the_oldest() >= 1
     assert [batches(begun) for begun in (over, fresh, elsewhere)] == [0, 1, 1]
 
 
@@ -214,15 +234,51 @@ def test_the_log_of_a_running_response_is_never_dropped(database: None, caller: 
     with scope.team(caller.team.pk):
         caller.team.log_retention_hours = 0
         caller.team.save()
-    begun = begin(caller)
-    sweeper.drop_expired_logs()
+    begun = begin(caller, at=now() - timedelta(hours=2))
+    drop_from_the_oldest()
     assert batches(begun) == 1
 
 
+def test_one_call_drops_what_500_responses_per_second_write_until_the_next(database: None, caller: Caller) -> None:
+    seconds = settings.CELERY_BEAT_SCHEDULE["drop-old-logs"]["schedule"]
+    # Two batches for each response.
+    runs = [an_ended_run(caller, hours=25, batches=int(500 * seconds * 2 / 20)) for _ in range(20)]
+    began = now()
+    assert drop_from_the_oldest() >= 500 * seconds * 2
+    assert now() - began < timedelta(seconds=seconds)
+    assert [batches(begun) for begun in runs] == [0] * 20
+
+
+def test_a_call_that_runs_out_of_time_is_continued_by_the_next(database: None, make_caller: MakeCaller) -> None:
+    patient, hasty = make_caller(), make_caller()
+    with scope.team(patient.team.pk):
+        patient.team.log_retention_hours = 1000
+        patient.team.save()
+    drop_from_the_oldest()
+    kept = an_ended_run(patient, hours=900, batches=10_000)
+    expired = an_ended_run(hasty, hours=800)
+    assert (sweeper.drop_expired_logs(seconds=0), batches(expired)) == (0, 1)
+    assert (sweeper.drop_expired_logs(seconds=0), batches(expired)) == (1, 0)
+    assert batches(kept) == 10_000
+    # The next call begins with the oldest log again.
+    late = an_ended_run(hasty, hours=850)
+    while batches(late):
+        sweeper.drop_expired_logs(seconds=0)
+
+
+def test_no_log_is_dropped_while_another_process_drops_logs(database: None, caller: Caller) -> None:
+    expired = an_ended_run(caller, hours=25)
+    with ThreadPoolExecutor(1) as other, scope.team(caller.team.pk), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [sweeper.DROP_LOCK])
+        assert other.submit(sweeper.drop_expired_logs).result() == 0
+    assert batches(expired) == 1
+    assert drop_from_the_oldest() >= 1
+
+
 def test_a_response_outlives_its_log(database: None, caller: Caller) -> None:
-    begun = a_dead_run(caller)
+    begun = a_dead_run(caller, at=now() - timedelta(hours=25))
     sweeper.sweep_dead_runs()
     before = body_of(begun)
     set_ended(begun, hours=25)
-    sweeper.drop_expired_logs()
+    drop_from_the_oldest()
     assert (batches(begun), body_of(begun)["output"]) == (0, before["output"])

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, cast
 
 import orjson
@@ -47,10 +48,10 @@ class Played:
         return [event["type"].removeprefix("response.") for event in self.events]
 
 
-def context(**request: Any) -> RunContext:
-    """Return the context of a request with these parameters."""
+def context(*, at: datetime | None = None, **request: Any) -> RunContext:
+    """Return the context of a request with these parameters, made at this time or now."""
     body = parse_create({"model": "scripted", "input": "Hi", **request})
-    parameters = public_parameters(body, response_id=new_id("resp"), created_at=now())
+    parameters = public_parameters(body, response_id=new_id("resp", at=at), created_at=at or now())
     return RunContext(
         parameters=parameters,
         model=body.model,

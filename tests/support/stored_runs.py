@@ -1,6 +1,7 @@
 """Runs with a scripted model on stored responses, without a server."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 
 from conversations.models import Section
@@ -48,9 +49,9 @@ class Begun:
         return LiveRun(self.run(model), self.recorder, self.who, opening=self.opening, grace_seconds=grace_seconds)
 
 
-def begin(caller: Caller, **request: Any) -> Begun:
-    """Store a response with its input and first events."""
-    begun, change = prepare(caller, **request)
+def begin(caller: Caller, *, at: datetime | None = None, **request: Any) -> Begun:
+    """Store a response with its input and first events, created at this time or now."""
+    begun, change = prepare(caller, at=at, **request)
     assert store.apply([change]) == [None]
     return begun
 
@@ -62,9 +63,9 @@ async def abegin(caller: Caller, **request: Any) -> Begun:
     return begun
 
 
-def prepare(caller: Caller, **request: Any) -> tuple[Begun, Change]:
+def prepare(caller: Caller, *, at: datetime | None = None, **request: Any) -> tuple[Begun, Change]:
     """Return a response with the change that stores it."""
-    given = context(**request)
+    given = context(at=at, **request)
     stored, options = given.parameters["store"], _options(request)
     who = RunIdentity(
         response_id=given.parameters["id"],
@@ -76,7 +77,7 @@ def prepare(caller: Caller, **request: Any) -> tuple[Begun, Change]:
         request_id="req_test",
         stored=stored,
         obfuscate=False,
-        created_at=now(),
+        created_at=at or now(),
         background=given.parameters["background"],
     )
     recorder = Recorder(who, RecorderState())
