@@ -241,6 +241,7 @@ def test_the_log_of_a_running_response_is_never_dropped(database: None, caller: 
 
 def test_one_call_drops_what_500_responses_per_second_write_until_the_next(database: None, caller: Caller) -> None:
     seconds = settings.CELERY_BEAT_SCHEDULE["drop-old-logs"]["schedule"]
+    assert isinstance(seconds, float)
     # Two batches for each response.
     runs = [an_ended_run(caller, hours=25, batches=int(500 * seconds * 2 / 20)) for _ in range(20)]
     began = now()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 from django.db import connection, transaction
 
@@ -22,7 +23,7 @@ from tests.support.webhooks import ACTOR, add_endpoint, announce, change_endpoin
 OPENING = 2
 
 
-def in_background(caller: Caller, **request: object) -> Begun:
+def in_background(caller: Caller, **request: Any) -> Begun:
     """A response that a worker runs."""
     begun = begin(caller, **request)
     who = replace(begun.who, background=True)
