@@ -128,7 +128,7 @@ class _Client:
     def __init__(self, receive: Receive) -> None:
         self.is_gone = False
         self._task = asyncio.current_task()
-        self._watch = asyncio.create_task(self._wait_until_gone(receive))
+        self._watch: asyncio.Task[None] | None = asyncio.create_task(self._wait_until_gone(receive))
 
     async def _wait_until_gone(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -144,7 +144,11 @@ class _Client:
     def release(self) -> None:
         """Serve the rest whatever happens to the client: servers report the end of a response as a disconnect."""
         self._task = None
-        self._watch.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+            # A cancelled task keeps its exception, whose traceback refers to this object. As a cycle, the 54 objects of
+            # a request waited for garbage collections, which took 7 % of the CPU of JSON requests.
+            self._watch = None
 
 
 async def _send_json(answer: Any, send: Send) -> None:
