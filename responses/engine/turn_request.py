@@ -39,7 +39,8 @@ def build(context: RunContext, state: RunState, tools: Toolbox) -> TurnRequest:
         sampling = replace(sampling, max_output_tokens=tokens_left(context, state))
     if functions:
         sampling = replace(sampling, tools=(*sampling.tools, *functions))
-    sampling = replace(sampling, tool_choice=_choice(context, state, tools, functions))
+    if (choice := _choice(context, state, tools, functions)) != sampling.tool_choice:
+        sampling = replace(sampling, tool_choice=choice)
     instruction_parts = [context.instructions or ""]
     if context.traits.structured_output == "prompted" and sampling.response_format is not None:
         instruction_parts.append(_format_instruction(sampling.response_format))

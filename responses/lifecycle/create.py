@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -116,11 +116,8 @@ async def start_response(
             object_id=response_id,
             request_id=request.request_id,
         )
-        run_context = new.prepared.run_context
-        if mode == Mode.JSON:
-            run_context = replace(run_context, wants_events=False)
         run = Run(
-            run_context,
+            new.prepared.run_context,
             state,
             model=UpstreamModel(new.route, summarizer=TeamSummarizer(account)),
             tools=new.tools.toolbox,
@@ -219,6 +216,7 @@ async def _check(
         preface=preface,
         previous=previous,
         lock_conversation=partial(conversation_runs.lock_and_read, principal=principal, response_id=response_id),
+        wants_events=mode != Mode.JSON,
     )
     body, context = prepared.body, prepared.context
     with spans.span(spans.Activity.PREPARE, "Request", began=prepared.created_at):

@@ -32,6 +32,7 @@ from tenants.principal import Principal
 
 # Converting this many items takes 5 ms.
 _LONG_HISTORY = 200
+_TRAITS = tuple(one.name for one in fields(ModelTraits))
 LockConversation = Callable[[CreateResponse], Awaitable[RequestContext]]
 """Locks the conversation of a request for its new response, and reads the context."""
 
@@ -61,6 +62,7 @@ async def prepare(
     preface: Sequence[StoredItem] = (),
     previous: UnstoredResponse | None = None,
     lock_conversation: LockConversation | None = None,
+    wants_events: bool = True,
 ) -> PreparedRequest:
     """Check a request and read its context. Without a route nothing is known to be unsupported.
 
@@ -80,7 +82,8 @@ async def prepare(
     # A short request may continue a long conversation.
     if len(context.history) > _LONG_HISTORY:
         note_size(LARGE_BYTES)
-    context = replace(context, preface=preface)
+    if preface:
+        context = replace(context, preface=preface)
     # Items of the context may change reasoning and text settings, so capabilities are checked after it was read.
     body = effective_request(body, context.items)
     options = hidden_options(body)
@@ -88,7 +91,7 @@ async def prepare(
         capabilities.check(body, route)
         # Stored with the run, so that a worker that resumes it uses the same traits and prices even if an operator has
         # changed the model since.
-        traits = {one.name: getattr(route.capabilities, one.name) for one in fields(ModelTraits)}
+        traits = {name: getattr(route.capabilities, name) for name in _TRAITS}
         options |= {"traits": traits, "prices": route.prices.noted()}
     can = route.capabilities if route is not None else Capabilities()
     attachments = await check_attachments(principal=principal, body=body, context=context, can=can)
@@ -105,6 +108,7 @@ async def prepare(
             context=context,
             attachments=attachments,
             generates=body.generates,
+            wants_events=wants_events,
         )
     )
     if body.enable_response_messages:
@@ -135,6 +139,7 @@ def build_run_context(
     context: RequestContext,
     attachments: TeamAttachments | None,
     generates: bool = True,
+    wants_events: bool = True,
 ) -> RunContext:
     """Return the constant part of a run, from what is stored of its request and the context that was read for it.
 
@@ -156,4 +161,5 @@ def build_run_context(
         compacted_items=context.compacted,
         compaction=compaction_plan(options),
         generates=generates,
+        wants_events=wants_events,
     )

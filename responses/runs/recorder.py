@@ -6,8 +6,8 @@ within `EVENT_LOG_SECONDS` or 64 KiB. While a run is followed, that takes millis
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -125,7 +125,7 @@ class Recorder:
             commit = asyncio.create_task(self._store_large(step))
         else:
             data, change = self.plan(step)
-            commit = self._submit(change, ends_run=isinstance(step, RunEnded))
+            commit = self._submit(change)
         # A cancellation must wait for the commit: only then is it known whether the step counts. If the run's last step
         # was committed, the run is over and the cancellation came too late.
         try:
@@ -147,7 +147,7 @@ class Recorder:
             data, change = await in_thread(partial(self.plan, step))
         finally:
             self._is_planning = False
-        await self._submit(change, ends_run=isinstance(step, RunEnded))
+        await self._submit(change)
         return data
 
     def plan(self, step: Step) -> tuple[bytes, Change]:
@@ -204,7 +204,7 @@ class Recorder:
         measured = None
         if isinstance(step, RunEnded | ToolsPrepared) and not any(row.table is Turn for row in rows):
             measured = spans.take(identity.created_at) or None
-        update = self._response_update(measured)
+        ended: dict[str, Any] = {}
         if isinstance(step, RunEnded):
             data += DONE_FRAME
             ending = step.ending
@@ -223,19 +223,19 @@ class Recorder:
                     at=step.ended_at,
                 )
                 extra.append(ExtraWrite(_INSERT_DELIVERIES, event))
-            update = replace(
-                update,
-                status=ending.status,
-                ended_at=step.ended_at,
-                service_tier=ending.service_tier[:20],
-                duration_ms=_milliseconds(step.ended_at - identity.created_at),
-                error=ending.error,
-                error_code=ending.error["code"] if ending.error else None,
-                incomplete_reason=ending.incomplete_reason,
-                moderation=ending.moderation,
-            )
+            ended = {
+                "status": ending.status,
+                "ended_at": step.ended_at,
+                "service_tier": ending.service_tier[:20],
+                "duration_ms": _milliseconds(step.ended_at - identity.created_at),
+                "error": ending.error,
+                "error_code": ending.error["code"] if ending.error else None,
+                "incomplete_reason": ending.incomplete_reason,
+                "moderation": ending.moderation,
+            }
         # Every step names the lease, so that a run that was resumed elsewhere writes nothing.
-        insert = [*rows, *self.take_batch()]
+        update = self._response_update(measured, ended)
+        insert = [*rows, *self.take_batch(ends_run=isinstance(step, RunEnded))]
         return data, Change(team_id=identity.team_id, insert=insert, update=update, calls=calls, extra=extra)
 
     def opening(self, events: Sequence[Event]) -> bytes:
@@ -287,10 +287,9 @@ class Recorder:
             self._flushes = [flush for flush in self._flushes if not flush.done() or flush.exception()]
             self._flushes.append(self._submit(change))
 
-    def _submit(self, change: Change, *, ends_run: bool = False) -> "asyncio.Future[None]":
+    def _submit(self, change: Change) -> "asyncio.Future[None]":
         commit = writer.submit(change)
-        message = replace(self._message, ends_run=ends_run) if self._message else None
-        commit.add_done_callback(partial(self._after_commit, message))
+        commit.add_done_callback(partial(self._after_commit, self._message))
         return commit
 
     def _after_commit(self, message: LogMessage | None, commit: "asyncio.Future[None]") -> None:
@@ -323,7 +322,7 @@ class Recorder:
             self._timer.cancel()
             self._timer = None
 
-    def take_batch(self) -> list[Row]:
+    def take_batch(self, *, ends_run: bool = False) -> list[Row]:
         """Return the log row of the events that are not stored yet, which the caller inserts; [] if there are none."""
         self._stop_timer()
         frames, self._buffer, self._buffered_bytes = b"".join(self._buffer), [], 0
@@ -332,7 +331,7 @@ class Recorder:
         if not frames:
             return []
         compressed = compress(frames)
-        self._message = LogMessage(first_sequence=first, ends_run=False, compressed=compressed)
+        self._message = LogMessage(first_sequence=first, ends_run=ends_run, compressed=compressed)
         return [
             new_row(
                 EventBatch,
@@ -513,12 +512,11 @@ class Recorder:
     def _update(self, call: Call, **columns: Any) -> CallUpdate:
         return CallUpdate(response_id=self._identity.response_id, call_id=call.call_id, **columns)
 
-    def _response_update(self, measured: list[dict[str, Any]] | None) -> ResponseUpdate:
+    def _response_update(self, measured: list[dict[str, Any]] | None, ended: Mapping[str, Any]) -> ResponseUpdate:
         state, usage = self._state, self._state.usage
         return ResponseUpdate(
             response_id=self._identity.response_id,
             lease_token=self._identity.lease_token,
-            status=Status.IN_PROGRESS.value,
             first_token_ms=state.first_token_ms,
             turns=state.turns,
             tool_calls=state.tool_calls,
@@ -530,6 +528,7 @@ class Recorder:
             cost=state.cost,
             spans=measured,
             output_preview=state.preview,
+            **{"status": Status.IN_PROGRESS.value, **ended},
         )
 
 
