@@ -12,11 +12,13 @@ _LEVEL = 3
 # The sizes are those of 9, whose larger buffers are costly to allocate: in a web process at concurrency 64, the two
 # batches of a stream take 121 us with 7, and 186 us with 9.
 _MEMORY_LEVEL = 7
+# Copied for each batch: that is faster than reading the dictionary again (64 tokens take 17 us instead of 21).
+_COMPRESSOR = zlib.compressobj(_LEVEL, memLevel=_MEMORY_LEVEL, zdict=_DICTIONARY)
 
 
 def compress(frames: bytes) -> bytes:
     """Return the frames of a batch as they are stored."""
-    compressor = zlib.compressobj(_LEVEL, memLevel=_MEMORY_LEVEL, zdict=_DICTIONARY)
+    compressor = _COMPRESSOR.copy()
     return compressor.compress(frames) + compressor.flush()
 
 
