@@ -91,7 +91,7 @@ class UnstoredResponse:
 def needs_database(body: CreateResponse, previous: UnstoredResponse | None = None) -> bool:
     """Return whether the context of a request must be read from the database."""
     chained = bool(body.previous_response_id) and previous is None
-    refers = any(isinstance(item, ItemReference) for item in input_items(body))
+    refers = not isinstance(body.input, str) and any(isinstance(item, ItemReference) for item in body.input)
     return chained or refers or body.conversation is not None
 
 
@@ -114,7 +114,8 @@ def read_context(
         brought = [item.with_id() for item in body.previous_items()]
         previous = UnstoredResponse(response_id="", predecessor_id=None, history=(), unstored=brought)
     if not needs_database(body, previous):
-        own = RequestContext(input_bodies=[item.with_id() for item in input_items(body)], input_items=input_items(body))
+        items = input_items(body)
+        own = RequestContext(input_bodies=[item.with_id() for item in items], input_items=items)
         return _checked(principal, body, _after_unstored(previous, own, body) if previous else own)
     with scope.team(principal.team_id):
         if previous is not None:

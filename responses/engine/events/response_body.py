@@ -92,10 +92,8 @@ _UNKNOWN = Failure(code="server_error", message="The server had an error while p
 
 def opening(parameters: dict[str, Any]) -> list[Event]:
     """Return the first events of a foreground run. Nothing but the committed response determines them."""
-    return [
-        ResponseCreated(response=response_body(parameters, status="in_progress")),
-        ResponseInProgress(response=response_body(parameters, status="in_progress")),
-    ]
+    body = response_body(parameters, status="in_progress")
+    return [ResponseCreated(response=body), ResponseInProgress(response=body)]
 
 
 def queued(parameters: dict[str, Any]) -> list[Event]:
