@@ -26,7 +26,12 @@ async def in_db_thread(call: Callable[[], Result]) -> Result:
 
 async def connect_threads() -> None:
     """Start the threads and open a connection for each of them."""
-    await asyncio.gather(*(in_db_thread(connection.ensure_connection) for _ in range(_SIZE)))
+    await asyncio.gather(*(in_db_thread(_connect) for _ in range(_SIZE)))
+
+
+def _connect() -> None:
+    # In the thread: `connection` is another object in each of them.
+    connection.ensure_connection()
 
 
 def _with_connection(call: Callable[[], Result]) -> Result:
