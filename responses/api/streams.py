@@ -190,7 +190,7 @@ class ResponseStream(EventStream):
             # A worker executes it; this process streams the event log that the worker writes.
             queued = await create.queue_response(principal=principal, body=body, request=request, mode=Mode.STREAM)
             self.headers |= warning_headers(queued.warnings)
-            return await follow.follow(principal=principal, response_id=queued.body["id"], after=-1, obfuscation=True)
+            return follow.follow_new(principal=principal, response_id=queued.body["id"], opening=queued.opening)
         self._run = await create.create_response(principal=principal, body=body, request=request, mode=Mode.STREAM)
         self.headers |= warning_headers(self._run.warnings)
         return self._run.frames(self.disconnect)

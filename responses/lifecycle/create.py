@@ -153,9 +153,13 @@ async def start_response(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedResponse:
-    """A response that waits for a worker: its body with the status `queued`, and the warnings for the client."""
+    """A response that waits for a worker: its body with the status `queued`, and the warnings for the client.
+
+    `opening` holds the bytes of its first events if they are small.
+    """
 
     body: Body
+    opening: bytes
     warnings: Sequence[str] = ()
 
 
@@ -174,7 +178,12 @@ async def queue_response(
         await asyncio.shield(submit_new(new.change))
     notify_workers()
     queued_body = response_body(new.prepared.run_context.parameters, status=Status.QUEUED.value)
-    return QueuedResponse(body=queued_body, warnings=new.warnings)
+    return QueuedResponse(
+        body=queued_body,
+        # Large ones are read from the log, in a thread.
+        opening=new.opening if len(new.opening) < FLUSH_BYTES else b"",
+        warnings=new.warnings,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

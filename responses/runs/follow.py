@@ -19,6 +19,7 @@ from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.errors import BadRequest
 from kernel.notifications import Notifier, loop_notifications, wait_within
+from responses.engine.events.compression import decompress
 from responses.engine.events.types import DONE_FRAME
 from responses.models import EventBatch, Response
 from responses.runs import access
@@ -51,6 +52,12 @@ async def follow(
     is_background = await in_db_thread(partial(_check_followable, principal, response_id))
     tail = partial(_Tail.of, principal.team_id, response_id, is_background=is_background)
     return _frames(tail, after=after, obfuscation=obfuscation)
+
+
+def follow_new(*, principal: Principal, response_id: str, opening: bytes) -> AsyncGenerator[bytes, None]:
+    """Return the stream of a background response that this process has just stored, with its first events `opening`."""
+    tail = partial(_Tail.of, principal.team_id, response_id, is_background=True, opening=opening)
+    return _frames(tail, after=-1, obfuscation=True)
 
 
 def watch(response: Response) -> AsyncGenerator[bytes, None]:
@@ -108,7 +115,7 @@ class _Tail:
 
     _open: dict[str, "_Tail"] = {}
 
-    def __init__(self, team_id: str, response_id: str, *, is_background: bool) -> None:
+    def __init__(self, team_id: str, response_id: str, *, is_background: bool, opening: bytes) -> None:
         self.wake = asyncio.Event()
         self.clients = 0
         self.ended = False
@@ -118,17 +125,20 @@ class _Tail:
         self._is_background = is_background
         self._notified = asyncio.Event()
         self._is_served = self._has_heard = False
-        self._frames: list[bytes] = []
+        self._frames = split_frames(opening)
         self._joined: tuple[int, int, bytes] = (0, 0, b"")
         self._followers = 0
         self._task = asyncio.get_running_loop().create_task(self._read())
 
     @classmethod
-    def of(cls, team_id: str, response_id: str, *, is_background: bool) -> "_Tail":
-        """Return the tail of a response and count one more follower. The first follower opens it."""
+    def of(cls, team_id: str, response_id: str, *, is_background: bool, opening: bytes = b"") -> "_Tail":
+        """Return the tail of a response and count one more follower. The first follower opens it.
+
+        `opening` are the first events of the log if they are known, so that they need not be read.
+        """
         tail = cls._open.get(response_id)
         if tail is None:
-            tail = cls._open[response_id] = cls(team_id, response_id, is_background=is_background)
+            tail = cls._open[response_id] = cls(team_id, response_id, is_background=is_background, opening=opening)
         tail._followers += 1
         return tail
 
@@ -154,6 +164,9 @@ class _Tail:
         notifications = loop_notifications()
         try:
             with notifications.listening(channel_of(self._response_id), self._notified, self._receive):
+                if self._frames:
+                    # What was stored since is read when the messages are subscribed to.
+                    await self._wait(_NOTIFIED_POLL_SECONDS if notifications.is_connected else _POLL_SECONDS)
                 while not self.ended:
                     self._notified.clear()
                     # Background runs continue without followers, so only foreground runs need to know about them.
@@ -244,5 +257,5 @@ def _read_log(team_id: str, response_id: str, first: int, *, is_followed: bool) 
     for number, compressed in log:
         # Empty frames replace events that are missing in the log, so that later ones keep their numbers.
         frames += [b""] * (number - first - len(frames))
-        frames += split_frames(compressed)
+        frames += split_frames(decompress(compressed))
     return _Log(ended=response.ended_at is not None, frames=frames, executor=response.lease_owner)

@@ -35,9 +35,9 @@ class LogMessage:
 
     def frames(self) -> list[bytes]:
         """Return the events, each as a server-sent event."""
-        return split_frames(self.compressed)
+        return split_frames(decompress(self.compressed))
 
 
-def split_frames(compressed: bytes | memoryview) -> list[bytes]:
-    """Return the events of a stored batch, each as a server-sent event."""
-    return [frame + _FRAME_END for frame in decompress(compressed).split(_FRAME_END)[:-1]]
+def split_frames(frames: bytes) -> list[bytes]:
+    """Return the events of a batch, each as a server-sent event."""
+    return [frame + _FRAME_END for frame in frames.split(_FRAME_END)[:-1]]

@@ -134,6 +134,26 @@ async def test_an_unfollowed_run_stores_its_deltas_together(caller: Caller, prin
     assert len(await in_db_thread(lambda: batches_of(run))) <= 3
 
 
+@pytest.mark.parametrize("is_small", [True, False])
+async def test_a_follower_of_a_new_response_begins_with_its_first_events(
+    caller: Caller, principal: Principal, *, is_small: bool
+) -> None:
+    begun = await abegin(caller, background=True)
+    live = begun.live(ScriptedModel([chunk(content="Hel"), chunk(finish="stop")]))
+    async with captured_statements() as statements:
+        opening = begun.opening if is_small else b""
+        frames = follow.follow_new(principal=principal, response_id=begun.who.response_id, opening=opening)
+        first = await anext(frames)
+        assert first == begun.opening
+        live.start()
+        rest = b"".join([data async for data in frames])
+    assert rest.endswith(b"data: [DONE]\n\n")
+    stored = await in_db_thread(lambda: [event["sequence_number"] for event in log_of(begun)])
+    assert numbers(first + rest) == stored
+    # Once when the messages are subscribed to; the rest comes with them. Unknown first events are read before.
+    assert len([sql for sql in statements if "eventbatch" in sql]) <= 2 + (not is_small)
+
+
 @pytest.mark.parametrize("background", [True, False])
 async def test_a_follower_of_a_run_that_is_under_way_receives_each_delta_soon(
     caller: Caller, principal: Principal, *, background: bool
