@@ -147,6 +147,7 @@ class _Secret:
     """The secret a client sent: the key's current one, or the one before its last rotation."""
 
     key: ApiKey
+    principal: Principal
     is_old: bool
     networks: tuple[IPv4Network | IPv6Network, ...]
 
@@ -162,9 +163,9 @@ def _key(digest: str) -> _Secret | None:
         key = ApiKey.objects.select_related("team").filter(Q(digest=digest) | Q(old_digest=digest)).first()
     if key is None:
         return None
-    # Parsed here, once per lookup and not per request.
+    # Made here, once per lookup and not per request.
     networks = tuple(ip_network(each, strict=False) for each in key.allowed_addresses or ())
-    return _Secret(key=key, is_old=key.digest != digest, networks=networks)
+    return _Secret(key=key, principal=_principal(key), is_old=key.digest != digest, networks=networks)
 
 
 @CachedLookup
@@ -339,7 +340,9 @@ async def aprincipal(bearer: str) -> Principal:
 
 async def aprincipal_by_id(key_id: str) -> Principal:
     """Return the principal of a key for deferred work. Raises `Unauthorized` if the key would be refused now."""
-    return _check_key(_require_key(await _key_by_id.aget(key_id)))
+    key = _require_key(await _key_by_id.aget(key_id))
+    _check_key(key)
+    return _principal(key)
 
 
 async def aroute(caller: Principal, model: str) -> Route:
@@ -448,21 +451,20 @@ def _check_secret(secret: _Secret) -> Principal:
     # Also for a key that is refused below: the access log tells whose it was.
     if sender.request_id:
         sender.caller.team_id, sender.caller.key_id = key.team_id, key.pk
-    caller = _check_key(key)
+    _check_key(key)
     address = sender.address
     # An unknown address is in no network.
     if secret.networks and not (address and any(ip_address(address) in network for network in secret.networks)):
         raise Forbidden("This API key may not be used from your IP address.", code="ip_not_allowed")
-    return caller
+    return secret.principal
 
 
-def _check_key(key: ApiKey) -> Principal:
+def _check_key(key: ApiKey) -> None:
     if key.revoked_at is not None:
         raise Unauthorized("This API key has been revoked.", code="api_key_revoked")
     if key.expires_at is not None and key.expires_at <= clock.now():
         raise Unauthorized("This API key has expired.", code="api_key_expired")
     _check_enabled(key)
-    return _principal(key)
 
 
 def _check_enabled(key: ApiKey) -> None:
