@@ -91,9 +91,10 @@ class EndpointApp:
                 principal = await authenticate(header(scope, b"authorization"))
                 principal.require(Scope(endpoint.scope))
                 arguments: dict[str, Any] = endpoint.read_ids(scope["path"])
-                query = QueryDict(scope["query_string"])
-                arguments |= await off_loop(partial(endpoint.arguments, query, scope["body"]))
-                # Freed now: a run may take minutes.
+                # No variable keeps the query, and the body is freed now: a run may take minutes.
+                arguments |= await off_loop(
+                    partial(endpoint.arguments, QueryDict(scope["query_string"]), scope["body"])
+                )
                 scope["body"] = b""
                 if "body" not in arguments or arguments["body"].stream:
                     stream = endpoint.event_stream(scope, client.disconnect)

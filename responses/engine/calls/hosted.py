@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import cached_property
 
 from conversations.items import project
 from responses.engine.calls.item_events import after_result, announced, before_result, inside
@@ -35,9 +36,13 @@ class HostedCalls:
         self._now = now
         self._opened: Body | None = None
         self._progress: dict[str, list[ProgressEvent]] = {}
-        self._progress_reported = asyncio.Event()
         for tool in tools.tools:
             tool.report = self._report
+
+    @cached_property
+    def _progress_reported(self) -> asyncio.Event:
+        # Made by the first hosted call, as most runs have none: an event takes 0.8 KB.
+        return asyncio.Event()
 
     def unrepeatable_call(self) -> Call | None:
         """Return a call that an earlier process started and that must not be repeated; None if there is none."""
