@@ -10,11 +10,10 @@ import os
 import shutil
 import subprocess
 import sys
-from argparse import ArgumentParser
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -388,7 +387,7 @@ VIEWS = {"summary": summary, "detailed": detailed}
 
 def main(arguments: Sequence[str], *, directory: Path) -> int:
     """Measure and print the tables and limits. With `--check`, return 1 if a limit is exceeded."""
-    parser = ArgumentParser(prog="python -m benchmarks compare", description=__doc__)
+    parser = published.parser("compare", description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="check in two minutes that every server works")
     parser.add_argument("--rounds", type=int, default=3, help="number of measurements of each cell (default 3)")
     parser.add_argument("--seconds", type=float, default=2.0, help="duration of a measurement (default 2)")
@@ -398,8 +397,6 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
         default=CONCURRENCY,
         help="numbers of connections beside 1, such as 64,256",
     )
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is exceeded")
-    parser.add_argument("--publish", action="store_true", help="write the tables into README.md and docs/")
     options = parser.parse_args(arguments)
     with contenders(directory) as (stack, found, missing):
         comparison = Comparison(contenders=found, seconds=0.5 if options.smoke else options.seconds)
@@ -424,9 +421,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     for floor in judged:
         print(floor.text())
     _print_ratios(content)
-    if options.publish:
-        published.publish("compare", {**content, "floors": [asdict(floor) for floor in judged]})
-    return 1 if options.check and not all(floor.holds for floor in judged) else 0
+    return published.conclude("compare", options, content=content, floors=judged)
 
 
 def _print_failures(comparison: Comparison) -> None:

@@ -11,7 +11,7 @@ import random
 import sys
 import threading
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -454,7 +454,7 @@ VIEWS = {"table": table}
 
 def main(arguments: Sequence[str], *, directory: Path) -> int:
     """Run the simulation and print the figures. With `--check`, return 1 if a limit is exceeded."""
-    parser = ArgumentParser(prog="python -m benchmarks mixed", description=__doc__)
+    parser = published.parser("mixed", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0, help="duration of the simulation (default 5)")
     parser.add_argument("--load", type=float, default=0.7, help="share of the capacity (default 0.7)")
     parser.add_argument("--rate", type=float, help="actions per second that count as the capacity, not measured then")
@@ -463,8 +463,6 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     parser.add_argument("--processes", type=int, default=2, help="web processes (default 2)")
     parser.add_argument("--workers", type=int, default=2, help="worker processes (default 2)")
     parser.add_argument("--seed", type=int, default=1, help="of everything random")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is exceeded")
-    parser.add_argument("--publish", action="store_true", help="write the table into the documentation")
     options = parser.parse_args(arguments)
     with running_stack(directory=directory, processes=options.processes) as (servers, stack):
         roots = {"web": stack.platform.pid, "PostgreSQL": servers.postgres.process.pid}

@@ -9,9 +9,13 @@ import os
 import platform as machine
 import re
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from benchmarks.report import Floor
 
 ROOT = Path(__file__).parents[1]
 FOLDER = Path(__file__).parent / "published"
@@ -31,6 +35,21 @@ def conditions() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "python": machine.python_version(),
     }
+
+
+def parser(name: str, *, description: str | None) -> ArgumentParser:
+    """Return the parser of a command with `--check` and `--publish`."""
+    found = ArgumentParser(prog=f"python -m benchmarks {name}", description=description)
+    found.add_argument("--check", action="store_true", help="exit with 1 if a limit is exceeded")
+    found.add_argument("--publish", action="store_true", help="write the result into the documentation")
+    return found
+
+
+def conclude(name: str, options: Namespace, *, content: Content, floors: Sequence[Floor]) -> int:
+    """Publish a result with its limits if the options say so, and return the exit status of the command."""
+    if options.publish:
+        publish(name, {**content, "floors": [asdict(floor) for floor in floors]})
+    return 1 if options.check and not all(floor.holds for floor in floors) else 0
 
 
 def publish(name: str, content: Content) -> None:

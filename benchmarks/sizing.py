@@ -6,9 +6,7 @@ of different size is compared with what they take. The sizing page is made from 
 
 import math
 import time
-from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -270,11 +268,9 @@ VIEWS = {"costs": unit_costs, "example": example, "accuracy": accuracy}
 
 def main(arguments: Sequence[str], *, directory: Path) -> int:
     """Measure and print the costs and the checks. With `--check`, return 1 if a prediction is wrong."""
-    parser = ArgumentParser(prog="python -m benchmarks sizing", description=__doc__)
+    parser = published.parser("sizing", description=__doc__)
     parser.add_argument("--seconds", type=float, default=4.0, help="duration of a measurement (default 4)")
     parser.add_argument("--background", type=int, default=200, help="number of background responses (default 200)")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a prediction is wrong by 40 %% or more")
-    parser.add_argument("--publish", action="store_true", help="write the figures into the documentation")
     options = parser.parse_args(arguments)
     with running(directory=directory, with_worker=True) as stack:
         found = costs(stack, seconds=options.seconds, background=options.background)
@@ -287,6 +283,4 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     floors = [check.floor() for check in checked]
     for text in (*(view(content) for view in VIEWS.values()), *(floor.text() for floor in floors)):
         print(text)
-    if options.publish:
-        published.publish("sizing", {**content, "floors": [asdict(floor) for floor in floors]})
-    return 1 if options.check and not all(floor.holds for floor in floors) else 0
+    return published.conclude("sizing", options, content=content, floors=floors)

@@ -7,9 +7,7 @@ second on two web processes, and 12 % of that on one.
 
 import threading
 import time
-from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -133,12 +131,10 @@ VIEWS = {"table": table}
 
 def main(arguments: Sequence[str], *, directory: Path) -> int:
     """Measure and print the figures. With `--check`, return 1 if a limit is exceeded."""
-    parser = ArgumentParser(prog="python -m benchmarks slow-streams", description=__doc__)
+    parser = published.parser("slow-streams", description=__doc__)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2], help="web processes (default 1 2)")
     parser.add_argument("--streams", type=int, help="number of streams (default according to the pass-through)")
     parser.add_argument("--seconds", type=float, default=WINDOW_SECONDS, help="that are measured (default 10)")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is exceeded")
-    parser.add_argument("--publish", action="store_true", help="write the table into the documentation")
     options = parser.parse_args(arguments)
     runs, rates = [], []
     for processes in options.processes:
@@ -154,8 +150,9 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     floors = [floor for run in runs for floor in run.floors()]
     for line in (*(run.line() for run in runs), *(floor.text() for floor in floors)):
         print(line)
-    if options.publish:
-        content = {"conditions": published.conditions(), "pass_through": median(rates)}
-        found = {"runs": [run.model_dump() for run in runs], "floors": [asdict(floor) for floor in floors]}
-        published.publish("slow-streams", {**content, **found})
-    return 1 if options.check and not all(floor.holds for floor in floors) else 0
+    content = {
+        "conditions": published.conditions(),
+        "pass_through": median(rates),
+        "runs": [run.model_dump() for run in runs],
+    }
+    return published.conclude("slow-streams", options, content=content, floors=floors)
