@@ -13,6 +13,8 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
+from kernel import heartbeats
+
 logger = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Deaths in quick succession: each doubles the pause before the next start. After many, something is wrong with all.
@@ -109,6 +111,7 @@ class _Parent:
             child.pid = 0
             if self._is_stopping:
                 continue
+            heartbeats.forget("web", pid)
             is_quick = time.monotonic() - child.started_at < _QUICK_SECONDS
             child.deaths = child.deaths + 1 if is_quick else 0
             if child.deaths >= _MAX_QUICK_DEATHS:

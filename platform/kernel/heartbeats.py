@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -47,6 +48,13 @@ def start(kind: str, *, name: str = "", facts: Facts = dict) -> None:
     name = name or f"{socket.gethostname()}:{os.getpid()}"
     # A thread, as the scheduler process has no event loop.
     threading.Thread(target=_beat, args=(kind, name, facts), name="heartbeat", daemon=True).start()
+
+
+def forget(kind: str, pid: int) -> None:
+    """Remove the note of a process of this host that has died, before it expires."""
+    with suppress(redis.RedisError), blocking_client(settings.REDIS_URL) as client:
+        for key in client.scan_iter(f"{_PREFIX}{kind}:{socket.gethostname()}:{pid}:*", count=_MAX_PROCESSES):
+            client.delete(key)
 
 
 def live_processes() -> list[Heartbeat] | None:

@@ -1,13 +1,16 @@
 """`manage.py web --processes`: several processes on one port share the work and replace each other."""
 
 import os
+import re
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import httpx2
 import psutil
 import pytest
 
+from kernel import heartbeats
 from responses.models import Response
 from tenants import scope
 from tests.support.api import Api, Caller
@@ -16,6 +19,7 @@ from tests.support.chunks import chunk, text
 from tests.support.upstream import Gate, Script, ScriptedUpstream, stream
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess, running_web
+from tests.support.websocket_client import open_socket
 from tests.support.workers import WorkerProcess
 
 PROCESSES = 3
@@ -47,6 +51,11 @@ def owners(caller: Caller) -> set[str]:
         return {str(name) for name in Response.objects.values_list("lease_owner", flat=True)}
 
 
+def beating(process: int) -> bool:
+    """Return whether the process is listed with a heartbeat."""
+    return any(f":{process}:" in beat.name for beat in heartbeats.live_processes() or ())
+
+
 def test_all_processes_serve_requests_and_report_their_metrics(
     several: WebProcess, api: Api, caller: Caller, script: Script
 ) -> None:
@@ -62,17 +71,47 @@ def test_all_processes_serve_requests_and_report_their_metrics(
     eventually(lambda: all(number in httpx2.get(f"{several.url}/metrics").text for number in numbers))
 
 
+def test_any_process_reports_the_current_metrics_of_all(several: WebProcess) -> None:
+    def measured() -> dict[str, float]:
+        text = httpx2.get(f"{several.url}/metrics").text
+        found = re.findall(r'^event_loop_lag_seconds_count{process="(\d)"} (\S+)$', text, re.MULTILINE)
+        return {number: float(count) for number, count in found}
+
+    before = eventually(lambda: known if len(known := measured()) == PROCESSES else None)
+    eventually(lambda: all(count > before[number] for number, count in measured().items()))
+
+
 def test_a_stream_can_be_followed_on_every_process(api: Api, script: Script) -> None:
     gate = Gate()
     script.always(stream(chunk(content="Hel"), gate, *text("lo")))
-    with api.stream(model=script.model, input="Hi") as first:
-        response_id = first.next()["response"]["id"]
-        for _ in range(2 * PROCESSES):
-            with api.follow(response_id) as live:
-                assert live.next()["response"]["id"] == response_id
+    with ExitStack() as stack:
+        first = stack.enter_context(api.stream(model=script.model, input="Hi"))
+        created = first.next()
+        response_id = created["response"]["id"]
+        followers = [stack.enter_context(api.follow(response_id)) for _ in range(2 * PROCESSES)]
+        assert [live.next() for live in followers] == [created] * len(followers)
         gate.open()
-        first.rest()
+        events = first.rest()
+        assert [live.rest() for live in followers] == [events] * len(followers)
     assert api.retrieve(response_id)["status"] == "completed"
+
+
+def test_a_socket_continues_responses_of_all_processes(
+    several: WebProcess, api: Api, caller: Caller, script: Script
+) -> None:
+    script.always(stream(*text("Hello")))
+    last = api.create(model=script.model, input="0")
+
+    def all_have_continued() -> bool:
+        nonlocal last
+        with open_socket(several.url, secret=caller.secret) as socket:
+            for _ in range(2):
+                last = socket.respond(model=script.model, input="Hi", previous_response_id=last["id"])
+        return len(owners(caller)) == PROCESSES
+
+    eventually(all_have_continued)
+    # Each request, on whichever process, has read all messages before it.
+    assert [len(messages) for messages in script.messages] == [*range(1, 2 * len(script.messages), 2)]
 
 
 def test_a_background_run_can_be_cancelled_on_every_process(api: Api, script: Script, worker: WorkerProcess) -> None:
@@ -89,8 +128,11 @@ def test_a_killed_process_is_replaced_while_the_others_serve(
     script.always(stream(*text("Hello")))
     before = children(several)
     killed = min(before)
+    eventually(lambda: beating(killed))
     os.kill(killed, signal.SIGKILL)
     eventually(lambda: killed not in children(several))
+    # Its heartbeat would be listed for another 11 to 16 seconds.
+    eventually(lambda: not beating(killed), seconds=8)
     api.create(model=script.model, input="Hi")
     eventually(lambda: len(children(several)) == PROCESSES)
     assert before - {killed} < children(several)
