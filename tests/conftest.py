@@ -27,6 +27,8 @@ from launcher.testing import PrivateServers  # noqa: E402
 from responses.rollups import aggregate  # noqa: E402
 from tenants import services  # noqa: E402 - support modules are rewritten before anything imports them
 from tests.servers import SERVERS  # noqa: E402
+from tests.support import web as web_processes  # noqa: E402
+from tests.support import workers  # noqa: E402
 from tests.support.api import Api, Caller, MakeApi, MakeCaller  # noqa: E402
 from tests.support.callers import CallerPool  # noqa: E402
 from tests.support.mcp_servers import McpServer, mcp_server  # noqa: E402
@@ -34,10 +36,9 @@ from tests.support.responses_upstream import responses_script, running_responses
 from tests.support.sandboxes import Sandbox, running_sandbox  # noqa: E402
 from tests.support.sdk import checking_client  # noqa: E402
 from tests.support.upstream import Script, ScriptedUpstream, running_upstream  # noqa: E402
-from tests.support.web import WebProcess, running_web  # noqa: E402
+from tests.support.web import WebProcess, web_fixture  # noqa: E402
 from tests.support.workers import MakeWorker, WorkerProcess, running_worker  # noqa: E402
 
-_processes: list[WebProcess | WorkerProcess] = []
 _marks: dict[int, int] = {}
 _callers = CallerPool()
 
@@ -118,27 +119,19 @@ def responses_api_script(responses_upstream: ScriptedUpstream, database: None) -
         yield script
 
 
-@pytest.fixture(scope="session")
-def web(upstream: ScriptedUpstream) -> Iterator[WebProcess]:
-    """The web process of most tests."""
-    with running_web() as process:
-        _processes.append(process)
-        yield process
-
-
-@pytest.fixture(scope="session")
-def daphne_web(upstream: ScriptedUpstream) -> Iterator[WebProcess]:
-    """A web process on daphne."""
-    with running_web(server="daphne") as process:
-        _processes.append(process)
-        yield process
+# The web process of most tests, and others that need a different server or configuration.
+web = web_fixture()
+daphne_web = web_fixture(server="daphne")
+# It allows URLs on this machine in requests.
+reaching_web = web_fixture(EGRESS_ALLOW="127.0.0.1", CONTAINER_ALLOWED_DOMAINS="localhost,example.invalid")
+# It waits one second for a silent upstream.
+short_timeout_web = web_fixture(UPSTREAM_IDLE_TIMEOUT="1", UPSTREAM_ANSWER_TIMEOUT="1")
 
 
 @pytest.fixture(scope="session")
 def worker(upstream: ScriptedUpstream) -> Iterator[WorkerProcess]:
     """The worker of most tests."""
     with running_worker() as process:
-        _processes.append(process)
         yield process
 
 
@@ -146,7 +139,7 @@ def worker(upstream: ScriptedUpstream) -> Iterator[WorkerProcess]:
 def no_worker() -> Iterator[None]:
     """Stop all workers with SIGSTOP during the test, so that queued work stays in the queue."""
     with ExitStack() as stack:
-        for process in [process for process in _processes if isinstance(process, WorkerProcess)]:
+        for process in workers.RUNNING:
             stack.enter_context(process.suspended())
         yield
 
@@ -157,10 +150,7 @@ def make_worker(upstream: ScriptedUpstream, no_worker: None) -> Iterator[MakeWor
     with ExitStack() as stack:
 
         def make(**options: Any) -> WorkerProcess:
-            process = stack.enter_context(running_worker(**options))
-            _processes.append(process)
-            stack.callback(_processes.remove, process)
-            return process
+            return stack.enter_context(running_worker(**options))
 
         yield make
 
@@ -263,10 +253,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_shared_process)
 
 
+def _running_processes() -> "list[WebProcess | WorkerProcess]":
+    return [*web_processes.RUNNING, *workers.RUNNING]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Store the length of each process's output before the test."""
-    _marks.update({process.pid: process.written for process in _processes})
+    _marks.update({process.pid: process.written for process in _running_processes()})
 
 
 @pytest.hookimpl(wrapper=True)
@@ -274,7 +268,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Attach the output of all processes during the test to a failure."""
     report = yield
     if report.failed:
-        for process in _processes:
+        for process in _running_processes():
             if output := process.output(since=_marks.get(process.pid, 0)):
                 report.sections.append((f"process {process.pid}", output))
     return report
@@ -288,24 +282,10 @@ def rollups(database: None) -> Iterator[None]:
     aggregate.discard()
 
 
-@pytest.fixture(scope="session")
-def reaching_web(web: WebProcess) -> Iterator[WebProcess]:
-    """A web process that allows URLs on this machine in requests."""
-    with running_web(EGRESS_ALLOW="127.0.0.1", CONTAINER_ALLOWED_DOMAINS="localhost,example.invalid") as process:
-        yield process
-
-
 @pytest.fixture
 def reaching(reaching_web: WebProcess, http: httpx2.Client, caller: Caller) -> Api:
     """The API client of a web process that allows URLs on this machine in requests."""
     return Api(http, url=reaching_web.url, caller=caller)
-
-
-@pytest.fixture(scope="session")
-def short_timeout_web(upstream: ScriptedUpstream) -> Iterator[WebProcess]:
-    """A web process that waits one second for a silent upstream."""
-    with running_web(UPSTREAM_IDLE_TIMEOUT="1", UPSTREAM_ANSWER_TIMEOUT="1") as process:
-        yield process
 
 
 @pytest.fixture

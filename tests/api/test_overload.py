@@ -13,18 +13,15 @@ import pytest
 
 from tests.support.api import Api, Caller
 from tests.support.chunks import text
-from tests.support.upstream import Gate, Script, ScriptedUpstream, stream
+from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
-from tests.support.web import WebProcess, running_web
+from tests.support.web import WebProcess, web_fixture
 
 PATHS = ["/responses", "/chat/completions", "/messages", "/embeddings", "/moderations"]
 
 
-@pytest.fixture(scope="module")
-def small_web(upstream: ScriptedUpstream) -> Iterator[WebProcess]:
-    """A web process that is overloaded if one request waits."""
-    with running_web(OVERLOAD_REQUESTS="1", OVERLOAD_LAG_MS="0") as process:
-        yield process
+# It is overloaded if one request waits.
+small_web = web_fixture(scope="module", OVERLOAD_REQUESTS="1", OVERLOAD_LAG_MS="0")
 
 
 @pytest.fixture

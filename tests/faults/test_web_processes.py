@@ -77,7 +77,8 @@ def test_any_process_reports_the_current_metrics_of_all(several: WebProcess) -> 
         found = re.findall(r'^event_loop_lag_seconds_count{process="(\d)"} (\S+)$', text, re.MULTILINE)
         return {number: float(count) for number, count in found}
 
-    before = eventually(lambda: known if len(known := measured()) == PROCESSES else None)
+    eventually(lambda: len(measured()) == PROCESSES)
+    before = measured()
     eventually(lambda: all(count > before[number] for number, count in measured().items()))
 
 

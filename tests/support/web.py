@@ -10,12 +10,17 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
+
+import pytest
 
 from launcher.address import any_free_port
 from launcher.processes import wait_for_start
 
 ROOT = Path(__file__).resolve().parents[2]
 _STOP_SECONDS = 60.0
+RUNNING: "list[WebProcess]" = []
+"""The web processes that are ready. Their output is attached to failures."""
 
 
 class WebProcess:
@@ -75,6 +80,20 @@ def running_web(*, server: str = "uvicorn", processes: str = "1", **variables: s
     process = WebProcess(server=server, processes=processes, **variables)
     try:
         process.wait_until_ready()
+        RUNNING.append(process)
         yield process
     finally:
+        if process in RUNNING:
+            RUNNING.remove(process)
         process.stop()
+
+
+def web_fixture(*, scope: Literal["session", "module"] = "session", **options: str) -> Any:
+    """Return a fixture of a web process that takes the arguments of `running_web` and routes to the upstream."""
+
+    @pytest.fixture(scope=scope)
+    def process(upstream: object) -> Iterator[WebProcess]:
+        with running_web(**options) as process:
+            yield process
+
+    return process

@@ -14,6 +14,8 @@ from tests.support.web import ROOT
 
 _STOP_SECONDS = 60.0
 _READY = "the worker claims background responses"
+RUNNING: "list[WorkerProcess]" = []
+"""The workers that are ready. Their output is attached to failures."""
 
 
 class WorkerProcess:
@@ -77,8 +79,11 @@ def running_worker(*, concurrency: int = 200, **variables: str) -> Iterator[Work
     process = WorkerProcess(concurrency=concurrency, **variables)
     try:
         process.wait_until_ready()
+        RUNNING.append(process)
         yield process
     finally:
+        if process in RUNNING:
+            RUNNING.remove(process)
         process.stop()
 
 
