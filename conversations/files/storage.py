@@ -226,5 +226,5 @@ def _storage() -> Storage:
 
 
 def _name(file: File) -> str:
-    # The last two hex digits of an id are random and spread the files over 256 folders.
+    # The last two digits of an id are random and spread the files over 1,024 folders.
     return f"{file.pk[-2:]}/{file.pk}"

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("only_streams")
 STOP = chunk(finish="stop")
 TOOLS = [{"type": "function", "name": name} for name in ("look", "listen")]
 LOGPROBS: dict[str, Any] = {"include": ["message.output_text.logprobs"]}
-_MADE_UP = re.compile(rb'"(msg|fc|rs|resp|call)_[0-9a-f]{36}"|"(created|completed)_at":\d+')
+_MADE_UP = re.compile(rb'"(msg|fc|rs|resp|call)_[0-9a-v]{28}"|"(created|completed)_at":\d+')
 
 
 class Ask:

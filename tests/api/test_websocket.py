@@ -24,7 +24,7 @@ from tests.support.web import WebProcess, running_web
 from tests.support.websocket_client import Event, Socket, open_socket, short_lived_server
 
 Connect = Callable[[], AbstractContextManager[Socket]]
-_ID = re.compile(rb'_[0-9a-f]{36}\b|"(created_at|completed_at)":\d+|"(obfuscation|encrypted_content)":"[^"]*"')
+_ID = re.compile(rb'_[0-9a-v]{28}\b|"(created_at|completed_at)":\d+|"(obfuscation|encrypted_content)":"[^"]*"')
 ANSWERS: dict[str, Answer] = {
     "text": stream(*text("Hel", "lo")),
     "text and calls": stream(chunk(content="Let me see."), *calls(look="{}", listen='{"to": "it"}')),

@@ -165,7 +165,7 @@ def repeat_in_playground(visit: Visit) -> str:
     made = page.locator("#play-lanes a[href*='resp_']").first
     expect(made).to_be_visible(timeout=30_000)
     expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=30_000)
-    return str(re.findall(r"resp_[0-9a-f]{36}", made.get_attribute("href") or "")[0])
+    return str(re.findall(r"resp_[0-9a-v]{28}", made.get_attribute("href") or "")[0])
 
 
 def revoke_key(visit: Visit, key_page: str, client: OpenAI) -> None:

@@ -22,7 +22,7 @@ from responses.requests.parameters import build_sampling, hidden_options, input_
 from responses.schema import parse_create
 from tests.support.scripted import HostedTools, Piece, ScriptedModel, toolbox
 
-_ID = re.compile(r"\b([a-z]+)_[0-9a-f]{36}\b")
+_ID = re.compile(r"\b([a-z]+)_[0-9a-v]{28}\b")
 
 
 @dataclass(frozen=True, kw_only=True)
