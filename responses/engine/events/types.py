@@ -292,8 +292,8 @@ Event = (
     | CodeInterpreterCallCodeDone
 )
 
-# Padding against side-channel attacks on encrypted streams, see `frame`. Its content carries no meaning.
-_NOISE = secrets.token_urlsafe(12).encode()
+# Padding against side-channel attacks on encrypted streams, see `frame`. Its content carries no meaning. 16 characters.
+NOISE = secrets.token_urlsafe(12).encode()
 DONE_FRAME = b"data: [DONE]\n\n"
 # Text deltas are by far the most frequent events. A template avoids serializing their constant part each time.
 _TEXT_DELTA = (
@@ -334,4 +334,4 @@ def frame(event: Event, sequence_number: int, *, obfuscate: bool = False) -> byt
 
 def _padding(delta: str) -> bytes:
     # Pads to the next multiple of 16 characters. Only the length matters, so all deltas share the same noise.
-    return b',"obfuscation":"%b"' % _NOISE[: 16 - len(delta) % 16]
+    return b',"obfuscation":"%b"' % NOISE[: 16 - len(delta) % 16]
