@@ -7,7 +7,7 @@ from django.utils.timezone import now
 from typing_extensions import override
 
 from kernel.crypto import EncryptedTextField
-from kernel.ids import new_id
+from kernel.ids import new_id, new_short_id
 from tenants.capabilities import CapabilityColumns
 from tenants.prices import CostField, PriceColumns
 from tenants.team_models import (
@@ -67,12 +67,12 @@ __all__ = [
 
 def key_id() -> str:
     """Return a new API key id."""
-    return new_id("key")
+    return new_short_id("key")
 
 
 def upstream_id() -> str:
     """Return a new upstream id."""
-    return new_id("upst")
+    return new_short_id("upst")
 
 
 def connector_id() -> str:

@@ -9,12 +9,12 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.timezone import now
 from typing_extensions import override
 
-from kernel.ids import new_id
+from kernel.ids import new_short_id
 
 
 def team_id() -> str:
     """Return a new team id."""
-    return new_id("team")
+    return new_short_id("team")
 
 
 class IdField(models.CharField[str, str]):

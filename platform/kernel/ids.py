@@ -42,6 +42,14 @@ def new_id(prefix: str, *, at: datetime | None = None) -> str:
     return f"{prefix}_{int(moment * 1000):012x}{_random_digits()}"
 
 
+def new_short_id(prefix: str) -> str:
+    """Return a new id of 20 characters after the prefix, for objects of which few exist and which are no secret.
+
+    Every row of a response repeats the ids of its team, key and upstream: 160 bytes of its WAL are saved.
+    """
+    return new_id(prefix)[:-8]
+
+
 def lowest_id(prefix: str, *, at: datetime) -> str:
     """Return a text that sorts before the ids with this prefix that were created at that time or later."""
     return f"{prefix}_{int(at.timestamp() * 1000):012x}"

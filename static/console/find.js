@@ -38,7 +38,7 @@
         event.preventDefault();
         event.stopImmediatePropagation();
         const value = box.value.trim();
-        if (/^([a-z]+_[0-9a-v]{28,36}|file-[0-9a-v]{28,36}|chatcmpl[-_]\w+|call_\w+|sk-[\w…-]+)$/.test(value)) {
+        if (/^([a-z]+_[0-9a-v]{20,36}|file-[0-9a-v]{20,36}|chatcmpl[-_]\w+|call_\w+|sk-[\w…-]+)$/.test(value)) {
             location.assign(new URL('../go/' + encodeURIComponent(value), new URL(box.getAttribute('hx-get'), location.href)));
             return;
         }

@@ -18,7 +18,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from tenants import scope
 from tenants.models import Team
 
-_ID = re.compile(r"\b[a-z]+[-_][0-9a-v]{28,36}\b")
+_ID = re.compile(r"\b[a-z]+[-_][0-9a-v]{20,36}\b")
 _PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>|\(\?P<(\w+)>")
 # Signing out would end the crawl. `admin:None` is Django's catch-all pattern for 404 pages.
 _LEFT_OUT = {"admin:logout", "admin:None", "admin:jsi18n"}

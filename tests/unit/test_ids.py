@@ -3,7 +3,7 @@
 import re
 from datetime import UTC, datetime, timedelta
 
-from kernel.ids import lowest_id, new_id, new_key
+from kernel.ids import lowest_id, new_id, new_key, new_short_id
 
 MORE_THAN_A_BLOCK = 1_000
 AT = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
@@ -14,6 +14,12 @@ def test_ids_are_a_prefix_the_time_and_sixteen_random_digits() -> None:
     assert len(made) == MORE_THAN_A_BLOCK
     time = f"{int(AT.timestamp() * 1000):012x}"
     assert all(re.fullmatch(f"resp_{time}[0-9a-v]{{16}}", each) for each in made)
+
+
+def test_short_ids_have_eight_random_digits() -> None:
+    made = {new_short_id("team") for _ in range(MORE_THAN_A_BLOCK)}
+    assert len(made) == MORE_THAN_A_BLOCK
+    assert all(re.fullmatch("team_[0-9a-f]{12}[0-9a-v]{8}", each) for each in made)
 
 
 def test_every_random_digit_is_used_equally_often() -> None:
