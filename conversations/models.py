@@ -34,7 +34,7 @@ class Item(TeamRow):
     created_at = models.DateTimeField(default=now)
 
     class Meta:
-        indexes = [models.Index(fields=["team", "id", "created_at"], name="item_by_wire_id")]
+        indexes = [models.Index(fields=["team", "id"], name="item_by_wire_id")]
 
     @override
     def __str__(self) -> str:

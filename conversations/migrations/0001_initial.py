@@ -30,7 +30,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
             ],
             options={
-                'indexes': [models.Index(fields=['team', 'id', 'created_at'], name='item_by_wire_id')],
+                'indexes': [models.Index(fields=['team', 'id'], name='item_by_wire_id')],
             },
         ),
         migrations.CreateModel(

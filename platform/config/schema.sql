@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 1321a4a376c6f868f2e57d5a8a980a0e199f776351a28158f08a7d1da22378d8
+-- PostgreSQL 18, migrations 6bc8deba0dfd97ad985205ccdf97831c7de0b0b64f4f943b0e283b786e69045f
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -633,7 +633,6 @@ CREATE TABLE public.responses_response (
     team_id character varying(64) NOT NULL COLLATE pg_catalog."C",
     api_key_id character varying(64) NOT NULL COLLATE pg_catalog."C",
     created_at timestamp with time zone NOT NULL,
-    status character varying(12) NOT NULL,
     mode character varying(10) NOT NULL,
     endpoint character varying(40) NOT NULL,
     background boolean NOT NULL,
@@ -647,13 +646,20 @@ CREATE TABLE public.responses_response (
     upstream_model character varying(200) NOT NULL,
     parameters json NOT NULL,
     options jsonb NOT NULL,
-    service_tier character varying(20),
-    secrets text NOT NULL,
     metadata jsonb NOT NULL,
     end_user character varying(128),
     request_id character varying(64) NOT NULL,
     client_request_id character varying(512) NOT NULL,
     input_preview character varying(120) NOT NULL,
+    lease_owner character varying(120),
+    lease_token integer NOT NULL,
+    lease_until timestamp with time zone,
+    attempt integer NOT NULL,
+    claims jsonb NOT NULL,
+    followed_until timestamp with time zone,
+    status character varying(12) NOT NULL,
+    service_tier character varying(20),
+    secrets text NOT NULL,
     output_preview character varying(120) NOT NULL,
     first_token_ms integer,
     duration_ms integer,
@@ -672,12 +678,6 @@ CREATE TABLE public.responses_response (
     error_code character varying(60),
     incomplete_reason character varying(40),
     moderation json,
-    lease_owner character varying(120),
-    lease_token integer NOT NULL,
-    lease_until timestamp with time zone,
-    attempt integer NOT NULL,
-    claims jsonb NOT NULL,
-    followed_until timestamp with time zone,
     CONSTRAINT response_completed_at_iff_completed CHECK ((((completed_at IS NOT NULL) AND ((status)::text = 'completed'::text)) OR ((completed_at IS NULL) AND (NOT ((status)::text = 'completed'::text))))),
     CONSTRAINT response_ended_iff_terminal CHECK ((((ended_at IS NOT NULL) AND ((status)::text = ANY ((ARRAY['completed'::character varying, 'incomplete'::character varying, 'failed'::character varying, 'cancelled'::character varying])::text[]))) OR ((ended_at IS NULL) AND ((status)::text = ANY ((ARRAY['queued'::character varying, 'in_progress'::character varying])::text[]))))),
     CONSTRAINT responses_response_attempt_check CHECK ((attempt >= 0)),
@@ -692,7 +692,8 @@ CREATE TABLE public.responses_response (
     CONSTRAINT responses_response_reasoning_tokens_check CHECK ((reasoning_tokens >= 0)),
     CONSTRAINT responses_response_tool_calls_check CHECK ((tool_calls >= 0)),
     CONSTRAINT responses_response_turns_check CHECK ((turns >= 0))
-);
+)
+WITH (fillfactor='60');
 
 ALTER TABLE ONLY public.responses_response FORCE ROW LEVEL SECURITY;
 
@@ -2480,7 +2481,7 @@ CREATE INDEX file_by_time ON public.conversations_file USING btree (created_at, 
 
 CREATE INDEX guardrail_decision_by_time ON public.tenants_guardraildecision USING btree (team_id, occurred_at);
 
-CREATE INDEX item_by_wire_id ON public.conversations_item USING btree (team_id, id, created_at);
+CREATE INDEX item_by_wire_id ON public.conversations_item USING btree (team_id, id);
 
 CREATE INDEX mfa_authenticator_user_id_0c3a50c0 ON public.mfa_authenticator USING btree (user_id);
 

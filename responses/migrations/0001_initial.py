@@ -27,6 +27,10 @@ GONE_WITH_ITEM = (
 CHUNK_WORDS = WORDS('responses_vectorchunk', 'english')
 CHUNK_INDEX = 'CREATE INDEX vector_chunk_by_words ON "responses_vectorchunk" USING gin (words)'
 
+# A response is inserted once and updated at its end. An update on the same page is logged without the columns that stay
+# the same.
+ROOM_FOR_UPDATES = 'ALTER TABLE "responses_response" SET (fillfactor = 60)'
+
 
 class Migration(migrations.Migration):
 
@@ -116,7 +120,6 @@ class Migration(migrations.Migration):
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('api_key', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.apikey')),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('status', models.CharField(choices=[('queued', 'Queued'), ('in_progress', 'In progress'), ('completed', 'Completed'), ('incomplete', 'Incomplete'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='in_progress', max_length=12)),
                 ('mode', models.CharField(choices=[('json', 'JSON'), ('stream', 'Stream')], max_length=10)),
                 ('endpoint', models.CharField(default='responses', help_text='The endpoint that created it.', max_length=40)),
                 ('background', models.BooleanField(default=False, help_text='Executed by a worker, independently of the client.')),
@@ -130,13 +133,20 @@ class Migration(migrations.Migration):
                 ('upstream_model', models.CharField(max_length=200)),
                 ('parameters', kernel.json_text.WireField(default=dict)),
                 ('options', models.JSONField(default=dict, help_text='Settings of the request that the response object does not contain.')),
-                ('service_tier', models.CharField(blank=True, max_length=20, null=True)),
-                ('secrets', models.TextField(blank=True, default='', help_text='Credentials that the run needs, encrypted. Erased when it ends.')),
                 ('metadata', models.JSONField(default=dict)),
                 ('end_user', models.CharField(blank=True, max_length=128, null=True)),
                 ('request_id', models.CharField(default='', max_length=64)),
                 ('client_request_id', models.CharField(blank=True, default='', max_length=512)),
                 ('input_preview', models.CharField(blank=True, default='', max_length=120)),
+                ('lease_owner', models.CharField(blank=True, max_length=120, null=True)),
+                ('lease_token', models.PositiveIntegerField(default=1)),
+                ('lease_until', models.DateTimeField(help_text='Expiry of the lease. A background run without one is queued.', null=True)),
+                ('attempt', models.PositiveIntegerField(default=0, help_text='Number of times that a worker started the run.')),
+                ('claims', models.JSONField(default=list, help_text='Time and worker of each claim.')),
+                ('followed_until', models.DateTimeField(help_text='Until then the run counts as followed by a client through its event log.', null=True)),
+                ('status', models.CharField(choices=[('queued', 'Queued'), ('in_progress', 'In progress'), ('completed', 'Completed'), ('incomplete', 'Incomplete'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='in_progress', max_length=12)),
+                ('service_tier', models.CharField(blank=True, max_length=20, null=True)),
+                ('secrets', models.TextField(blank=True, default='', help_text='Credentials that the run needs, encrypted. Erased when it ends.')),
                 ('output_preview', models.CharField(blank=True, default='', max_length=120)),
                 ('first_token_ms', models.PositiveIntegerField(null=True)),
                 ('duration_ms', models.PositiveIntegerField(null=True)),
@@ -155,12 +165,6 @@ class Migration(migrations.Migration):
                 ('error_code', models.CharField(blank=True, max_length=60, null=True)),
                 ('incomplete_reason', models.CharField(blank=True, max_length=40, null=True)),
                 ('moderation', kernel.json_text.WireField(help_text='Moderation results for input and output.', null=True)),
-                ('lease_owner', models.CharField(blank=True, max_length=120, null=True)),
-                ('lease_token', models.PositiveIntegerField(default=1)),
-                ('lease_until', models.DateTimeField(help_text='Expiry of the lease. A background run without one is queued.', null=True)),
-                ('attempt', models.PositiveIntegerField(default=0, help_text='Number of times that a worker started the run.')),
-                ('claims', models.JSONField(default=list, help_text='Time and worker of each claim.')),
-                ('followed_until', models.DateTimeField(help_text='Until then the run counts as followed by a client through its event log.', null=True)),
             ],
             options={
                 'indexes': [models.Index(fields=['team', 'created_at'], name='response_by_team_and_time'), models.Index(fields=['created_at'], name='response_by_time'), models.Index(condition=models.Q(('previous_response_id__isnull', False)), fields=['previous_response_id'], name='response_by_previous'), models.Index(condition=models.Q(('conversation_id__isnull', False)), fields=['conversation_id', 'created_at'], name='response_by_conversation'), models.Index(condition=models.Q(('status__in', ('queued', 'in_progress'))), fields=['lease_until'], name='response_running_lease'), models.Index(condition=models.Q(('background', True), ('status__in', ('queued', 'in_progress'))), fields=['team', 'created_at'], name='response_background_by_team'), django.contrib.postgres.indexes.GinIndex(condition=models.Q(('metadata', {}), _negated=True), fields=['metadata'], name='response_by_metadata', opclasses=['jsonb_path_ops']), models.Index(fields=['api_key', 'created_at'], name='response_by_key_and_time'), models.Index(fields=['model', 'created_at'], name='response_by_model_and_time'), models.Index(condition=models.Q(('end_user__isnull', False)), fields=['end_user', 'created_at'], name='response_by_end_user'), models.Index(condition=models.Q(('error_code__isnull', False)), fields=['error_code', 'created_at'], name='response_by_error_code'), models.Index(condition=models.Q(('status__in', ('incomplete', 'failed', 'cancelled'))), fields=['created_at'], name='response_unwell_by_time')],
@@ -580,6 +584,7 @@ class Migration(migrations.Migration):
                 'constraints': [models.UniqueConstraint(fields=('endpoint', 'event_id'), name='webhook_delivery_once'), models.CheckConstraint(condition=models.Q(models.Q(('next_attempt_at__isnull', False), ('state', 'pending')), models.Q(models.Q(('state', 'pending'), _negated=True), ('next_attempt_at__isnull', True)), _connector='OR'), name='webhook_delivery_due_iff_pending')],
             },
         ),
+        migrations.RunSQL(ROOM_FOR_UPDATES, migrations.RunSQL.noop),
         migrations.RunSQL([SEARCH_WORDS, SEARCH_INDEX, GONE_WITH_ITEM, CHUNK_WORDS, CHUNK_INDEX], migrations.RunSQL.noop),
         *map(enable_row_security, [
             'responses_response',

@@ -65,7 +65,6 @@ class Response(TeamRow):
     id = IdField(default=response_id)
     api_key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, related_name="+", db_index=False)
     created_at = models.DateTimeField(default=now)
-    status = models.CharField(max_length=12, choices=Status.choices, default=Status.IN_PROGRESS)
     mode = models.CharField(max_length=10, choices=Mode.choices)
     endpoint = models.CharField(max_length=40, default="responses", help_text="The endpoint that created it.")
     background = models.BooleanField(default=False, help_text="Executed by a worker, independently of the client.")
@@ -85,10 +84,6 @@ class Response(TeamRow):
     options = models.JSONField(
         default=dict, help_text="Settings of the request that the response object does not contain."
     )
-    service_tier = models.CharField(max_length=20, null=True, blank=True)
-    secrets = models.TextField(
-        default="", blank=True, help_text="Credentials that the run needs, encrypted. Erased when it ends."
-    )
     metadata = models.JSONField(default=dict)
     end_user = models.CharField(max_length=128, null=True, blank=True)
     request_id = models.CharField(max_length=64, default="")
@@ -96,8 +91,27 @@ class Response(TeamRow):
 
     # First words of input and output, so that lists do not read items.
     input_preview = models.CharField(max_length=120, default="", blank=True)
-    output_preview = models.CharField(max_length=120, default="", blank=True)
 
+    # The token counts claims and fences writes; the process that creates a response has the first one.
+    lease_owner = models.CharField(max_length=120, null=True, blank=True)
+    lease_token = models.PositiveIntegerField(default=1)
+    lease_until = models.DateTimeField(
+        null=True, help_text="Expiry of the lease. A background run without one is queued."
+    )
+    attempt = models.PositiveIntegerField(default=0, help_text="Number of times that a worker started the run.")
+    claims = models.JSONField(default=list, help_text="Time and worker of each claim.")
+    followed_until = models.DateTimeField(
+        null=True, help_text="Until then the run counts as followed by a client through its event log."
+    )
+
+    # The last columns are those that the end of a run changes: PostgreSQL logs only the bytes of a new version that
+    # differ from the old one, if both are on one page (see `ROOM_FOR_UPDATES` in the migration).
+    status = models.CharField(max_length=12, choices=Status.choices, default=Status.IN_PROGRESS)
+    service_tier = models.CharField(max_length=20, null=True, blank=True)
+    secrets = models.TextField(
+        default="", blank=True, help_text="Credentials that the run needs, encrypted. Erased when it ends."
+    )
+    output_preview = models.CharField(max_length=120, default="", blank=True)
     first_token_ms = models.PositiveIntegerField(null=True)
     duration_ms = models.PositiveIntegerField(null=True)
     completed_at = models.DateTimeField(null=True, help_text="Set if and only if the status is completed.")
@@ -116,18 +130,6 @@ class Response(TeamRow):
     error_code = models.CharField(max_length=60, null=True, blank=True)
     incomplete_reason = models.CharField(max_length=40, null=True, blank=True)
     moderation = WireField(null=True, help_text="Moderation results for input and output.")
-
-    # The token counts claims and fences writes; the process that creates a response has the first one.
-    lease_owner = models.CharField(max_length=120, null=True, blank=True)
-    lease_token = models.PositiveIntegerField(default=1)
-    lease_until = models.DateTimeField(
-        null=True, help_text="Expiry of the lease. A background run without one is queued."
-    )
-    attempt = models.PositiveIntegerField(default=0, help_text="Number of times that a worker started the run.")
-    claims = models.JSONField(default=list, help_text="Time and worker of each claim.")
-    followed_until = models.DateTimeField(
-        null=True, help_text="Until then the run counts as followed by a client through its event log."
-    )
 
     class Meta:
         constraints = [
