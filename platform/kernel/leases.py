@@ -10,6 +10,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, TypeVar
 
 from django.conf import settings
@@ -20,26 +21,21 @@ from kernel.clock import now
 Row = TypeVar("Row", bound=Model)
 
 
-def _new_name() -> str:
+@cache
+def process_name() -> str:
+    """Return the unique name of this process, as the owner of leases."""
     # Host and process id are not enough: containers with the same host name may all run as process 1.
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
-# Made at import and not at the first call: two threads that call at the same time must not get different names.
-_process_name = _new_name()
+def _name_process() -> None:
+    # Not left to the first call: two threads that make it at the same time would get different names.
+    process_name.cache_clear()
+    process_name()
 
 
-def process_name() -> str:
-    """Return the unique name of this process, as the owner of leases."""
-    return _process_name
-
-
-def _rename_process() -> None:
-    global _process_name  # noqa: PLW0603 - read on every write, so it is no more than a variable
-    _process_name = _new_name()
-
-
-os.register_at_fork(after_in_child=_rename_process)
+_name_process()
+os.register_at_fork(after_in_child=_name_process)
 
 
 def lease_until() -> datetime:
