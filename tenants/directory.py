@@ -4,16 +4,21 @@ A short lifetime needs no invalidation: every process learns of a revoked key or
 documentation promises two), and a busy key costs each process one query per second.
 """
 
+import asyncio
+import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any, Generic, TypeVar
 
 from django.conf import settings
-from django.db.models import Q
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db import Error as DatabaseError
+from django.db.models import Exists, OuterRef, Q
 from typing_extensions import override
 
 from kernel import clock
@@ -27,6 +32,7 @@ from tenants.models import ApiKey, Connector, Guardrail, Model, SearchEngine, Se
 from tenants.prices import Prices
 from tenants.principal import Principal
 
+logger = logging.getLogger(__name__)
 CACHE_SECONDS = 1.0
 # Bounds memory when clients send many unknown keys or model names.
 _MAX_ENTRIES = 10_000
@@ -112,6 +118,7 @@ class CachedLookup(Generic[Found]):
         self._look_up = look_up
         self._entries: dict[tuple[str, ...], tuple[float, Found]] = {}
         self._lock = threading.Lock()
+        self._active: dict[tuple[object, ...], asyncio.Task[Found]] = {}
 
     def __call__(self, *name: str) -> Found:
         entry = self._entries.get(name)
@@ -135,11 +142,17 @@ class CachedLookup(Generic[Found]):
         return {name for name in names if name not in self._entries or self._entries[name][0] <= at}
 
     async def aget(self, *name: str) -> Found:
-        """Return the same for the event loop. Only a miss switches to a thread."""
+        """Return the same for the event loop. Only a miss switches to a thread, once for all who ask meanwhile."""
         entry = self._entries.get(name)
         if entry is not None and entry[0] > time.monotonic():
             return entry[1]
-        return await in_db_thread(lambda: self(*name))
+        loop = asyncio.get_running_loop()
+        active = self._active.get((loop, *name))
+        if active is None:
+            active = self._active[loop, *name] = loop.create_task(in_db_thread(lambda: self(*name)))
+            active.add_done_callback(lambda _: self._active.pop((loop, *name)))
+        # Shielded: a client that disconnects must not cancel the lookup of the others.
+        return await asyncio.shield(active)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,10 +172,19 @@ class _Secret:
 
 @CachedLookup
 def _key(digest: str) -> _Secret | None:
+    # Together with the key: what every request of the team needs next. With 1,000 teams hardly any lookup is cached,
+    # and three transactions instead of one kept the database threads busy with 70 requests per second.
+    own_names = Model.objects.filter(teams=OuterRef("team_id"), enabled=True).values("name")
+    keys = ApiKey.objects.select_related("team").annotate(
+        own_names=ArraySubquery(own_names), has_guardrail=Exists(Guardrail.objects.filter(pk=OuterRef("team_id")))
+    )
     with scope.every_team():
-        key = ApiKey.objects.select_related("team").filter(Q(digest=digest) | Q(old_digest=digest)).first()
+        key = keys.filter(Q(digest=digest) | Q(old_digest=digest)).first()
     if key is None:
         return None
+    _own_names.remember(frozenset(key.own_names), key.team_id)
+    if not key.has_guardrail:
+        guardrails.remember(None, key.team_id)
     # Made here, once per lookup and not per request.
     networks = tuple(ip_network(each, strict=False) for each in key.allowed_addresses or ())
     return _Secret(key=key, principal=_principal(key), is_old=key.digest != digest, networks=networks)
@@ -179,14 +201,31 @@ def _visible_to(team_id: str) -> Q:
 
 
 @CachedLookup
-def _route_by_name(team_id: str, name: str) -> Route | None:
+def _own_names(team_id: str) -> frozenset[str]:
+    """Return the names of the models that only some teams may use, this one among them."""
+    with scope.every_team():
+        return frozenset(Model.objects.filter(teams=team_id, enabled=True).values_list("name", flat=True))
+
+
+@CachedLookup
+def _shared_route(name: str) -> Route | None:
+    """Return the route of a name for all teams without a model of their own for it."""
+    return _best_route(name, Q(teams__isnull=True), for_team=Q(pk__isnull=True))
+
+
+@CachedLookup
+def _own_route(team_id: str, name: str) -> Route | None:
+    return _best_route(name, _visible_to(team_id), for_team=Q(teams=team_id))
+
+
+def _best_route(name: str, visible: Q, *, for_team: Q) -> Route | None:
     # Not `scope.team`: row-level security would hide the rows that restrict a model to other teams, and the model would
     # look as if every team could use it.
     with scope.every_team():
         candidates = list(
-            Model.objects.filter(_visible_to(team_id), name__in=[name, "*"], enabled=True)
+            Model.objects.filter(visible, name__in=[name, "*"], enabled=True)
             .select_related("upstream")
-            .annotate(for_team=Q(teams=team_id))
+            .annotate(for_team=for_team)
             .order_by("created_at")
         )
     # `*` is a wildcard route and not a name that clients may send.
@@ -205,7 +244,7 @@ def _precedence(model: Any) -> tuple[bool, bool]:
 @CachedLookup
 def wildcard(team_id: str) -> Wildcard | None:
     """Return the route of all names that no model of its own claims, or None."""
-    # Not `scope.team`, for the same reason as in `_route_by_name`.
+    # Not `scope.team`, for the same reason as in `_best_route`.
     with scope.every_team():
         candidates = Model.objects.filter(_visible_to(team_id), name="*", enabled=True).select_related("upstream")
         candidates = candidates.defer("upstream__api_key").annotate(for_team=Q(teams=team_id)).order_by("created_at")
@@ -251,7 +290,7 @@ def _route(best: Model, name: str, upstream_model: str) -> Route:
 @CachedLookup
 def connector(team_id: str, name: str) -> McpServer | None:
     """Return the MCP server of a `connector_id`, or None if the team has no connector of that name."""
-    # Not `scope.team`, for the same reason as in `_route_by_name`.
+    # Not `scope.team`, for the same reason as in `_best_route`.
     with scope.every_team():
         found = Connector.objects.filter(_visible_to(team_id), name=name, enabled=True).first()
     return McpServer(url=found.url, authorization=found.authorization) if found else None
@@ -260,7 +299,7 @@ def connector(team_id: str, name: str) -> McpServer | None:
 @CachedLookup
 def search_engine(team_id: str) -> SearchEngineSettings | None:
     """Return the search engine of a team, or None."""
-    # Not `scope.team`, for the same reason as in `_route_by_name`.
+    # Not `scope.team`, for the same reason as in `_best_route`.
     with scope.every_team():
         found = SearchEngine.objects.filter(_visible_to(team_id), enabled=True).annotate(for_team=Q(teams=team_id))
         # The team's own engine before shared ones; the server's configuration is the last resort.
@@ -325,7 +364,7 @@ def principal(bearer: str) -> Principal:
     secret = _require_key(_key(keyed_digest(bearer)))
     caller = _check_secret(secret)
     if _touch_is_due(secret):
-        _touch(secret)
+        _record_uses([_Use.of(secret)])
     return caller
 
 
@@ -334,7 +373,7 @@ async def aprincipal(bearer: str) -> Principal:
     secret = _require_key(await _key.aget(keyed_digest(bearer)))
     caller = _check_secret(secret)
     if _touch_is_due(secret):
-        await in_db_thread(lambda: _touch(secret))
+        _uses.add(_Use.of(secret))
     return caller
 
 
@@ -347,7 +386,11 @@ async def aprincipal_by_id(key_id: str) -> Principal:
 
 async def aroute(caller: Principal, model: str) -> Route:
     """Return the route of a model. Raises `ModelNotFound`, also for a model that the key may not use."""
-    route = await _route_by_name.aget(caller.team_id, model) if caller.may_use(model) else None
+    route = None
+    if caller.may_use(model):
+        own = await _own_names.aget(caller.team_id)
+        is_shared = own.isdisjoint((model, "*"))
+        route = await (_shared_route.aget(model) if is_shared else _own_route.aget(caller.team_id, model))
     if route is None:
         raise ModelNotFound(model)
     return route
@@ -416,7 +459,7 @@ def look_up_runs(runs: Collection[tuple[str, str, str, str, str]]) -> None:
 
 @CachedLookup
 def _route_of_run(team_id: str, model: str, upstream_id: str, upstream_model: str) -> Route | None:
-    # Not `scope.team`, for the same reason as in `_route_by_name`.
+    # Not `scope.team`, for the same reason as in `_best_route`.
     with scope.every_team():
         found = Model.objects.filter(_visible_to(team_id), upstream=upstream_id, name__in=[model, "*"], enabled=True)
         best = max(found.select_related("upstream"), key=lambda one: one.name == model, default=None)
@@ -487,15 +530,55 @@ def _touch_is_due(secret: _Secret) -> bool:
     return True
 
 
-def _touch(secret: _Secret) -> None:
-    present, sender = clock.now(), origin()
-    used: dict[str, Any] = {"last_used_at": present, "last_used_address": sender.address}
-    # PostgreSQL cannot store NUL.
-    used["last_used_agent"] = sender.agent.replace("\x00", "")
-    if secret.is_old:
-        used["old_used_at"] = present
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A use of a secret, and the columns of the key that tell of it."""
+
+    key_id: str
+    values: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, secret: _Secret) -> "_Use":
+        """Return the use by the current request."""
+        present, sender = clock.now(), origin()
+        # PostgreSQL cannot store NUL.
+        used = {"last_used_address": sender.address, "last_used_agent": sender.agent.replace("\x00", "")}
+        return cls(
+            secret.key.pk, {**used, "last_used_at": present, **({"old_used_at": present} if secret.is_old else {})}
+        )
+
+
+def _record_uses(uses: Iterable[_Use]) -> None:
+    # In the order of the keys, so that processes that record the same ones do not deadlock.
     with scope.every_team():
-        ApiKey.objects.filter(pk=secret.key.pk).update(**used)
+        for use in sorted(uses, key=lambda one: one.key_id):
+            ApiKey.objects.filter(pk=use.key_id).update(**use.values)
+
+
+class _Uses:
+    """The uses of keys that are waiting to be recorded. No request waits: a thousand keys make 17 a second."""
+
+    def __init__(self) -> None:
+        self._waiting: list[_Use] = []
+        self._recording: asyncio.Task[None] | None = None
+
+    def add(self, use: _Use) -> None:
+        """Record a use soon, together with those that come while others are recorded."""
+        self._waiting.append(use)
+        loop = asyncio.get_running_loop()
+        if self._recording is None or self._recording.done() or self._recording.get_loop() is not loop:
+            self._recording = loop.create_task(self._record())
+
+    async def _record(self) -> None:
+        while self._waiting:
+            uses, self._waiting = self._waiting, []
+            try:
+                await in_db_thread(partial(_record_uses, uses))
+            except DatabaseError:
+                logger.warning("the use of %d keys could not be recorded", len(uses))
+
+
+_uses = _Uses()
 
 
 def _principal(key: ApiKey) -> Principal:

@@ -1,5 +1,6 @@
 """The directory: teams of keys and routes of model names, cached for one second and never longer than two."""
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable
@@ -86,6 +87,43 @@ def test_a_busy_key_queries_the_database_once_a_second(database: None, caller: C
         for _ in range(50):
             directory.principal(caller.secret)
     assert len(captured) == 0
+
+
+def test_a_key_is_looked_up_together_with_what_its_team_needs(database: None, caller: Caller) -> None:
+    directory.principal(caller.secret)
+    with CaptureQueriesContext(connection) as captured:
+        assert directory.guardrails(caller.team.pk) is None
+    assert len(captured) == 0
+
+
+async def test_requests_that_miss_at_the_same_time_share_a_lookup() -> None:
+    looked_up: list[str] = []
+
+    @directory.CachedLookup
+    def slow(name: str) -> str:
+        looked_up.append(name)
+        time.sleep(0.05)
+        return name.upper()
+
+    waiting = [asyncio.create_task(slow.aget(name)) for name in ("a", "b") * 10]
+    await asyncio.sleep(0)
+    waiting.pop(0).cancel()
+    assert await asyncio.gather(*waiting) == ["B", *["A", "B"] * 9]
+    assert sorted(looked_up) == ["a", "b"]
+
+
+async def test_the_event_loop_records_the_last_use_without_waiting(database: None, make_caller: MakeCaller) -> None:
+    callers = [await in_db_thread(make_caller) for _ in range(3)]
+    for caller in callers:
+        await directory.aprincipal(caller.secret)
+
+    def unused() -> int:
+        with scope.every_team():
+            return ApiKey.objects.filter(pk__in=[one.key.pk for one in callers], last_used_at=None).count()
+
+    async with asyncio.timeout(10):
+        while await in_db_thread(unused):
+            await asyncio.sleep(0.02)
 
 
 def test_the_last_use_of_a_key_is_recorded(database: None, caller: Caller) -> None:
