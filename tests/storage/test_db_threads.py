@@ -1,21 +1,33 @@
-"""The threads with database connections."""
+"""The threads with database connections: each keeps its connection, and replaces one that is broken."""
 
 import asyncio
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import psycopg
 import pytest
 from django.conf import settings
-from django.db import connection
+from django.db import ProgrammingError, connection
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import ConnectionPool
 
-from kernel.db_threads import connect_threads
+from kernel.db_threads import connect_threads, in_db_thread
 from kernel.statement_pipeline import database_conninfo
 from tests.support.tcp_proxy import proxied
 
 OUTAGE_SECONDS = 16
+
+
+def backend() -> int:
+    """Return the id of the server process behind this thread's connection."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
+
+
+async def backends() -> set[int]:
+    """Return the ids of the server processes behind the connections of the threads."""
+    return set(await asyncio.gather(*(in_db_thread(backend) for _ in range(40))))
 
 
 def test_the_threads_open_connections_of_their_own(database: None) -> None:
@@ -53,3 +65,31 @@ async def test_their_pool_is_back_within_seconds_after_an_outage(database: None)
             opened_at = time.monotonic()
             is_back.set()
             assert await querying - opened_at < OUTAGE_SECONDS / 2
+
+
+async def test_a_thread_keeps_its_connection(database: None) -> None:
+    before = await backends()
+    assert await backends() == before
+
+
+async def test_a_thread_replaces_a_connection_that_the_server_has_closed(database: None) -> None:
+    before = await backends()
+
+    def terminate() -> None:
+        with closing(connection), connection.cursor() as cursor:
+            for pid in before:
+                cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+
+    await asyncio.to_thread(terminate)
+    assert not before & await backends()
+
+
+async def test_a_thread_continues_after_a_failed_query(database: None) -> None:
+    def fail() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("DO $$ BEGIN RAISE 'no'; END $$")
+
+    for _ in range(8):
+        with pytest.raises(ProgrammingError):
+            await in_db_thread(fail)
+    assert await backends()
