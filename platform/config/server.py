@@ -15,6 +15,9 @@ from typing_extensions import override
 # Twisted's default of 50 makes simultaneous connects wait for a second, until the kernel repeats the handshake.
 _BACKLOG = 2048
 _STOP_SECONDS = 5
+# Longer than clients and proxies keep connections (60 s by default in nginx and most load balancers): a request that
+# is sent while the server closes its connection fails, and a client may not repeat it.
+_KEEP_ALIVE_SECONDS = 75
 _GC_THRESHOLDS = (50_000, 50, 50)
 
 
@@ -137,6 +140,7 @@ def _uvicorn(listener: socket.socket, application: Any) -> None:
         log_level="warning",
         access_log=False,
         lifespan="off",
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         # Addresses that a key allows are those of the peer, as on daphne. By default uvicorn believes X-Forwarded-For
         # of every client on this machine.
         proxy_headers=False,
