@@ -44,6 +44,8 @@ TOOLS = [
 # A few teams send most of the requests.
 ZIPF_EXPONENT = 1.1
 LONGEST_CHAIN = 50
+# In turns. The contexts of models end as well; without an end, the cost of a request would rise for the whole hour.
+LONGEST_CONVERSATION = 200
 CAPACITY_USERS = 200
 MOST_AT_ONCE = 5000
 MOST_RETRY_SECONDS = 5.0
@@ -64,6 +66,7 @@ class Team:
     turns: int = 0
     recent: list[str] = field(default_factory=list)
     conversation: str | None = None
+    exchanges: int = 0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -185,10 +188,11 @@ async def chained(load: Load, team: Team) -> None:
 async def conversation(load: Load, team: Team) -> None:
     """Continue the team's conversation, which becomes long, one request at a time."""
     async with team.lock:
-        if team.conversation is None:
-            team.conversation = (await load.send(team, "POST", "/v1/conversations", {}))["id"]
+        if team.conversation is None or team.exchanges >= LONGEST_CONVERSATION:
+            team.conversation, team.exchanges = (await load.send(team, "POST", "/v1/conversations", {}))["id"], 0
         body = {"model": SHORT, "input": PROMPT, "conversation": team.conversation}
         await load.send(team, "POST", "/v1/responses", body)
+        team.exchanges += 1
 
 
 async def tool_call(load: Load, team: Team) -> None:
@@ -258,7 +262,10 @@ ACTIONS: Mapping[Callable[[Load, Team], Awaitable[None]], float] = {
 
 
 async def capacity(load: Load, *, seconds: float) -> float:
-    """Return how many actions per second a fixed number of clients get done, each one after the other."""
+    """Return how many actions per second a fixed number of clients get done, each one after the other.
+
+    Counted in the second half, in which the chains and conversations of the large teams are long already.
+    """
     end = time.monotonic() + seconds
 
     async def user() -> None:
@@ -266,10 +273,10 @@ async def capacity(load: Load, *, seconds: float) -> float:
             await load.act()
 
     users = [asyncio.create_task(user()) for _ in range(CAPACITY_USERS)]
-    await asyncio.sleep(seconds * WARM_UP)
+    await asyncio.sleep(seconds / 2)
     before = load.done.total()
-    await asyncio.sleep(seconds * (1 - WARM_UP))
-    rate = (load.done.total() - before) / (seconds * (1 - WARM_UP))
+    await asyncio.sleep(seconds / 2)
+    rate = (load.done.total() - before) / (seconds / 2)
     await asyncio.gather(*users)
     return rate
 
@@ -458,7 +465,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     parser.add_argument("--minutes", type=float, default=5.0, help="duration of the simulation (default 5)")
     parser.add_argument("--load", type=float, default=0.7, help="share of the capacity (default 0.7)")
     parser.add_argument("--rate", type=float, help="actions per second that count as the capacity, not measured then")
-    parser.add_argument("--capacity-seconds", type=float, default=30.0, help="to find the capacity (default 30)")
+    parser.add_argument("--capacity-seconds", type=float, default=120.0, help="to find the capacity (default 120)")
     parser.add_argument("--teams", type=int, default=1000, help="number of teams (default 1000)")
     parser.add_argument("--processes", type=int, default=2, help="web processes (default 2)")
     parser.add_argument("--workers", type=int, default=2, help="worker processes (default 2)")
