@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 6bc8deba0dfd97ad985205ccdf97831c7de0b0b64f4f943b0e283b786e69045f
+-- PostgreSQL 18, migrations 192ac1d8ce608a1351ef32c401bf48e4abc6176d0f3fd563aece4064276becf1
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2518,10 +2518,6 @@ CREATE INDEX response_running_lease ON public.responses_response USING btree (le
 CREATE INDEX response_unwell_by_time ON public.responses_response USING btree (created_at) WHERE ((status)::text = ANY ((ARRAY['incomplete'::character varying, 'failed'::character varying, 'cancelled'::character varying])::text[]));
 
 CREATE INDEX responses_approval_response_id_f7d6c336 ON public.responses_approval USING btree (response_id);
-
-CREATE INDEX responses_commitmark_writer_efc76410_like ON public.responses_commitmark USING btree (writer varchar_pattern_ops);
-
-CREATE INDEX responses_conversationhold_conversation_id_0acebf78_like ON public.responses_conversationhold USING btree (conversation_id varchar_pattern_ops);
 
 CREATE INDEX responses_vectorchunk_store_id_7e181605 ON public.responses_vectorchunk USING btree (store_id);
 

@@ -174,7 +174,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='ConversationLock',
             fields=[
-                ('conversation_id', models.CharField(db_collation='C', max_length=64, primary_key=True, serialize=False)),
+                ('conversation_id', tenants.team_models.IdField(db_collation='C', editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('response_id', models.CharField(db_collation='C', max_length=64)),
                 ('until', models.DateTimeField()),
@@ -267,7 +267,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='CommitMark',
             fields=[
-                ('writer', models.CharField(db_collation='C', max_length=64, primary_key=True, serialize=False)),
+                ('writer', tenants.team_models.IdField(db_collation='C', editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('batch', models.PositiveBigIntegerField()),
                 ('held', django.contrib.postgres.fields.ArrayField(base_field=models.TextField(), default=list, size=None)),
                 ('written_at', models.DateTimeField(default=django.utils.timezone.now)),

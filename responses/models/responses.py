@@ -217,7 +217,7 @@ class ConversationLock(TeamRow):
     long the lock is respected. The rules are in `responses.runs.conversation_lock`.
     """
 
-    conversation_id = models.CharField(primary_key=True, max_length=64, db_collation="C")
+    conversation_id = IdField()
     response_id = models.CharField(max_length=64, db_collation="C")
     until = models.DateTimeField()
 
@@ -369,7 +369,7 @@ class CommitMark(models.Model):
     committed. `held` are the responses of the group whose guard held.
     """
 
-    writer = models.CharField(primary_key=True, max_length=64, db_collation="C")
+    writer = IdField()
     batch = models.PositiveBigIntegerField()
     held = ArrayField(models.TextField(), default=list)
     written_at = models.DateTimeField(default=now)
