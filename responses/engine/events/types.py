@@ -301,6 +301,8 @@ _TEXT_DELTA = (
     b'"item_id":"%b","output_index":%d,"content_index":%d,"delta":%b,"logprobs":%b%b}\n\n'
 )
 _DELTAS = get_args(Delta)
+# To the next multiple of 16 characters, by what is left over. Only the length matters, so all deltas share the noise.
+_PADDINGS = [b',"obfuscation":"%b"' % NOISE[: 16 - left] for left in range(16)]
 
 
 def frame(event: Event, sequence_number: int, *, obfuscate: bool = False) -> bytes:
@@ -317,10 +319,10 @@ def frame(event: Event, sequence_number: int, *, obfuscate: bool = False) -> byt
             event.content_index,
             orjson.dumps(event.delta),
             orjson.dumps(event.logprobs) if event.logprobs else b"[]",
-            _padding(event.delta) if obfuscate else b"",
+            _PADDINGS[len(event.delta) % 16] if obfuscate else b"",
         )
     body = orjson.dumps(event)
-    padding = _padding(event.delta) if obfuscate and isinstance(event, _DELTAS) else b""
+    padding = _PADDINGS[len(event.delta) % 16] if obfuscate and isinstance(event, _DELTAS) else b""
     kind = event.type.encode()
     return b'event: %b\ndata: {"type":"%b","sequence_number":%d,%b%b}\n\n' % (
         kind,
@@ -330,8 +332,3 @@ def frame(event: Event, sequence_number: int, *, obfuscate: bool = False) -> byt
         body[1 : -len(kind) - 11],
         padding,
     )
-
-
-def _padding(delta: str) -> bytes:
-    # Pads to the next multiple of 16 characters. Only the length matters, so all deltas share the same noise.
-    return b',"obfuscation":"%b"' % NOISE[: 16 - len(delta) % 16]
