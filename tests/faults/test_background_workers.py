@@ -54,7 +54,7 @@ def test_a_stopping_worker_releases_its_run_in_the_middle_of_a_turn(
     assert first.stop() < 6
     waiting = row(api, response_id)
     assert (waiting.status, waiting.lease_until, waiting.attempt) == ("in_progress", None, 0)
-    assert script.received[0].was_closed_within(1)
+    assert script.received[0].was_closed_within(10)
     make_worker(**BRIEF)
     assert text_of(ended(api, response_id)) == ["Hal", "Hello"]
     assert ledger(api) == ["interrupted", "stop"]
@@ -72,7 +72,7 @@ def test_repeated_stop_signals_do_not_prevent_the_release_of_runs(
         first._process.send_signal(signal.SIGTERM)
         return first._process.poll() is not None
 
-    eventually(has_ended, seconds=15)
+    eventually(has_ended)
     waiting = row(api, response_id)
     assert (waiting.status, waiting.lease_until, waiting.attempt) == ("in_progress", None, 0)
     assert first._process.returncode == 0
@@ -159,7 +159,7 @@ def test_attempts_are_limited(api: Api, script: Script, make_worker: MakeWorker)
         gate.wait_until_reached()
         doomed.stop(signal.SIGKILL)
     make_worker(**BRIEF, BACKGROUND_ATTEMPTS="2")
-    eventually(lambda: (row(api, response_id).lease_until or now()) < now(), seconds=10)
+    eventually(lambda: (row(api, response_id).lease_until or now()) < now())
     sweep_dead_runs.apply_async()
     failed = ended(api, response_id)
     assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
@@ -193,7 +193,7 @@ def test_a_team_with_many_runs_does_not_delay_another_team(
     eventually(lambda: len(script.received) == 4)
     other = make_api()
     response_id = queue(other, other_script.say("Quick."))
-    assert text_of(ended(other, response_id, seconds=5)) == ["Quick."]
+    assert text_of(ended(other, response_id)) == ["Quick."]
     assert len(script.received) == 4
     gate.open()
     assert {ended(api, one)["status"] for one in queued} == {"completed"}

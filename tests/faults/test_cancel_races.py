@@ -46,16 +46,17 @@ class Races:
         body = here.create(model=self._script.model, input=f"race {number}", background=True)
         time.sleep(chance.uniform(0, self._longest_wait))
         cancelled = ok(there.post(f"/responses/{body['id']}/cancel", {}))
-        is_closed = cancelled["status"] != "cancelled" or self._is_over_within_a_second(number)
+        is_closed = cancelled["status"] != "cancelled" or self._is_over_soon(number)
         with self._lock:
             self._longest_wait *= 1.1 if cancelled["status"] == "cancelled" else 0.9
             self.answers[body["id"]] = cancelled
             if not is_closed:
                 self.unclosed.append(body["id"])
 
-    def _is_over_within_a_second(self, number: int) -> bool:
-        """Return whether the upstream call was never made, has ended, or was closed within a second."""
-        deadline = time.monotonic() + 1
+    def _is_over_soon(self, number: int) -> bool:
+        """Return whether the upstream call was never made, has ended, or was closed."""
+        # Within a second on a machine that does nothing else.
+        deadline = time.monotonic() + 10
         while any(not (call.closed.is_set() or call.answered.is_set()) for call in self._calls(number)):
             if time.monotonic() > deadline:
                 return False

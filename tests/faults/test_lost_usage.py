@@ -39,7 +39,7 @@ def kill_during_call(http: httpx2.Client, caller: Caller, script: Script, **body
         with api.open("/responses", {"model": script.model, "input": QUESTION, **body}):
             gate.wait_until_reached()
             if body.get("store", True):
-                eventually(lambda: "piers" in logged(api), seconds=5)
+                eventually(lambda: "piers" in logged(api))
             doomed.stop(signal.SIGKILL)
     sweep(api)
     return api
@@ -56,7 +56,7 @@ def sweep(api: Api) -> None:
         with scope.team(api.caller.team.pk):
             return not Response.objects.filter(ended_at=None).exists()
 
-    eventually(swept, seconds=10)
+    eventually(swept)
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "json"])
@@ -95,7 +95,7 @@ def test_a_resumed_run_records_the_call_that_it_repeats(api: Api, script: Script
     doomed = make_worker(**BRIEF)
     response_id = api.create(model=script.model, input=QUESTION, background=True)["id"]
     gate.wait_until_reached()
-    eventually(lambda: "piers" in logged(api), seconds=5)
+    eventually(lambda: "piers" in logged(api))
     doomed.stop(signal.SIGKILL)
     make_worker(**BRIEF)
     assert ended(api, response_id)["status"] == "completed"
