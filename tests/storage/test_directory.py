@@ -66,7 +66,7 @@ def test_a_key_can_only_be_revoked_once(database: None, caller: Caller) -> None:
 
 
 def test_an_expired_key_is_rejected_even_if_it_is_cached(database: None, make_caller: MakeCaller) -> None:
-    caller = make_caller(expires_at=now() + timedelta(seconds=0.3))
+    caller = make_caller(expires_at=now() + timedelta(seconds=0.8))
     assert is_accepted(caller.secret)
     assert seconds_until(lambda: not is_accepted(caller.secret)) < directory.CACHE_SECONDS
     with pytest.raises(Unauthorized) as refused:
