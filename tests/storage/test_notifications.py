@@ -88,10 +88,10 @@ async def test_listeners_are_woken_when_redis_returns(proxy: Proxy) -> None:
 
 
 async def test_a_silent_redis_counts_as_disconnected(proxy: Proxy) -> None:
-    notifications, wake = connected_through(proxy, silence_seconds=0.1), asyncio.Event()
+    notifications, wake = connected_through(proxy, silence_seconds=0.3), asyncio.Event()
     with notifications.listening("a", wake):
         await woken(wake)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.7)
         assert notifications.is_connected
         proxy.hold()
         await until(lambda: not notifications.is_connected)
@@ -134,7 +134,8 @@ async def test_a_notifier_says_when_somebody_begins_to_listen() -> None:
     notifier = Notifier("begins", on_listener=found.set)
     notifier.notify()
     with loop_notifications().listening("begins", asyncio.Event()):
-        await until(lambda: loop_notifications().is_connected)
-        await asyncio.sleep(0.05)
-        notifier.notify()
-        await woken(found)
+        # Until the channel is subscribed to, nobody receives what is sent.
+        async with asyncio.timeout(10):
+            while not found.is_set():
+                notifier.notify()
+                await asyncio.sleep(0.01)

@@ -130,9 +130,10 @@ def deliveries_of(caller: Caller) -> list[WebhookDelivery]:
 
 
 @contextmanager
-def delivering(*, allow: str = "127.0.0.1", slots: int = 50) -> Iterator[None]:
+def delivering(*, allow: str = "127.0.0.1", slots: int = 50, poll_seconds: float = 1.0) -> Iterator[None]:
     """Run a delivery worker. `allow` is its EGRESS_ALLOW."""
     worker = DeliveryWorker(slots=slots, egress=Egress(allow=AllowList.parse([allow] if allow else [])))
+    worker.poll_seconds = poll_seconds
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_until_complete, args=[worker.run()], name="deliveries", daemon=True)
     thread.start()
