@@ -38,7 +38,7 @@ from kernel.errors import (
     UnsupportedImageType,
     UnsupportedValue,
 )
-from kernel.large_work import in_thread
+from kernel.large_work import in_thread, pause
 from responses.engine.attachments import (
     Attachment,
     AttachmentFile,
@@ -323,7 +323,10 @@ def _decode_in_pieces(data: str, start: int) -> bytes:
     # A call keeps the interpreter lock: 140 ms for 20 MB, 2 ms for a piece.
     if data.find("=", start, -2) >= 0:
         raise binascii.Error
-    pieces = [base64.b64decode(data[at : at + _SMALL], validate=True) for at in range(start, len(data), _SMALL)]
+    pieces = []
+    for at in range(start, len(data), _SMALL):
+        pieces.append(base64.b64decode(data[at : at + _SMALL], validate=True))
+        pause()
     return b"".join(pieces)
 
 

@@ -20,7 +20,7 @@ from conversations.items import plain_text
 from conversations.models import Item, Placement, Section, opens_context
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
-from kernel.large_work import in_thread, is_large
+from kernel.large_work import LARGE_BYTES, in_thread, is_large, pause
 from kernel.notifications import Notifier, loop_notifications
 from responses.engine import spans
 from responses.engine.calls.outcomes import request_digest
@@ -254,6 +254,8 @@ class Recorder:
         for event in events:
             frames.append(frame(event, state.next_sequence, obfuscate=obfuscate))
             state.next_sequence += 1
+            if len(frames[-1]) > LARGE_BYTES:
+                pause()
         data = b"".join(frames)
         if data and self._identity.stored:
             self._buffer.append(data)
@@ -326,6 +328,8 @@ class Recorder:
         """Return the log row of the events that are not stored yet, which the caller inserts; [] if there are none."""
         self._stop_timer()
         frames, self._buffer, self._buffered_bytes = b"".join(self._buffer), [], 0
+        if len(frames) > LARGE_BYTES:
+            pause()
         first, self._buffer_first = self._buffer_first, self._state.next_sequence
         self._message = None
         if not frames:

@@ -20,7 +20,7 @@ from psycopg.conninfo import make_conninfo
 
 from kernel.group_commit import GroupCommit
 from kernel.ids import new_id
-from kernel.large_work import is_large, short_turns
+from kernel.large_work import LARGE_BYTES, is_large, pause, short_turns
 from kernel.statement_pipeline import ConnectionLost, Statement, StatementPipeline, database_conninfo
 from kernel.worker_loop import WorkerLoop
 from responses.models import Status
@@ -352,9 +352,16 @@ def statements_of(changes: Sequence[Change]) -> _Calls:
     teams = ",".join({change.team_id for change in changes})
     return [
         (BEGIN, [teams.encode()]),
-        *((statement, [orjson.dumps(rows, default=_exact)]) for statement, rows in guards.items()),
-        *((statement, [orjson.dumps(rows, default=_exact)]) for statement, rows in documents.items()),
+        *((statement, [_document(rows)]) for statement, rows in guards.items()),
+        *((statement, [_document(rows)]) for statement, rows in documents.items()),
     ]
+
+
+def _document(rows: Sequence[Any]) -> bytes:
+    document = orjson.dumps(rows, default=_exact)
+    if len(document) > LARGE_BYTES:
+        pause()
+    return document
 
 
 def _exact(value: object) -> str:
