@@ -1,11 +1,13 @@
 """Limits of JSON that can be stored in PostgreSQL and serialised again."""
 
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
 # orjson parses 1,024 levels but serialises only 254; responses wrap stored values in more levels.
 MAX_DEPTH = 128
 _COUNTED_BYTES = 64 * 1024
+_CONTAINERS = frozenset((dict, list))
 
 
 def is_too_deep(parsed: Any, raw: bytes) -> bool:
@@ -29,12 +31,21 @@ def without_nul(value: Any) -> Any:
     return value
 
 
+def is_wider(parsed: Any, keys: int) -> bool:
+    """Return true if an object of parsed JSON has more than this number of keys."""
+    return any(len(node) > keys for level in _levels(parsed) for node in level if isinstance(node, dict))
+
+
 def _is_deeper(parsed: Any) -> bool:
-    # Level by level: 2,000 messages take 1 ms this way, and 5 ms with a recursive function.
-    level = [parsed] if isinstance(parsed, dict | list) else []
-    for _ in range(MAX_DEPTH):
-        if not level:
-            return False
-        entries = chain.from_iterable(node.values() if isinstance(node, dict) else node for node in level)
-        level = [entry for entry in entries if isinstance(entry, dict | list)]
-    return bool(level)
+    return any(depth == MAX_DEPTH for depth, _ in enumerate(_levels(parsed)))
+
+
+def _levels(parsed: Any) -> Iterator[list[dict[str, Any] | list[Any]]]:
+    """Yield the objects and arrays of parsed JSON, level by level."""
+    # 2,000 messages take 1 ms this way, and 5 ms with a recursive function. A look at the type takes a third of the
+    # time of `isinstance` with a union.
+    level = [parsed] if type(parsed) in _CONTAINERS else []
+    while level:
+        yield level
+        entries = chain.from_iterable([node.values() if type(node) is dict else node for node in level])
+        level = [entry for entry in entries if type(entry) in _CONTAINERS]
