@@ -11,7 +11,6 @@ import socket
 import ssl
 from collections.abc import Mapping
 from functools import lru_cache
-from io import BytesIO
 from typing import Protocol
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -20,9 +19,11 @@ from weakref import WeakKeyDictionary
 import aiohttp
 import httpx2
 import orjson
+from aiohttp.abc import AbstractStreamWriter
 from aiohttp.connector import AddrInfoType
 from django.conf import settings
 from multidict import CIMultiDict
+from typing_extensions import override
 
 from kernel.large_work import LARGE_BYTES
 
@@ -31,6 +32,7 @@ _KEEP_ALIVE_SECONDS = 5.0
 # The SDK follows 20; here the last one that is allowed is not followed.
 _MAX_REDIRECTS = 21
 _PROBE_SECONDS = 60
+_PIECE_BYTES = 256 * 1024
 
 
 class RequestFailed(Exception):
@@ -128,9 +130,7 @@ class HttpClient:
         try:
             response = await self._session.post(
                 self._base_url + path if path.startswith("/") else path,
-                # aiohttp writes a file in pieces, and the event loop serves others in between. Writing 9 MB at once
-                # takes 33 ms.
-                data=content if len(content) < LARGE_BYTES else BytesIO(content),
+                data=content if len(content) < LARGE_BYTES else _LargeBody(content),
                 headers=self._headers,
                 proxy=self._proxy,
                 timeout=self._silent_timeout if silent else self._timeout,
@@ -146,6 +146,29 @@ class HttpClient:
         if httpx2.codes.is_success(response.status):
             return HttpAnswer(response)
         raise ErrorStatus(response.status, headers=response.headers, body=await _error_body(response))
+
+
+class _LargeBody(aiohttp.Payload):
+    """Body that is written in pieces, so that the event loop serves others in between.
+
+    Writing 9 MB at once takes 33 ms. aiohttp's payload for a `BytesIO` copies its content first, which takes 5 ms.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self._size = len(content)
+
+    @override
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return str(self._value, encoding, errors)
+
+    @override
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        content = memoryview(self._value)
+        for start in range(0, len(content), _PIECE_BYTES):
+            await writer.write(content[start : start + _PIECE_BYTES])
+            # Writing waits only for a server that is slower than this.
+            await asyncio.sleep(0)
 
 
 async def _error_body(response: aiohttp.ClientResponse) -> object:
