@@ -6,7 +6,7 @@ event loop, synchronous ones in the threads that keep database connections.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from io import BytesIO
 from tempfile import TemporaryFile
@@ -23,7 +23,7 @@ from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, BadRequest, NotFound
 from kernel.http import as_api_error, error_response
 from kernel.ids import new_id
-from kernel.large_work import note_size, off_loop
+from kernel.large_work import is_large, note_size, off_loop
 from kernel.logs import Access
 from kernel.origin import origin_of, use_origin
 
@@ -135,8 +135,7 @@ class ApiShell:
                 return
             chunks = [chunk async for chunk in _body_chunks(receive)]
             note_size(sum(map(len, chunks)))
-            # Joining 20 MB takes 10 ms.
-            scope["body"] = await off_loop(partial(b"".join, chunks))
+            scope["body"] = await off_loop(partial(_joined, chunks))
             del chunks
         except ClientDisconnected:
             return
@@ -152,6 +151,17 @@ class ApiShell:
             upload.seek(0)
             scope["body"], scope["upload"] = b"", upload
             await self._app(scope, _replay(b"", receive), send)
+
+
+def _joined(chunks: Sequence[bytes]) -> bytes | bytearray:
+    if not is_large():
+        return b"".join(chunks)
+    # Joining 20 MB at once keeps the interpreter lock for 14 ms, most of them for new pages of memory.
+    body, start = bytearray(sum(map(len, chunks))), 0
+    for chunk in chunks:
+        body[start : start + len(chunk)] = chunk
+        start += len(chunk)
+    return body
 
 
 async def _body_chunks(receive: Receive) -> AsyncIterator[bytes]:
