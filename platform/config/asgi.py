@@ -54,8 +54,18 @@ _streamed = [one for one in ENDPOINTS if one.event_stream is not None]
 # By path: only endpoints without ids in theirs create something.
 _created: dict[str, App] = {f"/v1/{one.path}": EndpointApp(one) for one in _streamed if one.method == "POST"}
 _replayed: list[tuple[Endpoint, App]] = [(one, EndpointApp(one)) for one in _streamed if one.method == "GET"]
-# Endpoints beside those that are refused while the process is overloaded.
-_WORK = ("/v1/embeddings", "/v1/moderations", "/v1/responses/compact", "/v1/images/generations", "/v1/audio/speech")
+# Refused while the process is overloaded, as are uploads: clients repeat both.
+_work = {
+    *_created,
+    "/v1/embeddings",
+    "/v1/moderations",
+    "/v1/responses/compact",
+    "/v1/images/generations",
+    "/v1/images/edits",
+    "/v1/audio/speech",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
+}
 _uploads = [one for one in ENDPOINTS if one.spooled]
 
 
@@ -71,6 +81,10 @@ async def _api(scope: Scope, receive: Receive, send: Send) -> None:
 def _is_upload(scope: Scope) -> bool:
     # The bodies of these requests are written to disk instead of memory.
     return any(one.matches(scope["method"], scope["path"]) for one in _uploads)
+
+
+def _is_work(scope: Scope) -> bool:
+    return scope["method"] == "POST" and (scope["path"] in _work or _is_upload(scope))
 
 
 async def _admit_key(scope: Scope) -> str:
@@ -120,7 +134,7 @@ async def _page(scope: Scope, receive: Receive, send: Send) -> None:
 
 _pace = Pace(seconds=settings.BODY_WINDOW_SECONDS, bytes_per_second=settings.BODY_MIN_BYTES_PER_SECOND)
 # Before the body is read. What ends or reads work, such as a cancellation, is always served.
-_admitted = with_admission(ApiShell(_api, is_upload=_is_upload), paths=frozenset({*_created, *_WORK}))
+_admitted = with_admission(ApiShell(_api, is_upload=_is_upload), is_work=_is_work)
 _guarded_api: App = with_api_headers(BodyGuard(_admitted, rule=_api_rule, pace=_pace))
 _guarded_site: App = BodyGuard(_page, rule=_page_rule, pace=_pace, render=_page_error)
 

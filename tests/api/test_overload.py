@@ -17,7 +17,17 @@ from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess, web_fixture
 
-PATHS = ["/responses", "/chat/completions", "/messages", "/embeddings", "/moderations"]
+PATHS = [
+    "/responses",
+    "/chat/completions",
+    "/messages",
+    "/embeddings",
+    "/moderations",
+    "/files",
+    "/uploads/upload_0/parts",
+    "/audio/transcriptions",
+    "/images/edits",
+]
 
 
 # It is overloaded if one request waits.
