@@ -4,6 +4,7 @@ Endpoints that run models are plain ASGI apps (`responses.api.streams`); the oth
 """
 
 import os
+from collections.abc import Awaitable
 
 import django
 
@@ -69,13 +70,14 @@ _work = {
 _uploads = [one for one in ENDPOINTS if one.spooled]
 
 
-async def _api(scope: Scope, receive: Receive, send: Send) -> None:
+# This one and `_http` return what the other app returns: a coroutine of their own would live as long as the stream.
+def _api(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
     method, path, app = scope["method"], scope["path"], _views
     if method == "POST":
         app = _created.get(path, _views)
     elif method == "GET" and b"stream=true" in scope["query_string"].split(b"&"):
         app = next((replay for one, replay in _replayed if one.matches(method, path)), _views)
-    await app(scope, receive, send)
+    return app(scope, receive, send)
 
 
 def _is_upload(scope: Scope) -> bool:
@@ -139,10 +141,10 @@ _guarded_api: App = with_api_headers(BodyGuard(_admitted, rule=_api_rule, pace=_
 _guarded_site: App = BodyGuard(_page, rule=_page_rule, pace=_pace, render=_page_error)
 
 
-async def _http(scope: Scope, receive: Receive, send: Send) -> None:
+def _http(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
     # Clients with a wrong base URL ask for "/v1" itself, and they read JSON errors only.
     is_api = scope["path"] == "/v1" or scope["path"].startswith("/v1/")
-    await (_guarded_api if is_api else _guarded_site)(scope, receive, send)
+    return (_guarded_api if is_api else _guarded_site)(scope, receive, send)
 
 
 _clients = with_anthropic_clients(_http)

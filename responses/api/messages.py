@@ -1,7 +1,7 @@
 """Endpoints of `/v1/messages`, Anthropic's API, and what differs for its clients: authentication and errors."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import orjson
@@ -142,10 +142,11 @@ class CountMessageTokensView(ApiView, path="messages/count_tokens"):
 def with_anthropic_clients(app: App) -> App:
     """Wrap the API so that requests to `/v1/messages` may use `x-api-key`, and get Anthropic's headers and errors."""
 
+    # Other requests have no coroutine here, which would live as long as their streams.
+    def routed(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return (messages if is_messages(scope["path"]) else app)(scope, receive, send)
+
     async def messages(scope: Scope, receive: Receive, send: Send) -> None:
-        if not is_messages(scope["path"]):
-            await app(scope, receive, send)
-            return
         sender = _Sender(scope, send)
         version = header(scope, b"anthropic-version")
         if version and not _VERSION.fullmatch(version):
@@ -156,7 +157,7 @@ def with_anthropic_clients(app: App) -> App:
             scope = {**scope, "headers": [*headers, (b"authorization", f"Bearer {key}".encode("latin-1"))]}
         await app(scope, receive, sender.send)
 
-    return messages
+    return routed
 
 
 def is_messages(path: str) -> bool:
