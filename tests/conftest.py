@@ -16,6 +16,7 @@ import httpx2
 import pytest
 from django.core.management import call_command
 from django.db import connections
+from hypothesis import settings as hypothesis_settings
 from openai import OpenAI
 from pytest_django import DjangoDbBlocker
 
@@ -38,6 +39,10 @@ from tests.support.sdk import checking_client  # noqa: E402
 from tests.support.upstream import Script, ScriptedUpstream, running_upstream  # noqa: E402
 from tests.support.web import WebProcess, web_fixture  # noqa: E402
 from tests.support.workers import MakeWorker, WorkerProcess, running_worker  # noqa: E402
+
+# A busy machine makes any example slow. Time limits of whole tests find the endless ones.
+hypothesis_settings.register_profile("without deadlines", deadline=None)
+hypothesis_settings.load_profile("without deadlines")
 
 _marks: dict[int, int] = {}
 _callers = CallerPool()

@@ -134,7 +134,7 @@ def play(api: Api, script: Script, steps: list[tuple[str, int, int]]) -> None:
 
 
 @given(steps=STEPS)
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=3, suppress_health_check=list(HealthCheck), derandomize=True)
 def test_a_conversation_behaves_like_a_plain_list(api: Api, script: Script, steps: list[tuple[str, int, int]]) -> None:
     play(api, script, steps)
 
@@ -143,7 +143,7 @@ def test_a_conversation_behaves_like_a_plain_list(api: Api, script: Script, step
 @pytest.mark.timeout(sized(120, full=3600))
 @given(steps=STEPS)
 @hypothesis.seed(SEED)
-@settings(max_examples=sized(6, full=200), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=sized(6, full=200), suppress_health_check=list(HealthCheck))
 def test_many_conversations_behave_like_plain_lists(
     api: Api, script: Script, steps: list[tuple[str, int, int]]
 ) -> None:

@@ -106,7 +106,7 @@ class World:
 @pytest.mark.slow
 @given(steps=STEPS)
 @hypothesis.seed(SEED)
-@settings(max_examples=sized(8, full=200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=sized(8, full=200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_conversations_behave_like_plain_lists(
     database: None, caller: Caller, steps: list[tuple[str, int, int]]
 ) -> None:

@@ -270,7 +270,7 @@ MOMENTS = st.lists(
 
 @pytest.mark.timeout(sized(600, full=3600))
 @hypothesis.seed(SEED)
-@settings(max_examples=sized(8, full=200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=sized(8, full=200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=MOMENTS, span=st.tuples(st.integers(0, 61), st.integers(0, 61)), late=st.booleans(), zone=st.integers(0, 2))
 def test_query_results_equal_sums_over_the_rows(
     rollups: None, make_caller: MakeCaller, rows: list[Any], span: tuple[int, int], late: bool, zone: int

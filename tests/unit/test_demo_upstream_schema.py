@@ -9,7 +9,7 @@ from uuid import UUID
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
@@ -204,7 +204,6 @@ SCHEMAS = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(KEYWORDS), SCHEMAS), st.sampled_from(["", "a=1 'b' 2.5 in Rome", "x 7"]))
 def test_any_schema_is_filled_or_refused(wild: dict[str, Any], text: str) -> None:
     for extent in Fill:

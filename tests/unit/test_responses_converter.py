@@ -92,7 +92,7 @@ def words(item: dict[str, Any]) -> list[str]:
     return [part["text"] for part in parts] if "arguments" not in item else [item["arguments"]]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(mixtures())
 def test_items_are_emitted_completely_and_in_order(mixture: tuple[list[Upstream], list[list[str]]]) -> None:
     upstream, expected = mixture
@@ -106,7 +106,7 @@ def test_items_are_emitted_completely_and_in_order(mixture: tuple[list[Upstream]
         assert words(item) == (["".join("".join(parts)) or "{}"] if is_call else parts)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(mixtures(), st.integers(0, 40))
 def test_a_stream_cut_anywhere_leaves_items_that_can_be_closed(
     mixture: tuple[list[Upstream], list[list[str]]], length: int
@@ -117,7 +117,7 @@ def test_a_stream_cut_anywhere_leaves_items_that_can_be_closed(
     assert_items([*emitted, *on_the_wire(closed)])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(mixtures(), st.integers(0, 40))
 def test_an_interruption_anywhere_closes_open_items(
     mixture: tuple[list[Upstream], list[list[str]]], length: int
@@ -138,7 +138,7 @@ JSON = st.recursive(
 KEYS = ("type", "output_index", "content_index", "summary_index", "item", "part", "delta", "response", "annotation")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(mixtures(), st.integers(0, 30), st.sampled_from(KEYS), JSON)
 def test_malformed_events_fail_the_turn_without_an_exception(
     mixture: tuple[list[Upstream], list[list[str]]], position: int, key: str, nonsense: Any
