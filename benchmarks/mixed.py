@@ -367,7 +367,8 @@ class Outcome:
         noise = 2 * ((stdev(begin) ** 2 + stdev(end) ** 2) / third) ** 0.5
         yield Floor(name="p99 at the end, ms", figure=mean(end), limit=mean(begin) + max(noise, 0.1 * mean(begin)))
         for name, (before, after) in self.memory.items():
-            yield Floor(name=f"memory of {name}, MiB", figure=after, limit=before * 1.05)
+            # Allocators take memory in blocks: 5 % of the smallest process would be less than one.
+            yield Floor(name=f"memory of {name}, MiB", figure=after, limit=max(before * 1.05, before + 4))
 
 
 def outcome(load: Load, memory: Memory, *, capacity: float, share: float, actions: int) -> Outcome:
