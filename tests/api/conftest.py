@@ -40,16 +40,19 @@ def respond(request: pytest.FixtureRequest, reaching: Api) -> Callable[..., dict
 
 
 @pytest.fixture(scope="session")
-def embedder() -> Iterator[str]:
-    """The demo upstream, whose embedding model hashes words."""
+def demo_url() -> Iterator[str]:
+    """The URL of the demo upstream.
+
+    It is the same for all tests, because web processes remember the route of a shared model for a second.
+    """
     with serving(create_app()) as url:
         yield url
 
 
 @pytest.fixture
-def store_client(api: Api, embedder: str) -> StoreClient:
+def store_client(api: Api, demo_url: str) -> StoreClient:
     """An empty vector store of a team that can fill it."""
-    use_demo_embeddings(api.caller.team, url=embedder)
+    use_demo_embeddings(api.caller.team, url=demo_url)
     return StoreClient(api, ok(api.post("/vector_stores", {"name": "Library"}))["id"])
 
 

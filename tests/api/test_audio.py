@@ -10,7 +10,6 @@ import pytest
 from aiohttp import web as aiohttp
 from openai import OpenAI
 
-from demo_upstream.app import create_app
 from tenants import scope, services
 from tenants.models import Model
 from tests.support.aiohttp_server import serving
@@ -46,11 +45,10 @@ def script(audio_upstream: ScriptedUpstream, database: None) -> Iterator[Script]
 
 
 @pytest.fixture
-def demo(database: None) -> Iterator[str]:
-    """Start the demo upstream with its audio models."""
-    with serving(create_app()) as url:
-        services.add_upstream(name="demo audio", base_url=url, models=["demo-speech", "demo-transcribe"])
-        yield url
+def demo(database: None, demo_url: str) -> str:
+    """Add the demo upstream with its audio models."""
+    services.add_upstream(name="demo audio", base_url=demo_url, models=["demo-speech", "demo-transcribe"])
+    return demo_url
 
 
 def send(api: Api, path: str, fields: dict[str, Any], *files: tuple[str, bytes]) -> httpx2.Response:

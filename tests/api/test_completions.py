@@ -7,7 +7,6 @@ import pytest
 from aiohttp import web as aiohttp
 from openai import OpenAI
 
-from demo_upstream.app import create_app
 from tenants import scope, services
 from tenants.models import GuardAction, Guardrail, Model
 from tests.support.aiohttp_server import serving
@@ -212,11 +211,10 @@ def test_completions_require_their_scope(make_api: MakeApi, script: Script) -> N
     ok(make_api(scopes=["completions.write"]).post("/completions", body))
 
 
-def test_the_sdk_completes_prompts_with_the_demo(client: OpenAI, database: None) -> None:
-    with serving(create_app()) as url:
-        services.add_upstream(name=url, base_url=url, models=["demo-d0"])
-        made = client.completions.create(model="demo-d0", prompt=["Say hello", "Say bye"], max_tokens=20)
-        chunks = list(client.completions.create(model="demo-d0", prompt="Say hello", max_tokens=20, stream=True))
+def test_the_sdk_completes_prompts_with_the_demo(client: OpenAI, database: None, demo_url: str) -> None:
+    services.add_upstream(name=demo_url, base_url=demo_url, models=["demo-d0"])
+    made = client.completions.create(model="demo-d0", prompt=["Say hello", "Say bye"], max_tokens=20)
+    chunks = list(client.completions.create(model="demo-d0", prompt="Say hello", max_tokens=20, stream=True))
     assert [choice.index for choice in made.choices] == [0, 1]
     assert "".join(chunk.choices[0].text for chunk in chunks) == made.choices[0].text != ""
     assert made.usage

@@ -7,7 +7,6 @@ import pytest
 from aiohttp import web as aiohttp
 from openai import OpenAI
 
-from demo_upstream.app import create_app
 from demo_upstream.embeddings import embed
 from tenants import scope, services
 from tenants.models import Model, UsageRecord
@@ -43,11 +42,10 @@ def script(embedding_upstream: ScriptedUpstream, database: None) -> Iterator[Scr
 
 
 @pytest.fixture
-def demo(database: None) -> Iterator[str]:
-    """Start the demo upstream; returns the name of its embedding model."""
-    with serving(create_app()) as url:
-        services.add_upstream(name="demo embedder", base_url=url, models=["demo-embedding"])
-        yield "demo-embedding"
+def demo(database: None, demo_url: str) -> str:
+    """Add the demo upstream; returns the name of its embedding model."""
+    services.add_upstream(name="demo embedder", base_url=demo_url, models=["demo-embedding"])
+    return "demo-embedding"
 
 
 def usage_record(caller: Caller) -> UsageRecord:

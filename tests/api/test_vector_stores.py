@@ -150,8 +150,8 @@ EVERYTHING: list[Callable[[Api, str], Any]] = [
 ]
 
 
-def test_another_teams_store_is_not_found(store_client: StoreClient, outsider: Api, embedder: str) -> None:
-    use_demo_embeddings(outsider.caller.team, url=embedder)
+def test_another_teams_store_is_not_found(store_client: StoreClient, outsider: Api, demo_url: str) -> None:
+    use_demo_embeddings(outsider.caller.team, url=demo_url)
     for call in EVERYTHING:
         foreign, unknown = call(outsider, store_client.id), call(outsider, "vs_unknown")
         assert foreign.status_code == unknown.status_code == 404
