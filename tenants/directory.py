@@ -532,7 +532,7 @@ def _touch_is_due(secret: _Secret) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A use of a secret, and the columns of the key that tell of it."""
+    """A use of a key: its id, and the columns of its row to update."""
 
     key_id: str
     values: Mapping[str, Any]

@@ -15,7 +15,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     """uvicorn's HTTP connection that answers URLs and headers beyond the limits with 414 and 431."""
 
     # With more attributes in its dictionary, an object no longer shares the dictionary's keys with the others of its
-    # class: 1.3 KB per connection.
+    # class, which took 1.6 KB per connection (tracemalloc).
     __slots__ = ("_early_bytes", "_head_bytes", "_is_rejected", "_reads_head")
 
     def __init__(self, *args: Any, **options: Any) -> None:

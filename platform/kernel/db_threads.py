@@ -37,7 +37,7 @@ def _connect() -> None:
 
 def _with_connection(call: Callable[[], Result]) -> Result:
     # A connection of the pool would be checked for each call with a query: a sixth of the time of a lookup by key.
-    # An idle connection that has something to say was closed by the server, for example when it was restarted.
+    # An idle connection with something to read was closed by the server, for example when it was restarted.
     kept = connection.connection
     if kept is not None and (connection.errors_occurred or kept.closed or _is_readable(kept.fileno())):
         connection.close()

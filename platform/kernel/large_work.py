@@ -65,7 +65,7 @@ def _with_short_turns(call: Callable[[], Result]) -> Result:
 
 
 class _Turns(threading.local):
-    """Whether large work runs in the current thread, and since when it has not paused."""
+    """The nested uses of short turns in the current thread, and the time of its last pause."""
 
     users = 0
     began = 0.0

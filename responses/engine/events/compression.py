@@ -2,7 +2,7 @@
 
 Most events are text deltas, which follow from their texts: a run of them is stored as the list of its texts. The log of
 64 tokens is 21 KB; it takes 0.42 KB that way, and 0.84 KB if only its bytes are compressed. That is 430 bytes less on
-disk and in the WAL, for 20 us of CPU.
+disk and in the WAL, for 33 us of CPU (64 deltas: 50 instead of 18).
 """
 
 import zlib
