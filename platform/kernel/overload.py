@@ -2,19 +2,14 @@
 
 A saturated event loop alone is no overload: a burst of requests is served within seconds. A queue that is long and does
 not get shorter is: then every request would wait, and all clients would give up in the end.
-
-While many requests wait, few of them start in each iteration of the event loop. An iteration in which hundreds start
-takes a quarter of a second, by which every stream and every refusal would be late.
 """
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import ceil
-from typing import NamedTuple
 
 from django.conf import settings
 from prometheus_client import Counter, Histogram, disable_created_metrics
@@ -34,10 +29,6 @@ _REJECTED = Counter("overload_rejections_total", "Requests that were refused wit
 _BEAT_SECONDS = 0.1
 # The lag of a burst goes up and down; that of an overloaded process stays.
 _STANDING_SECONDS = 1.0
-# More requests that wait than in a burst of ordinary clients, which is served sooner without turns.
-_MANY = 256
-# A request takes 2 ms of the event loop from its start to its end, so an iteration takes about 10 ms.
-_STARTS = 4
 # Spread, so that the refused clients do not come back at the same moment.
 _RETRY_SECONDS = (1.0, 3.0)
 
@@ -48,20 +39,12 @@ class _Work:
     is_waiting = True
 
 
-class _Turn(NamedTuple):
-    """The turn of a request that waits to start, since a time of the loop's clock."""
-
-    since: float
-    start: "asyncio.Future[None]"
-
-
 class Admission:
-    """Count of the requests that wait in this process, their turns, and the decision to accept another one."""
+    """Count of the requests that wait in this process, and the decision to accept another one."""
 
     def __init__(self) -> None:
         self._waiting = 0
         self._is_overloaded = False
-        self._turns: deque[_Turn] = deque()
         self._last_prompt = 0.0
         self._lag = 0.0
         self._beating: asyncio.Task[None] | None = None
@@ -87,28 +70,6 @@ class Admission:
         finally:
             self._current.reset(token)
             self._end(work)
-
-    async def turn(self) -> None:
-        """Wait for the turn of the current request to start."""
-        if not self._turns and self._waiting <= _MANY:
-            return
-        loop = asyncio.get_running_loop()
-        if not self._turns:
-            loop.call_soon(self._start_next)
-        turn = _Turn(loop.time(), loop.create_future())
-        self._turns.append(turn)
-        await turn.start
-
-    def _start_next(self) -> None:
-        started = 0
-        while self._turns and started < _STARTS:
-            start = self._turns.popleft().start
-            # Otherwise the client has disconnected.
-            if not start.done():
-                start.set_result(None)
-                started += 1
-        if self._turns:
-            asyncio.get_running_loop().call_soon(self._start_next)
 
     def started(self) -> None:
         """Note that the current request waits for its model only, if at all."""
@@ -136,10 +97,8 @@ class Admission:
             due = loop.time() + _BEAT_SECONDS
             await asyncio.sleep(_BEAT_SECONDS)
             now = loop.time()
-            lag = max(0.0, now - due)
-            _LAG.observe(lag)
-            # The turns keep the iterations short, so a request that waits long for its turn shows the overload as well.
-            self._lag = max(lag, now - self._turns[0].since if self._turns else 0.0)
+            self._lag = max(0.0, now - due)
+            _LAG.observe(self._lag)
             if self._lag < settings.OVERLOAD_LAG_MS / 1000:
                 self._last_prompt = now
 
@@ -156,7 +115,6 @@ def with_admission(app: App, *, is_work: Callable[[Scope], bool]) -> App:
             return
         try:
             with admission.work():
-                await admission.turn()
                 await app(scope, receive, send)
         except Overloaded as error:
             await send_error(error, send)

@@ -207,7 +207,6 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         started: StartedRun | None = None
         try:
             with admission.work():
-                await admission.turn()
                 principal = await self._authenticate()
                 body = await off_loop(partial(parse_message, values))
                 started = await create.start_response(
