@@ -82,7 +82,7 @@ class Load:
         self._weights = [1 / rank**ZIPF_EXPONENT for rank in range(1, len(teams) + 1)]
         self._began, self._interval = time.monotonic(), interval
         self.times: defaultdict[int, array[float]] = defaultdict(lambda: array("d"))
-        self.refused: Counter[int] = Counter()
+        self.refused: defaultdict[int, array[float]] = defaultdict(lambda: array("d"))
         self.errors: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
 
@@ -147,7 +147,7 @@ class Load:
                     name = f"{method} /{path.split('/')[2]}: {answer.status} {(await answer.read())[:150]!r}"
                     self.errors[name] += 1
                     raise RefusedError
-                self.refused[self.interval] += 1
+                self.refused[self.interval].append(1000 * (time.perf_counter() - began))
                 wait = min(float(answer.headers.get("retry-after", "1")), MOST_RETRY_SECONDS)
             if last:
                 raise RefusedError
@@ -336,12 +336,14 @@ class Memory(threading.Thread):
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """Latencies of requests until the answer began, in milliseconds, and the number of answers with 503."""
+    """Latencies until the answer began, in milliseconds: of accepted requests, and of those refused with 503."""
 
     requests: int
     p50: float
     p99: float
     refused: int
+    refused_p50: float
+    refused_p99: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -375,9 +377,17 @@ def outcome(load: Load, memory: Memory, *, capacity: float, share: float, action
     """Summarise a simulation."""
     intervals = []
     for number in range(max(load.times, default=-1) + 1):
-        times = sorted(load.times[number])
-        p50, p99 = (times[int(len(times) * quantile)] if times else 0.0 for quantile in (0.5, 0.99))
-        intervals.append(Interval(requests=len(times), p50=p50, p99=p99, refused=load.refused[number]))
+        (p50, p99), (refused_p50, refused_p99) = _quantiles(load.times[number]), _quantiles(load.refused[number])
+        intervals.append(
+            Interval(
+                requests=len(load.times[number]),
+                p50=p50,
+                p99=p99,
+                refused=len(load.refused[number]),
+                refused_p50=refused_p50,
+                refused_p99=refused_p99,
+            )
+        )
     levels = {}
     most = max(map(len, memory.samples.values()), default=0)
     for name, samples in memory.samples.items():
@@ -392,6 +402,11 @@ def outcome(load: Load, memory: Memory, *, capacity: float, share: float, action
         memory=levels,
         errors=load.errors,
     )
+
+
+def _quantiles(times: Sequence[float]) -> tuple[float, float]:
+    ranked = sorted(times) or [0.0]
+    return ranked[int(len(ranked) * 0.5)], ranked[int(len(ranked) * 0.99)]
 
 
 def created_teams(environment: Mapping[str, str], number: int) -> list[Team]:
@@ -430,9 +445,10 @@ async def simulate(url: str, teams: Sequence[Team], roots: Mapping[str, int], op
 def report(found: Outcome) -> Iterator[str]:
     """Yield the lines of the report."""
     yield f"capacity {found.capacity:.0f} actions/s, load {found.load:.0%}: {found.actions:,} actions"
-    yield f"{'interval':>8}{'requests':>10}{'p50 ms':>10}{'p99 ms':>10}{'503':>8}"
+    yield f"{'interval':>8}{'requests':>10}{'p50 ms':>10}{'p99 ms':>10}{'503':>8}{'p50 ms':>10}{'p99 ms':>10}"
     for number, each in enumerate(found.intervals, 1):
-        yield f"{number:8}{each.requests:10,}{each.p50:10.1f}{each.p99:10.1f}{each.refused:8,}"
+        accepted = f"{each.requests:10,}{each.p50:10.1f}{each.p99:10.1f}"
+        yield f"{number:8}{accepted}{each.refused:8,}{each.refused_p50:10.1f}{each.refused_p99:10.1f}"
     for name, (before, after) in found.memory.items():
         yield f"{name}: {before:.1f} MiB after the warm-up, {after:.1f} at the end"
     for error, count in sorted(found.errors.items(), key=lambda pair: -pair[1]):

@@ -39,7 +39,7 @@ from kernel.db_threads import in_db_thread
 from kernel.endpoints import Endpoint
 from kernel.errors import ApiError, NotFound, RequestTooLarge
 from kernel.http import error_response
-from kernel.overload import with_admission
+from kernel.overload import counted, with_refusal
 from kernel.request_bodies import FREE_BYTES, BodyGuard, BodyRule, Pace
 from responses.admin.live.follow import FollowSocket
 from responses.admin.live.socket import LiveSocket
@@ -53,7 +53,7 @@ _site = get_asgi_application()
 _views: App = ApiHandler()
 _streamed = [one for one in ENDPOINTS if one.event_stream is not None]
 # By path: only endpoints without ids in theirs create something.
-_created: dict[str, App] = {f"/v1/{one.path}": EndpointApp(one) for one in _streamed if one.method == "POST"}
+_created: dict[str, App] = {f"/v1/{one.path}": counted(EndpointApp(one)) for one in _streamed if one.method == "POST"}
 _replayed: list[tuple[Endpoint, App]] = [(one, EndpointApp(one)) for one in _streamed if one.method == "GET"]
 # Refused while the process is overloaded, as are uploads: clients repeat both.
 _work = {
@@ -135,9 +135,9 @@ async def _page(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 _pace = Pace(seconds=settings.BODY_WINDOW_SECONDS, bytes_per_second=settings.BODY_MIN_BYTES_PER_SECOND)
-# Before the body is read. What ends or reads work, such as a cancellation, is always served.
-_admitted = with_admission(ApiShell(_api, is_upload=_is_upload), is_work=_is_work)
-_guarded_api: App = with_api_headers(BodyGuard(_admitted, rule=_api_rule, pace=_pace))
+_bounded_api = BodyGuard(ApiShell(_api, is_upload=_is_upload), rule=_api_rule, pace=_pace)
+# What ends or reads work, such as a cancellation, is always served.
+_guarded_api: App = with_api_headers(with_refusal(_bounded_api, is_work=_is_work))
 _guarded_site: App = BodyGuard(_page, rule=_page_rule, pace=_pace, render=_page_error)
 
 

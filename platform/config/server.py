@@ -14,6 +14,9 @@ from typing_extensions import override
 
 # Twisted's default of 50 makes simultaneous connects wait for a second, until the kernel repeats the handshake.
 _BACKLOG = 2048
+# libuv accepts one connection per listener in each iteration of the event loop, and iterations of a busy process take
+# 20 to 50 ms: connections would wait in the kernel, where nothing can refuse them, until clients give up.
+_ACCEPTS_PER_ITERATION = 8
 _STOP_SECONDS = 5
 # Longer than clients and proxies keep connections (60 s by default in nginx and most load balancers): a request that
 # is sent while the server closes its connection fails, and a client may not repeat it.
@@ -146,4 +149,4 @@ def _uvicorn(listener: socket.socket, application: Any) -> None:
         proxy_headers=False,
         timeout_graceful_shutdown=_STOP_SECONDS,
     )
-    UvicornServer(options).run([listener])
+    UvicornServer(options).run([listener, *(listener.dup() for _ in range(_ACCEPTS_PER_ITERATION - 1))])

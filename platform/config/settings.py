@@ -178,10 +178,9 @@ MAX_PAGE_BODY_BYTES = 8 * 1024 * 1024
 # A body that arrives more slowly than this, measured over windows of so many seconds, ends with 408.
 BODY_MIN_BYTES_PER_SECOND = env.integer("BODY_MIN_BYTES_PER_SECOND", default=1024)
 BODY_WINDOW_SECONDS = env.integer("BODY_WINDOW_SECONDS", default=30, minimum=1)
-# Beyond both limits, new requests get 503: requests that wait for their run to start, and the lag of the event loop,
-# which must have lasted for a second. 1,000 connections that are opened at once are no overload.
-OVERLOAD_REQUESTS = env.integer("OVERLOAD_REQUESTS", default=1500, minimum=1)
-OVERLOAD_LAG_MS = env.integer("OVERLOAD_LAG_MS", default=100, minimum=0)
+# New requests get 503 while they would wait longer than this for their start, unless hardly any others wait.
+OVERLOAD_DELAY_MS = env.integer("OVERLOAD_DELAY_MS", default=2000, minimum=0)
+OVERLOAD_MIN_REQUESTS = env.integer("OVERLOAD_MIN_REQUESTS", default=64, minimum=1)
 
 # -- storage -----------------------------------------------------------------------------------------------------------
 

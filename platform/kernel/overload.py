@@ -1,12 +1,14 @@
-"""Refusal of new work while this process is overloaded: the lag of its event loop, and the requests that wait.
+"""Refusal of new work that would wait too long for its start.
 
-A saturated event loop alone is no overload: a burst of requests is served within seconds. A queue that is long and does
-not get shorter is: then every request would wait, and all clients would give up in the end.
+How long a new request will wait follows from Little's law: the number of requests that wait, divided by the rate at
+which they have started in the last seconds. Wherever they wait (event loop, threads, database), the estimate contains
+it. A request that waits for its model has started, so slow models do not count.
 """
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import ceil
@@ -14,8 +16,9 @@ from math import ceil
 from django.conf import settings
 from prometheus_client import Counter, Histogram, disable_created_metrics
 
-from kernel.asgi import App, Receive, Scope, Send, send_error
+from kernel.asgi import App, Receive, Scope, Send
 from kernel.errors import Overloaded
+from kernel.request_bodies import REJECTED
 
 # The time at which each metric was created tells nothing that the start of the process does not.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # in the library
@@ -25,10 +28,10 @@ _LAG = Histogram(
     buckets=(0.001, 0.005, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
 )
 _REJECTED = Counter("overload_rejections_total", "Requests that were refused with server_is_overloaded.")
-# Often enough to notice an overload within its first second.
 _BEAT_SECONDS = 0.1
-# The lag of a burst goes up and down; that of an overloaded process stays.
-_STANDING_SECONDS = 1.0
+# Over this time, starts are counted, and a queue must have been too long: it contains the commits of several batches,
+# and a burst of a thousand connections has been accepted by then.
+_WINDOW_SECONDS = 2.0
 # Spread, so that the refused clients do not come back at the same moment.
 _RETRY_SECONDS = (1.0, 3.0)
 
@@ -44,24 +47,31 @@ class Admission:
 
     def __init__(self) -> None:
         self._waiting = 0
+        self._most_waiting = 0
+        self._ended = 0
+        # The time of each beat in the window, with the number of requests whose wait had ended until then.
+        self._beats: deque[tuple[float, int]] = deque()
+        self._last_short = 0.0
         self._is_overloaded = False
-        self._last_prompt = 0.0
-        self._lag = 0.0
         self._beating: asyncio.Task[None] | None = None
         self._current: ContextVar[_Work | None] = ContextVar("_current", default=None)
 
     def start(self) -> None:
-        """Measure the lag of the running event loop from now on."""
+        """Measure the running event loop from now on."""
         self._beating = asyncio.get_running_loop().create_task(self._beat())
 
+    def check(self) -> None:
+        """Raise `Overloaded` if a new request would wait too long."""
+        if not self._is_overloaded or self._waiting < self._most_waiting:
+            return
+        _REJECTED.inc()
+        seconds = random.uniform(*_RETRY_SECONDS)  # noqa: S311 - no secret
+        headers = {"retry-after": str(ceil(seconds)), "retry-after-ms": str(int(1000 * seconds))}
+        raise Overloaded("The server is currently overloaded. Please try again later.", headers=headers)
+
     @contextmanager
-    def work(self) -> Iterator[None]:
-        """Count a request while it waits. Raises `Overloaded` instead if the process is overloaded."""
-        if self._must_refuse():
-            _REJECTED.inc()
-            seconds = random.uniform(*_RETRY_SECONDS)  # noqa: S311 - no secret
-            headers = {"retry-after": str(ceil(seconds)), "retry-after-ms": str(int(1000 * seconds))}
-            raise Overloaded("The server is currently overloaded. Please try again later.", headers=headers)
+    def waiting(self) -> Iterator[None]:
+        """Count a request until its run has started, or else until the end."""
         work = _Work()
         self._waiting += 1
         token = self._current.set(work)
@@ -80,16 +90,7 @@ class Admission:
         if work.is_waiting:
             work.is_waiting = False
             self._waiting -= 1
-
-    def _must_refuse(self) -> bool:
-        limit, lag = settings.OVERLOAD_REQUESTS, settings.OVERLOAD_LAG_MS / 1000
-        if not self._is_overloaded:
-            is_standing = asyncio.get_running_loop().time() - self._last_prompt >= _STANDING_SECONDS
-            self._is_overloaded = self._waiting >= limit and (is_standing or not lag)
-        # Half of both limits, so that it does not change with every request.
-        elif self._waiting <= limit // 2 or self._lag < lag / 2:
-            self._is_overloaded = False
-        return self._is_overloaded
+            self._ended += 1
 
     async def _beat(self) -> None:
         loop = asyncio.get_running_loop()
@@ -97,26 +98,50 @@ class Admission:
             due = loop.time() + _BEAT_SECONDS
             await asyncio.sleep(_BEAT_SECONDS)
             now = loop.time()
-            self._lag = max(0.0, now - due)
-            _LAG.observe(self._lag)
-            if self._lag < settings.OVERLOAD_LAG_MS / 1000:
-                self._last_prompt = now
+            _LAG.observe(max(0.0, now - due))
+            self._update(now)
+
+    def _update(self, now: float) -> None:
+        self._beats.append((now, self._ended))
+        while now - self._beats[0][0] > _WINDOW_SECONDS and len(self._beats) > 2:
+            self._beats.popleft()
+        began, ended = self._beats[0]
+        rate = (self._ended - ended) / max(now - began, _BEAT_SECONDS)
+        self._most_waiting = max(settings.OVERLOAD_MIN_REQUESTS, int(rate * settings.OVERLOAD_DELAY_MS / 1000))
+        if self._waiting < self._most_waiting:
+            self._last_short = now
+        if now - self._last_short > _WINDOW_SECONDS:
+            self._is_overloaded = True
+        # Not at once: a queue of just this length is the state in which an overloaded process serves the most.
+        elif self._waiting <= self._most_waiting // 2:
+            self._is_overloaded = False
 
 
 admission = Admission()
 
 
-def with_admission(app: App, *, is_work: Callable[[Scope], bool]) -> App:
-    """Wrap an app so that requests with new work are refused while the process is overloaded."""
+def with_refusal(guard: App, *, is_work: Callable[[Scope], bool]) -> App:
+    """Wrap a `BodyGuard` so that it refuses requests with new work while they would wait too long.
 
-    async def admitted(scope: Scope, receive: Receive, send: Send) -> None:
-        if not is_work(scope):
+    Before their body and key are read; the guard sends the error such that clients receive it while they are sending.
+    """
+
+    def refusing(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        if is_work(scope) and REJECTED not in scope:
+            try:
+                admission.check()
+            except Overloaded as error:
+                scope[REJECTED] = error
+        return guard(scope, receive, send)
+
+    return refusing
+
+
+def counted(app: App) -> App:
+    """Wrap an app so that its requests count as waiting until their run has started."""
+
+    async def waiting(scope: Scope, receive: Receive, send: Send) -> None:
+        with admission.waiting():
             await app(scope, receive, send)
-            return
-        try:
-            with admission.work():
-                await app(scope, receive, send)
-        except Overloaded as error:
-            await send_error(error, send)
 
-    return admitted
+    return waiting

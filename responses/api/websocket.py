@@ -206,7 +206,8 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         """Execute one request; its errors are sent as events."""
         started: StartedRun | None = None
         try:
-            with admission.work():
+            admission.check()
+            with admission.waiting():
                 principal = await self._authenticate()
                 body = await off_loop(partial(parse_message, values))
                 started = await create.start_response(

@@ -27,6 +27,7 @@ from openai._types import RequestOptions
 from kernel.clock import now
 from kernel.errors import UPSTREAM_REJECTIONS, Failure, ModelNotFound
 from kernel.large_work import off_loop
+from kernel.overload import admission
 from responses.engine import spans
 from responses.engine.spans import FIRST_ATTEMPT, Activity
 from responses.providers.http_client import (
@@ -137,6 +138,7 @@ async def post(
     `silent`: the upstream sends nothing until the whole answer is complete. `retry_body` makes the body of retries if
     it is another one, whose answer is streamed. On exit the connection is closed unless the body was read completely.
     """
+    admission.started()
     clients = clients_for(route.upstream)
     content = body if isinstance(body, Form) else await off_loop(partial(orjson.dumps, body))
     # Freed here and below: the answer may take minutes, and the request may have images.

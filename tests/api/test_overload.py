@@ -1,14 +1,14 @@
 """Overload: new work is refused early with 503, and everything else is served."""
 
+import os
 import re
-import socket
 import time
 from collections.abc import Iterator
-from contextlib import closing
-from urllib.parse import urlsplit
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import openai
+import psycopg
 import pytest
 
 from tests.support.api import Api, Caller
@@ -30,8 +30,8 @@ PATHS = [
 ]
 
 
-# It is overloaded if one request waits.
-small_web = web_fixture(scope="module", OVERLOAD_REQUESTS="1", OVERLOAD_LAG_MS="0")
+# It is overloaded after a request has waited for two seconds.
+small_web = web_fixture(scope="module", OVERLOAD_DELAY_MS="0", OVERLOAD_MIN_REQUESTS="1")
 
 
 @pytest.fixture
@@ -40,28 +40,32 @@ def small(small_web: WebProcess, http: httpx2.Client, caller: Caller) -> Api:
 
 
 @pytest.fixture
-def waiting(small_web: WebProcess, small: Api) -> Iterator[socket.socket]:
-    """A request whose body never ends, so that it waits."""
-    # The one of the test before may not have been noticed to be gone.
-    eventually(lambda: small.post("/responses", b"{").status_code != 503)
-    address = urlsplit(small_web.url)
-    with closing(socket.create_connection((address.hostname or "", address.port or 0))) as connection:
-        connection.sendall(b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+def waiting(small: Api, script: Script) -> Iterator[psycopg.Connection]:
+    """A request that waits for a lock in the database, which the connection holds."""
+    body = {"model": script.model, "input": "Hi", "conversation": small.post("/conversations", {}).json()["id"]}
+    with psycopg.connect(os.environ["DATABASE_URL"]) as connection, ThreadPoolExecutor() as threads:
+        connection.execute("LOCK TABLE responses_conversationhold IN SHARE MODE")
+        answer = threads.submit(small.post, "/responses", body)
         eventually(lambda: small.post("/responses", b"{").status_code == 503)
+        script.say("Hello")
         yield connection
+        connection.rollback()
+        assert answer.result().status_code == 200
 
 
 @pytest.mark.usefixtures("waiting")
-@pytest.mark.parametrize("path", PATHS)
-def test_new_work_is_refused_before_its_body_is_read(small: Api, path: str) -> None:
-    began = time.monotonic()
-    answer = small.post(path, b"{")
-    assert time.monotonic() - began < 0.5
-    assert answer.status_code == (529 if path == "/messages" else 503)
-    assert 1 <= int(answer.headers["retry-after"]) <= 3
-    assert 1000 <= int(answer.headers["retry-after-ms"]) <= 3000
-    if path != "/messages":
-        assert answer.json()["error"]["code"] == "server_is_overloaded"
+def test_new_work_is_refused_before_its_body_is_read(small: Api) -> None:
+    for path in PATHS:
+        began = time.monotonic()
+        answer = small.post(path, b"{")
+        assert time.monotonic() - began < 0.5
+        assert answer.status_code == (529 if path == "/messages" else 503)
+        assert 1 <= int(answer.headers["retry-after"]) <= 3
+        assert 1000 <= int(answer.headers["retry-after-ms"]) <= 3000
+        if path != "/messages":
+            assert answer.json()["error"]["code"] == "server_is_overloaded"
+    # Its client is still sending when the answer is complete.
+    assert small.post("/responses", b"{" * 9_000_000).status_code == 503
 
 
 @pytest.mark.usefixtures("waiting")
@@ -85,7 +89,7 @@ def test_accepted_streams_continue_and_work_is_accepted_again(
         connection = request.getfixturevalue("waiting")
         gate.open()
         assert live.rest()[-1]["type"] == "response.completed"
-    connection.close()
+    connection.rollback()
     # The client of OpenAI waits as long as it is asked to, and tries again.
     script.say("Hello")
     client = openai.OpenAI(base_url=f"{small_web.url}/v1", api_key=small.caller.secret, max_retries=3)
