@@ -140,7 +140,8 @@ def _indexes(admin: str, names: Sequence[str]) -> list[tuple[str, str]]:
     """
     with psycopg.connect(admin) as connection:
         found = connection.execute(wanted, [list(names), list(names)])
-        return [(str(name), str(made)) for name, made in found.fetchall()]
+        # The definition of a partitioned index is that of an empty one, without those of the partitions.
+        return [(str(name), str(made).replace(" ON ONLY ", " ON ")) for name, made in found.fetchall()]
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
