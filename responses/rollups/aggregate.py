@@ -111,12 +111,6 @@ def _first_row(since: datetime | None) -> datetime | None:
         for source in SOURCES:
             after = "" if since is None else f"WHERE {source.time} >= %(since)s"
             first = f"SELECT {source.time} FROM {source.rows} {after} ORDER BY {source.time} LIMIT 1"  # noqa: S608
-            if not source.has_time_index:
-                # The index of this table starts with the team, so the first row of each team is looked up.
-                own = f"team_id = team.id {after.replace('WHERE', 'AND')}"
-                first = f"""SELECT min(first.{source.time}) FROM tenants_team AS team CROSS JOIN LATERAL (
-                    SELECT {source.time} FROM {source.rows} WHERE {own} ORDER BY {source.time} LIMIT 1
-                ) AS first"""  # noqa: S608
             cursor.execute(first, {"since": since})
             moments += [row[0] for row in cursor.fetchall() if row[0] is not None]
     return min(moments, default=None)

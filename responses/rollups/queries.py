@@ -116,10 +116,9 @@ ORDER BY 1
 def _live(source: RollupSource, conditions: str) -> str:
     """Return the SQL of the rows that are in no sum yet: newer than the mark, or not ended when they were rolled up."""
     columns = ", ".join(source.columns)
-    newest = f"ORDER BY {source.time} DESC " if source.has_time_index else ""
     newer = f"""
     (SELECT {columns} FROM {source.rows} WHERE {source.within("%(edge)s", "%(until)s")}{conditions}
-    {newest}LIMIT {MAX_LIVE_ROWS})"""  # noqa: S608
+    ORDER BY {source.time} DESC LIMIT {MAX_LIVE_ROWS})"""  # noqa: S608
     if not source.is_open:
         return f"({newer})"
     return f"""({newer}
