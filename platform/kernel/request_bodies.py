@@ -149,10 +149,12 @@ class _Body:
             unit, name = (1024 * 1024, "MiB") if max_bytes >= 1024 * 1024 else (1024, "KiB")
             raise RequestTooLarge(f"The request body is too large: the limit is {max_bytes // unit} {name}.")
 
-    async def receive(self) -> Message:
+    def receive(self) -> Awaitable[Message]:
         """Return the next part of the body, then the server's other messages; raises an `ApiError`."""
-        if self._is_complete:
-            return await self._receive()
+        # Not a coroutine: a stream waits for a disconnect as long as it lives.
+        return self._receive() if self._is_complete else self._receive_part()
+
+    async def _receive_part(self) -> Message:
         message = await self._receive_in_time()
         if message["type"] == "http.disconnect":
             self._is_complete = True
