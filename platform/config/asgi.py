@@ -5,6 +5,7 @@ Endpoints that run models are plain ASGI apps (`responses.api.streams`); the oth
 
 import os
 from collections.abc import Awaitable
+from typing import Any
 
 import django
 
@@ -12,7 +13,6 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 # Before the imports below: they import models, which need the app registry.
 django.setup()
 
-from channels.routing import ProtocolTypeRouter
 from channels.security.websocket import AllowedHostsOriginValidator, WebsocketDenier
 from django.conf import settings
 from django.contrib.auth import SESSION_KEY
@@ -171,13 +171,13 @@ async def _page_socket(scope: Scope, receive: Receive, send: Send) -> None:
 _denied: App = WebsocketDenier.as_asgi()
 _checked_page_socket: App = AllowedHostsOriginValidator(_page_socket)
 _allows_origins = settings.CORS_ALLOW_ALL_ORIGINS or settings.CORS_ALLOWED_ORIGINS
-_proxies = settings.TRUSTED_PROXIES
-application = ProtocolTypeRouter(
-    {
-        "http": with_request_id(
-            with_cors(_clients) if _allows_origins else _clients,
-            trusted_proxies=_proxies,
-        ),
-        "websocket": with_request_id(_websocket, trusted_proxies=_proxies),
-    }
-)
+_checked_http: App = with_cors(_clients) if _allows_origins else _clients
+
+
+def _protocol(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    # Not a `ProtocolTypeRouter` of channels, whose coroutine would live as long as the stream.
+    return (_websocket if scope["type"] == "websocket" else _checked_http)(scope, receive, send)
+
+
+# Any: libraries declare the types of ASGI in different ways.
+application: Any = with_request_id(_protocol, trusted_proxies=settings.TRUSTED_PROXIES)
