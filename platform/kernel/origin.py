@@ -4,8 +4,6 @@ Used by the audit log and by API keys that are limited to networks. Set at the e
 tests by the site's middleware) in a context variable, which threads of `kernel.db_threads` and of Django inherit.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -40,14 +38,20 @@ def origin() -> Origin:
     return _current.get()
 
 
-@contextmanager
-def use_origin(value: Origin) -> Iterator[None]:
+class use_origin:  # noqa: N801 - a context manager
     """Set the origin that `origin()` returns inside the block."""
-    token = _current.set(value)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+
+    # Not a generator of `contextlib`, which takes 0.3 KB more per open stream.
+    __slots__ = ("_token", "_value")
+
+    def __init__(self, value: Origin) -> None:
+        self._value = value
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._value)
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
 
 
 def origin_of(*, peer: str, forwarded_for: str, agent: str, request_id: str, trusted_proxies: int) -> Origin:
