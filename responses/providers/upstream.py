@@ -7,7 +7,7 @@ streams all the same is understood.
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -101,7 +101,7 @@ class UpstreamTurn:
         converter, lines = self._converter, EventStreamDecoder(check=self._check)
         try:
             attachments = await load_attachments(self._route, self._request)
-            async with self._post(attachments) as response:
+            async with await self._post(attachments) as response:
                 self._upstream_request_id = response.headers.get("x-request-id")
                 if not is_streamed(response):
                     yield converter.whole(await read_document(response, check=self._check))
@@ -119,16 +119,13 @@ class UpstreamTurn:
             converter.fail(failed.failure)
         yield converter.end(done=lines.done)
 
+    async def _post(self, attachments: AttachmentMap) -> AbstractAsyncContextManager[Answer]:
+        body = await off_loop(partial(self._body, self._route, self._request, attachments))
+        return post(self._route, self._path, body) if self._request.streamed else self._post_silent(body, attachments)
+
     @asynccontextmanager
-    async def _post(self, attachments: AttachmentMap) -> AsyncIterator[Answer]:
+    async def _post_silent(self, body: dict[str, Any], attachments: AttachmentMap) -> AsyncIterator[Answer]:
         route, request, began = self._route, self._request, time.monotonic()
-        build = partial(self._body, route, request, attachments)
-        if request.streamed:
-            # No variable keeps the body, which would then live as long as the stream.
-            async with post(route, self._path, await off_loop(build)) as response:
-                yield response
-            return
-        body = await off_loop(build)
 
         def streamed_body() -> dict[str, Any]:
             return self._body(route, replace(request, streamed=True), attachments)
