@@ -64,8 +64,8 @@ def delete_old_containers() -> int:
 
 @shared_task(name="responses.tasks.roll_up", expires=60)
 def roll_up() -> int:
-    """Roll up closed hours, and rows that have ended since."""
-    return aggregate.roll_up().hours
+    """Add rows to the hourly sums, and rows that have ended since."""
+    return aggregate.roll_up().steps
 
 
 @shared_task(name="responses.tasks.collect_search_texts", expires=30)

@@ -37,15 +37,27 @@ def bucket_sql(milliseconds: str) -> str:
 
 def count_sql(bucket: str) -> str:
     """Return the SQL aggregate that counts buckets: an array from the first to the last bucket with a count."""
-    # PostgreSQL arrays may start at any index, so empty buckets at both ends need no space.
-    counts = ", ".join(f"count(*) FILTER (WHERE {bucket} = {number})" for number in range(BUCKETS))
-    first, last = f"min({bucket})", f"max({bucket})"
-    return (
-        f"CASE WHEN {first} IS NULL THEN '{{}}'::int[] ELSE ('[' || {first} || ':' || {last} || ']=' || "
-        f"((ARRAY[{counts}])[{first} + 1:{last} + 1])::int[]::text)::int[] END"
-    )
+    counts = [f"count(*) FILTER (WHERE {bucket} = {number})" for number in range(BUCKETS)]
+    return _array_sql(counts, first=f"min({bucket})", last=f"max({bucket})")
+
+
+def merge_sql(column: str) -> str:
+    """Return the SQL aggregate that adds these arrays: an array from the first to the last bucket of any of them."""
+    return _array_sql(_added(column), first=f"min(array_lower({column}, 1))", last=f"max(array_upper({column}, 1))")
 
 
 def add_sql(column: str) -> str:
     """Return the SQL aggregate that adds these arrays: an array of all buckets."""
-    return f"ARRAY[{', '.join(f'coalesce(sum({column}[{number}]), 0)' for number in range(BUCKETS))}]::bigint[]"
+    return f"ARRAY[{', '.join(_added(column))}]::bigint[]"
+
+
+def _added(column: str) -> list[str]:
+    return [f"coalesce(sum({column}[{number}]), 0)" for number in range(BUCKETS)]
+
+
+def _array_sql(counts: Sequence[str], *, first: str, last: str) -> str:
+    # PostgreSQL arrays may start at any index, so empty buckets at both ends need no space.
+    return (
+        f"CASE WHEN {first} IS NULL THEN '{{}}'::int[] ELSE ('[' || {first} || ':' || {last} || ']=' || "
+        f"((ARRAY[{', '.join(counts)}])[{first} + 1:{last} + 1])::int[]::text)::int[] END"
+    )

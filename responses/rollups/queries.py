@@ -16,7 +16,7 @@ from responses.rollups import histograms
 from responses.rollups.sources import RollupSource, cells_sql
 
 MAX_LIVE_ROWS = 200_000
-"""The newest rows that are read without being rolled up. Only reached if the hourly task does not run."""
+"""The newest rows that are read without being rolled up. Only reached if the periodic task does not run."""
 
 _MAX_UNROLLED_ROWS = 20_000
 
@@ -57,7 +57,7 @@ def rolled_up_until() -> datetime | None:
 
 
 def is_behind(*, at: datetime) -> bool:
-    """Return whether the hourly task is so late that queries may miss newer rows."""
+    """Return whether the periodic task is so late that queries may miss newer rows."""
     mark = rolled_up_until()
     return mark is not None and at - mark > timedelta(hours=6)
 

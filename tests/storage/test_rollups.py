@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kernel.clock import now
 from responses.models import Response, Status, ToolCall
-from responses.models.rollups import RollupMark, UnrolledRow
+from responses.models.rollups import ResponseHour, RollupMark, UnrolledRow
 from responses.rollups import aggregate, queries
 from responses.rollups.queries import RollupQuery, RollupRow
 from responses.rollups.sources import CALLS, RESPONSES, TOOLS, RollupSource
@@ -117,6 +117,53 @@ def test_rows_that_were_committed_late_are_counted_with_the_next_hour(rollups: N
     assert total(caller) == (3 if now().minute >= 5 else 2)
 
 
+def test_the_first_minutes_of_an_hour_are_summed_before_it_ends(rollups: None, caller: Caller) -> None:
+    hour, minute = hour_of(past_hour(4)), timedelta(minutes=1)
+    add_response(caller, created_at=hour + 2 * minute, input_tokens=10)
+    add_response(caller, created_at=hour + 7 * minute, input_tokens=1)
+    aggregate.roll_up(at=hour + 11 * minute)
+    assert queries.rolled_up_until() == hour + 5 * minute
+    with scope.team(caller.team.pk):
+        Response.objects.filter(team=caller.team).update(input_tokens=100)
+    assert total(caller, "input_tokens") == 110
+
+
+def test_the_sums_of_parts_are_merged_when_their_hour_ends(rollups: None, caller: Caller) -> None:
+    hour, minute = hour_of(past_hour(4)), timedelta(minutes=1)
+    cells = ResponseHour.objects.filter(
+        team_id=caller.team.pk, hour=hour, level=RESPONSES.level(frozenset({"team_id"}))
+    )
+    for number, duration in enumerate((30, 4_000, None, 500_000)):
+        add_response(caller, created_at=hour + 9 * number * minute, duration_ms=duration, input_tokens=number)
+        aggregate.roll_up(at=hour + (9 * number + 11) * minute)
+    with scope.team(caller.team.pk):
+        assert cells.count() == 4
+    names = ["responses", "input_tokens", "duration", "first_token", "cost"]
+    question: dict[str, Any] = {"measures": names, "by": ["model", "status"]}
+    parts = sums(caller, **question)
+    # The hour ends without further rows.
+    aggregate.roll_up(at=hour + 66 * minute)
+    with scope.team(caller.team.pk):
+        assert cells.get().responses == 4
+    assert sums(caller, **question) == parts
+    aggregate.discard()
+    roll_up()
+    assert sums(caller, **question) == parts
+
+
+def test_a_row_that_was_committed_after_its_part_was_summed_is_counted_when_the_hour_ends(
+    rollups: None, caller: Caller
+) -> None:
+    hour, minute = hour_of(past_hour(4)), timedelta(minutes=1)
+    add_response(caller, created_at=hour + minute)
+    aggregate.roll_up(at=hour + 11 * minute)
+    add_response(caller, created_at=hour + 2 * minute)
+    add_response(caller, created_at=hour + 3 * minute, status=Status.IN_PROGRESS)
+    assert total(caller) == 1
+    aggregate.roll_up(at=hour + 66 * minute)
+    assert total(caller) == 3
+
+
 def test_deleted_responses_stay_in_the_sums(rollups: None, caller: Caller) -> None:
     response = add_response(caller, created_at=past_hour(10))
     roll_up()
@@ -141,14 +188,14 @@ def test_a_concurrent_rollup_is_left_alone(rollups: None, caller: Caller) -> Non
         cursor.execute("SELECT pg_advisory_lock(%s)", [aggregate.LOCK])
         rolled = roll_up()
         cursor.execute("SELECT pg_advisory_unlock(%s)", [aggregate.LOCK])
-    assert rolled == aggregate.RollupResult(hours=0, late=0, more=False)
-    assert roll_up().hours >= 1
+    assert rolled == aggregate.RollupResult(steps=0, late=0, more=False)
+    assert roll_up().steps >= 1
 
 
 def test_a_rollup_works_in_bounded_steps(rollups: None, caller: Caller) -> None:
     add_response(caller, created_at=past_hour(40))
     add_response(caller, created_at=past_hour(20))
-    assert aggregate.roll_up(seconds=0) == aggregate.RollupResult(hours=0, late=0, more=True)
+    assert aggregate.roll_up(seconds=0) == aggregate.RollupResult(steps=0, late=0, more=True)
     assert total(caller) == 2
 
 

@@ -1,4 +1,4 @@
-"""`manage.py rollup`: aggregate finished hours now, or rebuild the aggregates from a point in time."""
+"""`manage.py rollup`: aggregate rows now, or rebuild the aggregates from a point in time."""
 
 from argparse import ArgumentParser
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from responses.rollups import aggregate
 class Command(BaseCommand):
     """Does the same as the hourly task, without its limit per run."""
 
-    help = "Aggregate finished hours for the usage pages. With --since, rebuild the aggregates from that time on."
+    help = "Aggregate rows for the usage pages. With --since, rebuild the aggregates from that time on."
     requires_system_checks = ()  # they import the whole console, which takes three seconds
 
     @override
@@ -24,12 +24,12 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if options["since"]:
             aggregate.discard(since=_moment(options["since"]))
-        hours = late = 0
+        steps = late = 0
         more = True
         while more:
             rolled = aggregate.roll_up()
-            hours, late, more = hours + rolled.hours, late + rolled.late, rolled.more
-        self.stdout.write(f"{hours} hours aggregated, {late} late rows added.")
+            steps, late, more = steps + rolled.steps, late + rolled.late, rolled.more
+        self.stdout.write(f"{steps} steps aggregated, {late} late rows added.")
 
 
 def _moment(text: str) -> datetime | None:
