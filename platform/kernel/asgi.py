@@ -103,15 +103,14 @@ def with_api_headers(app: App) -> App:
 
     # Not a coroutine, which would live as long as the stream.
     def with_headers(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        started = time.perf_counter()
-
-        def headers() -> list[tuple[bytes, bytes]]:
-            elapsed_ms = str(round((time.perf_counter() - started) * 1000)).encode()
-            return [_VERSION, (b"openai-processing-ms", elapsed_ms)]
-
-        return app(scope, receive, adding_headers(send, headers))
+        return app(scope, receive, adding_headers(send, partial(_openai_headers, time.perf_counter())))
 
     return with_headers
+
+
+def _openai_headers(started: float) -> list[tuple[bytes, bytes]]:
+    elapsed_ms = str(round((time.perf_counter() - started) * 1000)).encode()
+    return [_VERSION, (b"openai-processing-ms", elapsed_ms)]
 
 
 class ApiShell:
