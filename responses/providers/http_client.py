@@ -11,7 +11,7 @@ import socket
 import ssl
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 from weakref import WeakKeyDictionary
@@ -83,6 +83,13 @@ class Answer(Protocol):
         ...
 
 
+class _Chunks(list[Any]):
+    """What waits to be read of an answer: the part of a `deque` that aiohttp uses."""
+
+    def popleft(self) -> Any:
+        return self.pop(0)
+
+
 class HttpAnswer:
     """Answer to a request of `HttpClient`."""
 
@@ -90,6 +97,14 @@ class HttpAnswer:
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
         self._response = response
+        # An empty `deque` takes 0.75 KB, and the content has two. The headers are kept twice, which takes as much.
+        content = response.content
+        if type(content) is aiohttp.StreamReader:
+            content._buffer = _Chunks(content._buffer)  # type: ignore[assignment]  # noqa: SLF001
+            if content._http_chunk_splits is not None:  # noqa: SLF001
+                splits = _Chunks(content._http_chunk_splits)  # noqa: SLF001
+                content._http_chunk_splits = splits  # type: ignore[assignment]  # noqa: SLF001
+        response._raw_headers = ()  # noqa: SLF001
 
     async def read(self) -> bytes:
         """Return what has arrived."""
