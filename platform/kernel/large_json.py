@@ -1,18 +1,18 @@
-"""Parsing of large JSON in steps, between which other threads run.
+"""Parsing and writing of large JSON in steps, between which other threads run.
 
-orjson keeps the interpreter lock while it parses: 25 to 35 ms for an image of 20 MB, during which no thread can send
-anything. Large bodies consist of few long strings, so these are cut out and parsed piece by piece, 2 ms each, with
-a pause after each piece.
+orjson keeps the interpreter lock while it works: it parses an image of 20 MB in 25 to 35 ms and writes it in 10 to 15
+ms, during which no thread can send anything. Large bodies consist of few long strings, so these are cut out and
+converted piece by piece, 2 ms each, with a pause after each piece.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 from uuid import uuid4
 
 import orjson
 
-from kernel.large_work import pause
+from kernel.large_work import has_short_turns, join_pieces, pause
 
 # Smaller bodies are parsed at once, in less than 5 ms.
 _SMALL_BYTES = 1024 * 1024
@@ -85,14 +85,13 @@ def _is_escaped(raw: bytes, position: int) -> bool:
 
 
 def _parse_string(raw: bytes, start: int, end: int) -> str:
-    pieces = []
+    text = ""
     while start < end:
         cut = _cut(raw, start + _PIECE_BYTES, end)
-        pieces.append(orjson.loads(b'"%b"' % raw[start:cut]))
+        # Python appends to a local variable in place: `str.join` of 20 MB keeps the interpreter lock for 12 ms.
+        text += orjson.loads(b'"%b"' % raw[start:cut])
         start = cut
         pause()
-    text = "".join(pieces)
-    pause()
     return text
 
 
@@ -120,3 +119,42 @@ def _restore(root: list[Any], texts: dict[str, str]) -> int:
         entries = chain.from_iterable(node.values() if isinstance(node, dict) else node for node in level)
         level = [entry for entry in entries if isinstance(entry, dict | list)]
     return restored
+
+
+def dumps(value: Any, *, default: Callable[[Any], Any] | None = None) -> bytes:
+    """Write JSON like `orjson.dumps`, with the same results and errors, in steps where these help."""
+    if not has_short_turns():
+        return orjson.dumps(value, default=default)
+    mark = uuid4().hex
+    texts: list[str] = []
+    short = orjson.dumps(_without_long_strings(value, mark, texts), default=default)
+    if not texts:
+        return short
+    size = len(short) + sum(map(len, texts))
+    return join_pieces(_written(short.split(b'"%b"' % mark.encode()), texts), size=size)
+
+
+def _without_long_strings(value: Any, mark: str, texts: list[str]) -> Any:
+    """Return the value with `mark` in the places of long strings, which are appended to `texts`."""
+    kind = type(value)
+    if kind is str and len(value) > _LONG_BYTES:
+        texts.append(value)
+        return mark
+    if kind is dict:
+        return {name: _without_long_strings(entry, mark, texts) for name, entry in value.items()}
+    if kind is list:
+        return [_without_long_strings(entry, mark, texts) for entry in value]
+    return value
+
+
+def _written(parts: Sequence[bytes], texts: Sequence[str]) -> Iterator[bytes | memoryview]:
+    """Yield the parts, with a text between any two."""
+    yield parts[0]
+    for part, text in zip(parts[1:], texts, strict=True):
+        yield b'"'
+        for start in range(0, len(text), _PIECE_BYTES):
+            # Without the quotes.
+            yield memoryview(orjson.dumps(text[start : start + _PIECE_BYTES]))[1:-1]
+            pause()
+        yield b'"'
+        yield part

@@ -18,12 +18,12 @@ from weakref import WeakKeyDictionary
 import aiohttp
 import httpx2
 import openai
-import orjson
 import regex
 from django.conf import settings
 from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
 from openai._types import RequestOptions
 
+from kernel import large_json
 from kernel.clock import now
 from kernel.errors import UPSTREAM_REJECTIONS, Failure, ModelNotFound
 from kernel.large_work import off_loop
@@ -140,7 +140,7 @@ async def post(
     """
     admission.started()
     clients = clients_for(route.upstream)
-    content = body if isinstance(body, Form) else await off_loop(partial(orjson.dumps, body))
+    content = body if isinstance(body, Form) else await off_loop(partial(large_json.dumps, body))
     # Freed here and below: the answer may take minutes, and the request may have images.
     del body
     for number, pause in enumerate((*_RETRY_PAUSES, None), 1):
@@ -156,7 +156,7 @@ async def post(
             if pause is None or not _is_retryable(error):
                 raise UpstreamFailed(naming(route.model, to_failure(error))) from error
         if retry_body is not None:
-            content, silent = orjson.dumps(await off_loop(retry_body)), False
+            content, silent = await off_loop(partial(large_json.dumps, await off_loop(retry_body))), False
         await asyncio.sleep(pause)
     del content
     with spans.span(Activity.ATTEMPT, attempt, began=began) as measured:

@@ -13,11 +13,11 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, NamedTuple, cast
 
-import orjson
 import psycopg
 from django.db import connection
 from psycopg.conninfo import make_conninfo
 
+from kernel import large_json
 from kernel.group_commit import GroupCommit
 from kernel.ids import new_id
 from kernel.large_work import LARGE_BYTES, is_large, pause, short_turns
@@ -358,7 +358,7 @@ def statements_of(changes: Sequence[Change]) -> _Calls:
 
 
 def _document(rows: Sequence[Any]) -> bytes:
-    document = orjson.dumps(rows, default=_exact)
+    document = large_json.dumps(rows, default=_exact)
     if len(document) > LARGE_BYTES:
         pause()
     return document

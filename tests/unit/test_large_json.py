@@ -1,12 +1,14 @@
-"""Large JSON is parsed in pieces with the results of orjson."""
+"""Large JSON is parsed and written in pieces with the results of orjson."""
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import orjson
 import pytest
 
 from kernel import large_json
+from kernel.large_work import short_turns
 
 # Two pieces.
 _SIZE = 1_600_000
@@ -65,3 +67,23 @@ def test_any_document_is_the_same_as_parsed_at_once(document: Any) -> None:
 def test_broken_json_is_an_error(broken: bytes) -> None:
     with pytest.raises(orjson.JSONDecodeError):
         large_json.loads(broken)
+
+
+@pytest.mark.parametrize("kind", _TEXTS)
+def test_long_strings_are_the_same_as_written_at_once(kind: str) -> None:
+    text = _TEXTS[kind] * (2 * _SIZE // len(_TEXTS[kind]))
+    document = {"a": [text, {"b": text[1:], "": 0}, text], "c": "short", "d": Decimal("1.50")}
+    with short_turns():
+        assert large_json.dumps(document, default=str) == orjson.dumps(document, default=str)
+
+
+@pytest.mark.parametrize("document", ["x" * _SIZE, {"k" * _SIZE: 1}, [["y" * _SIZE] * 2, 1.5, None], ["word"] * 10, {}])
+def test_any_document_is_the_same_as_written_at_once(document: Any) -> None:
+    with short_turns():
+        assert large_json.dumps(document) == orjson.dumps(document)
+    assert large_json.dumps(document) == orjson.dumps(document)
+
+
+def test_a_long_string_that_is_no_text_is_rejected_as_by_orjson() -> None:
+    with short_turns(), pytest.raises(orjson.JSONEncodeError):
+        large_json.dumps({"a": "x" * _SIZE + "\ud800"})
