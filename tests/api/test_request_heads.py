@@ -69,3 +69,11 @@ def test_long_urls_within_the_limit_are_served(server: WebProcess, path: str) ->
         assert peer.response().status in {301, 302, 400, 401}
         peer.send_head("GET", "/livez")
         assert peer.response().status == 200
+
+
+def test_requests_that_arrive_together_are_answered_in_order(server: WebProcess) -> None:
+    paths = [f"/v1/nothing/{number}" for number in range(4)]
+    with RawConnection(server.url) as peer:
+        peer.socket.sendall(b"".join(b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode() for path in paths))
+        messages = [peer.response().error["message"] for _ in paths]
+    assert [message.split()[-1].rstrip(")") for message in messages] == paths
