@@ -28,7 +28,7 @@ GROUPS = {
         "createsuperuser": "Create a user who may do everything in the admin.",
         "changepassword": "Change the password of a user of the admin.",
         "audit_check": "Check the seals of the audit log.",
-        "rollup": "Aggregate finished hours for the usage pages.",
+        "rollup": "Aggregate rows for the usage pages.",
         "celery": "Run Celery's command line, such as: celery inspect ping",
     },
     "Development": {
