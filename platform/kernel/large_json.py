@@ -23,6 +23,9 @@ _WINDOW_BYTES = 64 * 1024
 _QUOTE, _ESCAPED_QUOTE, _BACKSLASH = b'"', b'\\"', ord("\\")
 # The longest escape sequence is a pair of surrogates, `\ud83d\ude00`.
 _LONGEST_ESCAPE = 12
+# The level of the longest path to a long string: `messages[0].content[0].image_url.url`. To look at all levels of 128
+# tools with 2 MB of schemas takes 34 ms.
+_LEVELS = 6
 
 
 def loads(raw: bytes) -> Any:
@@ -127,23 +130,23 @@ def dumps(value: Any, *, default: Callable[[Any], Any] | None = None) -> bytes:
         return orjson.dumps(value, default=default)
     mark = uuid4().hex
     texts: list[str] = []
-    short = orjson.dumps(_without_long_strings(value, mark, texts), default=default)
+    short = orjson.dumps(_without_long_strings(value, mark, texts, levels=_LEVELS), default=default)
     if not texts:
         return short
     size = len(short) + sum(map(len, texts))
     return join_pieces(_written(short.split(b'"%b"' % mark.encode()), texts), size=size)
 
 
-def _without_long_strings(value: Any, mark: str, texts: list[str]) -> Any:
+def _without_long_strings(value: Any, mark: str, texts: list[str], *, levels: int) -> Any:
     """Return the value with `mark` in the places of long strings, which are appended to `texts`."""
     kind = type(value)
     if kind is str and len(value) > _LONG_BYTES:
         texts.append(value)
         return mark
-    if kind is dict:
-        return {name: _without_long_strings(entry, mark, texts) for name, entry in value.items()}
-    if kind is list:
-        return [_without_long_strings(entry, mark, texts) for entry in value]
+    if kind is dict and levels:
+        return {name: _without_long_strings(entry, mark, texts, levels=levels - 1) for name, entry in value.items()}
+    if kind is list and levels:
+        return [_without_long_strings(entry, mark, texts, levels=levels - 1) for entry in value]
     return value
 
 
