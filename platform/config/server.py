@@ -14,9 +14,10 @@ from typing_extensions import override
 
 # Twisted's default of 50 makes simultaneous connects wait for a second, until the kernel repeats the handshake.
 _BACKLOG = 2048
-# libuv accepts one connection per listener in each iteration of the event loop, and iterations of a busy process take
-# 20 to 50 ms: connections would wait in the kernel, where nothing can refuse them, until clients give up.
-_ACCEPTS_PER_ITERATION = 8
+# libuv accepts one connection per listener in each iteration of the event loop, and iterations of an overloaded process
+# take 100 to 300 ms: connections would wait in the kernel, where nothing can refuse them, until clients give up. Each
+# listener costs 1.5 us per new connection and process.
+_ACCEPTS_PER_ITERATION = 32
 _STOP_SECONDS = 5
 # Longer than clients and proxies keep connections (60 s by default in nginx and most load balancers): a request that
 # is sent while the server closes its connection fails, and a client may not repeat it.
