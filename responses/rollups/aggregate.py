@@ -1,8 +1,9 @@
 """Roll up rows into hourly sums, in the order of time.
 
 The rows of the current hour are added every five minutes: an hour with 266,000 responses and as many calls took a core
-for 11 s at once, and each of the next two hours repeated it. Now a step takes 1.2 to 3 s, and the statements at the end
-of the hour at most 2 s each, with pauses. Hours of which nothing was rolled up while they lasted are a single step.
+for 11 s at once, and each of the next two hours repeated it. Now a step takes 1.2 to 3 s, and the longest statement at
+the end of an hour took 4 s, with pauses between them. Hours of which nothing was rolled up while they lasted are a
+single step.
 
 A response counts in the hour of its creation, a tool call in the hour of its start, an upstream call in the hour of its
 end. A row that has not ended when its hour is rolled up is remembered as an `UnrolledRow`, and added to the sums of
