@@ -7,6 +7,7 @@ size; each continues its own chain and its own long conversation. Everything fol
 
 import asyncio
 import contextlib
+import multiprocessing
 import random
 import sys
 import threading
@@ -18,9 +19,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 from statistics import mean, median, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
@@ -31,6 +34,9 @@ from benchmarks import published
 from benchmarks.matrix import BURST, PROMPT, SHORT
 from benchmarks.report import Floor
 from benchmarks.stack import MANAGE, manage, running_stack, tell
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 PACED = "mock-d20-f200"
 CALLING = "mock-call-t16"
@@ -53,6 +59,7 @@ IMPATIENCE_SECONDS = 0.05
 # The last event contains the whole response of 64 tokens.
 ENOUGH_OF_A_STREAM = 16384
 SAMPLE_SECONDS = 5.0
+PROBE_SECONDS = 0.2
 WARM_UP = 0.2
 TERMINAL = ("completed", "failed", "cancelled", "incomplete")
 
@@ -82,7 +89,7 @@ class Load:
         self._weights = [1 / rank**ZIPF_EXPONENT for rank in range(1, len(teams) + 1)]
         self._began, self._interval = time.monotonic(), interval
         self.times: defaultdict[int, array[float]] = defaultdict(lambda: array("d"))
-        self.refused: defaultdict[int, array[float]] = defaultdict(lambda: array("d"))
+        self.refused: Counter[int] = Counter()
         self.errors: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
 
@@ -147,7 +154,7 @@ class Load:
                     name = f"{method} /{path.split('/')[2]}: {answer.status} {(await answer.read())[:150]!r}"
                     self.errors[name] += 1
                     raise RefusedError
-                self.refused[self.interval].append(1000 * (time.perf_counter() - began))
+                self.refused[self.interval] += 1
                 wait = min(float(answer.headers.get("retry-after", "1")), MOST_RETRY_SECONDS)
             if last:
                 raise RefusedError
@@ -334,21 +341,57 @@ class Memory(threading.Thread):
                 yield from ((f"{name} {process}", size) for process, size in sizes.items())
 
 
+class Probe:
+    """A client in a process of its own, which sends a request at a time on new connections.
+
+    The clients of the load share an event loop that is busy itself, so they notice answers late.
+    """
+
+    def __init__(self, url: str, team: Team) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_probe, args=(other, url, team.headers), daemon=True)
+        self.answers: Sequence[tuple[int, float]] = ()
+        """Their status, and the milliseconds from connecting until it was received."""
+
+    def __enter__(self) -> Self:
+        self._process.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pipe.send(None)
+        self.answers = self._pipe.recv()
+        self._process.join()
+
+
+def _probe(pipe: "Connection[Any, Any]", url: str, headers: Mapping[str, str]) -> None:
+    content, answers = orjson.dumps({"model": BURST, "input": PROMPT}), []
+    while not pipe.poll(PROBE_SECONDS):
+        began = time.perf_counter()
+        with contextlib.closing(HTTPConnection(urlsplit(url).netloc, timeout=120)) as connection:
+            connection.request("POST", "/v1/responses", content, headers)
+            answer = connection.getresponse()
+            answers.append((answer.status, 1000 * (time.perf_counter() - began)))
+            answer.read()
+    pipe.send(answers)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """Latencies until the answer began, in milliseconds: of accepted requests, and of those refused with 503."""
+    """Latencies of requests until the answer began, in milliseconds, and the number of answers with 503."""
 
     requests: int
     p50: float
     p99: float
     refused: int
-    refused_p50: float
-    refused_p99: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Result of a simulation. ``memory`` has the MiB of each process after the warm-up and at the end."""
+    """Result of a simulation. ``memory`` has the MiB of each process after the warm-up and at the end.
+
+    ``refusals`` are the milliseconds until the probe got a 503.
+    """
 
     capacity: float
     load: float
@@ -356,6 +399,7 @@ class Outcome:
     intervals: Sequence[Interval]
     memory: Mapping[str, tuple[float, float]]
     errors: Mapping[str, int]
+    refusals: Sequence[float] = ()
 
     def floors(self) -> Iterator[Floor]:
         """Yield the limits. Latency and memory are judged from the end of the warm-up."""
@@ -373,21 +417,12 @@ class Outcome:
             yield Floor(name=f"memory of {name}, MiB", figure=after, limit=max(before * 1.05, before + 4))
 
 
-def outcome(load: Load, memory: Memory, *, capacity: float, share: float, actions: int) -> Outcome:
+def outcome(load: Load, memory: Memory, probe: Probe, *, capacity: float, share: float, actions: int) -> Outcome:
     """Summarise a simulation."""
     intervals = []
     for number in range(max(load.times, default=-1) + 1):
-        (p50, p99), (refused_p50, refused_p99) = _quantiles(load.times[number]), _quantiles(load.refused[number])
-        intervals.append(
-            Interval(
-                requests=len(load.times[number]),
-                p50=p50,
-                p99=p99,
-                refused=len(load.refused[number]),
-                refused_p50=refused_p50,
-                refused_p99=refused_p99,
-            )
-        )
+        p50, p99 = quantiles(load.times[number])
+        intervals.append(Interval(requests=len(load.times[number]), p50=p50, p99=p99, refused=load.refused[number]))
     levels = {}
     most = max(map(len, memory.samples.values()), default=0)
     for name, samples in memory.samples.items():
@@ -401,10 +436,12 @@ def outcome(load: Load, memory: Memory, *, capacity: float, share: float, action
         intervals=intervals,
         memory=levels,
         errors=load.errors,
+        refusals=[took for status, took in probe.answers if status == 503],
     )
 
 
-def _quantiles(times: Sequence[float]) -> tuple[float, float]:
+def quantiles(times: Sequence[float]) -> tuple[float, float]:
+    """Return the 50th and the 99th percentile."""
     ranked = sorted(times) or [0.0]
     return ranked[int(len(ranked) * 0.5)], ranked[int(len(ranked) * 0.99)]
 
@@ -437,18 +474,21 @@ async def simulate(url: str, teams: Sequence[Team], roots: Mapping[str, int], op
         load, memory = Load(session, teams, seed=options.seed + 1, interval=interval), Memory(roots)
         load.errors.update(first.errors)
         memory.start()
-        actions = await arrivals(load, rate=rate * options.load, seconds=seconds, seed=options.seed)
+        with Probe(url, teams[-1]) as probe:
+            actions = await arrivals(load, rate=rate * options.load, seconds=seconds, seed=options.seed)
         memory.finish()
-    return outcome(load, memory, capacity=rate, share=options.load, actions=actions)
+    return outcome(load, memory, probe, capacity=rate, share=options.load, actions=actions)
 
 
 def report(found: Outcome) -> Iterator[str]:
     """Yield the lines of the report."""
     yield f"capacity {found.capacity:.0f} actions/s, load {found.load:.0%}: {found.actions:,} actions"
-    yield f"{'interval':>8}{'requests':>10}{'p50 ms':>10}{'p99 ms':>10}{'503':>8}{'p50 ms':>10}{'p99 ms':>10}"
+    yield f"{'interval':>8}{'requests':>10}{'p50 ms':>10}{'p99 ms':>10}{'503':>8}"
     for number, each in enumerate(found.intervals, 1):
-        accepted = f"{each.requests:10,}{each.p50:10.1f}{each.p99:10.1f}"
-        yield f"{number:8}{accepted}{each.refused:8,}{each.refused_p50:10.1f}{each.refused_p99:10.1f}"
+        yield f"{number:8}{each.requests:10,}{each.p50:10.1f}{each.p99:10.1f}{each.refused:8,}"
+    if found.refusals:
+        p50, p99 = quantiles(found.refusals)
+        yield f"the probe got {len(found.refusals):,} times 503, after {p50:.1f} ms (p99 {p99:.1f})"
     for name, (before, after) in found.memory.items():
         yield f"{name}: {before:.1f} MiB after the warm-up, {after:.1f} at the end"
     for error, count in sorted(found.errors.items(), key=lambda pair: -pair[1]):
@@ -461,14 +501,27 @@ def table(content: Mapping[str, Any]) -> str:
     for run in content["runs"].values():
         intervals = run["intervals"][int(len(run["intervals"]) * WARM_UP) :]
         third = max(1, len(intervals) // 3)
-        quantiles = [mean(each["p99"] for each in part) for part in (intervals[:third], intervals[-third:])]
+        p99 = [mean(each["p99"] for each in part) for part in (intervals[:third], intervals[-third:])]
         growth = max((100 * (after / before - 1) for before, after in run["memory"].values()), default=0.0)
         refused, requests = (sum(each[name] for each in run["intervals"]) for name in ("refused", "requests"))
         p50 = median(each["p50"] for each in intervals)
         figures = [f"{run['minutes']:g} min", f"{run['load']:.0%} of {number(run['capacity'])}/s", f"{requests:,}"]
         errors = sum(run["errors"].values())
-        rows.append([*figures, number(p50), *map(number, quantiles), f"{growth:.1f} %", f"{refused:,}", str(errors)])
-    head = ["duration", "load", "requests", "p50 ms", "p99 begin", "p99 end", "memory", "503", "other errors"]
+        wait = number(quantiles(run["refusals"])[0]) if run.get("refusals") else "-"
+        ends = f"{growth:.1f} %", f"{refused:,}", wait, str(errors)
+        rows.append([*figures, number(p50), *map(number, p99), *ends])
+    head = [
+        "duration",
+        "load",
+        "requests",
+        "p50 ms",
+        "p99 begin",
+        "p99 end",
+        "memory",
+        "503",
+        "503 after ms",
+        "other errors",
+    ]
     at = content["conditions"]
     return f"{published.table(head, rows)}\n\n{at['cores']} cores shared with the simulated clients, {at['date']}."
 

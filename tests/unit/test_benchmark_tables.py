@@ -66,7 +66,7 @@ def test_a_fifth_of_the_pass_through_holds_and_less_does_not() -> None:
 
 
 def outcome(*, p99: list[float], after: float) -> Outcome:
-    intervals = [Interval(requests=100, p50=1.0, p99=each, refused=0, refused_p50=0.0, refused_p99=0.0) for each in p99]
+    intervals = [Interval(requests=100, p50=1.0, p99=each, refused=0) for each in p99]
     return Outcome(
         capacity=10, load=0.7, actions=1, intervals=intervals, memory={"web 1": (100.0, after)}, errors={"500": 0}
     )
