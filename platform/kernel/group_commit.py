@@ -19,8 +19,10 @@ logger = logging.getLogger(__name__)
 Change = TypeVar("Change")
 Applied_contra = TypeVar("Applied_contra", contravariant=True)
 Outcomes = Sequence[Exception | None]
-# Bounds the duration of a transaction, and the work that is repeated when one fails.
-_MAX_BATCH = 256
+# Bounds the duration of a transaction, and the work that is repeated when one fails. With 256 connections, the changes
+# of all came into one transaction, and the process had nothing to do meanwhile: 576 and 609 JSON requests per second
+# with at most 256 changes, 785 and 975 with 64; 477 and 558 streams against 536 and 628.
+_MAX_BATCH = 64
 # Eight seconds in total: long enough for a restart of PostgreSQL.
 _RECONNECT_SECONDS = (0.05, 0.2, 0.5, 1.0, 2.0, 2.0, 2.0)
 
