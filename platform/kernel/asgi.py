@@ -275,4 +275,14 @@ async def _ended_before(work: "asyncio.Future[Any]", disconnected: "asyncio.Futu
 
 
 def _rendered(response: Any) -> HttpResponseBase:
-    return response.render() if isinstance(response, SimpleTemplateResponse) else response
+    if not isinstance(response, SimpleTemplateResponse):
+        return response  # type: ignore[no-any-return]
+    response.render()
+    # DRF's view, request and response refer to each other and to themselves. Garbage collections are rare, so that
+    # thousands would wait for one; without these references, they are freed at once.
+    context: dict[str, Any] = getattr(response, "renderer_context", {})
+    if context:
+        context["request"].parser_context.clear()
+        vars(context["view"]).clear()
+        context.clear()
+    return response

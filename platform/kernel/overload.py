@@ -73,15 +73,23 @@ class Admission:
         """Measure the running event loop from now on."""
         self._beating = asyncio.get_running_loop().create_task(self._beat())
 
+    @property
+    def is_full(self) -> bool:
+        """Return true if a new request would wait too long."""
+        return self._is_overloaded and self._waiting >= self._most_waiting
+
     def check(self) -> None:
         """Raise `Overloaded` if a new request would wait too long."""
-        if not self._is_overloaded or self._waiting < self._most_waiting:
-            return
+        if self.is_full:
+            raise self.refusal()
+
+    def refusal(self) -> Overloaded:
+        """Return the error of a request that is refused because of `is_full`, and count it."""
         self._last_refusal = asyncio.get_running_loop().time()
         _REJECTED.inc()
         seconds = random.uniform(*_RETRY_SECONDS)  # noqa: S311 - no secret
         headers = {"retry-after": str(ceil(seconds)), "retry-after-ms": str(int(1000 * seconds))}
-        raise Overloaded("The server is currently overloaded. Please try again later.", headers=headers)
+        return Overloaded("The server is currently overloaded. Please try again later.", headers=headers)
 
     def waiting(self) -> _Work:
         """Count a request until its run has started, or else until the end: `with admission.waiting()`."""
@@ -140,11 +148,8 @@ def with_refusal(guard: App, *, is_work: Callable[[Scope], bool]) -> App:
     """
 
     def refusing(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if is_work(scope) and REJECTED not in scope:
-            try:
-                admission.check()
-            except Overloaded as error:
-                scope[REJECTED] = error
+        if admission.is_full and is_work(scope) and REJECTED not in scope:
+            scope[REJECTED] = admission.refusal()
         return guard(scope, receive, send)
 
     return refusing

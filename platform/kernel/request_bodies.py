@@ -80,7 +80,9 @@ class BodyGuard:
         body = _Body(scope, receive, send, rule=self._rule, pace=self._pace, slots=self._slots, length=length)
         try:
             if rejected is not None:
-                raise rejected
+                # Not raised: the traceback of an error in the scope would keep the scope until a garbage collection.
+                await send_response(self._render(scope, rejected), body.send)
+                return
             await body.check(length or 0)
             await self._app(scope, body.receive, body.send)
         except ApiError as error:
