@@ -435,7 +435,7 @@ def outcome(load: Load, memory: Memory, probe: Probe, *, capacity: float, share:
         actions=actions,
         intervals=intervals,
         memory=levels,
-        errors=load.errors,
+        errors=dict(load.errors),
         refusals=[took for status, took in probe.answers if status == 503],
     )
 
