@@ -84,7 +84,7 @@ class Answer(Protocol):
 
 
 class _Chunks(list[Any]):
-    """What waits to be read of an answer: the part of a `deque` that aiohttp uses."""
+    """Parts of an answer that wait to be read. Has the methods of a `deque` that aiohttp uses."""
 
     def popleft(self) -> Any:
         return self.pop(0)
