@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import TYPE_CHECKING, Any, Self
@@ -368,11 +368,15 @@ def _probe(pipe: "Connection[Any, Any]", url: str, headers: Mapping[str, str]) -
     content, answers = orjson.dumps({"model": BURST, "input": PROMPT}), []
     while not pipe.poll(PROBE_SECONDS):
         began = time.perf_counter()
-        with contextlib.closing(HTTPConnection(urlsplit(url).netloc, timeout=120)) as connection:
+        # An error counts as an answer without a status: the result must not be lost with this process.
+        status = 0
+        with (
+            contextlib.suppress(OSError, HTTPException),
+            contextlib.closing(HTTPConnection(urlsplit(url).netloc, timeout=120)) as connection,
+        ):
             connection.request("POST", "/v1/responses", content, headers)
-            answer = connection.getresponse()
-            answers.append((answer.status, 1000 * (time.perf_counter() - began)))
-            answer.read()
+            status = connection.getresponse().status
+        answers.append((status, 1000 * (time.perf_counter() - began)))
     pipe.send(answers)
 
 
@@ -435,7 +439,7 @@ def outcome(load: Load, memory: Memory, probe: Probe, *, capacity: float, share:
         actions=actions,
         intervals=intervals,
         memory=levels,
-        errors=dict(load.errors),
+        errors=dict(load.errors) | Counter("the probe got no answer" for status, _ in probe.answers if not status),
         refusals=[took for status, took in probe.answers if status == 503],
     )
 
