@@ -26,7 +26,7 @@ _LAG = Histogram(
     "How late the event loop runs a timer.",
     buckets=(0.001, 0.005, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
 )
-_REJECTED = Counter("overload_rejections_total", "Requests that were refused with server_is_overloaded.")
+_REFUSALS = Counter("overload_rejections_total", "Requests that were refused with server_is_overloaded.")
 _BEAT_SECONDS = 0.1
 # Over this time, starts are counted, and a queue must have been too long: it contains the commits of several batches,
 # and a burst of a thousand connections has been accepted by then.
@@ -86,7 +86,7 @@ class Admission:
     def refusal(self) -> Overloaded:
         """Return the error of a request that is refused because of `is_full`, and count it."""
         self._last_refusal = asyncio.get_running_loop().time()
-        _REJECTED.inc()
+        _REFUSALS.inc()
         seconds = random.uniform(*_RETRY_SECONDS)  # noqa: S311 - no secret
         headers = {"retry-after": str(ceil(seconds)), "retry-after-ms": str(int(1000 * seconds))}
         return Overloaded("The server is currently overloaded. Please try again later.", headers=headers)
