@@ -53,7 +53,7 @@ LONGEST_CHAIN = 50
 # In turns. The contexts of models end as well; without an end, the cost of a request would rise for the whole hour.
 LONGEST_CONVERSATION = 200
 CAPACITY_USERS = 200
-MOST_AT_ONCE = 5000
+MOST_AT_ONCE = 10_000
 MOST_RETRY_SECONDS = 5.0
 IMPATIENCE_SECONDS = 0.05
 # The last event contains the whole response of 64 tokens.
@@ -309,7 +309,11 @@ async def arrivals(load: Load, *, rate: float, seconds: float, seed: int) -> int
 
 
 class Memory(threading.Thread):
-    """Samples the private memory of processes, in MiB. A process that is replaced counts as another one."""
+    """Samples the memory of processes, in MiB. A process that is replaced counts as another one.
+
+    Counted is anonymous memory (the heap, and what a fork inherited of it). Private memory would grow without any
+    allocation: when a write copies an inherited page, and when a process is the first to touch a shared buffer.
+    """
 
     def __init__(self, roots: Mapping[str, int]) -> None:
         super().__init__(daemon=True)
@@ -333,12 +337,21 @@ class Memory(threading.Thread):
             sizes = {}
             for process in (root := psutil.Process(pid), *root.children(recursive=True)):
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    sizes[process.pid] = process.memory_full_info().uss / 2**20
+                    sizes[process.pid] = anonymous_memory(process.pid)
             if name == "PostgreSQL":
                 # Its processes come and go with the connections.
                 yield name, sum(sizes.values())
             else:
                 yield from ((f"{name} {process}", size) for process, size in sizes.items())
+
+
+def anonymous_memory(pid: int) -> float:
+    """Return the anonymous memory of a process in MiB, from Linux."""
+    try:
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError as error:
+        raise psutil.NoSuchProcess(pid) from error
+    return int(rollup.split("Anonymous:", 1)[1].split(maxsplit=1)[0]) / 1024
 
 
 class Probe:
