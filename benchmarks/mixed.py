@@ -334,15 +334,9 @@ class Memory(threading.Thread):
 
     def _sample(self) -> Iterator[tuple[str, float]]:
         for name, pid in self._roots.items():
-            sizes = {}
             for process in (root := psutil.Process(pid), *root.children(recursive=True)):
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    sizes[process.pid] = anonymous_memory(process.pid)
-            if name == "PostgreSQL":
-                # Its processes come and go with the connections.
-                yield name, sum(sizes.values())
-            else:
-                yield from ((f"{name} {process}", size) for process, size in sizes.items())
+                    yield f"{name} {process.pid}", anonymous_memory(process.pid)
 
 
 def anonymous_memory(pid: int) -> float:
@@ -430,8 +424,8 @@ class Outcome:
         noise = 2 * ((stdev(begin) ** 2 + stdev(end) ** 2) / third) ** 0.5
         yield Floor(name="p99 at the end, ms", figure=mean(end), limit=mean(begin) + max(noise, 0.1 * mean(begin)))
         for name, (before, after) in self.memory.items():
-            # Allocators take memory in blocks: 5 % of the smallest process would be less than one.
-            yield Floor(name=f"memory of {name}, MiB", figure=after, limit=max(before * 1.05, before + 4))
+            # 5 % of a small process, such as one of PostgreSQL, would be less than a few blocks of its allocator.
+            yield Floor(name=f"memory of {name}, MiB", figure=after, limit=max(before * 1.05, before + 2))
 
 
 def outcome(load: Load, memory: Memory, probe: Probe, *, capacity: float, share: float, actions: int) -> Outcome:
@@ -519,7 +513,8 @@ def table(content: Mapping[str, Any]) -> str:
         intervals = run["intervals"][int(len(run["intervals"]) * WARM_UP) :]
         third = max(1, len(intervals) // 3)
         p99 = [mean(each["p99"] for each in part) for part in (intervals[:third], intervals[-third:])]
-        growth = max((100 * (after / before - 1) for before, after in run["memory"].values()), default=0.0)
+        before, after = map(sum, zip(*run["memory"].values(), strict=True)) if run["memory"] else (1.0, 1.0)
+        growth = 100 * (after / before - 1)
         refused, requests = (sum(each[name] for each in run["intervals"]) for name in ("refused", "requests"))
         p50 = median(each["p50"] for each in intervals)
         figures = [f"{run['minutes']:g} min", f"{run['load']:.0%} of {number(run['capacity'])}/s", f"{requests:,}"]
