@@ -415,7 +415,10 @@ class Outcome:
     def floors(self) -> Iterator[Floor]:
         """Yield the limits. Latency and memory are judged from the end of the warm-up."""
         yield Floor(name="errors other than 503", figure=sum(self.errors.values()), limit=0)
-        times = [each.p99 for each in self.intervals[int(len(self.intervals) * WARM_UP) :] if each.requests]
+        later = self.intervals[int(len(self.intervals) * WARM_UP) :]
+        # The last one may have only the actions that were still unfinished.
+        least = max((each.requests for each in later), default=0) / 2
+        times = [each.p99 for each in later if each.requests > least]
         third = len(times) // 3
         if third < 2:
             return
