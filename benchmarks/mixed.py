@@ -61,7 +61,7 @@ ENOUGH_OF_A_STREAM = 16384
 SAMPLE_SECONDS = 5.0
 PROBE_SECONDS = 0.2
 WARM_UP = 0.2
-BATCH = 4
+BATCH_INTERVALS = 4
 TERMINAL = ("completed", "failed", "cancelled", "incomplete")
 
 
@@ -416,17 +416,13 @@ class Outcome:
     def floors(self) -> Iterator[Floor]:
         """Yield the limits. Latency and memory are judged from the end of the warm-up."""
         yield Floor(name="errors other than 503", figure=sum(self.errors.values()), limit=0)
-        later = self.intervals[int(len(self.intervals) * WARM_UP) :]
-        # The last one may have only the actions that were still unfinished.
-        least = max((each.requests for each in later), default=0) / 2
-        times = [each.p99 for each in later if each.requests > least]
-        third = len(times) // 3
+        begin, end = p99_thirds([(each.requests, each.p99) for each in self.intervals])
+        third = len(begin)
         if third < 2:
             return
-        begin, end = times[:third], times[-third:]
         # Two standard errors of the difference of both means. Neighbouring intervals resemble each other (correlation
         # 0.4 in hours of load), so the means of several are compared (batch means).
-        size = min(BATCH, third // 2)
+        size = min(BATCH_INTERVALS, third // 2)
         batches = [[mean(part[at : at + size]) for at in range(0, third - size + 1, size)] for part in (begin, end)]
         noise = 2 * (sum(map(variance, batches)) / len(batches[0])) ** 0.5
         yield Floor(name="p99 at the end, ms", figure=mean(end), limit=mean(begin) + max(noise, 0.1 * mean(begin)))
@@ -434,6 +430,16 @@ class Outcome:
             # 5 % of the smallest process would be less than one block of its allocator. A database connection that is
             # used seldom reaches its level of 5 to 8 MiB, with all statements prepared, only after the warm-up.
             yield Floor(name=f"memory of {name}, MiB", figure=after, limit=max(before * 1.05, before + 4))
+
+
+def p99_thirds(intervals: Sequence[tuple[int, float]]) -> tuple[Sequence[float], Sequence[float]]:
+    """Return the p99 of the first and of the last third after the warm-up, from the requests and p99 of intervals."""
+    later = intervals[int(len(intervals) * WARM_UP) :]
+    # The last interval may have only the actions that were still unfinished.
+    least = max((requests for requests, _ in later), default=0) / 2
+    times = [p99 for requests, p99 in later if requests > least]
+    third = len(times) // 3
+    return times[:third], times[len(times) - third :]
 
 
 def outcome(load: Load, memory: Memory, probe: Probe, *, capacity: float, share: float, actions: int) -> Outcome:
@@ -519,8 +525,8 @@ def table(content: Mapping[str, Any]) -> str:
     number, rows = published.number, []
     for run in content["runs"].values():
         intervals = run["intervals"][int(len(run["intervals"]) * WARM_UP) :]
-        third = max(1, len(intervals) // 3)
-        p99 = [mean(each["p99"] for each in part) for part in (intervals[:third], intervals[-third:])]
+        thirds = p99_thirds([(each["requests"], each["p99"]) for each in run["intervals"]])
+        p99 = [mean(part or [each["p99"] for each in intervals]) for part in thirds]
         before, after = map(sum, zip(*run["memory"].values(), strict=True)) if run["memory"] else (1.0, 1.0)
         growth = 100 * (after / before - 1)
         refused, requests = (sum(each[name] for each in run["intervals"]) for name in ("refused", "requests"))
