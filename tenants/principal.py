@@ -35,9 +35,15 @@ class Principal:
         """The caller as recorded in the audit log."""
         return f"key:{self.key_id}"
 
+    def has(self, scope: Scope) -> bool:
+        """Return whether the key has the scope. `admin.usage.read` includes `usage.read`, and `*` no `admin.` scope."""
+        if not self.scopes.isdisjoint({scope.value, f"admin.{scope.value}"}):
+            return True
+        return Scope.ALL.value in self.scopes and not scope.is_admin
+
     def require(self, scope: Scope) -> None:
         """Raise `Forbidden` if the key lacks the scope."""
-        if Scope.ALL.value not in self.scopes and scope.value not in self.scopes:
+        if not self.has(scope):
             raise Forbidden(f"Your API key is missing the scope '{scope.value}', which this request requires.")
 
     def require_any_tool(self, *kinds: ToolKind, param: str | None = None) -> None:

@@ -30,7 +30,9 @@ _LIFETIMES = (
     ("", "Never"),
 )
 _GRACES = (("0", "Immediately"), ("1", "In 1 hour"), ("24", "In 24 hours"), ("168", "In 7 days"))
-_READ_SCOPES = [scope.value for scope in Scope if scope.value.endswith(".read")]
+# Leads give scopes to keys of their team, so scopes beyond it are not offered.
+_TEAM_SCOPES = [scope for scope in Scope if not scope.is_admin]
+_READ_SCOPES = [scope.value for scope in _TEAM_SCOPES if scope.value.endswith(".read")]
 _RESPONSES_SCOPES = [
     *(scope.value for scope in Scope if scope.value.partition(".")[0] in {"responses", "conversations"}),
     Scope.MODELS_READ.value,
@@ -99,12 +101,14 @@ class AddressesField(ModelNamesField):
 
 
 class PermissionsField(forms.MultipleChoiceField):
-    """Scopes or tools. `*` replaces all other choices."""
+    """Scopes or tools. `*` replaces all choices that it includes."""
 
     @override
     def clean(self, value: Any) -> list[str]:
         chosen: list[str] = super().clean(value)
-        return [Scope.ALL.value] if Scope.ALL.value in chosen else chosen
+        if Scope.ALL.value not in chosen:
+            return chosen
+        return [Scope.ALL.value, *(each for each in chosen if each in Scope and Scope(each).is_admin)]
 
 
 def _model_names(**options: Any) -> ModelNamesField:
@@ -119,7 +123,8 @@ def _model_names(**options: Any) -> ModelNamesField:
 def _scopes(**options: Any) -> PermissionsField:
     initial = {"initial": [Scope.ALL.value]}
     widget = UnfoldAdminCheckboxSelectMultipleWidget
-    return PermissionsField(choices=Scope.choices, widget=widget, **{**initial, **options})
+    choices = [(scope.value, scope.label) for scope in _TEAM_SCOPES]
+    return PermissionsField(choices=choices, widget=widget, **{**initial, **options})
 
 
 def _addresses() -> AddressesField:
@@ -268,6 +273,12 @@ class KeyForm(forms.ModelForm[ApiKey]):
     class Meta:
         model = ApiKey
         fields = ["name", "purpose", "scopes", "allowed_models", "tools", "expires_at", "allowed_addresses"]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if self.instance.is_admin:
+            # Only administrators change such a key; saving the form must not remove its scopes.
+            cast("Any", self.fields["scopes"]).choices = Scope.choices
 
 
 class RotateKeyForm(forms.Form):

@@ -1,0 +1,32 @@
+"""Scopes of the caller."""
+
+import pytest
+
+from kernel.errors import Forbidden
+from tenants.models import Scope
+from tenants.principal import Principal
+
+
+def principal(*scopes: str) -> Principal:
+    return Principal(
+        team_id="team_1",
+        key_id="key_1",
+        scopes=frozenset(scopes),
+        allowed_models=None,
+        tools=frozenset(),
+        expires_at=None,
+        grace_seconds=None,
+    )
+
+
+def test_all_permissions_are_those_of_the_team() -> None:
+    everything = principal("*")
+    assert all(everything.has(scope) for scope in Scope if not scope.is_admin)
+    assert not any(everything.has(scope) for scope in Scope if scope.is_admin)
+    with pytest.raises(Forbidden, match=r"admin\.usage\.read"):
+        everything.require(Scope.ADMIN_USAGE_READ)
+
+
+def test_an_admin_scope_includes_the_teams_scope_of_the_same_name() -> None:
+    assert principal("admin.usage.read").has(Scope.USAGE_READ)
+    assert not principal("usage.read").has(Scope.ADMIN_USAGE_READ)
