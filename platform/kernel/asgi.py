@@ -19,6 +19,7 @@ from django.template.response import SimpleTemplateResponse
 from django.urls import Resolver404, resolve, set_script_prefix
 from typing_extensions import override
 
+from kernel import response_headers
 from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, BadRequest, NotFound
 from kernel.http import as_api_error, error_response
@@ -88,29 +89,36 @@ def with_request_id(app: App, *, trusted_proxies: int = 0) -> App:
 
 
 def adding_headers(send: Send, headers: Callable[[], list[tuple[bytes, bytes]]]) -> Send:
-    """Return a `send` that adds headers to the start of a response."""
+    """Return a `send` that adds headers to the start of a response. Those that it has already are kept."""
 
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), *headers()]}
+            own = [*message.get("headers", ())]
+            names = {name for name, _ in own}
+            message = {**message, "headers": [*own, *(pair for pair in headers() if pair[0] not in names)]}
         await send(message)
 
     return send_with_headers
 
 
 def with_api_headers(app: App) -> App:
-    """Wrap an app so that its responses have the headers that OpenAI sends with every response."""
+    """Wrap an app so that its responses have the headers that OpenAI sends with every response.
+
+    They also get those that the request's code adds with `kernel.response_headers`.
+    """
 
     # Not a coroutine, which would live as long as the stream.
     def with_headers(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return app(scope, receive, adding_headers(send, partial(_openai_headers, time.perf_counter())))
+        added = response_headers.collect()
+        return app(scope, receive, adding_headers(send, partial(_openai_headers, time.perf_counter(), added)))
 
     return with_headers
 
 
-def _openai_headers(started: float) -> list[tuple[bytes, bytes]]:
+def _openai_headers(started: float, added: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     elapsed_ms = str(round((time.perf_counter() - started) * 1000)).encode()
-    return [_VERSION, (b"openai-processing-ms", elapsed_ms)]
+    further = [(name.encode(), value.encode()) for name, value in added.items()]
+    return [_VERSION, (b"openai-processing-ms", elapsed_ms), *further]
 
 
 class ApiShell:

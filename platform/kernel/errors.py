@@ -65,6 +65,8 @@
     ├── UrlTooLong 414                    url_too_long
     ├── HeadersTooLarge 431               headers_too_large
     ├── RateLimited 429                   rate_limit_exceeded, slow_down
+    │   ├── InsufficientQuota             insufficient_quota
+    │   └── RequestTooLargeForLimit       request_too_large_for_limit
     ├── ServerError 500                   server_error
     │   └── UpstreamError                 server_error
     └── Overloaded 503                    server_is_overloaded, server_error
@@ -75,6 +77,7 @@ for the case.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import ClassVar, TypedDict
 
 
@@ -87,6 +90,16 @@ class ErrorDetail(TypedDict):
     code: str | None
 
 
+FINAL = {"x-should-retry": "false"}
+"""Headers of an error that a repeated request gets again. By themselves, SDKs repeat after 408, 409, 429 and 5xx."""
+
+
+def retry_headers(seconds: float) -> dict[str, str]:
+    """Return the headers that ask clients to wait for this time before they repeat the request."""
+    # Rounded up, so that a client that waits exactly as long is not refused again. The SDK ignores zero.
+    return {"retry-after": str(max(1, ceil(seconds))), "retry-after-ms": str(max(1, ceil(1000 * seconds)))}
+
+
 class ApiError(Exception):
     """The request could not be processed."""
 
@@ -96,6 +109,8 @@ class ApiError(Exception):
     default_param: ClassVar[str | None] = None
     codes: ClassVar[Mapping[str, str]] = {}
     """Further codes of this class alone, with their meanings."""
+    is_final: ClassVar[bool] = False
+    """True if the same request would get the same answer: the header `x-should-retry` keeps SDKs from repeating it."""
 
     def __init__(
         self,
@@ -108,7 +123,7 @@ class ApiError(Exception):
         self.message = message or (type(self).__doc__ or "").strip().split("\n")[0]
         self.param = param if param is not None else self.default_param
         self.code = code if code is not None else self.default_code
-        self.headers = dict(headers or {})
+        self.headers = {**(FINAL if self.is_final else {}), **(headers or {})}
         super().__init__(self.message)
 
     def detail(self) -> ErrorDetail:
@@ -489,6 +504,7 @@ class Conflict(ApiError):
     """The operation is not possible in the object's current state."""
 
     status = 409
+    is_final = True
 
 
 class ExternalConnectorError(ApiError):
@@ -548,6 +564,21 @@ class RateLimited(ApiError):
     codes = {"slow_down": "Too many requests are waiting on a WebSocket connection."}
 
 
+class InsufficientQuota(RateLimited):
+    """The budget is used up."""
+
+    type = "insufficient_quota"
+    default_code = "insufficient_quota"
+    is_final = True
+
+
+class RequestTooLargeForLimit(RateLimited):
+    """The request needs more than its limit allows in total."""
+
+    default_code = "request_too_large_for_limit"
+    is_final = True
+
+
 class ServerError(ApiError):
     """The server had an error while processing your request."""
 
@@ -587,6 +618,8 @@ class Failure:
             # Their type and code exist for HTTP errors only; `response.error` cannot contain them.
             if self.status == connector.status:
                 return connector(self.message, param=self.param)
+        if self.code == InsufficientQuota.default_code:
+            return InsufficientQuota(self.message, headers=self.headers)
         kind = {400: RequestRejected, 429: RateLimited, 503: Overloaded}.get(self.status, UpstreamError)
         return kind(self.message, param=self.param, code=self.code, headers=self.headers)
 

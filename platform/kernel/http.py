@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import SEEK_END, BytesIO
-from math import ceil
 from typing import IO, Any, TypeAlias, cast
 
 import orjson
@@ -31,6 +30,7 @@ from kernel.errors import (
     RequestTooLarge,
     ServerError,
     Unauthorized,
+    retry_headers,
 )
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ def as_api_error(error: BaseException) -> ApiError:
             return Forbidden(str(error.detail))
         case drf.Throttled():
             wait: float | None = getattr(error, "wait", None)
-            return RateLimited(headers={"Retry-After": str(ceil(wait))} if wait else None)
+            return RateLimited(headers=retry_headers(wait) if wait else None)
         case drf.APIException():
             return BadRequest(str(error.detail))
     logger.error("request failed unexpectedly", exc_info=error)

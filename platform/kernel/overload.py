@@ -10,13 +10,12 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar, Token
-from math import ceil
 
 from django.conf import settings
 from prometheus_client import Counter, Histogram, disable_created_metrics
 
 from kernel.asgi import App, Receive, Scope, Send
-from kernel.errors import Overloaded
+from kernel.errors import Overloaded, retry_headers
 from kernel.request_bodies import REJECTED
 
 # The time at which each metric was created tells nothing that the start of the process does not.
@@ -87,8 +86,7 @@ class Admission:
         """Return the error of a request that is refused because of `is_full`, and count it."""
         self._last_refusal = asyncio.get_running_loop().time()
         _REFUSALS.inc()
-        seconds = random.uniform(*_RETRY_SECONDS)  # noqa: S311 - no secret
-        headers = {"retry-after": str(ceil(seconds)), "retry-after-ms": str(int(1000 * seconds))}
+        headers = retry_headers(random.uniform(*_RETRY_SECONDS))  # noqa: S311 - no secret
         return Overloaded("The server is currently overloaded. Please try again later.", headers=headers)
 
     def waiting(self) -> _Work:

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from django.http import HttpResponse
 
 from kernel.asgi import App, Message, Receive, Scope, Send, header, send_response
-from kernel.errors import ApiError, RateLimited, RequestTimeout, RequestTooLarge
+from kernel.errors import ApiError, RateLimited, RequestTimeout, RequestTooLarge, retry_headers
 from kernel.http import error_response
 
 FREE_BYTES = 64 * 1024
@@ -143,7 +143,7 @@ class _Body:
                     await slot.acquire()
             except TimeoutError:
                 message = f"Too many large requests: at most {_SLOTS} can be sent at the same time."
-                raise RateLimited(message, headers={"Retry-After": "10"}) from None
+                raise RateLimited(message, headers=retry_headers(10)) from None
             self._slot = slot
 
     def _refuse_beyond(self, max_bytes: int, size: int) -> None:

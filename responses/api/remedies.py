@@ -90,7 +90,12 @@ REMEDIES: Mapping[tuple[int, str | None], str] = {
     (413, "request_too_large"): "Upload large content as a file and send its id.",
     (414, "url_too_long"): "Shorten the URL; send large values in the body.",
     (424, "http_error"): "Check that the MCP server answers; the message has the cause ([MCP](../howto/mcp.md)).",
-    (429, "rate_limit_exceeded"): "Wait for the time in `Retry-After`; the SDK does. The limit is the upstream's.",
+    (429, "rate_limit_exceeded"): "Wait for the time in `Retry-After`; the SDK does. The message names the limit.",
+    (
+        429,
+        "insufficient_quota",
+    ): "Wait for the next period of the budget, or ask for a higher one. Retries are useless.",
+    (429, "request_too_large_for_limit"): "Send less input, or lower `max_output_tokens`, as the message states.",
     (429, "slow_down"): "Wait for earlier requests of the connection, or open another one.",
     (431, "headers_too_large"): "Send fewer or shorter headers.",
     (500, "server_error"): "Retry; if it persists, report the value of `x-request-id`.",

@@ -19,6 +19,7 @@ from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 
+from kernel import response_headers
 from kernel.asgi import ABORT, Message, Receive, Scope, Send, check_client_request_id, header, send_error
 from kernel.endpoints import Endpoint
 from kernel.errors import (
@@ -104,6 +105,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
 
     async def connect(self) -> None:
         """Accept clients whose key may create responses."""
+        response_headers.collect()
         try:
             _check_request(self.scope)
             await self._authenticate()
@@ -111,7 +113,8 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             await self._deny(as_api_error(error))
             return
         # Daphne ignores these headers.
-        await self.accept(headers=[(b"x-request-id", self.scope["request_id"].encode())])
+        added = {"x-request-id": self.scope["request_id"], **response_headers.added()}
+        await self.accept(headers=[(name.encode(), value.encode()) for name, value in added.items()])
         self._expiry = asyncio.create_task(self._expire())
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
@@ -145,7 +148,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         async def send_denial(message: Message) -> None:
             await self.base_send({**message, "type": f"websocket.{message['type']}"})
 
-        error.headers["x-request-id"] = self.scope["request_id"]
+        error.headers |= {**response_headers.added(), "x-request-id": self.scope["request_id"]}
         await send_error(error, send_denial)
 
     async def _expire(self) -> None:
@@ -205,6 +208,8 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
     async def _serve(self, stream: SocketStream, values: dict[str, Any]) -> None:
         """Execute one request; its errors are sent as events."""
         started: StartedRun | None = None
+        # Each request of a connection has headers of its own, which its events carry.
+        response_headers.collect()
         try:
             admission.check()
             with admission.waiting():
@@ -240,9 +245,10 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
                     # immediately, also on another stream.
                     await self._note_end(stream, started)
                 fields: dict[str, Any] = {} if stream.stream_id is None else {"stream_id": stream.stream_id}
-                if event.startswith(_CREATED) and started.run.warnings:
+                if event.startswith(_CREATED):
                     # A connection has no headers for each response, so its first event carries them.
-                    fields["headers"] = warning_headers(started.run.warnings)
+                    if headers := {**response_headers.added(), **warning_headers(started.run.warnings)}:
+                        fields["headers"] = headers
                 await self._send(_json(event, fields))
         if not has_ended:
             # A run that was cancelled, or lost to another process, has no terminal event. HTTP streams just end then.
@@ -275,8 +281,8 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
     async def _send_error(self, error: Exception, stream_id: str | None = None) -> None:
         api_error = as_api_error(error)
         detail: dict[str, Any] = dict(api_error.detail())
-        if api_error.headers:
-            detail["headers"] = api_error.headers
+        if headers := {**response_headers.added(), **api_error.headers}:
+            detail["headers"] = headers
         place = {} if stream_id is None else {"stream_id": stream_id}
         await self._send(orjson.dumps({"type": "error", "status": api_error.status, **place, "error": detail}))
 

@@ -25,7 +25,7 @@ from openai._types import RequestOptions
 
 from kernel import large_json
 from kernel.clock import now
-from kernel.errors import UPSTREAM_REJECTIONS, Failure, ModelNotFound
+from kernel.errors import FINAL, UPSTREAM_REJECTIONS, Failure, ModelNotFound
 from kernel.large_work import off_loop
 from kernel.overload import admission
 from responses.engine import spans
@@ -281,7 +281,7 @@ def to_failure(error: RequestFailed) -> Failure:
     """Return the failure that a client sees for a request that failed. It never reveals the upstream's URL or key."""
     match error:
         case ErrorStatus(status=status, body=body, headers=headers):
-            return failure_from_status(status, body, retry_after=headers.get("retry-after"))
+            return failure_from_status(status, body, headers=headers)
         case NoAnswer():
             return Failure(code="server_error", message="The model's server did not answer in time.", status=503)
     return Failure(code="server_error", message="The model's server could not be reached.", status=503)
@@ -295,15 +295,19 @@ def naming(model: str, failure: Failure) -> Failure:
     return replace(failure, message=ModelNotFound(model).message)
 
 
-def failure_from_status(status: int, body: object, *, retry_after: str | None = None) -> Failure:
-    """Return the failure for an HTTP error of an upstream."""
+def failure_from_status(status: int, body: object, *, headers: Mapping[str, str] | None = None) -> Failure:
+    """Return the failure for an HTTP error of an upstream, with the time after which it asks for a retry."""
     # The body of an error status is already unwrapped, those inside a stream are not.
     inner = body.get("error", body) if isinstance(body, dict) else ""
     message = str((inner.get("message") if isinstance(inner, dict) else inner) or "")[:500]
+    wait = {name: headers[name] for name in ("retry-after", "retry-after-ms") if headers and headers.get(name)}
     if status == httpx2.codes.TOO_MANY_REQUESTS:
-        headers = {"retry-after": retry_after} if retry_after else {}
+        if isinstance(inner, dict) and "insufficient_quota" in [inner.get("code"), inner.get("type")]:
+            # That of this platform's account, not of the client: only an operator can do something about it.
+            text = "The model's server accepts no more requests of this platform: its quota there is used up."
+            return Failure(code="rate_limit_exceeded", message=text, status=429, headers=FINAL)
         text = "The model's server is receiving too many requests. Please retry."
-        return Failure(code="rate_limit_exceeded", message=text, status=429, headers=headers)
+        return Failure(code="rate_limit_exceeded", message=text, status=429, headers=wait)
     if status in {httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN}:
         # A misconfiguration of this platform, hence not a 401 for the client.
         return Failure(code="server_error", message="The model's server rejected this platform's credentials.")
@@ -318,7 +322,8 @@ def failure_from_status(status: int, body: object, *, retry_after: str | None = 
         text = f"The model's server rejected the request: {message}" if message else "The request was rejected."
         return Failure(code="invalid_prompt", message=text, status=400)
     if status == httpx2.codes.SERVICE_UNAVAILABLE:
-        return Failure(code="server_is_overloaded", message="The model's server is overloaded.", status=503)
+        text = "The model's server is overloaded."
+        return Failure(code="server_is_overloaded", message=text, status=503, headers=wait)
     return Failure(code="server_error", message=f"The model's server failed (HTTP {status}).", status=500)
 
 

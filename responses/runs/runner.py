@@ -18,7 +18,7 @@ from structlog.contextvars import bind_contextvars
 
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
-from kernel.errors import Failure
+from kernel.errors import FINAL, Failure
 from kernel.leases import Claim, lease_until, process_name
 from kernel.notifications import loop_notifications, wait_within
 from kernel.timed_event import TimedEvent
@@ -44,7 +44,8 @@ _PIECE_BYTES = 256 * 1024
 # How often a process checks for runs that it has lost, in case the notification was lost as well.
 _POLL_SECONDS = 0.5
 _INTERNAL_ERROR = Failure(code="server_error", message="The server had an error while processing your request.")
-_ENDED_ELSEWHERE = Failure(code="server_error", message="The run was ended by another process.")
+# Most of them were cancelled or deleted, which a repeated request would undo.
+_ENDED_ELSEWHERE = Failure(code="server_error", message="The run was ended by another process.", headers=FINAL)
 
 
 class StreamFormat(Protocol):

@@ -186,7 +186,7 @@ def test_errors_of_the_upstream_become_api_errors(
     script.then(refusal(status, "Too many words.", headers={"Retry-After": "7"}))
     answer = api.post("/chat/completions", {"model": script.model, "messages": HI, "stream": streamed})
     assert error(answer) == expected
-    assert answer.headers.get("retry-after") == ("7" if status == 429 else None)
+    assert answer.headers.get("retry-after") == ("7" if status in {429, 503} else None)
     assert (usage_record(caller).outcome, usage_record(caller).output_tokens) == ("failed", 0)
 
 

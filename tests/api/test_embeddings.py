@@ -187,7 +187,7 @@ def test_errors_of_the_upstream_are_mapped(
     script.then(refusal(status, "Too many words.", headers={"Retry-After": "7"}))
     answer = api.post("/embeddings", {"model": script.model, "input": "Hi"})
     assert error(answer) == expected
-    assert answer.headers.get("retry-after") == ("7" if status == 429 else None)
+    assert answer.headers.get("retry-after") == ("7" if status in {429, 503} else None)
     assert (usage_record(caller).outcome, usage_record(caller).input_tokens) == ("failed", 0)
 
 

@@ -1,0 +1,24 @@
+"""Headers for the response to the current request, which any code that serves it may add: success, error or stream."""
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+
+_collected: ContextVar[dict[str, str] | None] = ContextVar("_collected", default=None)
+
+
+def collect() -> dict[str, str]:
+    """Collect the headers of a new request in this context, and return the dictionary that gets them."""
+    headers: dict[str, str] = {}
+    _collected.set(headers)
+    return headers
+
+
+def add(headers: Mapping[str, str]) -> None:
+    """Add headers; the last value of a name counts. Without a request, as in a worker, they are dropped."""
+    if (collected := _collected.get()) is not None:
+        collected |= headers
+
+
+def added() -> Mapping[str, str]:
+    """Return the headers of the current request so far."""
+    return _collected.get() or {}
