@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 192ac1d8ce608a1351ef32c401bf48e4abc6176d0f3fd563aece4064276becf1
+-- PostgreSQL 18, migrations 9c051b2b2945e31d2a8cd5152853f274aa230f9ff2b3d6cd75381398b003c0a4
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -655,6 +655,7 @@ CREATE TABLE public.responses_response (
     lease_token integer NOT NULL,
     lease_until timestamp with time zone,
     attempt integer NOT NULL,
+    not_before timestamp with time zone,
     claims jsonb NOT NULL,
     followed_until timestamp with time zone,
     status character varying(12) NOT NULL,

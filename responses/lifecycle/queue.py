@@ -1,17 +1,19 @@
 """The queue of background responses: workers claim the next ones from the database, with a fair share for each team.
 
-A response can be claimed if it runs in the background, has not ended, and has no valid lease. Claiming increments the
-lease token (a fencing token), so that a previous worker that is still alive can no longer write.
+A response can be claimed if it runs in the background, has not ended, has no valid lease, and does not wait for capacity
+within the limits of its team, key or end user (`postpone`). Claiming increments the lease token (a fencing token), so that a previous worker that is still alive can no longer write.
 """
 
 from collections import Counter
 from collections.abc import Collection
+from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
 from django.db import connection
-from django.db.models import F
+from django.db.models import F, Func, JSONField, Value
 
+from kernel.clock import now
 from kernel.leases import Claim, lease_until, process_name
 from kernel.worker_messages import WorkerMessage
 from responses.models import RUNNING, Response
@@ -27,7 +29,7 @@ MAX_CLAIMS = 20
 
 _IS_WAITING = """
     background AND status IN ('queued', 'in_progress') AND (lease_until IS NULL OR lease_until < now())
-    AND attempt < %(attempts)s AND NOT id = ANY (%(mine)s)
+    AND attempt < %(attempts)s AND NOT id = ANY (%(mine)s) AND (not_before IS NULL OR not_before <= now())
 """
 # `team` steps from one team to the next in an index, so that a team with 1,000 queued rows costs as much as one with a
 # single row. `share` is the number of runs that the team would have with this row: the team with the fewest runs comes
@@ -120,3 +122,22 @@ def release(response_ids: Collection[str]) -> int:
     with scope.every_team():
         mine = Response.objects.filter(pk__in=response_ids, lease_owner=process_name(), status__in=RUNNING)
         return mine.update(lease_owner=None, lease_until=None, attempt=F("attempt") - 1)
+
+
+def postpone(claim: Claim, *, seconds: float) -> None:
+    """Put a claimed response back into the queue, to be claimed after a pause by any worker.
+
+    Neither the attempt nor the claim counts: nothing of it was run.
+    """
+    with scope.team(claim.team_id):
+        claim.row(Response.objects.filter(status__in=RUNNING)).update(
+            lease_owner=None,
+            lease_until=None,
+            attempt=F("attempt") - 1,
+            claims=_without_last("claims"),
+            not_before=now() + timedelta(seconds=seconds),
+        )
+
+
+def _without_last(column: str) -> Func:
+    return Func(F(column), Value(-1), template="(%(expressions)s)", arg_joiner=" - ", output_field=JSONField())

@@ -142,6 +142,7 @@ class Migration(migrations.Migration):
                 ('lease_token', models.PositiveIntegerField(default=1)),
                 ('lease_until', models.DateTimeField(help_text='Expiry of the lease. A background run without one is queued.', null=True)),
                 ('attempt', models.PositiveIntegerField(default=0, help_text='Number of times that a worker started the run.')),
+                ('not_before', models.DateTimeField(help_text='A background run waits until then for capacity within its limits.', null=True)),
                 ('claims', models.JSONField(default=list, help_text='Time and worker of each claim.')),
                 ('followed_until', models.DateTimeField(help_text='Until then the run counts as followed by a client through its event log.', null=True)),
                 ('status', models.CharField(choices=[('queued', 'Queued'), ('in_progress', 'In progress'), ('completed', 'Completed'), ('incomplete', 'Incomplete'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='in_progress', max_length=12)),

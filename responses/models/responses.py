@@ -99,6 +99,9 @@ class Response(TeamRow):
         null=True, help_text="Expiry of the lease. A background run without one is queued."
     )
     attempt = models.PositiveIntegerField(default=0, help_text="Number of times that a worker started the run.")
+    not_before = models.DateTimeField(
+        null=True, help_text="A background run waits until then for capacity within its limits."
+    )
     claims = models.JSONField(default=list, help_text="Time and worker of each claim.")
     followed_until = models.DateTimeField(
         null=True, help_text="Until then the run counts as followed by a client through its event log."

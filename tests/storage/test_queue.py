@@ -75,6 +75,25 @@ def test_each_claim_is_recorded_with_time_and_worker(rolled_back: None, caller: 
     assert all(datetime.fromisoformat(made["at"]) >= before - timedelta(seconds=60) for made in claims_made)
 
 
+def test_a_postponed_response_is_claimed_after_the_pause(rolled_back: None, caller: Caller) -> None:
+    (response_id,) = add_queued(caller)
+    (claim,) = queue.claim(slots=4, running=[])
+    queue.postpone(claim, seconds=60)
+    assert claimed_ids(4) == []
+    row = Response.objects.get(pk=response_id)
+    assert (row.status, row.lease_until, row.attempt, row.claims) == (Status.QUEUED, None, 0, [])
+    Response.objects.filter(pk=response_id).update(not_before=now() - timedelta(seconds=1))
+    assert claimed_ids(4) == [response_id]
+
+
+def test_a_lost_claim_is_not_postponed(rolled_back: None, caller: Caller) -> None:
+    (response_id,) = add_queued(caller)
+    (claim,) = queue.claim(slots=4, running=[])
+    Response.objects.filter(pk=response_id).update(lease_token=9)
+    queue.postpone(claim, seconds=60)
+    assert Response.objects.get(pk=response_id).not_before is None
+
+
 def test_teams_take_turns_with_their_oldest_response_first(rolled_back: None, make_caller: MakeCaller) -> None:
     many, few = make_caller(), make_caller()
     first, second = add_queued(many, 10), add_queued(few, 2)
