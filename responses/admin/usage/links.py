@@ -32,9 +32,25 @@ _LISTS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
 }
 
 
+LIST_FILTERS = _LISTS["responses"][2]
+"""The filters of the list of responses, by dimension."""
+
+
 def rows_of(source: str, /, *, since: datetime, until: datetime, **dimensions: str) -> str:
     """Return the URL of the list of a source's rows between two times, filtered by dimensions."""
-    name, field, filters = _LISTS[source]
+    _, _, filters = _LISTS[source]
+    return _list_url(
+        source, since, until, {filters[key]: value for key, value in dimensions.items() if key in filters and value}
+    )
+
+
+def responses_of(*, since: datetime, until: datetime, **filters: str) -> str:
+    """Return the URL of the list of responses between two times, with the list's own filters."""
+    return _list_url("responses", since, until, filters)
+
+
+def _list_url(source: str, since: datetime, until: datetime, filters: Mapping[str, str]) -> str:
+    name, field, _ = _LISTS[source]
     # The filter includes its last second, the sums exclude `until`.
     first, last = since.astimezone(UTC), until.astimezone(UTC) - timedelta(seconds=1)
     query = {
@@ -42,8 +58,8 @@ def rows_of(source: str, /, *, since: datetime, until: datetime, **dimensions: s
         f"{field}_from_1": f"{first:%H:%M:%S}",
         f"{field}_to_0": f"{last:%Y-%m-%d}",
         f"{field}_to_1": f"{last:%H:%M:%S}",
+        **filters,
     }
-    query |= {filters[key]: value for key, value in dimensions.items() if key in filters and value}
     # The sums store the mode as `json`, the filter of the list calls it `sync`.
     if query.get("mode") == "json":
         query["mode"] = "sync"

@@ -1,12 +1,14 @@
 """Usage page: chart, totals and CSV download. The URL holds the complete query."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
 
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils.http import urlencode
 
 from console import charts
 from console.charts import ChartPoint, Series
@@ -14,8 +16,20 @@ from console.widgets import csv_lines
 from kernel.clock import now
 from responses.admin.usage import links
 from responses.admin.usage.aggregate import UsageReport, build_report
+from responses.admin.usage.pivot import (
+    AXES,
+    MAX_ROWS,
+    PIVOT_METRICS,
+    PRESETS,
+    Pivot,
+    PivotQuery,
+    build_pivot,
+    is_other,
+    parse_pivot,
+)
 from responses.admin.usage.query import (
     BUCKETS,
+    FILTERS,
     GROUPS,
     METRICS,
     RANGES,
@@ -41,10 +55,7 @@ _MAX_GROUPS = 1000
 def usage(request: HttpRequest) -> HttpResponseBase:
     """Render the usage page, or the CSV file with `format=csv`."""
     query = parse_query(request.GET, current_time=now(), zone=unquote(request.COOKIES.get(ZONE_COOKIE, "")))
-    # None: all teams. A team of other users counts as unknown, so that its existence is not revealed.
-    teams = None
-    if not everywhere(request):
-        teams = [team for team in teams_of(request) if team == query.filters.get("team", team)]
+    teams = _teams(request, query.filters)
     if request.GET.get("format") == "csv":
         return _csv(query, build_report(query, teams=teams, top=_MAX_GROUPS))
     report = build_report(query, teams=teams)
@@ -75,11 +86,98 @@ def usage(request: HttpRequest) -> HttpResponseBase:
         ranges=[(query.url(range=name), title, name == query.range) for name, title in RANGES.items()],
         views=[(query.url(view=name), title, name == query.view) for name, title in VIEWS.items()],
         csv_url=query.url(format="csv"),
+        pivot_url=f"{reverse('console:usage_pivot')}?{urlencode({'range': query.range, **query.filters})}",
         is_behind=queries.is_behind(at=now()),
     )
 
 
-def _choices(request: HttpRequest, query: UsageQuery) -> dict[str, Any]:
+def _teams(request: HttpRequest, filters: Mapping[str, str]) -> list[str] | None:
+    """Return the teams that are counted; None means all."""
+    if everywhere(request):
+        return None
+    # A team of other users counts as unknown, so that its existence is not revealed.
+    return [team for team in teams_of(request) if team == filters.get("team", team)]
+
+
+@page("usage/pivot/", name="usage_pivot", viewers=EVERY_ROLE)
+def pivot(request: HttpRequest) -> HttpResponseBase:
+    """Render the pivot of usage, or the CSV file with `format=csv`."""
+    query = parse_pivot(request.GET, current_time=now(), zone=unquote(request.COOKIES.get(ZONE_COOKIE, "")))
+    teams = _teams(request, query.filters)
+    if request.GET.get("format") == "csv":
+        return _pivot_csv(query, build_pivot(query, teams=teams, top=(_MAX_GROUPS, _MAX_GROUPS)))
+    found = build_pivot(query, teams=teams)
+    # Shades relative to the largest value show the pattern; ratios have no common whole.
+    largest = max((value or 0 for row in found.rows for value in row.values), default=0) or 1
+    rows = [
+        {
+            "name": row.name,
+            "url": _rows_url(query, row=row.key),
+            "cells": [
+                (
+                    "" if value is None else query.metric.format_value(value),
+                    _rows_url(query, row=row.key, column=key),
+                    round(4 * (value or 0) / largest),
+                )
+                for value, (key, _) in zip(row.values, found.columns, strict=True)
+            ],
+            "total": _shown(query, row.total),
+        }
+        for row in found.rows
+    ]
+    return render(
+        request,
+        "console/usage_pivot.html",
+        title="Usage pivot",
+        query=query,
+        axes=[(axis.name, axis.title) for axis in AXES.values()],
+        choices={**_choices(request, query), "metrics": [(name, METRICS[name].title) for name in PIVOT_METRICS]},
+        columns=[(name, _rows_url(query, column=key)) for key, name in found.columns],
+        rows=rows,
+        totals=[_shown(query, value) for value in found.totals],
+        total=_shown(query, found.total),
+        notes=[*query.notes, *([f"Only the newest {MAX_ROWS:,} responses were counted."] if found.is_cut else [])],
+        presets=[(f"?{urlencode(preset)}", title) for title, preset in PRESETS.items()],
+        ranges=[(query.url(range=name), title, name == query.range) for name, title in RANGES.items()],
+        csv_url=query.url(format="csv"),
+        is_behind=queries.is_behind(at=now()),
+    )
+
+
+def _rows_url(query: PivotQuery, *, row: str = "", column: str = "") -> str:
+    """Return the list of the responses in a cell, empty if no filter of the list selects them."""
+    filters = {links.LIST_FILTERS[FILTERS[name]]: value for name, value in query.filters.items()}
+    for axis, key in ((query.rows, row), (query.columns, column)):
+        if not key:
+            continue
+        if not axis.filter or is_other(key):
+            return ""
+        filters[axis.filter] = f"{query.tag}={key}" if axis.name == "tag" else key
+    return links.responses_of(since=query.since, until=query.until, **filters)
+
+
+def _pivot_csv(query: PivotQuery, found: Pivot) -> HttpResponse:
+    def written(value: float | None) -> str:
+        if value is None:
+            return NO_PRICE if query.metric.name == "cost" else ""
+        return f"{value:.10f}".rstrip("0").rstrip(".")
+
+    names = [name for _, name in found.columns]
+    ids = [key if not is_other(key) else "" for key, _ in found.columns]
+    lines = [
+        [f"{query.metric.title} by {query.rows.title.lower()} and {query.columns.title.lower()}", "id", *names, "Total"],
+        ["", "", *ids, ""],
+    ]
+    for row in found.rows:
+        cells = ["" if value is None else written(value) for value in row.values]
+        lines.append([row.name, "" if is_other(row.key) else row.key, *cells, written(row.total)])
+    lines.append(["Total", "", *map(written, found.totals), written(found.total)])
+    name = f"usage-{query.metric.name}-{query.rows.name}-{query.columns.name}-{query.since:%Y%m%d}.csv"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return HttpResponse(csv_lines(lines), content_type="text/csv; charset=utf-8", headers=headers)
+
+
+def _choices(request: HttpRequest, query: UsageQuery | PivotQuery) -> dict[str, Any]:
     def with_chosen(choices: list[tuple[str, str]], chosen: str) -> list[tuple[str, str]]:
         # An active filter must stay visible even if its value is beyond the limit or was deleted.
         return choices if not chosen or chosen in dict(choices) else [*choices, (chosen, chosen)]
@@ -168,7 +266,7 @@ def _csv(query: UsageQuery, report: UsageReport) -> HttpResponse:
     return HttpResponse(csv_lines(lines), content_type="text/csv; charset=utf-8", headers=headers)
 
 
-def _shown(query: UsageQuery, value: float | None) -> str:
+def _shown(query: UsageQuery | PivotQuery, value: float | None) -> str:
     if value is None:
         return NO_PRICE if query.metric.name == "cost" else "–"
     return query.metric.format_value(value)

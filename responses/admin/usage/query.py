@@ -146,7 +146,16 @@ def source_for(metric: Metric, group: Grouping, filters: Mapping[str, str]) -> R
 # -- queries -----------------------------------------------------------------------------------------------------------
 
 MAX_RANGE = timedelta(days=366)
-RANGES = {"24h": "24 hours", "today": "Today", "7d": "7 days", "30d": "30 days", "custom": "Custom"}
+RANGES = {
+    "24h": "24 hours",
+    "today": "Today",
+    "7d": "7 days",
+    "30d": "30 days",
+    "last_week": "Last week",
+    "this_month": "This month",
+    "last_month": "Last month",
+    "custom": "Custom",
+}
 BUCKETS = {"hour": "Hour", "day": "Day", "week": "Week"}
 VIEWS = {"bars": "Bars", "lines": "Lines", "table": "Table"}
 FILTERS = {"team": "team_id", "model": "model", "key": "api_key_id"}
@@ -205,13 +214,9 @@ def parse_query(query: QueryDict, *, current_time: datetime, zone: str = "") -> 
     filters = {name: value for name, value in given.items() if value}
     metric, group, filters = _answerable(metric, group, filters, notes)
     source = source_for(metric, group, filters) or SOURCES[next(iter(metric.columns))]
-    name = query.get("tz") or zone or "UTC"
-    if name not in available_timezones():
-        name = "UTC"
-        notes.append("Unknown time zone. Showing times in UTC.")
-    local = ZoneInfo(name)
+    local = parse_zone(query.get("tz") or zone, notes)
     span = query.get("range", "") if query.get("range") in RANGES else "7d"
-    since, until = _span(span, query, current_time, local, notes)
+    since, until = parse_range(span, query, current_time, local, notes)
     bucket, length = query.get("bucket", ""), until - since
     if bucket not in BUCKETS:
         bucket = "hour" if length <= timedelta(days=2) else "day" if length <= timedelta(days=120) else "week"
@@ -272,14 +277,31 @@ def _answerable(
     return metric, GROUPS["none"], filters
 
 
-def _span(
+def parse_zone(name: str, notes: list[str]) -> ZoneInfo:
+    """Return a time zone by its name; an unknown one adds a note."""
+    if name and name not in available_timezones():
+        notes.append("Unknown time zone. Showing times in UTC.")
+        name = ""
+    return ZoneInfo(name or "UTC")
+
+
+def parse_range(
     span: str, query: QueryDict, current_time: datetime, zone: ZoneInfo, notes: list[str]
 ) -> tuple[datetime, datetime]:
+    """Return the first and the last moment of one of `RANGES`."""
     # Whole hours, because the sums are hourly. Ranges of days are whole days of the time zone and end today.
     end = end_of_hour(current_time)
     if span == "24h":
         return end - _LENGTHS[span], end
     today = current_time.astimezone(zone).date()
+    month = today.replace(day=1)
+    if span == "this_month":
+        return start_of_day(month, zone), end
+    if span == "last_month":
+        return start_of_day((month - timedelta(days=1)).replace(day=1), zone), start_of_day(month, zone)
+    if span == "last_week":
+        monday = today - timedelta(days=today.weekday())
+        return start_of_day(monday - timedelta(days=7), zone), start_of_day(monday, zone)
     if span != "custom":
         return start_of_day(today - _LENGTHS[span] + timedelta(days=1), zone), end
     # Missing or reversed dates are corrected instead of rejected, since the fields are edited one at a time.
