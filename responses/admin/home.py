@@ -7,7 +7,7 @@ depend on the number of responses. The page shows no content.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 from django.contrib import admin
@@ -25,7 +25,7 @@ from responses.admin import cells
 from responses.admin.usage import links
 from responses.admin.usage.aggregate import add_sums, buckets, build_report
 from responses.admin.usage.pages import chart, chart_points
-from responses.admin.usage.query import UsageQuery, end_of_hour, parse_query
+from responses.admin.usage.query import UsageQuery, dollars, end_of_hour, parse_query
 from responses.models import Response, Status
 from responses.rollups import queries
 from responses.rollups.histograms import BUCKETS, quantile
@@ -34,6 +34,7 @@ from responses.rollups.sources import CALLS, RESPONSES, TOOLS
 from responses.webhooks.models import DeliveryState, WebhookDelivery, WebhookEndpoint
 from tenants.console.roles import everywhere, teams_of
 from tenants.models import ApiKey, Team, Upstream
+from tenants.prices import NO_PRICE, sum_costs
 
 # A short list of items that need attention: title, icon, url, rows (name, note and URL of each) and empty_text.
 Panel = dict[str, Any]
@@ -108,10 +109,14 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     # Hours without responses have no sums; zeros keep the sparklines evenly spaced.
     parts = [sums.get(start, _NO_SUMS) for start in buckets(query)[:-1]]
     # Shifted by whole days: today until this hour is compared with yesterday until the same hour.
-    before = _sums(query, teams, earlier=timedelta(days=_PERIODS[period][1]))
+    earlier = timedelta(days=_PERIODS[period][1])
+    before = _sums(query, teams, earlier=earlier)
     return {
         **page,
-        "tiles": _tiles(query, parts, before[0].values if before else _NO_SUMS),
+        "tiles": [
+            *_tiles(query, parts, before[0].values if before else _NO_SUMS),
+            _cost_tile(query, teams, earlier=earlier),
+        ],
         "now_tiles": _now_tiles(current_time),
         "charts": _charts(query, parts, teams),
         "panels": _panels(request, current_time, teams),
@@ -169,12 +174,7 @@ def _sums(
 def _tiles(query: UsageQuery, parts: Sequence[dict[str, Any]], before: dict[str, Any]) -> list[Tile]:
     total = reduce(add_sums, parts, _NO_SUMS)
 
-    def change(value: float, previous: float) -> str:
-        # No relative change from zero.
-        return f"{100 * (value - previous) / previous:+.0f} % vs. {_PERIODS[query.range][2]}" if previous else ""
-
-    def usage(metric: str) -> str:
-        return f"{reverse('console:usage')}{query.url(metric=metric, group='none')}"
+    change, usage = partial(_change, query), partial(_usage_url, query)
 
     def count(title: str, name: str, icon: str, url: str, detail: str = "") -> Tile:
         return Tile(
@@ -235,6 +235,38 @@ def _tiles(query: UsageQuery, parts: Sequence[dict[str, Any]], before: dict[str,
     ]
 
 
+def _change(query: UsageQuery, value: float, previous: float) -> str:
+    # No relative change from zero.
+    return f"{100 * (value - previous) / previous:+.0f} % vs. {_PERIODS[query.range][2]}" if previous else ""
+
+
+def _usage_url(query: UsageQuery, metric: str) -> str:
+    return f"{reverse('console:usage')}{query.url(metric=metric, group='none')}"
+
+
+def _cost_tile(query: UsageQuery, teams: Sequence[str] | None, *, earlier: timedelta) -> Tile:
+    """Return the tile of the cost of all endpoints."""
+    now_and_then = [
+        RollupQuery(source=CALLS, since=since, until=until, measures=("cost", "calls"), bucket=bucket, teams=teams)
+        for since, until, bucket in (
+            (query.since, query.until, query.bucket),
+            (query.since - earlier, query.until - earlier, ""),
+        )
+    ]
+    rows, before = map(queries.fetch_rows, now_and_then)
+    costs = {row.bucket: row.values["cost"] for row in rows}
+    total, previous = reduce(sum_costs, costs.values(), None), before[0].values["cost"] if before else None
+    return Tile(
+        title="Cost",
+        # Calls without a price are not free.
+        value=NO_PRICE if total is None and rows else dollars(float(total or 0)),
+        icon="payments",
+        url=_usage_url(query, "cost"),
+        change=_change(query, float(total), float(previous)) if total is not None and previous else "",
+        spark=charts.sparkline([float(costs.get(start) or 0) for start in buckets(query)[:-1]]),
+    )
+
+
 def _now_tiles(current_time: datetime) -> list[Tile]:
     """Return the active runs of the teams that the user sees (by row-level security), and the pending deliveries."""
     with connection.cursor() as cursor:
@@ -278,6 +310,7 @@ def _charts(
     for title, metric, group in (
         ("Requests by status", "requests", "status"),
         (f"Requests by {by}", "requests", by),
+        (f"Cost by {by}", "cost", by),
         ("Time to first token p95 by model", "ttft95", "model"),
     ):
         shown = _usage_query(query.range, now(), metric=metric, group=group)
@@ -290,7 +323,7 @@ def _charts(
     series = [Series(name="input", tone="s0"), Series(name="cached", tone="s1"), Series(name="output", tone="s2")]
     tokens = charts.stacked(chart_points(query, buckets(query), values, suffix=" UTC"), series, title="Tokens")
     url = f"{reverse('console:usage')}{query.url(metric='tokens_in', group='model')}"
-    return [*built[:2], ("Tokens", url, tokens), built[2]]
+    return [*built[:2], ("Tokens", url, tokens), *built[2:]]
 
 
 # -- panels ------------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ MAX_LIVE_ROWS = 200_000
 """The newest rows that are read without being rolled up. Only reached if the periodic task does not run."""
 
 _MAX_UNROLLED_ROWS = 20_000
+_EDGE = "(SELECT edge FROM mark)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +67,9 @@ def fetch_rows(query: RollupQuery) -> list[RollupRow]:
     """Return the sums, ordered by time only."""
     source, wanted = query.source, query.measures
     needed = frozenset([*query.by, *query.only, *(() if query.teams is None else ["team_id"])])
-    mark = rolled_up_until() or query.since
     values: dict[str, Any] = {
         "since": query.since,
         "until": query.until,
-        "mark": mark,
-        # Sums are used up to the edge, and rows from there on.
-        "edge": max(query.since, min(mark, query.until)),
         "level": source.level(needed),
         "bucket": query.bucket,
         "zone": query.zone,
@@ -96,11 +93,16 @@ def fetch_rows(query: RollupQuery) -> list[RollupRow]:
     ]
     bucket = "date_trunc(%(bucket)s, hour, %(zone)s)" if query.bucket else "NULL::timestamptz"
     keys = "".join(f", {name}" for name in query.by)
+    # Sums are used up to the edge, and rows from there on. Read by the same statement: if the mark moved between two,
+    # the rows in between would count twice or not at all.
     sql = f"""
+WITH mark AS MATERIALIZED (
+    SELECT greatest(%(since)s, least(coalesce((SELECT until FROM responses_rollupmark), %(since)s), %(until)s)) AS edge
+)
 SELECT {bucket} AS bucket{keys}, {", ".join(summed)}
 FROM (
     SELECT {columns} FROM {source.table}
-    WHERE level = %(level)s AND hour >= %(since)s AND hour < %(edge)s{conditions}
+    WHERE level = %(level)s AND hour >= %(since)s AND hour < {_EDGE}{conditions}
     UNION ALL
     SELECT {columns} FROM ({live}) AS live
 ) AS cells
@@ -117,7 +119,7 @@ def _live(source: RollupSource, conditions: str) -> str:
     """Return the SQL of the rows that are in no sum yet: newer than the mark, or not ended when they were rolled up."""
     columns = ", ".join(source.columns)
     newer = f"""
-    (SELECT {columns} FROM {source.rows} WHERE {source.within("%(edge)s", "%(until)s")}{conditions}
+    (SELECT {columns} FROM {source.rows} WHERE {source.within(_EDGE, "%(until)s")}{conditions}
     ORDER BY {source.time} DESC LIMIT {MAX_LIVE_ROWS})"""  # noqa: S608
     if not source.is_open:
         return f"({newer})"
@@ -125,7 +127,7 @@ def _live(source: RollupSource, conditions: str) -> str:
     UNION ALL
     SELECT {columns} FROM {source.rows} WHERE id = ANY (ARRAY(
         SELECT row_id::{source.id_type} FROM responses_unrolledrow WHERE source = %(source)s LIMIT {_MAX_UNROLLED_ROWS}
-    )) AND {source.time} >= %(since)s AND {source.time} < %(edge)s{conditions})"""  # noqa: S608
+    )) AND {source.time} >= %(since)s AND {source.time} < {_EDGE}{conditions})"""  # noqa: S608
 
 
 def _sums(row: tuple[Any, ...], query: RollupQuery) -> RollupRow:

@@ -14,7 +14,7 @@ from kernel.ids import new_id
 from responses.engine.events.compression import compress
 from responses.models import EventBatch, Mode, Response, Status, ToolCall, Turn
 from tenants import scope
-from tenants.models import Membership, Role, StaffMember, StaffRole, Team
+from tenants.models import Membership, Role, StaffMember, StaffRole, Team, UsageRecord
 from tests.support.api import Caller
 from tests.support.site_client import SiteClient
 
@@ -43,6 +43,16 @@ def member(team: Team, role: Role = Role.DEVELOPER) -> Client:
 def text(response: Any) -> str:
     """Return the HTML of a page."""
     return str(response.content.decode())
+
+
+def add_usage(caller: Caller, **columns: Any) -> UsageRecord:
+    """Create a usage record of a caller."""
+    defaults = {
+        "endpoint": "responses", "object_id": "resp_none", "model": "m", "upstream_id": "upst_nowhere",
+        "upstream_model": "m", "outcome": "stop",
+    }  # fmt: skip
+    with scope.team(caller.team.pk):
+        return UsageRecord.objects.create(team=caller.team, api_key=caller.key, **{**defaults, **columns})
 
 
 def add_response(caller: Caller, **columns: Any) -> Response:

@@ -12,7 +12,7 @@ from responses.models import Status
 from tenants import scope
 from tenants.models import ApiKey, Role
 from tests.admin.conftest import CountQueries
-from tests.admin.rows import add_call, add_response, member, text
+from tests.admin.rows import add_call, add_response, add_usage, member, text
 from tests.support.api import Caller, MakeCaller
 
 pytestmark = pytest.mark.usefixtures("rollups")
@@ -119,6 +119,23 @@ def test_a_bar_of_the_chart_links_to_its_hour(lead: Client, caller: Caller) -> N
     listed = text(lead.get(urls[-1].replace("&amp;", "&")))
     assert response.pk in listed
     assert old.pk not in listed
+
+
+def test_the_cost_of_all_endpoints_is_compared_with_the_previous_period(lead: Client, caller: Caller) -> None:
+    add_response(caller)
+    for days, cost in ((0, "0.25"), (0, "0.50"), (1, "0.50")):
+        add_usage(caller, cost=cost, endpoint="chat.completions", occurred_at=now() - timedelta(days=days))
+    home = text(lead.get(HOME))
+    value, url = tile(home, "Cost")
+    assert value == "$0.75"
+    assert "+50 % vs. yesterday" in home
+    assert url.startswith("/admin/usage/?metric=cost")
+
+
+def test_calls_without_a_price_are_not_shown_as_free(lead: Client, caller: Caller) -> None:
+    add_response(caller)
+    add_usage(caller, cost=None)
+    assert tile(text(lead.get(HOME)), "Cost")[0] == "No price"
 
 
 def test_the_latest_ten_responses_are_listed_without_content(lead: Client, caller: Caller) -> None:

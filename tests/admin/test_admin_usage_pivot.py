@@ -3,7 +3,6 @@
 import csv
 import io
 from itertools import combinations
-from typing import Any
 
 import pytest
 from django.test import Client
@@ -11,8 +10,7 @@ from django.test import Client
 from kernel.clock import now
 from responses.models import Status, ToolCall
 from tenants import scope
-from tenants.models import UsageRecord
-from tests.admin.rows import add_response, member, text
+from tests.admin.rows import add_response, add_usage, member, text
 from tests.support.api import Caller, MakeCaller
 
 pytestmark = pytest.mark.usefixtures("rollups")
@@ -28,23 +26,17 @@ def grid(client: Client, **query: str) -> dict[str, dict[str, str]]:
     return {row[0]: dict(zip(names[2:], row[2:], strict=True)) for row in rows}
 
 
-def add_calls(caller: Caller, **columns: Any) -> None:
-    defaults = {"endpoint": "responses", "object_id": "x", "upstream_id": "u", "upstream_model": "m", "outcome": "stop"}
-    with scope.team(caller.team.pk):
-        UsageRecord.objects.create(team=caller.team, api_key=caller.key, **{**defaults, "model": "m", **columns})
-
-
 def test_cost_is_divided_by_team_and_model_over_all_endpoints(lead: Client, caller: Caller) -> None:
-    add_calls(caller, model="a", cost="0.25")
-    add_calls(caller, model="a", cost="0.5", endpoint="chat.completions")
-    add_calls(caller, model="b", cost="1")
+    add_usage(caller, model="a", cost="0.25")
+    add_usage(caller, model="a", cost="0.5", endpoint="chat.completions")
+    add_usage(caller, model="b", cost="1")
     found = grid(lead, metric="cost", rows="team", columns="model")
     assert found[caller.team.name] == {"a": "0.75", "b": "1", "Total": "1.75"}
     assert found["Total"] == {"a": "0.75", "b": "1", "Total": "1.75"}
 
 
 def test_a_model_without_a_price_has_no_cost_of_zero(lead: Client, caller: Caller) -> None:
-    add_calls(caller, model="a", cost=None)
+    add_usage(caller, model="a", cost=None)
     assert grid(lead, metric="cost")["Total"]["Total"] == "No price"
     assert "$0.00" not in text(lead.get(PIVOT, {"metric": "cost", "range": "24h"}))
 
@@ -110,7 +102,7 @@ def test_unsupported_combinations_are_explained(lead: Client) -> None:
 
 
 def test_presets_and_ranges_are_offered(lead: Client, caller: Caller) -> None:
-    add_calls(caller, model="a", cost="0.25")
+    add_usage(caller, model="a", cost="0.25")
     page = text(lead.get(PIVOT))
     for title in ("Last week", "This month", "Cost by team and model, this month"):
         assert title in page

@@ -165,7 +165,12 @@ def _pivot_csv(query: PivotQuery, found: Pivot) -> HttpResponse:
     names = [name for _, name in found.columns]
     ids = [key if not is_other(key) else "" for key, _ in found.columns]
     lines = [
-        [f"{query.metric.title} by {query.rows.title.lower()} and {query.columns.title.lower()}", "id", *names, "Total"],
+        [
+            f"{query.metric.title} by {query.rows.title.lower()} and {query.columns.title.lower()}",
+            "id",
+            *names,
+            "Total",
+        ],
         ["", "", *ids, ""],
     ]
     for row in found.rows:

@@ -47,9 +47,7 @@ AXES = {
     axis.name: axis
     for axis in (
         Axis(name="team", title="Team", sql="response.team_id", column="team_id", filter="team__id__exact"),
-        Axis(
-            name="key", title="API key", sql="response.api_key_id", column="api_key_id", filter="api_key__id__exact"
-        ),
+        Axis(name="key", title="API key", sql="response.api_key_id", column="api_key_id", filter="api_key__id__exact"),
         Axis(name="model", title="Model", sql="response.model", column="model", filter="model"),
         Axis(name="upstream", title="Upstream", sql="response.upstream_id", column="upstream_id"),
         Axis(name="user", title="End user", sql="response.end_user", filter="end_user"),
