@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -28,9 +28,21 @@ from kernel.errors import Forbidden, ModelNotFound, Unauthorized
 from kernel.origin import origin
 from tenants import models, scope
 from tenants.capabilities import Capabilities
-from tenants.models import ApiKey, Connector, Guardrail, Model, SearchEngine, SearchKind, Team, ToolKind, WireApi
+from tenants.limit_models import EVERY_END_USER
+from tenants.models import (
+    ApiKey,
+    Connector,
+    Guardrail,
+    LimitSet,
+    Model,
+    SearchEngine,
+    SearchKind,
+    Team,
+    ToolKind,
+    WireApi,
+)
 from tenants.prices import Prices
-from tenants.principal import Principal
+from tenants.principal import BudgetLimit, Principal, SubjectKind, SubjectLimits
 
 logger = logging.getLogger(__name__)
 CACHE_SECONDS = 1.0
@@ -179,7 +191,8 @@ def _key(digest: str) -> _Secret | None:
         own_names=ArraySubquery(own_names), has_guardrail=Exists(Guardrail.objects.filter(pk=OuterRef("team_id")))
     )
     with scope.every_team():
-        key = keys.filter(Q(digest=digest) | Q(old_digest=digest)).first()
+        key = keys.filter(Q(digest=digest) | Q(old_digest=digest)).annotate(has_limits=_HAS_LIMITS).first()
+        limits = _limits_of([key]) if key is not None else {}
     if key is None:
         return None
     _own_names.remember(frozenset(key.own_names), key.team_id)
@@ -187,13 +200,80 @@ def _key(digest: str) -> _Secret | None:
         guardrails.remember(None, key.team_id)
     # Made here, once per lookup and not per request.
     networks = tuple(ip_network(each, strict=False) for each in key.allowed_addresses or ())
-    return _Secret(key=key, principal=_principal(key), is_old=key.digest != digest, networks=networks)
+    return _Secret(key=key, principal=_principal(key, limits), is_old=key.digest != digest, networks=networks)
 
 
 @CachedLookup
-def _key_by_id(key_id: str) -> ApiKey | None:
+def _key_by_id(key_id: str) -> "tuple[ApiKey, Limits] | None":
     with scope.every_team():
-        return ApiKey.objects.select_related("team").filter(pk=key_id).first()
+        key = ApiKey.objects.select_related("team").annotate(has_limits=_HAS_LIMITS).filter(pk=key_id).first()
+        return (key, _limits_of([key])) if key is not None else None
+
+
+Limits = Mapping[str, Sequence[LimitSet]]
+"""The limit sets of teams and of some of their keys, by team."""
+
+_HAS_LIMITS = Exists(LimitSet.objects.filter(team=OuterRef("team_id")))
+
+
+def _limits_of(keys: Iterable[Any]) -> Limits:
+    """Return the limit sets of keys, of their teams and of the end users of these. One query, or none without limits.
+
+    The keys are annotated with `has_limits`. Of end users with limits of their own, only one is among them, as there
+    may be many.
+    """
+    keys = list(keys)
+    limited, teams = {key.pk for key in keys if key.has_limits}, {key.team_id for key in keys if key.has_limits}
+    if not limited:
+        return {}
+    shared = Q(api_key=None, end_user__in=["", EVERY_END_USER])
+    one_each = LimitSet.objects.filter(team__in=teams).exclude(end_user__in=["", EVERY_END_USER])
+    own = Q(pk__in=one_each.order_by("team").distinct("team").values("pk"))
+    found: dict[str, list[LimitSet]] = {}
+    rows = LimitSet.objects.filter(Q(team__in=teams) & (shared | Q(api_key__in=limited)) | own)
+    for each in rows.prefetch_related("budgets"):
+        found.setdefault(each.team_id, []).append(each)
+    return found
+
+
+@CachedLookup
+def end_user_limits(team_id: str, end_user: str) -> SubjectLimits | None:
+    """Return the limits that an end user of a team has of its own, or None."""
+    with scope.team(team_id):
+        found = LimitSet.objects.filter(team=team_id, end_user=end_user).prefetch_related("budgets").first()
+        return _subject_limits(found) if found is not None else None
+
+
+_LIMIT_NAMES = (
+    "requests_per_minute",
+    "tokens_per_minute",
+    "requests_per_day",
+    "concurrent_runs",
+    "queued_runs",
+    "open_streams",
+    "max_output_tokens",
+    "max_tool_calls",
+    "stored_bytes",
+    "files",
+    "open_batches",
+)
+
+
+def _subject_limits(found: LimitSet) -> SubjectLimits:
+    kind: SubjectKind = "key" if found.api_key_id else "end_user" if found.end_user else "team"
+    values = {name: value for name in _LIMIT_NAMES if (value := getattr(found, name)) is not None}
+    budgets = tuple(
+        BudgetLimit(
+            period=each.period,
+            amount=each.amount,
+            is_hard=each.is_hard,
+            allows_unknown_prices=each.allow_unknown_prices,
+        )
+        for each in sorted(found.budgets.all(), key=lambda one: one.pk)
+    )
+    return SubjectLimits(
+        kind=kind, id=found.api_key_id or found.end_user or found.team_id, values=values, budgets=budgets
+    )
 
 
 def _visible_to(team_id: str) -> Q:
@@ -379,9 +459,9 @@ async def aprincipal(bearer: str) -> Principal:
 
 async def aprincipal_by_id(key_id: str) -> Principal:
     """Return the principal of a key for deferred work. Raises `Unauthorized` if the key would be refused now."""
-    key = _require_key(await _key_by_id.aget(key_id))
+    key, limits = _require_key(await _key_by_id.aget(key_id))
     _check_key(key)
-    return _principal(key)
+    return _principal(key, limits)
 
 
 async def aroute(caller: Principal, model: str) -> Route:
@@ -402,11 +482,11 @@ def principal_of_run(key_id: str) -> Principal:
     Raises `Unauthorized` for a key that was revoked since then. A key that has only expired remains valid for requests
     that it made before.
     """
-    key = _require_key(_key_by_id(key_id))
+    key, limits = _require_key(_key_by_id(key_id))
     if key.revoked_at is not None:
         raise Unauthorized("The API key that created this response was revoked before the response had ended.")
     _check_enabled(key)
-    return _principal(key)
+    return _principal(key, limits)
 
 
 def route_of_run(*, team_id: str, model: str, upstream_id: str, upstream_model: str) -> Route:
@@ -423,8 +503,8 @@ def route_of_run(*, team_id: str, model: str, upstream_id: str, upstream_model: 
 def look_up_runs(runs: Collection[tuple[str, str, str, str, str]]) -> None:
     """Look up keys, guardrails and routes of many runs at once, of which each needs one of each next.
 
-    A run is given by its key, team, model, upstream and model of the upstream. At most four queries, and none for what
-    was looked up within the last second.
+    A run is given by its key, team, model, upstream and model of the upstream. At most four queries, two more
+    if a team has limits, and none for what was looked up within the last second.
     """
     keys = _key_by_id.missing((key_id,) for key_id, *_ in runs)
     teams = guardrails.missing((team_id,) for _, team_id, *_ in runs)
@@ -432,7 +512,9 @@ def look_up_runs(runs: Collection[tuple[str, str, str, str, str]]) -> None:
     if not (keys or teams or routes):
         return
     with scope.every_team():
-        found_keys = ApiKey.objects.select_related("team").in_bulk([key_id for (key_id,) in keys])
+        wanted = ApiKey.objects.select_related("team").annotate(has_limits=_HAS_LIMITS)
+        found_keys = wanted.in_bulk([key_id for (key_id,) in keys])
+        limits = _limits_of(found_keys.values())
         found_guardrails = Guardrail.objects.in_bulk([team_id for (team_id,) in teams])
         upstream_ids, names = {route[2] for route in routes}, {"*", *(route[1] for route in routes)}
         served = Model.objects.filter(upstream__in=upstream_ids, name__in=names, enabled=True)
@@ -442,7 +524,8 @@ def look_up_runs(runs: Collection[tuple[str, str, str, str, str]]) -> None:
             # Each run then looks up its route itself, so that a key that cannot be decrypted fails only its own runs.
             candidates, routes = [], set()
     for (key_id,) in keys:
-        _key_by_id.remember(found_keys.get(key_id), key_id)
+        key = found_keys.get(key_id)
+        _key_by_id.remember((key, limits) if key is not None else None, key_id)
     for (team_id,) in teams:
         guardrails.remember(_guardrail(found_guardrails.get(team_id)), team_id)
     visible = [(one, {team.pk for team in one.teams.all()}) for one in candidates]
@@ -581,7 +664,8 @@ class _Uses:
 _uses = _Uses()
 
 
-def _principal(key: ApiKey) -> Principal:
+def _principal(key: ApiKey, limits: Limits) -> Principal:
+    sets = [each for each in limits.get(key.team_id, ()) if each.api_key_id in {None, key.pk}]
     team, own, every = frozenset(key.team.tools), frozenset(key.tools), ToolKind.ALL.value
     return Principal(
         team_id=key.team_id,
@@ -594,4 +678,7 @@ def _principal(key: ApiKey) -> Principal:
         grace_seconds=key.team.disconnect_grace_seconds,
         rejects_unavailable_tools=key.team.reject_unavailable_tools,
         continues_without_servers=key.team.continue_without_mcp_servers,
+        limits=tuple(_subject_limits(each) for each in sets if each.end_user in {"", EVERY_END_USER}),
+        limits_some_end_users=any(each.end_user not in {"", EVERY_END_USER} for each in sets),
+        time_zone=key.team.time_zone,
     )

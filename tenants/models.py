@@ -9,6 +9,16 @@ from typing_extensions import override
 from kernel.crypto import EncryptedTextField
 from kernel.ids import new_id, new_short_id
 from tenants.capabilities import CapabilityColumns
+from tenants.limit_models import (
+    END_USER_LENGTH,
+    Budget,
+    LimitEpoch,
+    LimitSet,
+    Period,
+    RejectedRequest,
+    Reservation,
+    ReservationKind,
+)
 from tenants.prices import CostField, PriceColumns
 from tenants.team_models import (
     IdField,
@@ -22,6 +32,7 @@ from tenants.team_models import (
     TeamRow,
     ToolKind,
     ToolKindsField,
+    UnknownUsage,
     team_id,
 )
 
@@ -30,6 +41,7 @@ __all__ = [
     "ApiKey",
     "AuditEvent",
     "AuditSeal",
+    "Budget",
     "Checker",
     "Connector",
     "ConnectorVisibility",
@@ -38,10 +50,16 @@ __all__ = [
     "GuardrailDecision",
     "IdField",
     "KeySource",
+    "LimitEpoch",
+    "LimitSet",
     "ListColumns",
     "Membership",
     "Model",
     "ModelVisibility",
+    "Period",
+    "RejectedRequest",
+    "Reservation",
+    "ReservationKind",
     "Reveal",
     "Role",
     "Scope",
@@ -54,6 +72,7 @@ __all__ = [
     "TeamRow",
     "ToolKind",
     "ToolKindsField",
+    "UnknownUsage",
     "Upstream",
     "UsageRecord",
     "WireApi",
@@ -458,6 +477,8 @@ class UsageRecord(models.Model):
     reasoning_tokens = models.PositiveIntegerField(default=0)
     audio_seconds = models.FloatField(default=0, help_text="Audio that was transcribed or translated.")
     characters = models.PositiveIntegerField(default=0, help_text="Text that was spoken.")
+    # Spending of end users against their budgets.
+    end_user = models.CharField(max_length=END_USER_LENGTH, default="", db_collation="C")
     estimated = models.BooleanField(default=False, help_text="The upstream reported no usage; estimated.")
     cost = CostField(null=True, help_text="US dollars; empty if no price was known.")
     prices = models.JSONField(null=True, help_text="Prices on which the cost is based.")
@@ -470,6 +491,9 @@ class UsageRecord(models.Model):
             models.Index(fields=["team", "occurred_at"], name="usage_by_team_and_time"),
             models.Index(fields=["occurred_at"], name="usage_by_time"),
             models.Index(fields=["object_id"], name="usage_by_object"),
+            models.Index(
+                fields=["team", "end_user", "occurred_at"], name="usage_by_end_user", condition=~models.Q(end_user="")
+            ),
         ]
 
     @override

@@ -1,10 +1,43 @@
 """The authenticated caller of the API."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
+from typing import Literal
 
 from kernel.errors import Forbidden
 from tenants.models import Scope, ToolKind
+
+SubjectKind = Literal["team", "key", "end_user"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetLimit:
+    """A budget of a subject, in US dollars per period."""
+
+    period: str
+    amount: Decimal
+    is_hard: bool
+    allows_unknown_prices: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubjectLimits:
+    """The limits of one subject: a team, an API key, or an end user (`*` is each one without limits of its own).
+
+    `values` has the limits that are set, by the names of the columns of `LimitSet`.
+    """
+
+    kind: SubjectKind
+    id: str
+    values: Mapping[str, int] = field(hash=False)
+    budgets: tuple[BudgetLimit, ...] = ()
+
+    @property
+    def hard_budgets(self) -> tuple[BudgetLimit, ...]:
+        """The budgets that refuse calls."""
+        return tuple(budget for budget in self.budgets if budget.is_hard)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +48,8 @@ class Principal:
     has disconnected; None means to its end. `rejects_unavailable_tools`: hosted tools that this server cannot provide
     are an error, even if the model may do without them.
     `continues_without_servers`: a response continues without an MCP server whose tools cannot be listed.
+    `limits` are those of the team, of the key and of every end user (`*`). `limits_some_end_users`: some end users of
+    the team have limits of their own, which `tenants.limits` looks up. `time_zone` is where the team's budgets begin.
     """
 
     team_id: str
@@ -26,6 +61,9 @@ class Principal:
     grace_seconds: int | None
     rejects_unavailable_tools: bool = False
     continues_without_servers: bool = False
+    limits: tuple[SubjectLimits, ...] = field(default=())
+    limits_some_end_users: bool = False
+    time_zone: str = "UTC"
 
     # DRF expects this attribute of its users.
     is_authenticated = True

@@ -1,9 +1,12 @@
 """Models of teams, their members and staff."""
 
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.timezone import now
@@ -53,6 +56,21 @@ class ToolKindsField(ArrayField[Any, Any]):
     def __init__(self, **options: Any) -> None:
         kinds = models.CharField(max_length=40, choices=ToolKind.choices)
         super().__init__(**{"base_field": kinds, "default": _all_tools, "blank": True, **options})
+
+
+class UnknownUsage(models.TextChoices):
+    """How a call is billed whose upstream reported no usage, such as a stream that was cut."""
+
+    ESTIMATE = "estimate", "Bill the estimate"
+    FREE = "free", "Do not bill"
+
+
+def validate_time_zone(name: str) -> None:
+    """Raise `ValidationError` if there is no such time zone."""
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise ValidationError(f"Unknown time zone '{name}'.") from error
 
 
 class Team(models.Model):
@@ -107,6 +125,24 @@ class Team(models.Model):
         default=True,
         help_text="Make message content searchable. Turning this off deletes the search index; turning it on again "
         "indexes only new content.",
+    )
+    time_zone = models.CharField(
+        max_length=60,
+        default="UTC",
+        validators=[validate_time_zone],
+        help_text="Time zone in which the days, weeks and months of budgets and reports begin, such as Europe/Berlin.",
+    )
+    weight = models.PositiveSmallIntegerField(
+        default=1,
+        validators=[MinValueValidator(1), MaxValueValidator(1000)],
+        help_text="Share of the team when teams compete for workers: 2 gets twice as much as 1.",
+    )
+    unknown_usage = models.CharField(
+        "unknown usage",
+        max_length=8,
+        choices=UnknownUsage.choices,
+        default=UnknownUsage.ESTIMATE,
+        help_text="How calls are billed whose upstream reported no usage, such as streams that were cut.",
     )
 
     @override

@@ -43,6 +43,7 @@
     │   ├── TooManyStreams                websocket_stream_limit_reached
     │   ├── ConnectionExpired             websocket_connection_limit_reached
     │   ├── SteeringNotSupported          steering_not_supported
+    │   ├── PriceUnknown                  price_unknown
     │   └── RequestRejected               invalid_prompt, context_length_exceeded, data_residency_mismatch,
     │                                     bio_policy, misalignment_policy_violation, invalid_image,
     │                                     invalid_image_format, invalid_base64_image, invalid_image_url,
@@ -70,6 +71,7 @@
     ├── ServerError 500                   server_error
     │   └── UpstreamError                 server_error
     └── Overloaded 503                    server_is_overloaded, server_error
+        └── LimitsUnavailable             limits_unavailable
 
 The first line of a class's docstring is its default message. Statuses, codes and messages are OpenAI's where it has one
 for the case.
@@ -414,6 +416,13 @@ class SteeringNotSupported(BadRequest):
     default_code = "steering_not_supported"
 
 
+class PriceUnknown(BadRequest):
+    """The model has no price, so its calls cannot be kept within a hard budget."""
+
+    default_code = "price_unknown"
+    default_param = "model"
+
+
 UPSTREAM_REJECTIONS = (
     "invalid_prompt",
     "context_length_exceeded",
@@ -597,6 +606,12 @@ class Overloaded(ApiError):
     type = "service_unavailable_error"
     default_code = "server_is_overloaded"
     codes = {"server_error": "The model's server cannot be reached or does not answer in time."}
+
+
+class LimitsUnavailable(Overloaded):
+    """Limits cannot be checked at the moment. Please try again in a few seconds."""
+
+    default_code = "limits_unavailable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,7 @@ REMEDIES: Mapping[tuple[int, str | None], str] = {
     (400, "websocket_stream_limit_reached"): "Reuse a `stream_id`, or open another connection.",
     (400, "websocket_connection_limit_reached"): _CONNECTION,
     (400, "steering_not_supported"): "Wait for the end of the response and send a new `response.create`.",
+    (400, "price_unknown"): "Use a model with a price, or ask your administrator to set one.",
     (400, "invalid_prompt"): _UPSTREAM,
     (400, "data_residency_mismatch"): _UPSTREAM,
     (400, "bio_policy"): _UPSTREAM,
@@ -101,4 +102,5 @@ REMEDIES: Mapping[tuple[int, str | None], str] = {
     (500, "server_error"): "Retry; if it persists, report the value of `x-request-id`.",
     (503, "server_is_overloaded"): _RETRY,
     (503, "server_error"): _RETRY,
+    (503, "limits_unavailable"): _RETRY,
 }

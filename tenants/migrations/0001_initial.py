@@ -3,6 +3,7 @@ import django.core.validators
 import django.db.models.deletion
 import django.utils.timezone
 import kernel.crypto
+import tenants.limit_models
 import tenants.models
 import tenants.prices
 import tenants.team_models
@@ -44,6 +45,9 @@ class Migration(migrations.Migration):
                 ('continue_without_mcp_servers', models.BooleanField(default=False, help_text='Continue a response without an MCP server whose tools cannot be listed. Otherwise the response fails, as at OpenAI.')),
                 ('suspended_at', models.DateTimeField(blank=True, editable=False, null=True)),
                 ('full_text_search', models.BooleanField(default=True, help_text='Make message content searchable. Turning this off deletes the search index; turning it on again indexes only new content.')),
+                ('time_zone', models.CharField(default='UTC', help_text='Time zone in which the days, weeks and months of budgets and reports begin, such as Europe/Berlin.', max_length=60, validators=[tenants.team_models.validate_time_zone])),
+                ('weight', models.PositiveSmallIntegerField(default=1, help_text='Share of the team when teams compete for workers: 2 gets twice as much as 1.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000)])),
+                ('unknown_usage', models.CharField(choices=[('estimate', 'Bill the estimate'), ('free', 'Do not bill')], default='estimate', help_text='How calls are billed whose upstream reported no usage, such as streams that were cut.', max_length=8, verbose_name='unknown usage')),
             ],
         ),
         migrations.CreateModel(
@@ -296,6 +300,7 @@ class Migration(migrations.Migration):
                 ('reasoning_tokens', models.PositiveIntegerField(default=0)),
                 ('audio_seconds', models.FloatField(default=0, help_text='Audio that was transcribed or translated.')),
                 ('characters', models.PositiveIntegerField(default=0, help_text='Text that was spoken.')),
+                ('end_user', models.CharField(db_collation='C', default='', max_length=128)),
                 ('estimated', models.BooleanField(default=False, help_text='The upstream reported no usage; estimated.')),
                 ('cost', tenants.prices.CostField(blank=True, decimal_places=10, help_text='US dollars; empty if no price was known.', max_digits=20, null=True)),
                 ('prices', models.JSONField(help_text='Prices on which the cost is based.', null=True)),
@@ -304,10 +309,98 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name_plural': 'usage records',
-                'indexes': [models.Index(fields=['team', 'occurred_at'], name='usage_by_team_and_time'), models.Index(fields=['occurred_at'], name='usage_by_time'), models.Index(fields=['object_id'], name='usage_by_object')],
+                'indexes': [models.Index(fields=['team', 'occurred_at'], name='usage_by_team_and_time'), models.Index(fields=['occurred_at'], name='usage_by_time'), models.Index(fields=['object_id'], name='usage_by_object'), models.Index(condition=models.Q(('end_user', ''), _negated=True), fields=['team', 'end_user', 'occurred_at'], name='usage_by_end_user')],
             },
             partition_by='occurred_at',
             primary_key=('id', 'occurred_at'),
+        ),
+        migrations.CreateModel(
+            name='LimitSet',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
+                ('api_key', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.apikey')),
+                ('end_user', models.CharField(blank=True, db_collation='C', default='', max_length=128)),
+                ('requests_per_minute', models.BigIntegerField(blank=True, null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(100000000)], verbose_name='requests per minute')),
+                ('tokens_per_minute', models.BigIntegerField(blank=True, help_text='Input and output together.', null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(100000000)], verbose_name='tokens per minute')),
+                ('requests_per_day', models.BigIntegerField(blank=True, null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(100000000)], verbose_name='requests per day')),
+                ('concurrent_runs', models.BigIntegerField(blank=True, help_text='Responses and other calls that are in progress.', null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(100000000)], verbose_name='concurrent runs')),
+                ('queued_runs', models.BigIntegerField(blank=True, help_text='Background responses that have not started.', null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(100000000)], verbose_name='queued runs')),
+                ('open_streams', models.BigIntegerField(blank=True, help_text='Streamed responses and WebSocket connections.', null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(100000000)], verbose_name='open streams')),
+                ('max_output_tokens', models.BigIntegerField(blank=True, help_text='Of one response.', null=True, validators=[django.core.validators.MinValueValidator(16), django.core.validators.MaxValueValidator(100000000)], verbose_name='output tokens')),
+                ('max_tool_calls', models.BigIntegerField(blank=True, help_text='Of one response.', null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(100000000)], verbose_name='tool calls')),
+                ('stored_bytes', models.BigIntegerField(blank=True, help_text='Size of all files.', null=True, validators=[django.core.validators.MinValueValidator(1)], verbose_name='stored bytes')),
+                ('files', models.BigIntegerField(blank=True, null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(100000000)], verbose_name='files')),
+                ('open_batches', models.BigIntegerField(blank=True, null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(100000000)], verbose_name='open batches')),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('team', 'api_key', 'end_user'), name='limit_set_once', nulls_distinct=False), models.CheckConstraint(condition=models.Q(('api_key', None), ('end_user', ''), _connector='OR'), name='limit_set_has_one_subject')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Budget',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
+                ('limit_set', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='budgets', to='tenants.limitset')),
+                ('period', models.CharField(choices=[('day', 'Day'), ('week', 'Week'), ('month', 'Month')], default='month', max_length=5)),
+                ('amount', models.DecimalField(decimal_places=10, help_text='US dollars per period.', max_digits=16, validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(900000)])),
+                ('is_hard', models.BooleanField(default=True, help_text='Refuse calls that could exceed the budget.', verbose_name='hard')),
+                ('allow_unknown_prices', models.BooleanField(default=False, help_text='Allow calls of models without a price, which a hard budget otherwise refuses.')),
+                ('alert_percents', django.contrib.postgres.fields.ArrayField(base_field=models.PositiveSmallIntegerField(), blank=True, default=tenants.limit_models._alert_percents, help_text='Percentages that alert.', size=None)),
+                ('created_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('limit_set', 'period', 'is_hard'), name='budget_once')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Reservation',
+            fields=[
+                ('id', models.CharField(db_collation='C', max_length=100, primary_key=True, serialize=False)),
+                ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
+                ('api_key_id', models.CharField(db_collation='C', max_length=64)),
+                ('end_user', models.CharField(blank=True, db_collation='C', default='', max_length=128)),
+                ('kind', models.CharField(choices=[('run', 'Run'), ('call', 'Call')], max_length=4)),
+                ('epoch', models.BigIntegerField()),
+                ('amount', tenants.prices.CostField(blank=True, decimal_places=10, default=0, help_text='US dollars, the most that the call can cost.', max_digits=20)),
+                ('tokens', models.BigIntegerField(default=0)),
+                ('is_run', models.BooleanField(default=False, help_text='Counts as a concurrent run.')),
+                ('is_queued', models.BooleanField(default=False, help_text='Counts as a queued run.')),
+                ('is_stream', models.BooleanField(default=False, help_text='Counts as an open stream.')),
+                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
+                ('response_id', models.CharField(db_collation='C', default='', max_length=64)),
+                ('lease_owner', models.CharField(default='', max_length=120)),
+                ('lease_until', models.DateTimeField(null=True)),
+                ('details', models.JSONField(null=True)),
+            ],
+            options={
+                'indexes': [models.Index(fields=['team'], name='reservation_by_team'), models.Index(fields=['created_at'], name='reservation_by_time'), models.Index(fields=['response_id'], name='reservation_by_response')],
+            },
+        ),
+        migrations.CreateModel(
+            name='LimitEpoch',
+            fields=[
+                ('team', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='+', serialize=False, to='tenants.team')),
+                ('epoch', models.BigIntegerField(default=0)),
+            ],
+        ),
+        migrations.CreateModel(
+            name='RejectedRequest',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
+                ('hour', models.DateTimeField()),
+                ('api_key_id', models.CharField(db_collation='C', default='', max_length=64)),
+                ('end_user', models.CharField(db_collation='C', default='', max_length=128)),
+                ('limit', models.CharField(help_text='For example requests_per_minute, or budget_month.', max_length=40)),
+                ('subject', models.CharField(help_text='team, key or end_user', max_length=10)),
+                ('endpoint', models.CharField(default='', max_length=40)),
+                ('count', models.BigIntegerField(default=0)),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('team', 'hour', 'api_key_id', 'end_user', 'limit', 'subject', 'endpoint'), name='rejected_request_once')],
+            },
         ),
         migrations.CreateModel(
             name='AuditEvent',
@@ -369,5 +462,10 @@ class Migration(migrations.Migration):
             'tenants_usagerecord',
             'tenants_auditevent',
             'tenants_reveal',
+            'tenants_limitset',
+            'tenants_budget',
+            'tenants_reservation',
+            'tenants_limitepoch',
+            'tenants_rejectedrequest',
         ]),
     ]

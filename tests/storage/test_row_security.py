@@ -90,6 +90,7 @@ def value_for(field: "models.Field[Any, Any]", team: Team) -> Any:
         return next(iter(field.choices))[0]
     values: dict[type[Any], Callable[[], Any]] = {
         models.IntegerField: lambda: 1,
+        models.DecimalField: lambda: 1,
         models.DateTimeField: now,
         models.BinaryField: lambda: b"x",
         models.URLField: lambda: "http://localhost/v1",

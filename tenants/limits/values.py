@@ -1,0 +1,124 @@
+"""Values of limits: what a request demands, what it was granted, and what is left."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from tenants.models import ReservationKind
+from tenants.principal import SubjectKind
+
+Cost = Callable[[int, int], Decimal | None]
+"""Function that returns the most that a call with so many input and output tokens can cost; None without a price."""
+
+NO_RETRY = {"x-should-retry": "false"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What a request, run or call wants to reserve.
+
+    - `requests`: requests of the rate limits; 0 for the later calls of a run.
+    - `input_tokens`: the estimated input. `least_input_tokens` is what it has at the very least; a request is only too
+      large for a limit if that does not fit.
+    - `max_output_tokens`: what the client demands; None if the maximum may be lowered to what fits.
+    - `cost`: the most that the call can cost; None for requests that cost nothing.
+    - `run`, `stream`, `queued`: whether it counts as a concurrent run, an open stream, a queued run.
+    """
+
+    requests: int = 1
+    input_tokens: int = 0
+    least_input_tokens: int = 0
+    max_output_tokens: int | None = None
+    cost: Cost | None = None
+    run: bool = False
+    stream: bool = False
+    queued: bool = False
+    end_user: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A reservation. `epoch` is that of the state in which it was made.
+
+    `max_output_tokens` is the maximum that the budgets cover, or None if it was not lowered. `amount` and `tokens` are
+    what is reserved. `needs_row`: it must be stored (`row`) before its work starts, guarded by the epoch; otherwise
+    only rates were taken, which a lost Redis may lose.
+    """
+
+    id: str
+    team_id: str
+    key_id: str
+    end_user: str = ""
+    epoch: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    max_output_tokens: int | None = None
+    amount: Decimal = Decimal(0)
+    tokens: int = 0
+    run: bool = False
+    stream: bool = False
+    queued: bool = False
+    needs_row: bool = False
+    # Not the clock of this process: it may be behind that of Redis, which decides the period of a budget.
+    at: datetime | None = None
+    rates: Sequence[str] = ()
+    time_zone: str = "UTC"
+    is_open: bool = False
+
+    def row(self) -> dict[str, Any]:
+        """Return the values of the `Reservation`, without `response_id`, the lease and `details`."""
+        return {
+            "id": self.id,
+            "team_id": self.team_id,
+            "api_key_id": self.key_id,
+            "end_user": self.end_user,
+            "kind": (ReservationKind.RUN if self.run or self.queued else ReservationKind.CALL).value,
+            "epoch": self.epoch,
+            "amount": self.amount,
+            "tokens": self.tokens,
+            "is_run": self.run,
+            "is_queued": self.queued,
+            "is_stream": self.stream,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitUse:
+    """The use of one limit of a subject. `reset_seconds`: when all of it is available again, if nothing is used."""
+
+    subject: SubjectKind
+    subject_id: str
+    limit: str
+    value: int
+    remaining: int
+    reset_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetUse:
+    """The use of a budget in its current period, in US dollars."""
+
+    subject: SubjectKind
+    subject_id: str
+    period: str
+    amount: Decimal
+    is_hard: bool
+    spent: Decimal
+    reserved: Decimal
+    since: datetime
+    until: datetime
+
+    @property
+    def remaining(self) -> Decimal:
+        """What may still be spent; not below zero."""
+        return max(self.amount - self.spent - self.reserved, Decimal(0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitStatus:
+    """The use of all limits and budgets of a principal, and the headers that tell it."""
+
+    limits: Sequence[LimitUse] = ()
+    budgets: Sequence[BudgetUse] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
