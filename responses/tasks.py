@@ -10,7 +10,8 @@ from responses.lifecycle.worker import Dispatcher
 from responses.rollups import aggregate
 from responses.vectors import services as vector_stores
 from responses.vectors.ingestion import Ingestion
-from responses.webhooks import queue as webhooks
+from responses.webhooks.models import WebhookDelivery
+from tenants.outbox import queue as outbox
 
 
 @shared_task(name="responses.tasks.sweep_dead_runs", expires=30)
@@ -35,7 +36,7 @@ def maintain_partitions() -> int:
 @shared_task(name="responses.tasks.sweep_webhooks", expires=300)
 def sweep_webhooks() -> int:
     """Give up late webhook deliveries and delete old ones."""
-    return webhooks.sweep()
+    return outbox.sweep(WebhookDelivery)
 
 
 @shared_task(name="responses.tasks.run_background", expires=10)

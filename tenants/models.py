@@ -19,6 +19,7 @@ from tenants.limit_models import (
     Reservation,
     ReservationKind,
 )
+from tenants.notification_models import MailDelivery, Notification, NotificationKind, NotificationPreference
 from tenants.prices import CostField, PriceColumns
 from tenants.team_models import (
     IdField,
@@ -53,9 +54,13 @@ __all__ = [
     "LimitEpoch",
     "LimitSet",
     "ListColumns",
+    "MailDelivery",
     "Membership",
     "Model",
     "ModelVisibility",
+    "Notification",
+    "NotificationKind",
+    "NotificationPreference",
     "Period",
     "RejectedRequest",
     "Reservation",

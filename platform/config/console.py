@@ -115,6 +115,7 @@ _NAVIGATION = [
         "items": [
             _model_list("Usage records", "receipt_long", "tenants.UsageRecord"),
             _model_list("Webhook deliveries", "outbox", "responses.WebhookDelivery"),
+            _model_list("Mail", "mail", "tenants.MailDelivery"),
             _model_list("Guardrail decisions", "gavel", "tenants.GuardrailDecision"),
             _model_list("Audit log", "policy", "tenants.AuditEvent"),
             _model_list("Users", "person", "auth.User"),
@@ -148,6 +149,7 @@ UNFOLD: dict[str, Any] = {
     "SIDEBAR": {"navigation": _NAVIGATION, "show_search": True, "command_search": True},
     "ACCOUNT": {
         "navigation": [
+            {"title": "Notifications", "link": reverse_lazy("console:notifications")},
             {"title": "Passkeys and two-factor authentication", "link": reverse_lazy("mfa_index")},
             {"title": "Sessions", "link": reverse_lazy("usersessions_list")},
         ],

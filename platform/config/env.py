@@ -94,3 +94,38 @@ def postgres(url: str, *, name: str) -> dict[str, str | int]:
         "HOST": parts.hostname or "",
         "PORT": port,
     }
+
+
+_MAIL_SCHEMES = {"smtp": ("none", 25), "smtp+starttls": ("starttls", 587), "smtps": ("tls", 465)}
+_MAIL_PORTS = dict(_MAIL_SCHEMES.values())
+
+
+def mail_server(
+    url: str, *, host: str, port: int, user: str, password: str, security: str
+) -> dict[str, str | int | bool]:
+    """Return Django's settings of the SMTP server: from a URL such as `smtps://user:password@host`, else from parts.
+
+    All are empty without a URL and a host. Port 0 is the usual one for the kind of security.
+    """
+    if url:
+        parts = urlsplit(url)
+        try:
+            host, port = parts.hostname or "", parts.port or 0
+        except ValueError:
+            host = ""
+        if parts.scheme not in _MAIL_SCHEMES or not host or parts.path.strip("/") or parts.query:
+            raise ImproperlyConfigured(
+                f"EMAIL_URL must look like smtps://user:password@host:465, with {', '.join(_MAIL_SCHEMES)}."
+            )
+        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        security = _MAIL_SCHEMES[parts.scheme][0]
+    if security not in _MAIL_PORTS:
+        raise ImproperlyConfigured(f"SMTP_SECURITY must be {', '.join(_MAIL_PORTS)}, not {security!r}.")
+    return {
+        "EMAIL_HOST": host,
+        "EMAIL_PORT": port or _MAIL_PORTS[security],
+        "EMAIL_HOST_USER": user,
+        "EMAIL_HOST_PASSWORD": password,
+        "EMAIL_USE_TLS": security == "starttls",
+        "EMAIL_USE_SSL": security == "tls",
+    }

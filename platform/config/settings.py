@@ -288,6 +288,32 @@ WEBHOOK_TIMEOUT_SECONDS = env.integer("WEBHOOK_TIMEOUT_SECONDS", default=10, min
 # Times between failed attempts; the last one repeats until the delivery expires.
 WEBHOOK_RETRY_SECONDS = env.integers("WEBHOOK_RETRY_SECONDS", default=(5, 300, 1800, 7200, 18_000, 36_000))
 
+# -- mail --------------------------------------------------------------------------------------------------------------
+
+# The address of the console for links in mails.
+PUBLIC_URL = env.text("PUBLIC_URL", f"http://localhost:{PORT}").rstrip("/")
+_MAIL = env.mail_server(
+    env.text("EMAIL_URL"),
+    host=env.text("SMTP_HOST"),
+    port=env.integer("SMTP_PORT", default=0),
+    user=env.text("SMTP_USER"),
+    password=env.text("SMTP_PASSWORD"),
+    security=env.text("SMTP_SECURITY", "starttls").lower(),
+)
+# Without a host, no mail is sent and none is put into the outbox.
+EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+EMAIL_HOST, EMAIL_PORT = _MAIL["EMAIL_HOST"], _MAIL["EMAIL_PORT"]
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = _MAIL["EMAIL_HOST_USER"], _MAIL["EMAIL_HOST_PASSWORD"]
+EMAIL_USE_TLS, EMAIL_USE_SSL = _MAIL["EMAIL_USE_TLS"], _MAIL["EMAIL_USE_SSL"]
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL = env.text("MAIL_FROM")
+if EMAIL_HOST and not DEFAULT_FROM_EMAIL:
+    raise ImproperlyConfigured("MAIL_FROM is not set: mail needs a sender, such as Platform <platform@example.com>.")
+# Mails that one worker process sends at the same time; 0 disables mail in it.
+MAIL_CONCURRENCY = env.integer("MAIL_CONCURRENCY", default=4)
+
+# -- periodic tasks ----------------------------------------------------------------------------------------------------
+
 CELERY_BROKER_URL = REDIS_URL
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True
@@ -307,6 +333,7 @@ CELERY_BEAT_SCHEDULE = {
     "drop-old-logs": {"task": "responses.tasks.drop_expired_logs", "schedule": 30.0},
     "maintain-partitions": {"task": "responses.tasks.maintain_partitions", "schedule": 3600.0},
     "sweep-webhooks": {"task": "responses.tasks.sweep_webhooks", "schedule": 300.0},
+    "sweep-notifications": {"task": "tenants.tasks.sweep_notifications", "schedule": 300.0},
     "ingest-files": {"task": "responses.tasks.ingest_files", "schedule": 10.0},
     "empty-expired-stores": {"task": "responses.tasks.empty_expired_stores", "schedule": 300.0},
     "sweep-containers": {"task": "responses.tasks.sweep_containers", "schedule": 300.0},

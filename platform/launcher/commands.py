@@ -27,6 +27,7 @@ GROUPS = {
         "create_prompt": "Create a prompt of a team, or add a version to the one of this name.",
         "createsuperuser": "Create a user who may do everything in the admin.",
         "changepassword": "Change the password of a user of the admin.",
+        "send_test_mail": "Send a mail to an address, to test the mail settings.",
         "audit_check": "Check the seals of the audit log.",
         "rollup": "Aggregate rows for the usage pages.",
         "celery": "Run Celery's command line, such as: celery inspect ping",

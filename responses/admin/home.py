@@ -31,9 +31,10 @@ from responses.rollups import queries
 from responses.rollups.histograms import BUCKETS, quantile
 from responses.rollups.queries import RollupQuery, RollupRow
 from responses.rollups.sources import CALLS, RESPONSES, TOOLS
-from responses.webhooks.models import DeliveryState, WebhookDelivery, WebhookEndpoint
+from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 from tenants.console.roles import everywhere, teams_of
 from tenants.models import ApiKey, Team, Upstream
+from tenants.notification_models import DeliveryState
 from tenants.prices import NO_PRICE, sum_costs
 
 # A short list of items that need attention: title, icon, url, rows (name, note and URL of each) and empty_text.

@@ -37,11 +37,12 @@ from responses.admin.live import queries
 from responses.containers import services as containers
 from responses.models.batches import OPEN_BATCHES, Batch
 from responses.models.vector_stores import VectorStoreFile
-from responses.webhooks.models import DeliveryState, WebhookDelivery
+from responses.webhooks.models import WebhookDelivery
 from sandbox.client import SandboxUnavailable
 from tenants.console.roles import STAFF
 from tenants.console.site import page, render
 from tenants.models import SearchEngine
+from tenants.notification_models import DeliveryState
 
 # Entries of a queue that are counted at most, which bounds the cost of a refresh every five seconds.
 MAX_COUNT = 1000

@@ -47,12 +47,13 @@ from kernel.errors import ApiError, EgressRefused
 from responses.admin import cells
 from responses.webhooks import services
 from responses.webhooks.events import EVENT_TYPES
-from responses.webhooks.models import MAX_NAME, MAX_URL, DeliveryState, WebhookDelivery, WebhookEndpoint
+from responses.webhooks.models import MAX_NAME, MAX_URL, WebhookDelivery, WebhookEndpoint
 from responses.webhooks.services import Actor
 from responses.webhooks.signing import hint
 from tenants.console.audited_admin import actor
 from tenants.console.roles import LEADS, OPERATORS, TeamScoped, may, teams_for
 from tenants.models import Team
+from tenants.notification_models import DELIVERY_TONES, DeliveryState
 
 MANAGERS = LEADS | OPERATORS
 FORM_PAGE = "admin/responses/webhookendpoint/form.html"
@@ -61,11 +62,6 @@ _EVENTS = [(name, name) for name in EVENT_TYPES]
 _HOURS = 24
 # Fields of the forms that are stored as they are.
 _STORED = ("name", "url", "event_types")
-_TONES = {
-    DeliveryState.PENDING.value: "info",
-    DeliveryState.DELIVERED.value: "success",
-    DeliveryState.FAILED.value: "danger",
-}
 # Characters of the last response that the list of deliveries shows.
 _SNIPPET = 80
 
@@ -461,7 +457,7 @@ class DeliveryAdmin(LogAdmin, TeamScoped):
         if delivery.state == DeliveryState.PENDING and not delivery.endpoint.enabled:
             # The delivery worker skips disabled endpoints; the delivery stays pending until it is enabled or expires.
             return badge("on hold", "warning", "endpoint is disabled")
-        return tone(_TONES, delivery.state)
+        return tone(DELIVERY_TONES, delivery.state)
 
     @display(description="Last response")
     def answer(self, delivery: WebhookDelivery) -> SafeString | str:

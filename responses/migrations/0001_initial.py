@@ -566,6 +566,7 @@ class Migration(migrations.Migration):
                 ('endpoint', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='deliveries', to='responses.webhookendpoint')),
                 ('event_type', models.CharField(max_length=40)),
                 ('object_id', models.CharField(db_collation='C', max_length=64)),
+                ('data', models.JSONField(default=dict, help_text='Data of the event besides the id of its object.')),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('state', models.CharField(choices=[('pending', 'Pending'), ('delivered', 'Delivered'), ('failed', 'Failed')], default='pending', max_length=10)),
                 ('next_attempt_at', models.DateTimeField(default=django.utils.timezone.now, help_text='Set only while the delivery is pending.', null=True)),

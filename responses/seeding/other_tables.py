@@ -15,10 +15,11 @@ from responses.models.batches import Batch, BatchStatus
 from responses.models.vector_stores import EntryStatus, VectorChunk, VectorStore, VectorStoreFile
 from responses.seeding.teams import SeededTeam
 from responses.seeding.texts import TEXTS, TextPicker
-from responses.webhooks.attempt import AttemptResult
 from responses.webhooks.events import EVENT_TYPES, new_event_id
-from responses.webhooks.models import DeliveryState, DisabledReason, WebhookDelivery, WebhookEndpoint
+from responses.webhooks.models import DisabledReason, WebhookDelivery, WebhookEndpoint
 from tenants.models import AuditEvent, GuardrailDecision, UsageRecord
+from tenants.notification_models import DeliveryState
+from tenants.outbox.attempt import AttemptResult
 
 _ERRORS = ((503, "", "upstream connect error"), (None, "No answer within 15 seconds.", ""), (500, "", "<h1>Oops</h1>"))
 _SIGNED_WITH = "whsec_bm9ib2R5IHNpZ25zIHdpdGggdGhpcw=="

@@ -1,9 +1,6 @@
-"""One delivery attempt: post an event to an endpoint. Failures are part of the result, not exceptions."""
+"""One attempt of a webhook delivery: post an event to an endpoint."""
 
 import time
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
 
 from django.conf import settings
 
@@ -13,37 +10,10 @@ from kernel.errors import EgressFailed, EgressRefused
 from responses.webhooks.events import payload
 from responses.webhooks.models import WebhookDelivery
 from responses.webhooks.signing import secrets_of, signed
+from tenants.outbox.attempt import BODY_LENGTH, AttemptResult
 
 GONE = 410
-_SNIPPET = 500
 _SNIPPET_BYTES = 2048
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptResult:
-    """Result of an attempt. If there was no HTTP response, `status` is None and `error` has the reason."""
-
-    at: datetime
-    milliseconds: int
-    status: int | None = None
-    error: str = ""
-    body: str = ""
-
-    @property
-    def succeeded(self) -> bool:
-        """True for a 2xx status."""
-        # Redirects are not followed: the target could be an internal address, and was not configured by the team.
-        return self.status is not None and 200 <= self.status < 300
-
-    def entry(self) -> dict[str, Any]:
-        """Return the attempt as an entry of a delivery's history."""
-        return {
-            "at": self.at.isoformat(),
-            "status": self.status,
-            "ms": self.milliseconds,
-            "error": self.error,
-            "body": self.body,
-        }
 
 
 async def send(delivery: WebhookDelivery, *, egress: Egress) -> AttemptResult:
@@ -64,7 +34,7 @@ async def send(delivery: WebhookDelivery, *, egress: Egress) -> AttemptResult:
     except (EgressRefused, EgressFailed) as error:
         return AttemptResult(at=at, milliseconds=_since(started), error=error.message)
     # PostgreSQL stores no NUL.
-    text = answer.content.decode(errors="replace").replace("\x00", "")[:_SNIPPET]
+    text = answer.content.decode(errors="replace").replace("\x00", "")[:BODY_LENGTH]
     return AttemptResult(at=at, milliseconds=_since(started), status=answer.status, body=text)
 
 

@@ -34,12 +34,12 @@ def sample_object_id(event_type: str) -> str:
 
 def payload(delivery: WebhookDelivery) -> bytes:
     """Return the body of a delivery as JSON. It is identical at every attempt."""
-    # Only the id: receivers retrieve the object, with its current state and their own permissions.
+    # Of objects only the id: receivers retrieve them, with their current state and their own permissions.
     body: dict[str, Any] = {
         "id": delivery.event_id,
         "object": "event",
         "created_at": unix(delivery.created_at),
         "type": delivery.event_type,
-        "data": {"id": delivery.object_id},
+        "data": {"id": delivery.object_id, **delivery.data},
     }
     return orjson.dumps(body)

@@ -1,4 +1,4 @@
-"""Database models of webhooks: endpoints, and deliveries, which form the outbox."""
+"""Database models of webhooks: endpoints, and their part of the outbox."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -9,6 +9,7 @@ from typing_extensions import override
 from kernel.crypto import EncryptedTextField
 from kernel.ids import new_id
 from tenants.models import IdField, Team
+from tenants.notification_models import DUE_IFF_PENDING, Delivery, DeliveryState
 
 MAX_NAME = 256
 MAX_URL = 2048
@@ -61,44 +62,21 @@ class WebhookEndpoint(models.Model):
         return self.name
 
 
-class DeliveryState(models.TextChoices):
-    """State of a delivery. Failed means that no further attempt is made."""
-
-    PENDING = "pending", "Pending"
-    DELIVERED = "delivered", "Delivered"
-    FAILED = "failed", "Failed"
-
-
-class WebhookDelivery(models.Model):
-    """One event for one endpoint. Until `claimed_until`, the worker that claimed it may attempt it; then any other."""
+class WebhookDelivery(Delivery):
+    """One event for one endpoint."""
 
     event_id = models.CharField(max_length=64, db_collation="C")
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     endpoint = models.ForeignKey(WebhookEndpoint, on_delete=models.CASCADE, related_name="deliveries", db_index=False)
     event_type = models.CharField(max_length=40)
     object_id = models.CharField(max_length=64, db_collation="C")
-    created_at = models.DateTimeField(default=now)
-    state = models.CharField(max_length=10, choices=DeliveryState.choices, default=DeliveryState.PENDING)
-    next_attempt_at = models.DateTimeField(null=True, default=now, help_text="Set only while the delivery is pending.")
-    claimed_until = models.DateTimeField(null=True)
-    delivered_at = models.DateTimeField(null=True)
-    attempts = models.PositiveIntegerField(default=0)
-    last_status = models.PositiveIntegerField(null=True, help_text="Empty if there was no response.")
-    last_ms = models.PositiveIntegerField(null=True)
-    last_error = models.CharField(max_length=300, default="", blank=True)
-    last_body = models.CharField(max_length=500, default="", blank=True, help_text="Start of the response body.")
-    history = models.JSONField(default=list, help_text="Latest attempts, oldest first.")
+    data = models.JSONField(default=dict, help_text="Data of the event besides the id of its object.")
 
     class Meta:
         verbose_name = "webhook delivery"
         verbose_name_plural = "webhook deliveries"
         constraints = [
             models.UniqueConstraint(fields=["endpoint", "event_id"], name="webhook_delivery_once"),
-            models.CheckConstraint(
-                condition=Q(state=DeliveryState.PENDING, next_attempt_at__isnull=False)
-                | (~Q(state=DeliveryState.PENDING) & Q(next_attempt_at__isnull=True)),
-                name="webhook_delivery_due_iff_pending",
-            ),
+            models.CheckConstraint(condition=DUE_IFF_PENDING, name="webhook_delivery_due_iff_pending"),
         ]
         indexes = [
             models.Index(fields=["team", "created_at", "id"], name="webhook_delivery_by_team"),

@@ -1,4 +1,4 @@
-"""The transactional outbox: deliveries are inserted in the statement or transaction that causes the event.
+"""Events for the outbox: deliveries are inserted in the statement or transaction that causes the event.
 
 Each insert sends a PostgreSQL notification, which arrives with the commit and wakes the delivery workers.
 """
@@ -13,18 +13,18 @@ from django.db import connection
 from kernel.clock import now
 from kernel.statement_pipeline import Statement
 from responses.webhooks.events import new_event_id
+from tenants.outbox.queue import CHANNEL
 
-CHANNEL = "webhooks"
 # SKIP LOCKED: an endpoint that is locked against key share is being deleted, and the end of a run must not wait for it.
 _INSERT = f"""
     INSERT INTO responses_webhookdelivery (
-        event_id, team_id, endpoint_id, event_type, object_id, created_at, next_attempt_at,
+        event_id, team_id, endpoint_id, event_type, object_id, data, created_at, next_attempt_at,
         state, attempts, last_error, last_body, history
     )
-    SELECT new.event_id, endpoint.team_id, endpoint.id, new.event_type, new.object_id, new.created_at, new.created_at,
-        'pending', 0, '', '', '[]'
+    SELECT new.event_id, endpoint.team_id, endpoint.id, new.event_type, new.object_id, coalesce(new.data, '{{{{}}}}'),
+        new.created_at, new.created_at, 'pending', 0, '', '', '[]'
     FROM json_to_recordset({{document}}::json) AS new (
-        event_id text, team_id text, event_type text, object_id text, created_at timestamptz, guard text
+        event_id text, team_id text, event_type text, object_id text, data jsonb, created_at timestamptz, guard text
     )
     JOIN responses_webhookendpoint AS endpoint
       ON endpoint.team_id = new.team_id AND endpoint.enabled AND new.event_type = ANY (endpoint.event_types)
@@ -33,12 +33,6 @@ _INSERT = f"""
     ON CONFLICT DO NOTHING
     RETURNING endpoint_id, pg_notify('{CHANNEL}', '')
 """  # noqa: S608 - only constants are inserted
-
-
-def wake() -> None:
-    """Notify delivery workers as soon as the caller's transaction is committed."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_notify(%s, '')", [CHANNEL])
 
 
 def announcement(*, guarded: str) -> Statement:
@@ -57,12 +51,12 @@ def event_row(*, team_id: str, event_type: str, object_id: str, at: datetime) ->
     }
 
 
-def announce(*, team_id: str, event_type: str, object_id: str) -> int:
+def announce(*, team_id: str, event_type: str, object_id: str, data: Mapping[str, Any] | None = None) -> int:
     """Insert an event for each subscribed endpoint of the team, in the caller's transaction, and return their number.
 
-    The transaction must see the team (`tenants.scope`).
+    `data` is sent besides the object's id. The transaction must see the team (`tenants.scope`).
     """
-    row = event_row(team_id=team_id, event_type=event_type, object_id=object_id, at=now())
+    row = {**event_row(team_id=team_id, event_type=event_type, object_id=object_id, at=now()), "data": data}
     with connection.cursor() as cursor:
         cursor.execute(_INSERT.format(document="%s", guard="true"), [orjson.dumps([row]).decode()])
         return int(cursor.rowcount)

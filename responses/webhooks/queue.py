@@ -1,36 +1,29 @@
-"""The delivery queue on top of the outbox: workers claim due deliveries and record the result of each attempt.
+"""Webhooks as a channel of the outbox: which deliveries are claimed, and what results mean for their endpoints."""
 
-A claim lasts a little longer than an attempt can take. If a worker dies, its claims expire and another worker claims
-the deliveries again. Every event is therefore delivered at least once, always under the same id.
-"""
-
-import random
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.conf import settings
 from django.db import connection
+from typing_extensions import override
 
-from kernel.clock import now
-from kernel.leases import Claim
-from responses.webhooks.attempt import GONE, AttemptResult
-from responses.webhooks.models import DeliveryState, DisabledReason, WebhookDelivery, WebhookEndpoint
-from tenants import scope
+from kernel.egress import Egress
+from responses.webhooks.attempt import GONE, send
+from responses.webhooks.models import DisabledReason, WebhookDelivery, WebhookEndpoint
 from tenants.audit import audit
+from tenants.models import NotificationKind
+from tenants.notifications import Message, notify
+from tenants.outbox.attempt import AttemptResult
+from tenants.outbox.delivery_worker import DeliveryChannel
+from tenants.outbox.queue import ClaimedDelivery, claimed, record_attempt
 
 PER_ENDPOINT = 4
 _CLAIM_MARGIN = timedelta(seconds=5)
 _ENDPOINTS_AT_ONCE = 100
-LIFETIME = timedelta(hours=72)
-RETENTION = timedelta(days=30)
 _GIVE_UP_ON_ENDPOINT = timedelta(days=5)
-_MAX_JITTER = 0.1
-_random = random.SystemRandom()
-_UNCLAIMED = timedelta(minutes=10)
-_BATCH_SIZE = 10_000
-# The history is rewritten with each attempt, so it has to stay small.
-_KEPT_ATTEMPTS = 50
+_REASONS = {
+    DisabledReason.GONE: "it answered 410 Gone",
+    DisabledReason.FAILING: "no delivery has succeeded for five days",
+}
 # A failing endpoint gets one attempt at a time and is served after the healthy ones, so that a slow endpoint occupies
 # one slot at most and delays no other. The endpoint's row is locked, otherwise two workers could both fill its places.
 _CLAIM = """
@@ -69,103 +62,63 @@ RETURNING delivery.id
 """
 
 
-@dataclass(eq=False, slots=True, kw_only=True)
-class ClaimedDelivery(Claim):
-    """A delivery that this process attempts. Its fencing token is `claimed_until`, which each claim changes."""
+class WebhookChannel(DeliveryChannel):
+    """Posts events to endpoints, at most `PER_ENDPOINT` at the same time to each of them."""
 
-    delivery: WebhookDelivery
+    name = "webhooks"
 
+    def __init__(self, *, slots: int, egress: Egress) -> None:
+        super().__init__(slots=slots)
+        self._egress = egress
 
-def claim(*, at: datetime, slots: int) -> list[ClaimedDelivery]:
-    """Claim up to `slots` due deliveries with their endpoints, at most `PER_ENDPOINT` of each endpoint."""
-    until = at + timedelta(seconds=settings.WEBHOOK_TIMEOUT_SECONDS) + _CLAIM_MARGIN
-    limits = {"slots": slots, "places": PER_ENDPOINT, "endpoints": _ENDPOINTS_AT_ONCE}
-    with scope.every_team():
+    @override
+    def claim(self, *, at: datetime, slots: int) -> list[ClaimedDelivery]:
+        until = at + timedelta(seconds=settings.WEBHOOK_TIMEOUT_SECONDS) + _CLAIM_MARGIN
+        limits = {"slots": slots, "places": PER_ENDPOINT, "endpoints": _ENDPOINTS_AT_ONCE}
         with connection.cursor() as cursor:
             cursor.execute(_CLAIM, {"at": at, "until": until, **limits})
-            claimed = [row[0] for row in cursor.fetchall()]
-        if not claimed:
-            return []
-        return [
-            ClaimedDelivery(
-                id=delivery.pk,
-                team_id=delivery.team_id,
-                attempt=delivery.attempts + 1,
-                until=until,
-                labels={"event": delivery.event_id, "endpoint": delivery.endpoint_id},
-                delivery=delivery,
-            )
-            for delivery in WebhookDelivery.objects.filter(pk__in=claimed).select_related("endpoint")
-        ]
+            ids = [row[0] for row in cursor.fetchall()]
+        rows = WebhookDelivery.objects.filter(pk__in=ids).select_related("endpoint") if ids else []
+        return claimed(rows, until=until, channel=self.name, labels={"event": "event_id", "endpoint": "endpoint_id"})
 
+    @override
+    async def send(self, delivery: WebhookDelivery) -> AttemptResult:
+        return await send(delivery, egress=self._egress)
 
-def record_attempt(*, delivery: WebhookDelivery, result: AttemptResult) -> bool:
-    """Store the result of an attempt. Return False if the claim has expired or the delivery no longer exists."""
-    attempts = delivery.attempts + 1
-    retry_at = None
-    if not result.succeeded:
-        # The last delay repeats. Jitter: a receiver that comes back after an outage must not get all retries at the
-        # same moment.
-        delays = settings.WEBHOOK_RETRY_SECONDS
-        delay = delays[min(attempts, len(delays)) - 1] * (1 + _random.uniform(0, _MAX_JITTER))
-        if result.at + timedelta(seconds=delay) <= delivery.created_at + LIFETIME:
-            retry_at = result.at + timedelta(seconds=delay)
-    final_state = DeliveryState.DELIVERED if result.succeeded else DeliveryState.FAILED
-    columns: dict[str, Any] = {
-        "state": final_state if retry_at is None else DeliveryState.PENDING,
-        "next_attempt_at": retry_at,
-        "claimed_until": None,
-        "delivered_at": result.at if result.succeeded else None,
-        "attempts": attempts,
-        "last_status": result.status,
-        "last_ms": result.milliseconds,
-        "last_error": result.error[:300],
-        "last_body": result.body,
-        "history": [*delivery.history, result.entry()][-_KEPT_ATTEMPTS:],
-    }
-    with scope.team(delivery.team_id):
-        # `claimed_until` is the fencing token: it differs as soon as another worker has claimed the delivery.
-        own = WebhookDelivery.objects.filter(pk=delivery.pk, claimed_until=delivery.claimed_until)
-        if own.update(**columns) != 1:
-            return False
+    @override
+    def record(self, delivery: WebhookDelivery, result: AttemptResult) -> None:
+        if not record_attempt(delivery=delivery, result=result):
+            return
         endpoints = WebhookEndpoint.objects.filter(pk=delivery.endpoint_id)
         if result.succeeded:
             endpoints.filter(failing_since__isnull=False).update(failing_since=None)
-        else:
-            # Only the first failure sets the time, so that it marks the start of the outage.
-            endpoints.filter(failing_since=None).update(failing_since=result.at)
-            # Receivers answer 410 on purpose, to unsubscribe.
-            dead, reason = endpoints.filter(enabled=True), DisabledReason.GONE
-            if result.status != GONE:
-                reason = DisabledReason.FAILING
-                dead = dead.filter(failing_since__lte=result.at - _GIVE_UP_ON_ENDPOINT)
-            # Several attempts can fail at the same time; only the one that disables the endpoint is audited.
-            if dead.update(enabled=False, disabled_at=result.at, disabled_reason=reason) == 1:
-                audit(
-                    team_id=delivery.team_id,
-                    actor="system",
-                    action="webhook_endpoint.disabled",
-                    target=delivery.endpoint_id,
-                    after={"reason": reason.value, "status": result.status, "error": result.error},
-                )
-    return True
-
-
-def sweep() -> int:
-    """Mark expired deliveries as failed, delete those older than 30 days, and return the number of rows changed."""
-    at = now()
-    with scope.every_team():
-        # A delivery that is due for so long without a claim belongs to a disabled endpoint. Those of enabled endpoints
-        # are left to the delivery workers, which record their last attempt.
-        waiting = WebhookDelivery.objects.filter(
-            state=DeliveryState.PENDING, created_at__lt=at - LIFETIME, next_attempt_at__lt=at - _UNCLAIMED
-        )
-        expired = waiting.order_by("created_at").values("pk")[:_BATCH_SIZE]
-        failed = WebhookDelivery.objects.filter(pk__in=expired).update(
-            state=DeliveryState.FAILED, next_attempt_at=None, claimed_until=None
-        )
-        outdated = WebhookDelivery.objects.filter(created_at__lt=at - RETENTION)
-        deleted, _ = WebhookDelivery.objects.filter(
-            pk__in=outdated.order_by("created_at").values("pk")[:_BATCH_SIZE]
-        ).delete()
-    return failed + deleted
+            return
+        # Only the first failure sets the time, so that it marks the start of the outage.
+        endpoints.filter(failing_since=None).update(failing_since=result.at)
+        # Receivers answer 410 on purpose, to unsubscribe.
+        dead, reason = endpoints.filter(enabled=True), DisabledReason.GONE
+        if result.status != GONE:
+            reason = DisabledReason.FAILING
+            dead = dead.filter(failing_since__lte=result.at - _GIVE_UP_ON_ENDPOINT)
+        # Several attempts can fail at the same time; only the one that disables the endpoint is audited.
+        if dead.update(enabled=False, disabled_at=result.at, disabled_reason=reason) == 1:
+            audit(
+                team_id=delivery.team_id,
+                actor="system",
+                action="webhook_endpoint.disabled",
+                target=delivery.endpoint_id,
+                after={"reason": reason.value, "status": result.status, "error": result.error},
+            )
+            notify(
+                team_id=delivery.team_id,
+                kind=NotificationKind.ENDPOINT_DISABLED,
+                key=f"{delivery.endpoint_id} {result.at.isoformat()}",
+                message=Message(
+                    subject=f"Webhook endpoint {delivery.endpoint.name} was disabled",
+                    text=f"The webhook endpoint {delivery.endpoint.name} receives no more events: "
+                    f"{_REASONS[reason]}. Enable it again in the console once its receiver works. Pending events are "
+                    "kept until 72 hours after they happened.",
+                    path=f"/admin/responses/webhookendpoint/{delivery.endpoint_id}/change/",
+                ),
+                details={"endpoint_id": delivery.endpoint_id, "reason": reason.value},
+            )

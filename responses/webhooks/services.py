@@ -9,14 +9,15 @@ from kernel import egress
 from kernel.clock import now
 from kernel.errors import EgressFailed, EgressRefused, NotFound, TooManyWebhookEndpoints
 from kernel.pagination import Page, PageRequest, keyset
-from responses.webhooks import outbox
-from responses.webhooks.attempt import AttemptResult, send
+from responses.webhooks.attempt import send
 from responses.webhooks.events import new_event_id, sample_object_id
-from responses.webhooks.models import DeliveryState, DisabledReason, WebhookDelivery, WebhookEndpoint
+from responses.webhooks.models import DisabledReason, WebhookDelivery, WebhookEndpoint
 from responses.webhooks.signing import new_secret
 from tenants import scope
 from tenants.audit import audit
 from tenants.models import Team
+from tenants.outbox import queue
+from tenants.outbox.attempt import AttemptResult
 from tenants.principal import Principal
 
 MAX_ENDPOINTS = 20
@@ -136,7 +137,7 @@ def set_enabled(*, endpoint: WebhookEndpoint, actor: Actor, enabled: bool) -> bo
             failing_since=None,
         )
         if changed:
-            outbox.wake()
+            queue.wake()
             _audit(endpoint, actor, "enabled" if enabled else "disabled")
     return changed == 1
 
@@ -178,12 +179,9 @@ def audit_test(*, endpoint: WebhookEndpoint, actor: Actor, event_type: str, resu
 def resend(*, delivery: WebhookDelivery, actor: Actor) -> bool:
     """Queue a delivery for an immediate attempt, whatever its state. Return False during an attempt."""
     with scope.team(delivery.team_id):
-        at = now()
         # The event keeps its id, by which receivers recognize duplicates.
-        idle = WebhookDelivery.objects.filter(pk=delivery.pk).exclude(claimed_until__gt=at)
-        changed = idle.update(state=DeliveryState.PENDING, next_attempt_at=at, claimed_until=None, delivered_at=None)
+        changed = queue.resend(delivery)
         if changed:
-            outbox.wake()
             audit(
                 team_id=delivery.team_id,
                 actor=actor.name,
@@ -192,7 +190,7 @@ def resend(*, delivery: WebhookDelivery, actor: Actor) -> bool:
                 after={"endpoint": delivery.endpoint_id},
                 request_id=actor.request_id,
             )
-    return changed == 1
+    return changed
 
 
 def _locked(endpoint: WebhookEndpoint, *, no_key: bool = True) -> WebhookEndpoint:

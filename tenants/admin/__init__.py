@@ -1,10 +1,11 @@
-"""Admin pages for teams, members, keys, upstreams and models, usage records and the audit log."""
+"""Admin pages for teams, members, keys, upstreams and models, usage records, notifications and the audit log."""
 
 from tenants.admin import (
     audit_log,
     guardrails,
     hosted_tools,
     keys,
+    notifications,
     teams,
     upstreams,
     usage_records,
@@ -19,6 +20,7 @@ __all__ = [
     "guardrails",
     "hosted_tools",
     "keys",
+    "notifications",
     "teams",
     "upstreams",
     "usage_records",

@@ -5,6 +5,7 @@ import django.utils.timezone
 import kernel.crypto
 import tenants.limit_models
 import tenants.models
+import tenants.notification_models
 import tenants.prices
 import tenants.team_models
 from django.conf import settings
@@ -433,6 +434,62 @@ class Migration(migrations.Migration):
                 ('digest', models.CharField(max_length=64)),
             ],
         ),
+        migrations.CreateModel(
+            name='Notification',
+            fields=[
+                ('id', tenants.team_models.IdField(db_collation='C', default=tenants.notification_models.notification_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('kind', models.CharField(choices=[('budget.alert', 'Budget alerts'), ('api_key.expiring', 'API keys that expire soon'), ('webhook_endpoint.disabled', 'Webhook endpoints disabled by failures')], max_length=40)),
+                ('key', models.CharField(db_collation='C', max_length=300)),
+                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
+                ('details', models.JSONField(default=dict)),
+                ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
+            ],
+            options={
+                'indexes': [models.Index(fields=['created_at'], name='notification_by_time')],
+                'constraints': [models.UniqueConstraint(fields=('team', 'kind', 'key'), name='notification_once')],
+            },
+        ),
+        migrations.CreateModel(
+            name='MailDelivery',
+            fields=[
+                ('id', tenants.team_models.IdField(db_collation='C', default=tenants.notification_models.mail_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
+                ('notification', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='mails', to='tenants.notification')),
+                ('user', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('address', models.CharField(max_length=254)),
+                ('subject', models.CharField(max_length=300)),
+                ('text', models.TextField()),
+                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
+                ('state', models.CharField(choices=[('pending', 'Pending'), ('delivered', 'Delivered'), ('failed', 'Failed')], default='pending', max_length=10)),
+                ('next_attempt_at', models.DateTimeField(default=django.utils.timezone.now, help_text='Set only while the delivery is pending.', null=True)),
+                ('claimed_until', models.DateTimeField(null=True)),
+                ('delivered_at', models.DateTimeField(null=True)),
+                ('attempts', models.PositiveIntegerField(default=0)),
+                ('last_status', models.PositiveIntegerField(help_text='Empty if there was no response.', null=True)),
+                ('last_ms', models.PositiveIntegerField(null=True)),
+                ('last_error', models.CharField(blank=True, default='', max_length=300)),
+                ('last_body', models.CharField(blank=True, default='', help_text='Start of the response body.', max_length=500)),
+                ('history', models.JSONField(default=list, help_text='Latest attempts, oldest first.')),
+            ],
+            options={
+                'verbose_name': 'mail',
+                'indexes': [models.Index(fields=['team', 'created_at', 'id'], name='mail_by_team'), models.Index(fields=['created_at', 'id'], name='mail_by_time'), models.Index(condition=models.Q(('state', 'pending')), fields=['next_attempt_at'], name='mail_due')],
+                'constraints': [models.UniqueConstraint(fields=('user', 'notification'), name='mail_once'), models.CheckConstraint(condition=models.Q(models.Q(('next_attempt_at__isnull', False), ('state', 'pending')), models.Q(models.Q(('state', 'pending'), _negated=True), ('next_attempt_at__isnull', True)), _connector='OR'), name='mail_due_iff_pending')],
+            },
+        ),
+        migrations.CreateModel(
+            name='NotificationPreference',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('kind', models.CharField(choices=[('budget.alert', 'Budget alerts'), ('api_key.expiring', 'API keys that expire soon'), ('webhook_endpoint.disabled', 'Webhook endpoints disabled by failures')], max_length=40)),
+                ('by_mail', models.BooleanField()),
+                ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.team')),
+                ('user', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('user', 'team', 'kind'), name='notification_preference_once')],
+            },
+        ),
         migrations.AddField(
             model_name='connector',
             name='teams',
@@ -467,5 +524,8 @@ class Migration(migrations.Migration):
             'tenants_reservation',
             'tenants_limitepoch',
             'tenants_rejectedrequest',
+            'tenants_notification',
+            'tenants_notificationpreference',
+            'tenants_maildelivery',
         ]),
     ]

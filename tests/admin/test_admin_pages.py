@@ -17,6 +17,7 @@ from tenants.models import (
     Connector,
     Guardrail,
     GuardrailDecision,
+    MailDelivery,
     Membership,
     Model,
     SearchEngine,
@@ -27,6 +28,7 @@ from tenants.models import (
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_response, page_url, sign_in, text
 from tests.support.api import Caller, MakeCaller
+from tests.support.mail import add_mail
 from tests.support.prompts import write_prompt
 from tests.support.site_client import SiteClient
 from tests.support.webhooks import add_endpoint, announce
@@ -43,6 +45,7 @@ PAGES = {
     "tenants/guardraildecision": GuardrailDecision,
     "tenants/usagerecord": UsageRecord,
     "tenants/auditevent": AuditEvent,
+    "tenants/maildelivery": MailDelivery,
     "responses/response": Response,
     "responses/prompttemplate": PromptTemplate,
     "responses/webhookendpoint": WebhookEndpoint,
@@ -90,6 +93,7 @@ def any_primary_key(model: type, caller: Caller) -> str:
         write_prompt(caller, "Be brief.")
         add_endpoint(caller, "https://example.com/")
         announce(caller)
+        add_mail(caller)
         return str(model._default_manager.order_by("-pk").first().pk)  # type: ignore[attr-defined]
 
 

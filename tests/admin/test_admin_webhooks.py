@@ -9,9 +9,10 @@ from django.contrib.messages import get_messages
 from django.test import Client
 
 from kernel.clock import now
-from responses.webhooks.models import DeliveryState, DisabledReason, WebhookEndpoint
+from responses.webhooks.models import DisabledReason, WebhookEndpoint
 from tenants import scope
 from tenants.models import AuditEvent
+from tenants.notification_models import DeliveryState
 from tests.admin.rows import text
 from tests.support.api import Caller
 from tests.support.webhooks import (

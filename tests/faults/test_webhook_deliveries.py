@@ -13,10 +13,12 @@ from openai import InvalidWebhookSignatureError, OpenAI
 from pytest_django import Settings
 
 from kernel.clock import now
-from responses.webhooks import queue, services
-from responses.webhooks.models import DisabledReason
+from responses.webhooks import services
+from responses.webhooks.models import DisabledReason, WebhookDelivery
+from responses.webhooks.queue import PER_ENDPOINT
 from tenants import scope
 from tenants.models import AuditEvent
+from tenants.outbox import queue
 from tests.support.api import Api, Caller, ok
 from tests.support.chunks import chunk, text
 from tests.support.upstream import Gate, Script, refusal, stream
@@ -119,13 +121,13 @@ def test_a_slow_endpoint_delays_no_other(
     add_endpoint(caller, receiver.url, "response.completed")
     for number in range(20):
         announce(caller, "response.failed", f"resp_{number}")
-    with delivering(slots=queue.PER_ENDPOINT + 2):
-        eventually(lambda: slow_receiver.here == queue.PER_ENDPOINT)
+    with delivering(slots=PER_ENDPOINT + 2):
+        eventually(lambda: slow_receiver.here == PER_ENDPOINT)
         announce(caller, "response.completed")
         receiver.wait_for(1)
         slow_receiver.gate.set()
         settled(caller, *["delivered"] * 21)
-    assert slow_receiver.most_here == queue.PER_ENDPOINT
+    assert slow_receiver.most_here == PER_ENDPOINT
 
 
 def test_a_failing_endpoint_gets_one_attempt_at_a_time(caller: Caller, slow_receiver: Receiver) -> None:
@@ -242,10 +244,10 @@ def test_undeliverable_events_are_given_up_and_old_ones_deleted(caller: Caller) 
     change_endpoint(caller, enabled=False, disabled_at=now())
     past = now() - timedelta(hours=73)
     change_deliveries(caller, created_at=past, next_attempt_at=past)
-    queue.sweep()
+    queue.sweep(WebhookDelivery)
     settled(caller, "failed")
     change_deliveries(caller, created_at=now() - timedelta(days=31))
-    queue.sweep()
+    queue.sweep(WebhookDelivery)
     assert deliveries_of(caller) == []
 
 

@@ -13,10 +13,12 @@ from openai import OpenAI
 from kernel.egress import Egress
 from kernel.egress_policy import AllowList
 from responses.webhooks import outbox, services
-from responses.webhooks.delivery_worker import DeliveryWorker
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
+from responses.webhooks.queue import WebhookChannel
 from responses.webhooks.services import Actor
 from tenants import scope
+from tenants.notifications.mail import MailChannel
+from tenants.outbox.delivery_worker import DeliveryWorker
 from tests.support.aiohttp_server import serving
 from tests.support.api import Caller
 from tests.support.waiting import eventually
@@ -131,8 +133,9 @@ def deliveries_of(caller: Caller) -> list[WebhookDelivery]:
 
 @contextmanager
 def delivering(*, allow: str = "127.0.0.1", slots: int = 50, poll_seconds: float = 1.0) -> Iterator[None]:
-    """Run a delivery worker. `allow` is its EGRESS_ALLOW."""
-    worker = DeliveryWorker(slots=slots, egress=Egress(allow=AllowList.parse([allow] if allow else [])))
+    """Run a delivery worker for webhooks and mails. `allow` is its EGRESS_ALLOW."""
+    egress = Egress(allow=AllowList.parse([allow] if allow else []))
+    worker = DeliveryWorker([WebhookChannel(slots=slots, egress=egress), MailChannel(slots=2)])
     worker.poll_seconds = poll_seconds
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_until_complete, args=[worker.run()], name="deliveries", daemon=True)

@@ -19,13 +19,14 @@ from responses.admin.response_list.actions import RESPONSE_ACTIONS
 from responses.admin.row_pages import start_of
 from responses.admin.transcript.entries import SHOWN_ITEMS, transcript
 from responses.models import RUNNING, Response, ToolCall, Turn
-from responses.webhooks.models import DeliveryState, WebhookDelivery
+from responses.webhooks.models import WebhookDelivery
 from tenants.admin.audit_log import AuditAdmin
 from tenants.admin.usage_records import OUTCOME_TONES
 from tenants.console.content_access import may_read
 from tenants.console.roles import EVERY_ROLE, Roles
 from tenants.console.site import may_open
 from tenants.models import AuditEvent, Upstream, UsageRecord
+from tenants.notification_models import DeliveryState
 from tenants.prices import NO_PRICE, Prices, amount
 
 # A run may have more turns, usage records, deliveries and audit events than a page can list.

@@ -24,7 +24,9 @@ from responses.lifecycle.worker import Dispatcher
 from responses.providers.clients import close_clients
 from responses.runs import store
 from responses.vectors.ingestion import Ingestion
-from responses.webhooks.delivery_worker import DeliveryWorker
+from responses.webhooks.queue import WebhookChannel
+from tenants.notifications.mail import MailChannel
+from tenants.outbox.delivery_worker import DeliveryChannel, DeliveryWorker
 
 logger = logging.getLogger(__name__)
 # Few threads suffice, as tasks are short: work that waits for networks runs on the worker's event loop.
@@ -64,9 +66,8 @@ class Command(BaseCommand):
             work_queue.start(runs)
             work_queue.start(BatchRunner(runs.free_slots, max_lines=max(1, options["concurrency"] // 2)))
             work_queue.start(Ingestion())
-            # With 0, other processes deliver.
-            if settings.WEBHOOK_CONCURRENCY:
-                work_queue.start(DeliveryWorker(slots=settings.WEBHOOK_CONCURRENCY, egress=egress.default()))
+            if channels := _delivery_channels():
+                work_queue.start(DeliveryWorker(channels))
             logger.info("the worker claims background responses", extra={"slots": options["concurrency"]})
             heartbeats.start("worker", name=process_name(), facts=runs.load)
             freeze_startup_objects()
@@ -86,6 +87,16 @@ class Command(BaseCommand):
             sending.start()
             sending.join(_FINAL_NOTIFICATION_SECONDS)
             worker_loop.close()
+
+
+def _delivery_channels() -> list[DeliveryChannel]:
+    # With 0, other processes deliver.
+    channels: list[DeliveryChannel] = []
+    if settings.WEBHOOK_CONCURRENCY:
+        channels.append(WebhookChannel(slots=settings.WEBHOOK_CONCURRENCY, egress=egress.default()))
+    if settings.MAIL_CONCURRENCY and settings.EMAIL_HOST:
+        channels.append(MailChannel(slots=settings.MAIL_CONCURRENCY))
+    return channels
 
 
 def _stop(**_: Any) -> None:

@@ -1,0 +1,6 @@
+"""Notifications of teams by mail: what happened once is told to the members who want to know it."""
+
+from tenants.notifications.recipients import Choice, choices_of, set_choice
+from tenants.notifications.services import Message, notify, sweep
+
+__all__ = ["Choice", "Message", "choices_of", "notify", "set_choice", "sweep"]

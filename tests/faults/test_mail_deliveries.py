@@ -1,0 +1,176 @@
+"""Mails through a real SMTP server: retried under one Message-ID, never lost, and never in the way of webhooks.
+
+In tests a failed delivery is retried three times immediately, and then after ten minutes (tests/servers.py).
+"""
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pytest_django import Settings
+
+from kernel.clock import now
+from tenants import scope
+from tenants.models import MailDelivery
+from tests.support.api import Caller
+from tests.support.mail import add_person, mails_of, mails_settled, notify_team, use_mail
+from tests.support.smtp_server import SmtpServer, running_smtp_server
+from tests.support.waiting import eventually
+from tests.support.webhooks import add_endpoint, announce, delivering, running_receiver, settled
+from tests.support.workers import running_worker
+
+
+@pytest.fixture
+def smtp(settings: Settings) -> Iterator[SmtpServer]:
+    """A mail server that answers."""
+    with running_smtp_server() as running:
+        use_mail(settings, running)
+        yield running
+
+
+@pytest.fixture
+def silent_smtp(settings: Settings) -> Iterator[SmtpServer]:
+    """A mail server that accepts connections and does not answer until its gate is opened."""
+    with running_smtp_server(closed=True) as running:
+        use_mail(settings, running)
+        yield running
+
+
+def test_a_mail_is_plain_text_with_links_and_headers(caller: Caller, smtp: SmtpServer) -> None:
+    person = add_person(caller)
+    with delivering():
+        notify_team(caller, subject="Line\r\nbreak", text="Ä text.")
+        (delivery,) = mails_settled(caller, "delivered")
+    (mail,) = smtp.messages
+    assert (mail["subject"], mail["to"], mail["from"]) == (
+        "Line break",
+        person.email,
+        "Platform <platform@example.com>",
+    )
+    assert mail["message-id"] == f"<{delivery.pk}@example.com>"
+    assert mail["list-unsubscribe-post"] == "List-Unsubscribe=One-Click"
+    assert mail["auto-submitted"] == "auto-generated"
+    assert mail.get_content_type() == "text/plain"
+    body = mail.get_content().replace("\r\n", "\n")
+    assert "Ä text.\n\nhttps://platform.example.com/admin/tenants/team/" in body
+    assert mail["list-unsubscribe"].strip(" <>") in body
+    assert (delivery.attempts, delivery.last_status) == (1, 250)
+
+
+def test_a_mail_is_sent_as_soon_as_it_is_committed(caller: Caller, smtp: SmtpServer) -> None:
+    add_person(caller)
+    with delivering(poll_seconds=600):
+        notify_team(caller, "one")
+        smtp.wait_for(1)
+        notify_team(caller, "two")
+        smtp.wait_for(2)
+
+
+def test_retries_keep_the_message_id(caller: Caller, smtp: SmtpServer) -> None:
+    add_person(caller)
+    smtp.answers = ["451 try again", "452 disk full"]
+    with delivering():
+        notify_team(caller)
+        (delivery,) = mails_settled(caller, "delivered")
+    assert [attempt["status"] for attempt in delivery.history] == [451, 452, 250]
+    assert {mail["message-id"] for mail in smtp.messages} == {f"<{delivery.pk}@example.com>"}
+    assert len({mail.get_content() for mail in smtp.messages}) == 1
+
+
+def test_an_address_that_does_not_exist_is_not_retried_and_delays_no_other(caller: Caller, smtp: SmtpServer) -> None:
+    gone, present = add_person(caller), add_person(caller)
+    smtp.refused = {gone.email}
+    with delivering():
+        notify_team(caller)
+        eventually(lambda: {mail.state for mail in mails_of(caller)} == {"failed", "delivered"})
+    by_address = {mail.address: mail for mail in mails_of(caller)}
+    assert (by_address[gone.email].attempts, by_address[gone.email].last_status) == (1, 550)
+    assert "no such mailbox" in by_address[gone.email].last_error
+    assert [mail["to"] for mail in smtp.messages] == [present.email]
+
+
+def test_a_refused_message_is_not_retried(caller: Caller, smtp: SmtpServer) -> None:
+    add_person(caller)
+    smtp.answers = ["554 looks like spam"]
+    with delivering():
+        notify_team(caller)
+        (delivery,) = mails_settled(caller, "failed")
+    assert (delivery.attempts, delivery.last_status) == (1, 554)
+
+
+def test_a_dead_mail_server_delays_no_webhook(caller: Caller, settings: Settings) -> None:
+    with running_smtp_server() as server:
+        use_mail(settings, server)
+    add_person(caller)
+    with running_receiver() as receiver, delivering():
+        add_endpoint(caller, receiver.url)
+        for number in range(10):
+            notify_team(caller, str(number))
+        announce(caller)
+        settled(caller, "delivered")
+        eventually(lambda: all(mail.attempts == 4 for mail in mails_of(caller)))
+    assert {mail.state for mail in mails_of(caller)} == {"pending"}
+    assert "Connection refused" in mails_of(caller)[0].last_error
+
+
+def test_a_silent_mail_server_delays_no_webhook(caller: Caller, silent_smtp: SmtpServer, settings: Settings) -> None:
+    settings.EMAIL_TIMEOUT = 60
+    add_person(caller)
+    with running_receiver() as receiver, delivering():
+        add_endpoint(caller, receiver.url)
+        for number in range(10):
+            notify_team(caller, str(number))
+        # Both of the worker's slots for mail are taken.
+        eventually(lambda: silent_smtp.here == 2)
+        for number in range(20):
+            announce(caller, object_id=f"resp_{number}")
+        settled(caller, *["delivered"] * 20)
+        assert silent_smtp.here == 2
+        silent_smtp.gate.set()
+        mails_settled(caller, *["delivered"] * 10)
+
+
+def test_a_slow_webhook_receiver_delays_no_mail(caller: Caller, smtp: SmtpServer, settings: Settings) -> None:
+    settings.WEBHOOK_TIMEOUT_SECONDS = 60
+    add_person(caller)
+    with running_receiver(closed=True) as receiver, delivering(slots=1):
+        add_endpoint(caller, receiver.url)
+        announce(caller)
+        receiver.wait_for(1)
+        notify_team(caller)
+        mails_settled(caller, "delivered")
+        receiver.gate.set()
+        settled(caller, "delivered")
+
+
+def test_a_mail_server_that_does_not_answer_in_time_fails_the_attempt(caller: Caller, silent_smtp: SmtpServer) -> None:
+    add_person(caller)
+    with delivering():
+        notify_team(caller)
+        (delivery,) = eventually(lambda: [mail for mail in mails_of(caller) if mail.attempts])
+        silent_smtp.gate.set()
+        assert "timed out" in delivery.history[0]["error"]
+        mails_settled(caller, "delivered")
+
+
+@pytest.mark.slow
+def test_a_worker_killed_while_it_sends_repeats_the_mail_under_the_same_message_id(
+    caller: Caller, silent_smtp: SmtpServer
+) -> None:
+    """Delivery is at least once. Mail programs and servers recognize the duplicate by its Message-ID."""
+    add_person(caller)
+    mail: dict[str, Any] = {"EMAIL_URL": silent_smtp.url, "MAIL_FROM": "platform@example.com"}
+    with running_worker(**mail) as worker:
+        notify_team(caller)
+        eventually(lambda: silent_smtp.here == 1)
+        worker.stop(signal.SIGKILL)
+    (delivery,) = mails_of(caller)
+    assert (delivery.state, delivery.attempts) == ("pending", 0)
+    silent_smtp.gate.set()
+    # Its claim expires.
+    with scope.team(caller.team.pk):
+        MailDelivery.objects.update(claimed_until=now(), next_attempt_at=now())
+    with running_worker(**mail):
+        mails_settled(caller, "delivered", seconds=30)
+    assert {one["message-id"] for one in silent_smtp.messages} == {f"<{delivery.pk}@example.com>"}
