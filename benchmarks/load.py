@@ -34,7 +34,7 @@ def program(name: str) -> Path:
     if built.exists() and built.stat().st_mtime > source.stat().st_mtime:
         return built
     BUILD.mkdir(exist_ok=True)
-    command = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(built), str(source)]
+    command = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(built), str(source), "-lm"]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)
     except FileNotFoundError:
@@ -60,7 +60,8 @@ class Target:
 class Pace:
     """Rate of requests: for ``seconds`` after a ``warm_up``, or a fixed number of ``requests``.
 
-    Connections are opened evenly over the seconds of the ``ramp``.
+    Connections are opened evenly over the seconds of the ``ramp``. With a ``rate``, so many requests per second become
+    due at random times, and each takes a free connection.
     """
 
     connections: int
@@ -68,6 +69,7 @@ class Pace:
     warm_up: float = 0.0
     requests: int | None = None
     ramp: float = 0.0
+    rate: float = 0.0
     stamped: bool = False
 
 
@@ -150,7 +152,7 @@ def measure(target: Target, *, body: Mapping[str, Any], pace: Pace, bystanders: 
     """Apply a load to a target. The CPU time of ``bystanders`` does not count as foreign."""
     known = [target.pid, *([target.database_pid] if target.database_pid else []), *bystanders]
     before, busy, begun = {pid: cpu_seconds(pid) for pid in known}, _busy_seconds(), time.monotonic()
-    answers = _drive(target, body=body, pace=pace)
+    answers = drive(target, body=body, pace=pace)
     elapsed, busy = time.monotonic() - begun, _busy_seconds() - busy
     spent = {pid: cpu_seconds(pid) - before[pid] for pid in known}
     ms_per_request = 1000 / max(1, answers.started)
@@ -163,14 +165,15 @@ def measure(target: Target, *, body: Mapping[str, Any], pace: Pace, bystanders: 
     )
 
 
-def _drive(target: Target, *, body: Mapping[str, Any], pace: Pace) -> Answers:
+def drive(target: Target, *, body: Mapping[str, Any], pace: Pace) -> Answers:
+    """Apply a load to a target."""
     path = "/v1/responses" if target.api == "responses" else "/v1/chat/completions"
     amount = {"requests": pace.requests} if pace.requests else {"seconds": pace.seconds, "warm-up": pace.warm_up}
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(body, file)
         file.flush()
         options = {"url": target.url + path, "body-file": file.name, "connections": pace.connections, **amount}
-        options["ramp"] = pace.ramp
+        options |= {"ramp": pace.ramp, "rate": pace.rate}
         command = [str(program("drive")), "--timeout", str(TIMEOUT_SECONDS), *(["--stamped"] if pace.stamped else [])]
         command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
         command += [word for name, value in target.headers.items() for word in ("--header", f"{name}: {value}")]

@@ -204,10 +204,19 @@ def running(
 
 @contextmanager
 def running_stack(
-    *, directory: Path, server: str = "uvicorn", processes: int = 1, proxy_python: str = sys.executable
+    *,
+    directory: Path,
+    server: str = "uvicorn",
+    processes: int = 1,
+    proxy_python: str = sys.executable,
+    **environment: str,
 ) -> Iterator[tuple[Servers, Stack]]:
-    """Run the stack in a new directory, with the servers, so that more can be started beside it."""
+    """Run the stack in a new directory, with the servers, so that more can be started beside it.
+
+    `environment` is that of the platform's processes besides the usual variables.
+    """
     with running_servers(directory) as servers:
+        servers.environment |= environment
         mock = _bare(servers, "mock", str(program("mock")), "--port")
         uvicorn = ("-m", "uvicorn", "benchmarks.proxy:app", "--no-access-log", "--log-level", "warning", "--port")
         proxy = _bare(servers, "proxy", proxy_python, *uvicorn, UPSTREAM=mock.url)

@@ -4,11 +4,12 @@ from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import compare, mixed, published, sizing, slow_streams
+from benchmarks import compare, fairness, mixed, published, sizing, slow_streams
 from benchmarks.published import View
 
 VIEWS: Mapping[str, Mapping[str, View]] = {
     "compare": compare.VIEWS,
+    "fairness": fairness.VIEWS,
     "mixed": mixed.VIEWS,
     "sizing": sizing.VIEWS,
     "slow-streams": slow_streams.VIEWS,

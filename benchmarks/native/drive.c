@@ -1,12 +1,15 @@
 /* A closed-loop HTTP/1.1 load driver that understands server-sent events: one thread, epoll, one JSON object as result.
  *
  *     drive --url http://127.0.0.1:9000/v1/responses --body-file body.json --connections 64 [--warm-up 0.5] [--seconds 2]
- *           [--requests N] [--ramp 0] [--timeout 60] [--stamped] [--header 'Authorization: Bearer sk-…']...
+ *           [--requests N] [--rate R] [--ramp 0] [--timeout 60] [--stamped] [--header 'Authorization: Bearer sk-…']...
  *
  * Every connection sends its next request when the answer to the last one is complete. Samples are taken from requests
  * that end inside the window of `seconds` after the `warm-up`; with `--requests` there is no window and exactly N
  * requests are sent. Requests that have been started are always finished, so that `completed` and `failed` add up to
  * `started` and can be compared with what the server stored.
+ *
+ * With `--rate`, R requests per second become due at random times (a Poisson process), whatever the server does, and each
+ * takes a free connection. When there is none, it waits; its times count from the moment at which it was due.
  *
  * Connections are opened evenly over the seconds of `--ramp`, so that paced streams are spread over their period.
  *
@@ -18,6 +21,7 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <math.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
@@ -86,7 +90,7 @@ enum Phase { IDLE, READING_HEAD, READING_BODY };
 enum ChunkPart { SIZE, EXTENSION, CONTENT, CONTENT_END, TRAILER };
 
 typedef struct {
-  int descriptor, connected, keep_alive;
+  int descriptor, connected, keep_alive, is_free;
   enum Phase phase;
   Nanos opened, started, first_event, first_delta;
   size_t sent; /* bytes of the request */
@@ -106,10 +110,13 @@ static struct {
   size_t request_length;
   int connections, stamped;
   long requests; /* 0: as many as fit into the window */
+  double rate;   /* 0: each connection sends its next request after the last one */
   Nanos warm_up, window, timeout, ramp;
 } options = {.connections = 1, .warm_up = SECOND / 2, .window = 2LL * SECOND, .timeout = 60LL * SECOND};
 
-static int poller, stopping;
+static int poller, stopping, free_count;
+static Connection **free_connections;
+static Nanos next_due;
 static long started, outcomes[OUTCOMES], measured, events;
 static Nanos window_start, window_end, last_end;
 static Samples total, first_event, first_delta, connecting, delta_age;
@@ -147,12 +154,10 @@ static int push_request(Connection *connection) { /* -1 when the peer is gone */
   return 0;
 }
 
-static int begin_request(Connection *connection) { /* -1 when the peer is gone */
-  connection->phase = IDLE;
-  if (stopping || (options.requests && started >= options.requests)) return 0;
+static int start_request(Connection *connection, Nanos time) { /* -1 when the peer is gone */
   started++;
   connection->phase = READING_HEAD;
-  connection->started = now();
+  connection->started = time;
   connection->first_event = connection->first_delta = NEVER;
   connection->sent = connection->head_length = connection->line_length = 0;
   connection->status = connection->terminated = connection->has_error = 0;
@@ -160,6 +165,15 @@ static int begin_request(Connection *connection) { /* -1 when the peer is gone *
   connection->events = 0;
   connection->keep_alive = 1;
   return connection->connected ? push_request(connection) : 0;
+}
+
+static int begin_request(Connection *connection) { /* -1 when the peer is gone */
+  connection->phase = IDLE;
+  if (stopping || (options.requests && started >= options.requests)) return 0;
+  if (!options.rate) return start_request(connection, now());
+  if (!connection->is_free) free_connections[free_count++] = connection;
+  connection->is_free = 1;
+  return 0;
 }
 
 static void open_connection(Connection *connection) {
@@ -384,6 +398,16 @@ static void on_readable(Connection *connection) {
   else if (begin_request(connection) < 0) fail(connection, BROKEN_CONNECTION);
 }
 
+/* Send the requests that have become due over free connections. */
+static void send_due(void) {
+  while (free_count && !stopping && next_due <= now()) {
+    Connection *connection = free_connections[--free_count];
+    connection->is_free = 0;
+    if (start_request(connection, next_due) < 0) fail(connection, BROKEN_CONNECTION);
+    next_due += (Nanos)(-log(1 - drand48()) / options.rate * SECOND);
+  }
+}
+
 /* End what is overdue; the number of requests that are still under way. */
 static int sweep(Connection *connections) {
   int active = 0;
@@ -409,7 +433,8 @@ static void drive(Connection *connections, Nanos begun) {
       last_sweep = time;
       if (!sweep(connections) && stopping) return;
     }
-    int count = epoll_wait(poller, ready, 512, opened < options.connections ? 1 : 50);
+    if (options.rate) send_due();
+    int count = epoll_wait(poller, ready, 512, opened < options.connections || options.rate ? 1 : 50);
     for (int i = 0; i < count; i++) {
       Connection *connection = ready[i].data.ptr;
       int descriptor = connection->descriptor;
@@ -483,6 +508,7 @@ static void read_arguments(int count, char **arguments) {
     else if (!strcmp(name, "--body-file")) body_path = value;
     else if (!strcmp(name, "--connections")) options.connections = atoi(value);
     else if (!strcmp(name, "--requests")) options.requests = atol(value);
+    else if (!strcmp(name, "--rate")) options.rate = atof(value);
     else if (!strcmp(name, "--warm-up")) options.warm_up = seconds(value);
     else if (!strcmp(name, "--seconds")) options.window = seconds(value);
     else if (!strcmp(name, "--timeout")) options.timeout = seconds(value);
@@ -526,8 +552,9 @@ int main(int count, char **arguments) {
   read_arguments(count, arguments);
   poller = epoll_create1(0);
   Connection *connections = calloc((size_t)options.connections, sizeof *connections);
-  if (!connections) abort();
-  Nanos begun = now();
+  free_connections = calloc((size_t)options.connections, sizeof *free_connections);
+  if (!connections || !free_connections) abort();
+  Nanos begun = next_due = now();
   window_start = options.requests ? 0 : begun + options.warm_up;
   window_end = options.requests ? INT64_MAX : window_start + options.window;
   for (int i = 0; i < options.connections; i++) connections[i].descriptor = -1;
