@@ -681,4 +681,5 @@ def _principal(key: ApiKey, limits: Limits) -> Principal:
         limits=tuple(_subject_limits(each) for each in sets if each.end_user in {"", EVERY_END_USER}),
         limits_some_end_users=any(each.end_user not in {"", EVERY_END_USER} for each in sets),
         time_zone=key.team.time_zone,
+        weight=key.team.weight,
     )

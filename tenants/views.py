@@ -14,6 +14,7 @@ from kernel.asgi import Scope as AsgiScope
 from kernel.db_threads import in_db_thread
 from kernel.endpoints import Endpoint
 from kernel.errors import MethodNotAllowed
+from kernel.overload import admission
 from tenants.authentication import HasScope, authenticate
 from tenants.principal import Principal
 
@@ -107,7 +108,9 @@ class ApiView(APIView):
         self.request = wrapped = self.initialize_request(request, *args, **kwargs)
         self.headers = self.default_response_headers
         try:
-            request.principal = await authenticate(request.headers.get("Authorization", ""))
+            authorization = request.headers.get("Authorization", "")
+            request.principal = principal = await authenticate(authorization)
+            await admission.turn(team_id=principal.team_id, weight=principal.weight, authorization=authorization)
             initial = partial(self.initial, wrapped, *args, **kwargs)
             # Other permissions and throttles may query a database or a cache, which would block the event loop.
             if self.throttle_classes or self.permission_classes != [HasScope]:

@@ -67,6 +67,7 @@ _work = {
     "/v1/audio/transcriptions",
     "/v1/audio/translations",
 }
+_counted_views = counted(_views)
 _uploads = [one for one in ENDPOINTS if one.spooled]
 
 
@@ -74,7 +75,7 @@ _uploads = [one for one in ENDPOINTS if one.spooled]
 def _api(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
     method, path, app = scope["method"], scope["path"], _views
     if method == "POST":
-        app = _created.get(path, _views)
+        app = _created.get(path) or (_counted_views if path in _work else _views)
     elif method == "GET" and b"stream=true" in scope["query_string"].split(b"&"):
         app = next((replay for one, replay in _replayed if one.matches(method, path)), _views)
     return app(scope, receive, send)

@@ -1,11 +1,18 @@
-"""Refusal of new work that would wait too long for its start.
+"""Start of requests in a fair order, and refusal of new work that would wait too long for its start.
+
+Everything a request does before it waits for its model competes for the event loop, the database threads and the next
+commit, in the order of arrival. So only a limited number of requests may be starting; the others wait for their turn,
+and each turn goes to the team with the fewest starting requests in relation to its weight. The limit matters only while
+several teams send requests: then it follows the load of the event loop.
 
 How long a new request will wait follows from Little's law: the number of requests that wait, divided by the rate at
 which they have started in the last seconds. Wherever they wait (event loop, threads, database), the estimate contains
-it. A request that waits for its model has started, so slow models do not count.
+it. A request that waits for its model has started, so slow models do not count. Only teams with at least the average
+number of waiting requests are refused, so one team's load is not another's overload.
 """
 
 import asyncio
+import collections
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -14,8 +21,9 @@ from contextvars import ContextVar, Token
 from django.conf import settings
 from prometheus_client import Counter, Histogram, disable_created_metrics
 
-from kernel.asgi import App, Receive, Scope, Send
+from kernel.asgi import App, Receive, Scope, Send, header
 from kernel.errors import Overloaded, retry_headers
+from kernel.load_limit import LoadLimit
 from kernel.request_bodies import REJECTED
 
 # The time at which each metric was created tells nothing that the start of the process does not.
@@ -33,19 +41,30 @@ _WINDOW_SECONDS = 2.0
 # Without a refusal. If an overload ended with its queue, each of its waves would count as a burst: at twice the
 # capacity of the mixed load, up to 455 requests waited where 94 were the limit; with this, 70 where 64 were.
 _CALM_SECONDS = 10.0
+# Requests that may be starting while several teams send some. Group commits take 64 changes, so more gain nothing.
+_LEAST_STARTING, _MOST_STARTING = 1, 64
+# A lone team is not limited to what the loop does in time, unless another team has sent a request so recently.
+_SHARED_SECONDS = 60.0
 # Spread, so that the refused clients do not come back at the same moment.
 _RETRY_SECONDS = (1.0, 3.0)
+
+
+# Until a key is known, its requests count as those of one team.
+_UNKNOWN = ""
+_MAX_KEYS = 10_000
 
 
 class _Work:
     """A request that waits until its run has started, or until the end of the block."""
 
     # Not a generator of `contextlib`, which takes 0.3 KB more per open stream.
-    __slots__ = ("_admission", "_token", "is_waiting")
+    __slots__ = ("_admission", "_token", "has_turn", "is_waiting", "team_id")
 
-    def __init__(self, admission: "Admission") -> None:
+    def __init__(self, admission: "Admission", team_id: str) -> None:
         self._admission = admission
+        self.team_id = team_id
         self.is_waiting = True
+        self.has_turn = False
 
     def __enter__(self) -> None:
         self._token = self._admission.begin(self)
@@ -55,31 +74,58 @@ class _Work:
 
 
 class Admission:
-    """Count of the requests that wait in this process, and the decision to accept another one."""
+    """The requests that wait in this process, whose turn it is to start, and the decision to accept another one."""
 
     def __init__(self) -> None:
         self._waiting = 0
+        self._waiting_by_team: collections.Counter[str] = collections.Counter()
+        self._weights: dict[str, int] = {}
+        # By the hash of the header, so that no secret is kept.
+        self._teams_by_key: dict[int, str] = {}
+        self._starting = 0
+        self._starting_by_team: collections.Counter[str] = collections.Counter()
+        self._queues: dict[str, deque[asyncio.Future[None]]] = {}
+        self._limit = LoadLimit(least=_LEAST_STARTING, most=_MOST_STARTING)
+        # The team of the last request, and when another one followed the one before.
+        self._last_team, self._last_change = "", -_SHARED_SECONDS
         self._most_waiting = 0
         self._ended = 0
         # The time of each beat in the window, with the number of requests whose wait had ended until then.
         self._beats: deque[tuple[float, int]] = deque()
         self._last_short, self._last_refusal = 0.0, -_CALM_SECONDS
         self._is_overloaded = False
-        self._beating: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._current: ContextVar[_Work | None] = ContextVar("_current", default=None)
 
     def start(self) -> None:
         """Measure the running event loop from now on."""
-        self._beating = asyncio.get_running_loop().create_task(self._beat())
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._beat()), loop.create_task(self._limit.follow())]
+
+    # -- refusal -------------------------------------------------------------------------------------------------------
+
+    def team_of(self, authorization: str) -> str:
+        """Return the team of a key that was used before, or an empty string."""
+        return self._teams_by_key.get(hash(authorization), _UNKNOWN)
 
     @property
-    def is_full(self) -> bool:
-        """Return true if a new request would wait too long."""
+    def is_strained(self) -> bool:
+        """Return true if a new request of some teams would wait too long."""
         return self._is_overloaded and self._waiting >= self._most_waiting
 
-    def check(self) -> None:
+    def is_full(self, team_id: str) -> bool:
+        """Return true if a new request of the team would wait too long, and other teams do not wait for more."""
+        if not self.is_strained:
+            return False
+        if not self._waiting:
+            return True
+        weight = self._weights.get(team_id, 1)
+        total = sum(self._weights.get(each, 1) for each in self._waiting_by_team)
+        return (self._waiting_by_team[team_id] + 1) * total >= self._waiting * weight
+
+    def check(self, team_id: str) -> None:
         """Raise `Overloaded` if a new request would wait too long."""
-        if self.is_full:
+        if self.is_full(team_id):
             raise self.refusal()
 
     def refusal(self) -> Overloaded:
@@ -89,13 +135,16 @@ class Admission:
         headers = retry_headers(random.uniform(*_RETRY_SECONDS))  # noqa: S311 - no secret
         return Overloaded("The server is currently overloaded. Please try again later.", headers=headers)
 
-    def waiting(self) -> _Work:
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    def waiting(self, team_id: str = _UNKNOWN) -> _Work:
         """Count a request until its run has started, or else until the end: `with admission.waiting()`."""
-        return _Work(self)
+        return _Work(self, team_id)
 
     def begin(self, work: _Work) -> "Token[_Work | None]":
         """Count a request; for `waiting`."""
         self._waiting += 1
+        self._waiting_by_team[work.team_id] += 1
         return self._current.set(work)
 
     def end(self, work: _Work, token: "Token[_Work | None]") -> None:
@@ -109,10 +158,94 @@ class Admission:
             self._end(work)
 
     def _end(self, work: _Work) -> None:
-        if work.is_waiting:
-            work.is_waiting = False
-            self._waiting -= 1
-            self._ended += 1
+        if not work.is_waiting:
+            return
+        work.is_waiting = False
+        self._waiting -= 1
+        self._ended += 1
+        _count_down(self._waiting_by_team, work.team_id)
+        if work.has_turn:
+            work.has_turn = False
+            self._return_turn(work.team_id)
+
+    # -- turns ---------------------------------------------------------------------------------------------------------
+
+    async def turn(self, *, team_id: str, weight: int, authorization: str) -> None:
+        """Wait until the current request, whose caller is known now, may start. Raises `Overloaded`.
+
+        Its turn ends when it has started, or with its block.
+        """
+        work = self._current.get()
+        if work is None or not work.is_waiting or work.has_turn:
+            return
+        self._identify(work, team_id, weight, authorization)
+        if team_id in self._queues or self._starting >= self._allowed(team_id):
+            queue = self._queues.setdefault(team_id, deque())
+            place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            queue.append(place)
+            try:
+                await place
+            except asyncio.CancelledError:
+                if place.done() and not place.cancelled():
+                    self._return_turn(team_id)
+                elif place in queue:
+                    queue.remove(place)
+                    if not queue:
+                        self._queues.pop(team_id, None)
+                raise
+        else:
+            self._take_turn(team_id)
+        work.has_turn = True
+
+    def _identify(self, work: _Work, team_id: str, weight: int, authorization: str) -> None:
+        self._weights[team_id] = weight
+        if team_id != self._last_team:
+            if self._last_team:
+                self._last_change = asyncio.get_running_loop().time()
+            self._last_team = team_id
+        if work.team_id == team_id:
+            return
+        if len(self._teams_by_key) >= _MAX_KEYS:
+            self._teams_by_key.clear()
+            self._weights = {each: self._weights.get(each, 1) for each in (*self._waiting_by_team, team_id)}
+        self._teams_by_key[hash(authorization)] = team_id
+        # It was let in as a request of an unknown key.
+        _count_down(self._waiting_by_team, work.team_id)
+        is_full = self.is_full(team_id)
+        self._waiting_by_team[team_id] += 1
+        work.team_id = team_id
+        if is_full:
+            raise self.refusal()
+
+    def _allowed(self, team_id: str) -> int:
+        """Return how many requests may be starting for one more of the team to start."""
+        if asyncio.get_running_loop().time() - self._last_change > _SHARED_SECONDS:
+            return _MOST_STARTING
+        # A team of which none is starting need not wait for those of others.
+        return self._limit.value if self._starting_by_team[team_id] else _MOST_STARTING
+
+    def _take_turn(self, team_id: str) -> None:
+        self._starting += 1
+        self._starting_by_team[team_id] += 1
+
+    def _return_turn(self, team_id: str) -> None:
+        self._starting -= 1
+        _count_down(self._starting_by_team, team_id)
+        while self._queues:
+            # The team with the fewest starting requests; of equals the one that has waited longest for a turn.
+            first = min(self._queues, key=lambda each: (self._starting_by_team[each] + 1) / self._weights.get(each, 1))
+            if self._starting >= self._allowed(first):
+                return
+            # To the end of the teams.
+            queue = self._queues.pop(first)
+            place = queue.popleft()
+            if queue:
+                self._queues[first] = queue
+            if not place.done():
+                self._take_turn(first)
+                place.set_result(None)
+
+    # -- measurement ---------------------------------------------------------------------------------------------------
 
     async def _beat(self) -> None:
         loop = asyncio.get_running_loop()
@@ -136,6 +269,13 @@ class Admission:
         self._is_overloaded = is_standing or now - self._last_refusal < _CALM_SECONDS
 
 
+def _count_down(counter: collections.Counter[str], team_id: str) -> None:
+    # Teams without requests are not kept.
+    counter[team_id] -= 1
+    if not counter[team_id]:
+        del counter[team_id]
+
+
 admission = Admission()
 
 
@@ -146,7 +286,8 @@ def with_refusal(guard: App, *, is_work: Callable[[Scope], bool]) -> App:
     """
 
     def refusing(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if admission.is_full and is_work(scope) and REJECTED not in scope:
+        is_checked = admission.is_strained and is_work(scope) and REJECTED not in scope
+        if is_checked and admission.is_full(admission.team_of(header(scope, b"authorization"))):
             scope[REJECTED] = admission.refusal()
         return guard(scope, receive, send)
 
@@ -157,7 +298,7 @@ def counted(app: App) -> App:
     """Wrap an app so that its requests count as waiting until their run has started."""
 
     async def waiting(scope: Scope, receive: Receive, send: Send) -> None:
-        with admission.waiting():
+        with admission.waiting(admission.team_of(header(scope, b"authorization"))):
             await app(scope, receive, send)
 
     return waiting

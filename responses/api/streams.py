@@ -88,8 +88,10 @@ class EndpointApp:
         client = _Client(receive)
         try:
             try:
-                principal = await authenticate(header(scope, b"authorization"))
+                authorization = header(scope, b"authorization")
+                principal = await authenticate(authorization)
                 principal.require(Scope(endpoint.scope))
+                await admission.turn(team_id=principal.team_id, weight=principal.weight, authorization=authorization)
                 arguments: dict[str, Any] = endpoint.read_ids(scope["path"])
                 # No variable keeps the query, and the body is freed now: a run may take minutes.
                 arguments |= await off_loop(

@@ -211,9 +211,11 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         # Each request of a connection has headers of its own, which its events carry.
         response_headers.collect()
         try:
-            admission.check()
-            with admission.waiting():
+            authorization = header(self.scope, b"authorization")
+            admission.check(team_id := admission.team_of(authorization))
+            with admission.waiting(team_id):
                 principal = await self._authenticate()
+                await admission.turn(team_id=principal.team_id, weight=principal.weight, authorization=authorization)
                 body = await off_loop(partial(parse_message, values))
                 started = await create.start_response(
                     principal=principal,

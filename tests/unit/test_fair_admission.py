@@ -1,0 +1,174 @@
+"""Turns of requests to start, shared between teams, and who is refused in an overload."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+
+import pytest
+
+from kernel.errors import Overloaded
+from kernel.load_limit import LoadLimit
+from kernel.overload import Admission
+
+
+class Door:
+    """Requests of teams in a process that lets one request start at a time while several teams send some."""
+
+    def __init__(self, *, is_shared: bool = True) -> None:
+        self.admission = Admission()
+        limit = LoadLimit(least=1, most=64)
+        while is_shared and limit.value > 1:
+            limit.observe(1.0)
+        self.admission._limit = limit
+        self.order: list[str] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def request(self, team: str, *, weight: int = 1) -> asyncio.Event:
+        """Let a request arrive, and return the event that ends its start."""
+        done = asyncio.Event()
+
+        async def serve() -> None:
+            with self.admission.waiting():
+                await self.admission.turn(team_id=team, weight=weight, authorization=f"Bearer {team}")
+                self.order.append(team)
+                await done.wait()
+                self.admission.started()
+
+        self.tasks.append(asyncio.create_task(serve()))
+        await asyncio.sleep(0)
+        return done
+
+    async def finish(self) -> None:
+        """Cancel what is left."""
+        for task in self.tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
+    asyncio.run(test())
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_a_team_with_nothing_starting_does_not_wait_for_a_loud_one() -> None:
+    async def test() -> None:
+        door = Door()
+        await door.request("quiet")
+        for _ in range(10):
+            await door.request("loud")
+        assert door.order == ["quiet", "loud"]
+        await door.request("third")
+        assert door.order == ["quiet", "loud", "third"]
+        await door.finish()
+
+    run(test)
+
+
+def test_a_turn_goes_to_the_team_with_the_fewest_starting_requests() -> None:
+    async def test() -> None:
+        door = Door()
+        first = await door.request("quiet")
+        loud = [await door.request("loud") for _ in range(3)]
+        await door.request("quiet")
+        assert door.order == ["quiet", "loud"]
+        first.set()
+        await settle()
+        assert door.order == ["quiet", "loud", "quiet"]
+        loud[0].set()
+        await settle()
+        assert door.order[3:] == ["loud"]
+        await door.finish()
+
+    run(test)
+
+
+def test_turns_follow_the_weights() -> None:
+    async def test() -> None:
+        door = Door()
+        events = [await door.request(team, weight=weight) for team, weight in (("heavy", 3), ("light", 1)) * 20]
+        door.admission._limit = LoadLimit(least=8, most=8)
+        events[0].set()
+        await settle()
+        assert (door.order.count("heavy"), door.order.count("light")) == (7, 2)
+        await door.finish()
+
+    run(test)
+
+
+def test_a_lone_team_is_not_limited() -> None:
+    async def test() -> None:
+        door = Door()
+        for _ in range(64):
+            await door.request("lone")
+        assert len(door.order) == 64
+        await door.request("lone")
+        assert len(door.order) == 64
+        await door.finish()
+
+    run(test)
+
+
+def test_a_cancelled_request_takes_no_turn() -> None:
+    async def test() -> None:
+        door = Door()
+        other = await door.request("quiet")
+        first = await door.request("loud")
+        await door.request("loud")
+        await door.request("loud")
+        door.tasks[2].cancel()
+        await settle()
+        other.set()
+        first.set()
+        await settle()
+        assert door.order == ["quiet", "loud", "loud"]
+        await door.finish()
+        assert not door.admission._starting
+        assert not door.admission._queues
+
+    run(test)
+
+
+def test_an_overload_refuses_the_loud_team_only() -> None:
+    async def test() -> None:
+        door = Door()
+        for _ in range(10):
+            await door.request("loud")
+        door.admission._is_overloaded = True
+        assert door.admission.is_full("loud")
+        assert not door.admission.is_full("quiet")
+        # A key that was never used: the team is known after its authentication.
+        with door.admission.waiting(), pytest.raises(Overloaded):
+            await door.admission.turn(team_id="loud", weight=1, authorization="Bearer another")
+        await door.request("quiet")
+        assert door.order == ["loud", "quiet"] or door.order[-1] == "quiet"
+        await door.finish()
+
+    run(test)
+
+
+def test_an_overload_by_many_teams_refuses_all_of_them() -> None:
+    async def test() -> None:
+        door = Door()
+        for number in range(100):
+            await door.request(f"team {number}")
+        door.admission._is_overloaded = True
+        assert door.admission.is_full("team 1")
+        assert door.admission.is_full("another")
+        await door.finish()
+
+    run(test)
+
+
+def test_the_limit_falls_while_the_loop_is_late_and_rises_slowly() -> None:
+    limit = LoadLimit(least=2, most=64)
+    for _ in range(100):
+        limit.observe(0.02)
+    assert limit.value == 2
+    for _ in range(100):
+        limit.observe(0.0)
+    assert 10 < limit.value < 30
