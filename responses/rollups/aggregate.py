@@ -8,7 +8,8 @@ single step.
 A response counts in the hour of its creation, a tool call in the hour of its start, an upstream call in the hour of its
 end. A row that has not ended when its hour is rolled up is remembered as an `UnrolledRow`, and added to the sums of
 that hour when it has ended. So each row is in exactly one place: in the sums, remembered, or newer than the mark. The
-queries (`responses.rollups.queries`) add the three.
+queries (`responses.rollups.queries`) add the three. Hours in which the days of some time zones begin have sums of their
+parts (`responses.rollups.periods`).
 
 Rows that are deleted after they were summed stay in the sums. A client tool call that is answered after more than an
 hour stays counted as waiting.
@@ -176,7 +177,7 @@ def _add_late_rows(source: RollupSource, hour: datetime) -> None:
             return
         cursor.execute(
             f"""SELECT (SELECT count(*) FROM {source.rows} WHERE {condition}) > coalesce(sum({counted}), 0)
-            FROM {source.table} WHERE level = %(level)s AND hour = %(since)s""",  # noqa: S608
+            FROM {source.table} WHERE level = %(level)s AND hour >= %(since)s AND hour < %(until)s""",  # noqa: S608
             values,
         )
         (has_more,) = cursor.fetchone()
@@ -186,7 +187,7 @@ def _add_late_rows(source: RollupSource, hour: datetime) -> None:
 
 
 def _merge(source: RollupSource, level: int, hour: datetime) -> None:
-    """Replace several rows of a cell by their sum."""
+    """Replace several rows of a cell of an hour by their sum."""
     keys = ", ".join(["hour", *source.names, "level"])
     columns = ", ".join([*source.sums, *source.histograms])
     summed = [f"sum({name})" for name in source.sums] + [histograms.merge_sql(name) for name in source.histograms]
@@ -194,11 +195,11 @@ def _merge(source: RollupSource, level: int, hour: datetime) -> None:
         if _locked():
             cursor.execute(
                 f"""WITH parts AS (
-                    DELETE FROM {source.table} WHERE level = %s AND hour = %s RETURNING {keys}, {columns}
+                    DELETE FROM {source.table} WHERE level = %s AND hour >= %s AND hour < %s RETURNING {keys}, {columns}
                 )
                 INSERT INTO {source.table} ({keys}, {columns})
                 SELECT {keys}, {", ".join(summed)} FROM parts GROUP BY {keys}""",  # noqa: S608
-                [level, hour],
+                [level, hour, hour + HOUR],
             )
 
 
@@ -227,7 +228,10 @@ def _first_row(since: datetime | None) -> datetime | None:
 def _delete(source: RollupSource, hour: datetime) -> None:
     """Delete the sums of an hour."""
     with connection.cursor() as cursor:
-        cursor.execute(f"DELETE FROM {source.table} WHERE level = ANY(%s) AND hour = %s", [source.numbers, hour])  # noqa: S608
+        cursor.execute(
+            f"DELETE FROM {source.table} WHERE level = ANY(%s) AND hour >= %s AND hour < %s",  # noqa: S608
+            [source.numbers, hour, hour + HOUR],
+        )
     UnrolledRow.objects.filter(source=source.name, hour=hour).delete()
 
 

@@ -1,4 +1,4 @@
-"""Query sums over whole hours: the sums that are rolled up, plus the rows that are not.
+"""Query sums over whole hours or days: the sums that are rolled up, plus the rows that are not.
 
 Every function runs inside a scope (`tenants.scope`). Each query is a single statement, so that a row that is rolled up
 at the same time counts exactly once.
@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from django.db import connection
 
 from responses.models.rollups import RollupMark
-from responses.rollups import histograms
+from responses.rollups import histograms, periods
 from responses.rollups.sources import RollupSource, cells_sql
 
 MAX_LIVE_ROWS = 200_000
@@ -24,10 +25,11 @@ _EDGE = "(SELECT edge FROM mark)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollupQuery:
-    """The sums of `measures` of a source between two hours, grouped by dimensions and by time.
+    """The sums of `measures` of a source between two times, grouped by dimensions and by time.
 
+    - `since`, `until`: whole hours, or the start of a day in any time zone.
     - `by`: the dimensions to group by.
-    - `bucket`: `hour`, `day` or `week` in the time zone `zone`; empty for a single bucket.
+    - `bucket`: `hour`, or `day`, `week` or `month` in the time zone `zone`; empty for a single bucket.
     - `teams`: the teams to include; None for every team, if the caller may see them all.
     - `only`: the values to include, by dimension.
     """
@@ -45,7 +47,10 @@ class RollupQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollupRow:
-    """One row of the result. The value of a histogram is the list of counts of all its buckets."""
+    """One row of the result. The value of a histogram is the list of counts of all its buckets.
+
+    `bucket` is the start of its hour, day, week or month, which may be before the start of the query.
+    """
 
     bucket: datetime | None
     key: tuple[str, ...]
@@ -71,8 +76,7 @@ def fetch_rows(query: RollupQuery) -> list[RollupRow]:
         "since": query.since,
         "until": query.until,
         "level": source.level(needed),
-        "bucket": query.bucket,
-        "zone": query.zone,
+        "edges": periods.edges(query.since, query.until, query.bucket, ZoneInfo(query.zone)) if query.bucket else [],
         "teams": None if query.teams is None else list(query.teams),
         "source": source.name,
     }
@@ -91,7 +95,9 @@ def fetch_rows(query: RollupQuery) -> list[RollupRow]:
         else (f"sum({name}) AS {name}" if name == "cost" else f"coalesce(sum({name}), 0) AS {name}")
         for name in wanted
     ]
-    bucket = "date_trunc(%(bucket)s, hour, %(zone)s)" if query.bucket else "NULL::timestamptz"
+    # Not `date_trunc`: where clocks go back at midnight, it would move the first hour of a day to the second midnight.
+    edges = "%(edges)s::timestamptz[]"
+    bucket = f"({edges})[width_bucket(hour, {edges})]" if query.bucket else "NULL::timestamptz"
     keys = "".join(f", {name}" for name in query.by)
     # Sums are used up to the edge, and rows from there on. Read by the same statement: if the mark moved between two,
     # the rows in between would count twice or not at all.

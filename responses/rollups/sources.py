@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from responses.models import RUNNING, Status
-from responses.rollups import histograms
+from responses.rollups import histograms, periods
 
 _TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
 _TOKEN_SUMS = {**{name: f"sum({name})" for name in _TOKENS}, "cost": "sum(cost)"}
@@ -151,7 +151,7 @@ SOURCES = (RESPONSES, CALLS, TOOLS)
 def cells_sql(
     source: RollupSource, rows: str, *, sets: Sequence[frozenset[str]], wanted: Sequence[str] | None = None
 ) -> str:
-    """Return the SQL that sums rows (an element of a FROM clause) by hour at some levels of detail.
+    """Return the SQL that sums rows (an element of a FROM clause) by hour, or part of one, at some levels of detail.
 
     Its columns are the hour, the dimensions of any of the levels, the `wanted` sums and histograms (all by default),
     and `level` if the levels together contain every dimension.
@@ -159,7 +159,7 @@ def cells_sql(
     dimensions = [name for name in source.names if any(name in level for level in sets)]
     sums = {name: sql for name, sql in source.sums.items() if wanted is None or name in wanted}
     buckets = {name: sql for name, sql in source.histograms.items() if wanted is None or name in wanted}
-    inner = [f"date_trunc('hour', {source.time}, 'UTC') AS hour", *source.columns]
+    inner = [f"{periods.cell_sql(source.time)} AS hour", *source.columns]
     inner += [f"{source.dimensions[name]} AS d_{name}" for name in dimensions]
     inner += [f"{histograms.bucket_sql(sql)} AS b_{name}" for name, sql in buckets.items()]
     # A null team means the sum of all teams; other dimensions that a level does not contain are empty.

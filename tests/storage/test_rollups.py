@@ -1,9 +1,11 @@
 """Hourly sums: what they count and when, and that they never differ from the rows."""
 
+from collections import Counter
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import hypothesis
 import pytest
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from kernel.clock import now
 from responses.models import Response, Status, ToolCall
 from responses.models.rollups import ResponseHour, RollupMark, UnrolledRow
-from responses.rollups import aggregate, queries
+from responses.rollups import aggregate, periods, queries
 from responses.rollups.queries import RollupQuery, RollupRow
 from responses.rollups.sources import CALLS, RESPONSES, TOOLS, RollupSource
 from tenants import scope
@@ -289,6 +291,38 @@ def test_a_time_span_can_be_split_into_days_of_a_time_zone(rollups: None, caller
     ]
 
 
+# Days begin at 18:30, 18:15, 3:30 or 2:30, 10:15 or 11:15 UTC; in Havana, clocks change at midnight.
+ODD_ZONES = ("Asia/Kolkata", "Asia/Kathmandu", "America/St_Johns", "Pacific/Chatham", "America/Havana")
+
+
+@pytest.mark.parametrize("zone", ODD_ZONES)
+def test_days_that_begin_within_an_hour_are_exact(rollups: None, caller: Caller, zone: str) -> None:
+    # Every 20 minutes around the days on which clocks change, in spring and in autumn.
+    starts = (datetime(2026, 3, 6, tzinfo=UTC), datetime(2026, 10, 30, tzinfo=UTC))
+    moments = [first + timedelta(minutes=20 * step, seconds=step) for first in starts for step in range(3 * 72)]
+    with scope.team(caller.team.pk):
+        UsageRecord.objects.bulk_create(
+            UsageRecord(
+                team=caller.team, api_key=caller.key, occurred_at=at, endpoint="responses", object_id="x", model="m",
+                upstream_id="u", upstream_model="m", outcome="stop",
+            )
+            for at in moments
+        )  # fmt: skip
+    local = ZoneInfo(zone)
+    midnight = periods.start_of_day(date(2026, 10, 31), local)
+    end_of_day = periods.start_of_day(date(2026, 11, 1), local)
+    for _ in range(2):
+        for first in starts:
+            span: dict[str, Any] = {"since": first, "until": first + timedelta(days=3)}
+            expected = Counter(at.astimezone(local).date() for at in moments if first <= at < span["until"])
+            days = sums(caller, CALLS, measures=["calls"], bucket="day", zone=zone, **span)
+            assert {day.bucket.astimezone(local).date(): day.values["calls"] for day in days if day.bucket} == expected
+        # A range that begins and ends within an hour.
+        counted = sum(midnight <= at < end_of_day for at in moments)
+        assert total(caller, "calls", CALLS, since=midnight, until=end_of_day) == counted
+        roll_up()
+
+
 def test_another_team_sees_none_of_the_sums(rollups: None, caller: Caller, make_caller: MakeCaller) -> None:
     add_response(caller, created_at=past_hour(5))
     roll_up()
@@ -339,7 +373,7 @@ def test_query_results_equal_sums_over_the_rows(
             expected = sorted(wanted.values_list("model", "status", "input_tokens"))
         asked: dict[str, Any] = {"since": first, "until": last, "measures": ["responses", "input_tokens"]}
         found = sums(caller, by=["model", "status"], **asked)
-        days = sums(caller, bucket="day", zone=["UTC", "Asia/Tokyo", "America/New_York"][zone], **asked)
+        days = sums(caller, bucket="day", zone=["UTC", "Asia/Kolkata", "America/New_York"][zone], **asked)
         assert sum(one.values["responses"] for one in found) == len(expected)
         assert sum(one.values["input_tokens"] for one in found) == sum(tokens for _, _, tokens in expected)
         assert {one.key for one in found} == {(model, status) for model, status, _ in expected}

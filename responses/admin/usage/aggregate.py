@@ -3,19 +3,18 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import reduce
 from typing import Any
 
-from responses.admin.usage.query import MetricKind, UsageQuery, start_of_day
-from responses.rollups import queries
+from responses.admin.usage.query import MetricKind, UsageQuery
+from responses.rollups import periods, queries
 from responses.rollups.queries import RollupQuery, RollupRow
 from tenants.models import ApiKey, Team, Upstream
 from tenants.prices import sum_costs
 
 TOP = 8
 OTHER = "Other"
-_HOUR = timedelta(hours=1)
 Key = tuple[str, ...]
 _OTHER_KEY: Key = ("\0rest",)
 
@@ -89,7 +88,7 @@ def build_report(query: UsageQuery, *, teams: Sequence[str] | None, top: int = T
         group[row.bucket] = add_sums(group.get(row.bucket), row.values)
     edges, names = buckets(query), _names(query, shown)
     # The first bucket may start before the range, at the start of its day or week.
-    starts = [_start(edge, query) for edge in edges[:-1]]
+    starts = [periods.start_of(edge, query.bucket, query.zone) for edge in edges[:-1]]
     groups = [
         UsageGroup(
             key=None if key == _OTHER_KEY else key,
@@ -119,28 +118,9 @@ def add_sums(sums: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[st
 
 def buckets(query: UsageQuery) -> list[datetime]:
     """Return the starts of the buckets of a query, and the end of the last one."""
-    edges = [query.since]
-    while edges[-1] < query.until:
-        if query.bucket == "hour":
-            following = edges[-1] + _HOUR
-        else:
-            # A day of the zone may have 23 or 25 hours when clocks change. Twelve hours past the nominal end is always
-            # within the next bucket, whose midnight is then taken.
-            length = timedelta(days=1 if query.bucket == "day" else 7)
-            later = (_start(edges[-1], query) + length + timedelta(hours=12)).astimezone(query.zone)
-            following = start_of_day(later.date(), query.zone)
-        edges.append(min(following, query.until))
-    return edges
-
-
-def _start(moment: datetime, query: UsageQuery) -> datetime:
-    # Must equal PostgreSQL's date_trunc in the zone of the query: the sums carry its results as bucket keys.
-    if query.bucket == "hour":
-        return moment.astimezone(UTC)
-    day = moment.astimezone(query.zone).replace(hour=0, minute=0, second=0, microsecond=0)
-    if query.bucket == "week":
-        day = (day.replace(tzinfo=None) - timedelta(days=day.weekday())).replace(tzinfo=query.zone)
-    return day.astimezone(UTC)
+    # The first and the last bucket may be parts of a day, week or month.
+    _, *inner, _ = periods.edges(query.since, query.until, query.bucket, query.zone)
+    return [query.since, *inner, query.until]
 
 
 def _names(query: UsageQuery, keys: Sequence[Key]) -> dict[Key, str]:

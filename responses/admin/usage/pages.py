@@ -236,7 +236,7 @@ def chart_points(
         if query.bucket == "hour":
             name = f"{local:%d %b %H:%M}{suffix}"
         else:
-            name = f"{local:%d %b %Y}" if query.bucket == "day" else f"Week of {local:%d %b %Y}"
+            name = {"day": f"{local:%d %b %Y}", "week": f"Week of {local:%d %b %Y}"}.get(query.bucket, f"{local:%B %Y}")
         label = f"{local:%H:%M}" if is_short else f"{local:%d %b}"
         points.append(ChartPoint(name=name, label=label, values=row, url=_drill(query, start, until)))
     return points

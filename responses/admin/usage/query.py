@@ -5,7 +5,7 @@ Every URL results in a valid query: unsupported combinations are adjusted, and `
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
@@ -17,6 +17,7 @@ from django.utils.http import urlencode
 
 from console import charts
 from responses.rollups import histograms
+from responses.rollups.periods import start_of_day
 from responses.rollups.sources import CALLS, RESPONSES, TOOLS, RollupSource
 from tenants.prices import amount
 
@@ -156,7 +157,7 @@ RANGES = {
     "last_month": "Last month",
     "custom": "Custom",
 }
-BUCKETS = {"hour": "Hour", "day": "Day", "week": "Week"}
+BUCKETS = {"hour": "Hour", "day": "Day", "week": "Week", "month": "Month"}
 VIEWS = {"bars": "Bars", "lines": "Lines", "table": "Table"}
 FILTERS = {"team": "team_id", "model": "model", "key": "api_key_id"}
 ZONE_COOKIE = "console_zone"
@@ -170,8 +171,8 @@ _HOUR = timedelta(hours=1)
 class UsageQuery:
     """Query of the usage page.
 
-    `since` and `until` are whole hours (UTC). `filters` maps the names in `FILTERS` to values. `parameters` is the
-    query string that leads to the same page.
+    `since` and `until` are whole hours (UTC) or starts of days of the zone. `filters` maps the names in `FILTERS` to
+    values. `parameters` is the query string that leads to the same page.
     """
 
     metric: Metric
@@ -289,7 +290,7 @@ def parse_range(
     span: str, query: QueryDict, current_time: datetime, zone: ZoneInfo, notes: list[str]
 ) -> tuple[datetime, datetime]:
     """Return the first and the last moment of one of `RANGES`."""
-    # Whole hours, because the sums are hourly. Ranges of days are whole days of the time zone and end today.
+    # Ranges of days are whole days of the time zone and end today.
     end = end_of_hour(current_time)
     if span == "24h":
         return end - _LENGTHS[span], end
@@ -320,10 +321,3 @@ def _date(text: str) -> date | None:
     except ValueError:
         return None
     return day if 2000 <= day.year < 2200 else None
-
-
-def start_of_day(day: date, zone: ZoneInfo) -> datetime:
-    """Return the first whole hour of a day of a time zone."""
-    # In zones with an offset of half an hour, an hour of the sums belongs to the day in which it begins.
-    midnight = datetime.combine(day, time.min, tzinfo=zone).astimezone(UTC)
-    return midnight if midnight.minute == 0 else end_of_hour(midnight)
