@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from kernel.errors import MissingKey
 from tenants import directory
-from tenants.models import Scope
+from tenants.models import AdminScope, Scope
 from tenants.principal import Principal
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ class HasScope(BasePermission):
     def has_permission(self, request: Request, view: "APIView") -> bool:
         handler = getattr(view, (request.method or "").lower(), None)
         if (declared := getattr(handler, "endpoint", None)) is not None:
-            cast("Principal", request.user).require(Scope(declared.scope))
+            kind = Scope if declared.scope in Scope else AdminScope
+            cast("Principal", request.user).require(kind(declared.scope))
         return True
 
 

@@ -30,6 +30,8 @@ from tenants import models, scope
 from tenants.capabilities import Capabilities
 from tenants.limit_models import EVERY_END_USER
 from tenants.models import (
+    ADMIN_KEY_PREFIX,
+    AdminKey,
     ApiKey,
     Connector,
     Guardrail,
@@ -171,7 +173,7 @@ class CachedLookup(Generic[Found]):
 class _Secret:
     """The secret a client sent: the key's current one, or the one before its last rotation."""
 
-    key: ApiKey
+    key: ApiKey | AdminKey
     principal: Principal
     is_old: bool
     networks: tuple[IPv4Network | IPv6Network, ...]
@@ -179,7 +181,7 @@ class _Secret:
     @property
     def used_at(self) -> datetime | None:
         """Time of the last recorded use, as of the cached row."""
-        return self.key.old_used_at if self.is_old else self.key.last_used_at
+        return self.key.old_used_at if isinstance(self.key, ApiKey) and self.is_old else self.key.last_used_at
 
 
 @CachedLookup
@@ -201,6 +203,29 @@ def _key(digest: str) -> _Secret | None:
     # Made here, once per lookup and not per request.
     networks = tuple(ip_network(each, strict=False) for each in key.allowed_addresses or ())
     return _Secret(key=key, principal=_principal(key, limits), is_old=key.digest != digest, networks=networks)
+
+
+@CachedLookup
+def _admin_key(digest: str) -> _Secret | None:
+    key = AdminKey.objects.filter(digest=digest).first()
+    if key is None:
+        return None
+    caller = Principal(
+        team_id="",
+        key_id=key.pk,
+        scopes=frozenset(key.scopes),
+        allowed_models=frozenset(),
+        tools=frozenset(),
+        expires_at=key.expires_at,
+        grace_seconds=0,
+    )
+    networks = tuple(ip_network(each, strict=False) for each in key.allowed_addresses or ())
+    return _Secret(key=key, principal=caller, is_old=False, networks=networks)
+
+
+def _table_of(bearer: str) -> CachedLookup[_Secret | None]:
+    """Return the lookup of the table in which a key is stored."""
+    return _admin_key if bearer.startswith(ADMIN_KEY_PREFIX) else _key
 
 
 @CachedLookup
@@ -441,7 +466,7 @@ def principal(bearer: str) -> Principal:
     Raises `Unauthorized` for unknown, revoked, disabled and expired keys, and `Forbidden` for suspended teams and
     addresses from which the key may not be used.
     """
-    secret = _require_key(_key(keyed_digest(bearer)))
+    secret = _require_key(_table_of(bearer)(keyed_digest(bearer)))
     caller = _check_secret(secret)
     if _touch_is_due(secret):
         _record_uses([_Use.of(secret)])
@@ -450,7 +475,7 @@ def principal(bearer: str) -> Principal:
 
 async def aprincipal(bearer: str) -> Principal:
     """Like `principal`, for the event loop."""
-    secret = _require_key(await _key.aget(keyed_digest(bearer)))
+    secret = _require_key(await _table_of(bearer).aget(keyed_digest(bearer)))
     caller = _check_secret(secret)
     if _touch_is_due(secret):
         _uses.add(_Use.of(secret))
@@ -571,12 +596,12 @@ def _require_key(found: Found | None) -> Found:
 
 def _check_secret(secret: _Secret) -> Principal:
     key = secret.key
-    if secret.is_old and (key.old_until is None or key.old_until <= clock.now()):
+    if isinstance(key, ApiKey) and secret.is_old and (key.old_until is None or key.old_until <= clock.now()):
         raise Unauthorized("This API key was rotated and its old secret has expired.", code="api_key_expired")
     sender = origin()
     # Also for a key that is refused below: the access log tells whose it was.
     if sender.request_id:
-        sender.caller.team_id, sender.caller.key_id = key.team_id, key.pk
+        sender.caller.team_id, sender.caller.key_id = secret.principal.team_id, key.pk
     _check_key(key)
     address = sender.address
     # An unknown address is in no network.
@@ -585,12 +610,13 @@ def _check_secret(secret: _Secret) -> Principal:
     return secret.principal
 
 
-def _check_key(key: ApiKey) -> None:
+def _check_key(key: ApiKey | AdminKey) -> None:
     if key.revoked_at is not None:
         raise Unauthorized("This API key has been revoked.", code="api_key_revoked")
     if key.expires_at is not None and key.expires_at <= clock.now():
         raise Unauthorized("This API key has expired.", code="api_key_expired")
-    _check_enabled(key)
+    if isinstance(key, ApiKey):
+        _check_enabled(key)
 
 
 def _check_enabled(key: ApiKey) -> None:
@@ -615,8 +641,9 @@ def _touch_is_due(secret: _Secret) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A use of a key: its id, and the columns of its row to update."""
+    """A use of a key: its table and id, and the columns of its row to update."""
 
+    table: type[ApiKey | AdminKey]
     key_id: str
     values: Mapping[str, Any]
 
@@ -627,7 +654,9 @@ class _Use:
         # PostgreSQL cannot store NUL.
         used = {"last_used_address": sender.address, "last_used_agent": sender.agent.replace("\x00", "")}
         return cls(
-            secret.key.pk, {**used, "last_used_at": present, **({"old_used_at": present} if secret.is_old else {})}
+            type(secret.key),
+            secret.key.pk,
+            {**used, "last_used_at": present, **({"old_used_at": present} if secret.is_old else {})},
         )
 
 
@@ -635,7 +664,7 @@ def _record_uses(uses: Iterable[_Use]) -> None:
     # In the order of the keys, so that processes that record the same ones do not deadlock.
     with scope.every_team():
         for use in sorted(uses, key=lambda one: one.key_id):
-            ApiKey.objects.filter(pk=use.key_id).update(**use.values)
+            use.table.objects.filter(pk=use.key_id).update(**use.values)
 
 
 class _Uses:

@@ -8,9 +8,27 @@ from tenants import scope
 from tenants.audit import audit
 from tenants.models import Membership, Role, Team
 
+# The admin API has OpenAI's roles; `auditor` exists only here.
+_PUBLIC_ROLES = {Role.TEAM_LEAD.value: "owner", Role.DEVELOPER.value: "member", Role.AUDITOR.value: "auditor"}
+
 
 class LastLead(Exception):
     """The change would leave the team without a lead."""
+
+
+def public_role(role: str) -> str:
+    """Return the name of a role in the admin API: `owner` for leads, `member` for developers, or `auditor`."""
+    return _PUBLIC_ROLES[role]
+
+
+def role_of(name: str) -> Role | None:
+    """Return the role with this name in the admin API, or None."""
+    return next((Role(role) for role, public in _PUBLIC_ROLES.items() if public == name), None)
+
+
+def user_id(user: User) -> str:
+    """Return the id of a user in the admin API."""
+    return f"user-{user.pk}"
 
 
 def find_person(name: str) -> User | None:

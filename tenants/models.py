@@ -20,6 +20,14 @@ from tenants.limit_models import (
     ReservationKind,
 )
 from tenants.notification_models import MailDelivery, Notification, NotificationKind, NotificationPreference
+from tenants.organization_models import (
+    ADMIN_KEY_PREFIX,
+    AdminKey,
+    AdminScope,
+    ServiceAccount,
+    admin_key_id,
+    service_account_id,
+)
 from tenants.prices import CostField, PriceColumns
 from tenants.team_models import (
     IdField,
@@ -39,6 +47,9 @@ from tenants.team_models import (
 
 # Django discovers models through this module, and other modules import all of them from here.
 __all__ = [
+    "ADMIN_KEY_PREFIX",
+    "AdminKey",
+    "AdminScope",
     "ApiKey",
     "AuditEvent",
     "AuditSeal",
@@ -71,6 +82,7 @@ __all__ = [
     "SearchEngine",
     "SearchEngineVisibility",
     "SearchKind",
+    "ServiceAccount",
     "StaffMember",
     "StaffRole",
     "Team",
@@ -81,9 +93,11 @@ __all__ = [
     "Upstream",
     "UsageRecord",
     "WireApi",
+    "admin_key_id",
     "connector_id",
     "key_id",
     "search_engine_id",
+    "service_account_id",
     "team_id",
     "upstream_id",
 ]  # fmt: skip
@@ -188,6 +202,9 @@ class ApiKey(models.Model):
     created_at = models.DateTimeField(default=now, editable=False)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, editable=False
+    )
+    service_account = models.ForeignKey(
+        ServiceAccount, null=True, blank=True, on_delete=models.SET_NULL, editable=False, related_name="api_keys"
     )
     expires_at = models.DateTimeField(null=True, blank=True)
     allowed_addresses = ArrayField(

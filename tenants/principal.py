@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Literal
 
 from kernel.errors import Forbidden
-from tenants.models import Scope, ToolKind
+from tenants.models import AdminScope, Scope, ToolKind
 
 SubjectKind = Literal["team", "key", "end_user"]
 
@@ -42,7 +42,7 @@ class SubjectLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """A team acting through one of its API keys.
+    """A team acting through one of its API keys, or the holder of an admin key, whose `team_id` is empty.
 
     `tools` are those that both team and key allow. `grace_seconds` is how long a stored run continues after its client
     has disconnected; None means to its end. `rejects_unavailable_tools`: hosted tools that this server cannot provide
@@ -75,13 +75,31 @@ class Principal:
         """The caller as recorded in the audit log."""
         return f"key:{self.key_id}"
 
-    def has(self, scope: Scope) -> bool:
-        """Return whether the key has the scope. `admin.usage.read` includes `usage.read`, and `*` no `admin.` scope."""
+    @property
+    def is_admin(self) -> bool:
+        """True for an admin key, which may use the admin API and nothing else."""
+        return not self.team_id
+
+    def has(self, scope: Scope | AdminScope) -> bool:
+        """Return whether the key has the scope.
+
+        `*` stands for the scopes of a team and includes no scope of the admin API, and an admin key has none of a
+        team's scopes, except those that the admin API has as well: `admin.usage.read` includes `usage.read`.
+        """
+        if self.is_admin:
+            name = scope.value if scope.value.startswith("admin.") else f"admin.{scope.value}"
+            return (
+                scope is not Scope.ALL
+                and name in AdminScope
+                and not self.scopes.isdisjoint({AdminScope.ALL.value, name})
+            )
+        if isinstance(scope, AdminScope):
+            return False
         if not self.scopes.isdisjoint({scope.value, f"admin.{scope.value}"}):
             return True
         return Scope.ALL.value in self.scopes and not scope.is_admin
 
-    def require(self, scope: Scope) -> None:
+    def require(self, scope: Scope | AdminScope) -> None:
         """Raise `Forbidden` if the key lacks the scope."""
         if not self.has(scope):
             raise Forbidden(f"Your API key is missing the scope '{scope.value}', which this request requires.")

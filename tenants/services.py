@@ -9,14 +9,27 @@ from difflib import get_close_matches
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from kernel.clock import now
 from kernel.crypto import keyed_digest
 from tenants import scope
 from tenants.audit import audit
 from tenants.capabilities import Capabilities
-from tenants.models import ApiKey, KeySource, Model, Scope, Team, ToolKind, Upstream, WireApi
+from tenants.models import (
+    ADMIN_KEY_PREFIX,
+    AdminKey,
+    AdminScope,
+    ApiKey,
+    KeySource,
+    Model,
+    Scope,
+    ServiceAccount,
+    Team,
+    ToolKind,
+    Upstream,
+    WireApi,
+)
 
 _ALPHABET = string.ascii_letters + string.digits
 _PUBLIC_LENGTH = 8
@@ -41,6 +54,36 @@ def ensure_team(*, name: str, actor: str = "system") -> Team:
     return team
 
 
+class NameTaken(Exception):
+    """Another team has this name."""
+
+
+def create_team(*, name: str, actor: str) -> Team:
+    """Create a team. Raises `NameTaken`."""
+    with scope.every_team():
+        team, made = Team.objects.get_or_create(name=name)
+        if not made:
+            raise NameTaken
+        audit(team_id=team.pk, actor=actor, action="team.created", target=team.pk, after={"name": name})
+    return team
+
+
+def rename_team(*, team: Team, name: str, actor: str) -> Team:
+    """Change the name of a team. Raises `NameTaken`."""
+    with scope.every_team():
+        row = Team.objects.select_for_update(no_key=True).get(pk=team.pk)
+        if row.name != name:
+            before, row.name = row.name, name
+            try:
+                with transaction.atomic():
+                    row.save(update_fields=["name"])
+            except IntegrityError as error:
+                raise NameTaken from error
+            old, new = {"name": before}, {"name": name}
+            audit(team_id=row.pk, actor=actor, action="team.updated", target=row.pk, before=old, after=new)
+    return row
+
+
 def create_key(
     *,
     team: Team,
@@ -54,6 +97,7 @@ def create_key(
     source: KeySource = KeySource.PERSON,
     actor: str = "system",
     created_by: int | None = None,
+    service_account: ServiceAccount | None = None,
 ) -> NewKey:
     """Create a key. It may use all models of the team and any address unless `allowed_…` restricts them."""
     new = unsaved_key(
@@ -67,6 +111,7 @@ def create_key(
         allowed_addresses=list(allowed_addresses) if allowed_addresses else None,
         expires_at=expires_at,
         created_by_id=created_by,
+        service_account=service_account,
     )
     with scope.team(team.pk):
         new.key.save(force_insert=True)
@@ -80,6 +125,58 @@ def unsaved_key(**fields: Any) -> NewKey:
     secret = _new_secret()
     key = ApiKey(digest=keyed_digest(secret), prefix=_prefix(secret), last_four=secret[-4:], **fields)
     return NewKey(key=key, secret=secret)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewAdminKey:
+    """A new admin key. `secret` exists only here."""
+
+    key: AdminKey
+    secret: str
+
+
+@transaction.atomic
+def create_admin_key(
+    *,
+    name: str,
+    scopes: Sequence[str],
+    expires_at: datetime | None = None,
+    allowed_addresses: Sequence[str] | None = None,
+    actor: str = "system",
+    created_by: int | None = None,
+) -> NewAdminKey:
+    """Create a key for the admin API. Only administrators and commands of the server may call this.
+
+    Raises `ValueError` without scopes, and for those of a team.
+    """
+    if not scopes or not set(scopes) <= set(AdminScope.values):
+        raise ValueError("an admin key needs scopes of the admin API, and only those")
+    secret = _new_secret(prefix=ADMIN_KEY_PREFIX)
+    key = AdminKey(
+        name=name,
+        digest=keyed_digest(secret),
+        prefix=_prefix(secret),
+        last_four=secret[-4:],
+        scopes=list(scopes),
+        expires_at=expires_at,
+        allowed_addresses=list(allowed_addresses) if allowed_addresses else None,
+        created_by_id=created_by,
+    )
+    key.save(force_insert=True)
+    with scope.every_team():
+        after = {"name": name, "scopes": list(scopes), "prefix": key.prefix}
+        audit(team_id=None, actor=actor, action="admin_key.created", target=key.pk, after=after)
+    return NewAdminKey(key=key, secret=secret)
+
+
+@transaction.atomic
+def revoke_admin_key(*, key: AdminKey, actor: str = "system") -> bool:
+    """Revoke an admin key permanently; returns false if it was revoked already."""
+    revoked = AdminKey.objects.filter(pk=key.pk, revoked_at=None).update(revoked_at=now()) == 1
+    if revoked:
+        with scope.every_team():
+            audit(team_id=None, actor=actor, action="admin_key.revoked", target=key.pk)
+    return revoked
 
 
 def rotate_key(*, key: ApiKey, grace: timedelta, actor: str = "system") -> NewKey:
@@ -102,6 +199,32 @@ def rotate_key(*, key: ApiKey, grace: timedelta, actor: str = "system") -> NewKe
         before, after = {"prefix": key.prefix}, {"prefix": locked.prefix, "old_until": locked.old_until.isoformat()}
         audit(team_id=key.team_id, actor=actor, action="api_key.rotated", target=key.pk, before=before, after=after)
     return NewKey(key=locked, secret=secret)
+
+
+def update_key(
+    *, key: ApiKey, scopes: Sequence[str] | None = None, expires_at: datetime | None = None, actor: str
+) -> ApiKey:
+    """Change the scopes or the expiry of a key; None leaves them unchanged.
+
+    Raises `ValueError` for a key that is revoked or has expired.
+    """
+    with scope.team(key.team_id):
+        row = ApiKey.objects.select_for_update(no_key=True).select_related(None).get(pk=key.pk)
+        if row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= now()):
+            raise ValueError("the key is revoked or has expired")
+        before: dict[str, Any] = {}
+        after: dict[str, Any] = {}
+        if scopes is not None and list(scopes) != row.scopes:
+            before["scopes"], after["scopes"] = row.scopes, list(scopes)
+            row.scopes = list(scopes)
+        if expires_at is not None:
+            before["expires_at"] = row.expires_at.isoformat() if row.expires_at else None
+            after["expires_at"] = expires_at.isoformat()
+            row.expires_at = expires_at
+        if after:
+            row.save(update_fields=list(after))
+            audit(team_id=row.team_id, actor=actor, action="api_key.updated", target=row.pk, before=before, after=after)
+    return row
 
 
 def enable_key(*, key: ApiKey, enabled: bool, actor: str = "system") -> bool:
@@ -187,8 +310,8 @@ def _validated(capabilities: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(row, name) for name in capabilities}
 
 
-def _new_secret() -> str:
-    return f"sk-{_letters(_PUBLIC_LENGTH)}-{_letters(_SECRET_LENGTH)}"
+def _new_secret(*, prefix: str = "sk-") -> str:
+    return f"{prefix}{_letters(_PUBLIC_LENGTH)}-{_letters(_SECRET_LENGTH)}"
 
 
 def _prefix(secret: str) -> str:

@@ -7,7 +7,7 @@ production.
 import os
 import re
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from launcher.errors import LaunchError  # noqa: E402
 from launcher.testing import PrivateServers  # noqa: E402
 from responses.rollups import aggregate  # noqa: E402
 from tenants import services  # noqa: E402 - support modules are rewritten before anything imports them
+from tenants.models import AdminScope  # noqa: E402
 from tests.servers import SERVERS  # noqa: E402
 from tests.support import web as web_processes  # noqa: E402
 from tests.support import workers  # noqa: E402
@@ -217,6 +218,32 @@ def client(web: WebProcess, caller: Caller) -> Iterator[OpenAI]:
     """The OpenAI SDK with the API key of `caller`."""
     http = checking_client()
     with OpenAI(base_url=f"{web.url}/v1", api_key=caller.secret, max_retries=0, http_client=http) as client:
+        yield client
+
+
+@pytest.fixture
+def make_admin(web: WebProcess, http: httpx2.Client, database: None) -> Callable[..., Api]:
+    """Create an admin key with these scopes, by default all, and return its API client."""
+
+    def make(*scopes: str) -> Api:
+        new = services.create_admin_key(name="test", scopes=scopes or (AdminScope.ALL.value,))
+        return Api(http, url=web.url, secret=new.secret)
+
+    return make
+
+
+@pytest.fixture
+def admin_api(make_admin: Callable[..., Api]) -> Api:
+    """The API client of an admin key with all permissions."""
+    return make_admin()
+
+
+@pytest.fixture
+def admin_client(web: WebProcess, database: None) -> Iterator[OpenAI]:
+    """The OpenAI SDK with an admin key that has all permissions."""
+    new = services.create_admin_key(name="test", scopes=[AdminScope.ALL.value])
+    http = checking_client()
+    with OpenAI(base_url=f"{web.url}/v1", admin_api_key=new.secret, max_retries=0, http_client=http) as client:
         yield client
 
 

@@ -23,6 +23,7 @@ TAGS = {
     "Audio": "Transcriptions and translations of audio, and speech.",
     "Completions": "Legacy completions of prompts.",
     "Webhooks": "Endpoints of your own that receive events.",
+    "Organization": "Administration of this platform for admin keys. A project is a team.",
 }
 
 OPERATIONS = {
@@ -103,6 +104,15 @@ OPERATIONS = {
     "webhooks.rotate_secret": "Replaces the signing secret of a webhook endpoint and returns the new one.",
     "webhooks.test": "Sends a test event to a webhook endpoint and returns the status of its answer.",
     "webhooks.event_types.list": "Lists the types of events that webhook endpoints can receive.",
+    "admin.organization.projects.create": "Creates a project, which is a team of this platform.",
+    "admin.organization.projects.list": "Lists the projects, newest first; archived ones only on request.",
+    "admin.organization.projects.retrieve": "Returns a project.",
+    "admin.organization.projects.update": "Changes the name of a project.",
+    "admin.organization.projects.archive": "Archives a project: its API keys are refused, its data is kept.",
+    "admin.organization.projects.api_keys.list": "Lists the API keys of a project that are not revoked.",
+    "admin.organization.projects.api_keys.retrieve": "Returns an API key of a project, without its secret.",
+    "admin.organization.projects.api_keys.update": "Changes the scopes or the expiry of an API key.",
+    "admin.organization.projects.api_keys.delete": "Revokes an API key of a project.",
     "containers.create": "Creates a container. It has no network and expires when it is not used.",
     "containers.list": "Lists the containers of the team.",
     "containers.retrieve": "Returns a container.",
@@ -162,6 +172,10 @@ PARAMETERS = {
     "container_id": "Id of the container.",
     "skill_id": "Id of the skill.",
     "version": "Number of the version, or `latest`.",
+    "project_id": "Id of the project.",
+    "api_key_id": "Id of the API key.",
+    "include_archived": "True to list archived projects as well.",
+    "owner_project_access": "Only keys whose owner may act for the project (`active`) or no longer may (`inactive`).",
 }
 
 STATUSES = {
@@ -896,6 +910,23 @@ OBJECTS: dict[str, dict[str, str]] = {
     },
     "SendTest": {"event_type": "Type of the event to send."},
     "WebhookEventTypeList": {"": "List of event types."},
+    "Project": {
+        "": "A project: a team of this platform.",
+        "archived_at": "Time at which the project was archived, in Unix seconds; null if it is active.",
+        "status": "Whether the project is in use: `active` or `archived`.",
+    },
+    "CreateProject": {"name": "Name of the project, which no other project has."},
+    "UpdateProject": {"name": "New name of the project, which no other project has."},
+    "ProjectApiKey": {
+        "": "An API key of a project.",
+        "redacted_value": "The public beginning and the last characters of the key.",
+        "last_used_at": "Time of the last use in Unix seconds; null if the key was never used.",
+        "owner_project_access": "Whether the owner of the key may act for the project.",
+    },
+    "UpdateProjectKey": {
+        "scopes": "The new scopes; an empty list allows everything, `api.all.read` everything that reads.",
+        "expires_in_seconds": "Number of seconds from now until the key expires.",
+    },
     "Container": {"": "A container, in which the model's code runs."},
     "ContainerExpirationAfter": {
         "anchor": "The time from which the minutes count.",

@@ -29,7 +29,11 @@ _OPERATIONS = {
     ("POST", "audio/speech"): "audio.speech.create",
     ("POST", "messages/count_tokens"): "messages.count_tokens",
 }
-_RESOURCES = {"webhook_endpoints": "webhooks", "webhook_event_types": "webhooks.event_types"}
+_RESOURCES = {
+    "organization": "admin.organization",
+    "webhook_endpoints": "webhooks",
+    "webhook_event_types": "webhooks.event_types",
+}
 _REF = "#/components/schemas/{model}"
 _DETAIL: Schema = {"message": STRING, "type": STRING, "param": NULLABLE_STRING, "code": NULLABLE_STRING}
 _ERROR = ApiObject.of("Error", {"error": {"type": "object", "properties": _DETAIL, "required": list(_DETAIL)}})
@@ -106,7 +110,9 @@ def document() -> Schema:
         "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
         "paths": paths,
         "components": {
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "A team's API key."}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer", "description": "A team's API key, or an admin key."}
+            },
             "responses": {
                 f"{prefix}{status}": {"description": STATUSES[status], "content": failure}
                 for prefix, failure in failures.items()
@@ -174,6 +180,8 @@ def _operation(endpoint: Endpoint) -> Schema:
 
 def _tag(name: str) -> str:
     resource = name.partition(".")[0]
+    if resource == "admin":
+        return "Organization"
     return "Chat completions" if resource == "chat" else resource.replace("_", " ").capitalize()
 
 

@@ -9,6 +9,7 @@ from responses.api import audio, batches, chat_completions, messages, passthroug
 from responses.containers.api import views as containers
 from responses.requests import conversation_items
 from responses.skills.api import views as skills
+from tenants.api import project_keys, projects
 from tenants.views import ApiView
 
 MODULES = (
@@ -24,6 +25,8 @@ MODULES = (
     skills,
     passthrough,
     audio,
+    projects,
+    project_keys,
 )
 VIEWS = [
     view

@@ -6,6 +6,7 @@ import kernel.crypto
 import tenants.limit_models
 import tenants.models
 import tenants.notification_models
+import tenants.organization_models
 import tenants.prices
 import tenants.team_models
 from django.conf import settings
@@ -102,6 +103,42 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='AdminKey',
+            fields=[
+                ('id', tenants.team_models.IdField(db_collation='C', default=tenants.organization_models.admin_key_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('name', models.CharField(max_length=120)),
+                ('digest', models.CharField(editable=False, max_length=64)),
+                ('prefix', models.CharField(editable=False, max_length=24)),
+                ('last_four', models.CharField(editable=False, max_length=4)),
+                ('scopes', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=40), size=None)),
+                ('created_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
+                ('created_by', models.ForeignKey(blank=True, editable=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('expires_at', models.DateTimeField(blank=True, null=True)),
+                ('allowed_addresses', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=50), blank=True, help_text='Leave empty to allow any IP address.', null=True, size=None)),
+                ('revoked_at', models.DateTimeField(blank=True, editable=False, null=True)),
+                ('last_used_at', models.DateTimeField(blank=True, editable=False, null=True)),
+                ('last_used_address', models.CharField(blank=True, default='', editable=False, max_length=50)),
+                ('last_used_agent', models.CharField(blank=True, default='', editable=False, max_length=200)),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('digest',), name='admin_key_digest_once')],
+            },
+        ),
+        migrations.CreateModel(
+            name='ServiceAccount',
+            fields=[
+                ('id', tenants.team_models.IdField(db_collation='C', default=tenants.organization_models.service_account_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('team', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='service_accounts', to='tenants.team')),
+                ('name', models.CharField(max_length=120)),
+                ('role', models.CharField(choices=[('member', 'Member'), ('none', 'None')], default='member', max_length=10)),
+                ('created_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
+                ('deleted_at', models.DateTimeField(blank=True, editable=False, null=True)),
+            ],
+            options={
+                'indexes': [models.Index(fields=['team', 'created_at'], name='service_account_by_team')],
+            },
+        ),
+        migrations.CreateModel(
             name='ApiKey',
             fields=[
                 ('id', tenants.team_models.IdField(db_collation='C', default=tenants.models.key_id, editable=False, max_length=64, primary_key=True, serialize=False)),
@@ -117,6 +154,7 @@ class Migration(migrations.Migration):
                 ('tools', tenants.team_models.ToolKindsField(base_field=models.CharField(choices=[('*', 'All tools'), ('web_search', 'Web search'), ('file_search', 'File search'), ('code_interpreter', 'Code interpreter'), ('image_generation', 'Image generation'), ('mcp', 'MCP servers'), ('shell', 'Shell in a container')], max_length=40), blank=True, default=tenants.team_models._all_tools, help_text='Hosted tools that the key may use, as far as the team may use them.', size=None)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
                 ('created_by', models.ForeignKey(blank=True, editable=False, null=True, on_delete=django.db.models.deletion.SET_NULL, to=settings.AUTH_USER_MODEL)),
+                ('service_account', models.ForeignKey(blank=True, editable=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='api_keys', to='tenants.serviceaccount')),
                 ('expires_at', models.DateTimeField(blank=True, null=True)),
                 ('allowed_addresses', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=50), blank=True, help_text='Leave empty to allow any IP address.', null=True, size=None)),
                 ('disabled_at', models.DateTimeField(blank=True, editable=False, null=True)),
@@ -511,6 +549,7 @@ class Migration(migrations.Migration):
         *map(enable_row_security, [
             'tenants_membership',
             'tenants_apikey',
+            'tenants_serviceaccount',
             'tenants_modelvisibility',
             'tenants_connectorvisibility',
             'tenants_searchenginevisibility',

@@ -29,6 +29,8 @@ from openai.types import (
     VectorStoreDeleted,
     VectorStoreSearchResponse,
 )
+from openai.types.admin.organization import Project
+from openai.types.admin.organization.projects import APIKeyDeleteResponse, ProjectAPIKey
 from openai.types.audio import TranscriptionTextDeltaEvent, TranscriptionTextDoneEvent
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionDeleted, ChatCompletionStoreMessage
 from openai.types.container_create_response import ContainerCreateResponse
@@ -236,6 +238,14 @@ ENDPOINTS = [
     _Endpoint("POST", f"/containers/{_ID}/files", FileCreateResponse),
     _Endpoint("GET", f"/containers/{_ID}/files", Page[FileListResponse]),
     _Endpoint("GET", f"/containers/{_ID}/files/{_ID}", FileRetrieveResponse),
+    _Endpoint("POST", "/organization/projects", Project),
+    _Endpoint("GET", "/organization/projects", Page[Project]),
+    _Endpoint("GET", f"/organization/projects/{_ID}", Project),
+    _Endpoint("POST", f"/organization/projects/{_ID}(/archive)?", Project),
+    _Endpoint("GET", f"/organization/projects/{_ID}/api_keys", Page[ProjectAPIKey]),
+    _Endpoint("GET", f"/organization/projects/{_ID}/api_keys/{_ID}", ProjectAPIKey),
+    _Endpoint("POST", f"/organization/projects/{_ID}/api_keys/{_ID}", ProjectAPIKey),
+    _Endpoint("DELETE", f"/organization/projects/{_ID}/api_keys/{_ID}", APIKeyDeleteResponse),
     _Endpoint("DELETE", f"/containers/{_ID}/files/{_ID}", _DeletedContainerFile),
 ]
 """The type of each endpoint's response. A missing endpoint fails the first test that calls it."""

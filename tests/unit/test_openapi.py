@@ -56,7 +56,10 @@ def test_operations_are_named_like_the_methods_of_the_sdk(endpoint: Any) -> None
 
     name = operation_id(endpoint)
     with OpenAI(
-        api_key="x", base_url="http://sdk.test/v1", http_client=httpx2.Client(transport=httpx2.MockTransport(answer))
+        api_key="x",
+        admin_api_key="x",
+        base_url="http://sdk.test/v1",
+        http_client=httpx2.Client(transport=httpx2.MockTransport(answer)),
     ) as client:
         method: Any = client
         for step in name.split("."):

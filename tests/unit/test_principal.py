@@ -3,13 +3,13 @@
 import pytest
 
 from kernel.errors import Forbidden
-from tenants.models import Scope
+from tenants.models import AdminScope, Scope
 from tenants.principal import Principal
 
 
-def principal(*scopes: str) -> Principal:
+def principal(*scopes: str, team_id: str = "team_1") -> Principal:
     return Principal(
-        team_id="team_1",
+        team_id=team_id,
         key_id="key_1",
         scopes=frozenset(scopes),
         allowed_models=None,
@@ -30,3 +30,14 @@ def test_all_permissions_are_those_of_the_team() -> None:
 def test_an_admin_scope_includes_the_teams_scope_of_the_same_name() -> None:
     assert principal("admin.usage.read").has(Scope.USAGE_READ)
     assert not principal("usage.read").has(Scope.ADMIN_USAGE_READ)
+
+
+def test_an_admin_key_has_the_scopes_of_the_admin_api_only() -> None:
+    everything = principal("admin.*", "*", team_id="")
+    assert all(everything.has(scope) for scope in AdminScope)
+    assert {scope for scope in Scope if everything.has(scope)} == {Scope.USAGE_READ, Scope.ADMIN_USAGE_READ}
+    assert not principal("admin.projects.read", team_id="").has(AdminScope.PROJECTS_WRITE)
+
+
+def test_a_key_of_a_team_has_no_scope_of_the_admin_api() -> None:
+    assert not any(principal("*", "admin.*", *AdminScope.values).has(scope) for scope in AdminScope)
