@@ -22,7 +22,7 @@ from tests.support.workers import running_worker
 
 
 @pytest.fixture
-def smtp(settings: Settings) -> Iterator[SmtpServer]:
+def smtp(database: None, settings: Settings) -> Iterator[SmtpServer]:
     """A mail server that answers."""
     with running_smtp_server() as running:
         use_mail(settings, running)
@@ -30,7 +30,7 @@ def smtp(settings: Settings) -> Iterator[SmtpServer]:
 
 
 @pytest.fixture
-def silent_smtp(settings: Settings) -> Iterator[SmtpServer]:
+def silent_smtp(database: None, settings: Settings) -> Iterator[SmtpServer]:
     """A mail server that accepts connections and does not answer until its gate is opened."""
     with running_smtp_server(closed=True) as running:
         use_mail(settings, running)

@@ -8,6 +8,7 @@ from pytest_django import Settings
 
 from tenants import scope
 from tenants.models import MailDelivery, Membership, Notification, NotificationKind, Role
+from tenants.notification_models import DeliveryState
 from tenants.notifications import Message, notify
 from tests.support.api import Caller
 from tests.support.smtp_server import SmtpServer
@@ -18,6 +19,9 @@ PATH = "/admin/tenants/team/"
 
 def use_mail(settings: Settings, server: SmtpServer) -> None:
     """Configure this process to send mail through the server. pytest-django replaces Django's backend."""
+    # Mails that other tests have left would be sent to this server too.
+    with scope.every_team():
+        MailDelivery.objects.filter(state=DeliveryState.PENDING).delete()
     settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
     settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", server.port
     settings.EMAIL_USE_TLS = settings.EMAIL_USE_SSL = False
