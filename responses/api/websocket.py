@@ -247,10 +247,10 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
                     # immediately, also on another stream.
                     await self._note_end(stream, started)
                 fields: dict[str, Any] = {} if stream.stream_id is None else {"stream_id": stream.stream_id}
-                if event.startswith(_CREATED):
-                    # A connection has no headers for each response, so its first event carries them.
-                    if headers := {**response_headers.added(), **warning_headers(started.run.warnings)}:
-                        fields["headers"] = headers
+                # A connection has no headers for each response, so its first event carries them.
+                headers = {**response_headers.added(), **warning_headers(started.run.warnings)}
+                if headers and event.startswith(_CREATED):
+                    fields["headers"] = headers
                 await self._send(_json(event, fields))
         if not has_ended:
             # A run that was cancelled, or lost to another process, has no terminal event. HTTP streams just end then.

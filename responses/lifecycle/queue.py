@@ -1,7 +1,8 @@
 """The queue of background responses: workers claim the next ones from the database, with a fair share for each team.
 
-A response can be claimed if it runs in the background, has not ended, has no valid lease, and does not wait for capacity
-within the limits of its team, key or end user (`postpone`). Claiming increments the lease token (a fencing token), so that a previous worker that is still alive can no longer write.
+A response can be claimed if it runs in the background, has not ended, has no valid lease, and does not wait for
+capacity within limits (`postpone`). Claiming increments the lease token (a fencing token), so that a previous worker
+that is still alive can no longer write.
 """
 
 from collections import Counter

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 
 import openai
 import pytest
@@ -112,11 +113,10 @@ class ErrorServer:
             number = len(self._errors)
             self._errors.append(error)
             self._times.append([])
-        with OpenAI(base_url=f"{self.url}/{number}/v1", api_key="sk-test") as client:
-            with pytest.raises(openai.APIStatusError) as caught:
-                client.responses.create(model="any", input="Hi")
-        times = self._times[number]
-        pauses = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        client = OpenAI(base_url=f"{self.url}/{number}/v1", api_key="sk-test")
+        with client, pytest.raises(openai.APIStatusError) as caught:
+            client.responses.create(model="any", input="Hi")
+        pauses = [later - earlier for earlier, later in pairwise(self._times[number])]
         return Outcome(pauses=pauses, raised=caught.value)
 
 
