@@ -35,6 +35,10 @@ class LeaseLost(Exception):
     """
 
 
+class ReservationLost(Exception):
+    """The change was not written: the limits' state was rebuilt without its reservation, which must be made again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseUpdate:
     """The new state of a response's row. Counters are totals of the run, not increments; `spans` are appended."""
@@ -87,6 +91,18 @@ class PredecessorGuard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationGuard:
+    """The guard of a change that stores a reservation: the state of the team's limits must be the one it was made in.
+
+    `reservation_id` stands for the change if it has no other guard.
+    """
+
+    reservation_id: str
+    team_id: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallUpdate:
     """The new state of an open tool call, which may belong to an earlier response. None leaves a column unchanged."""
 
@@ -115,7 +131,7 @@ class ExtraWrite(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Everything that one step of a run writes, atomically. At most one of the guards is set."""
+    """Everything that one step of a run writes, atomically. At most one of the guards is set, besides `reservation`."""
 
     team_id: str
     insert: Sequence[Row] = ()
@@ -123,14 +139,21 @@ class Change:
     lease: LeaseGuard | None = None
     lock: LockGuard | None = None
     predecessor: PredecessorGuard | None = None
+    reservation: ReservationGuard | None = None
     calls: Sequence[CallUpdate] = ()
     extra: Sequence[ExtraWrite] = ()
 
     @property
+    def response_guard(self) -> "ResponseUpdate | LeaseGuard | LockGuard | PredecessorGuard | None":
+        """The guard by a response, if there is one."""
+        return self.update or self.lease or self.lock or self.predecessor
+
+    @property
     def guard(self) -> str | None:
-        """The id of the response whose guard decides, or None if the change is always written."""
-        guard = self.update or self.lease or self.lock or self.predecessor
-        return guard.response_id if guard else None
+        """The id of the response or reservation whose guard decides, or None if the change is always written."""
+        if (guard := self.response_guard) is not None:
+            return guard.response_id
+        return self.reservation.reservation_id if self.reservation else None
 
 
 # A group is a transaction of few fixed statements, so that each is prepared once for a connection: one that sets the
@@ -228,6 +251,30 @@ _PRECEDED = _guard(f"""
     WHERE {_one_of("response.id", "previous_id")}
     FOR KEY SHARE OF response
 """)  # noqa: S608 - constants only
+# The last guard, because it revokes others: a change whose reservation was lost is marked by "!". FOR SHARE: a rebuild of
+# the limits' state waits for this commit and then finds the reservation, or this waits for the rebuild.
+_RESERVED = Statement(f"""
+    WITH given AS MATERIALIZED (
+        SELECT * FROM json_to_recordset($1::json) AS new (id text, team_id text, epoch bigint, is_alone boolean)
+    ),
+    current AS MATERIALIZED (
+        SELECT team_id, epoch FROM tenants_limitepoch
+        WHERE {_one_of("team_id", "team_id")}
+        FOR SHARE
+    ),
+    checked AS MATERIALIZED (
+        SELECT given.id, given.is_alone, EXISTS (
+            SELECT FROM current WHERE current.team_id = given.team_id AND current.epoch = given.epoch
+        ) AS holds
+        FROM given
+    )
+    SELECT set_config('app.held', concat_ws(',',
+        (SELECT string_agg(held.id, ',') FROM unnest({_HELD}) AS held (id)
+         WHERE NOT EXISTS (SELECT FROM checked WHERE checked.id = held.id AND NOT checked.holds)),
+        (SELECT string_agg(id, ',') FROM checked WHERE is_alone AND holds),
+        (SELECT string_agg('!' || id, ',') FROM checked WHERE NOT holds)
+    ), true)
+""")  # noqa: S608 - constants only
 # `ended_at IS NULL`: a call that has ended keeps its first result, so a repeated output changes nothing.
 _CALLED = Statement(f"""
     UPDATE responses_toolcall AS call SET
@@ -324,15 +371,22 @@ def apply(changes: Sequence[Change]) -> list[Exception | None]:
 
 
 def _outcomes(changes: Sequence[Change], *, held: bytes | None) -> list[Exception | None]:
-    """`held` are the ids of the responses whose guard held, separated by commas."""
+    """`held` are the ids of the responses whose guard held, separated by commas; after "!", of lost reservations."""
     ids = {name.decode() for name in (held or b"").split(b",")}
-    return [None if change.guard is None or change.guard in ids else LeaseLost() for change in changes]
+
+    def outcome(guard: str | None) -> Exception | None:
+        if guard is None or guard in ids:
+            return None
+        return ReservationLost() if f"!{guard}" in ids else LeaseLost()
+
+    return [outcome(change.guard) for change in changes]
 
 
 def statements_of(changes: Sequence[Change]) -> _Calls:
     """Return the statements for these changes in the order of their execution, each with its JSON document of rows."""
     guards: dict[Statement, list[Any]] = {}
     documents: dict[Statement, list[dict[str, Any]]] = {}
+    reservations: list[dict[str, Any]] = []
     for change in changes:
         for statement, guarding in (
             (_LEASED, change.lease),
@@ -344,6 +398,10 @@ def statements_of(changes: Sequence[Change]) -> _Calls:
                 # orjson writes dataclasses without a copy.
                 guards.setdefault(statement, []).append(guarding)
         guard = change.guard
+        if (reserved := change.reservation) is not None:
+            is_alone = change.response_guard is None
+            row = {"id": guard, "team_id": reserved.team_id, "epoch": reserved.epoch, "is_alone": is_alone}
+            reservations.append(row)
         for table, values in change.insert:
             documents.setdefault(insertion(table, GUARDED), []).append({**values, "guard": guard})
         for update in change.calls:
@@ -355,6 +413,7 @@ def statements_of(changes: Sequence[Change]) -> _Calls:
     return [
         (BEGIN, [teams.encode()]),
         *((statement, [_document(rows)]) for statement, rows in guards.items()),
+        *([(_RESERVED, [_document(reservations)])] if reservations else []),
         *((statement, [_document(rows)]) for statement, rows in documents.items()),
     ]
 
