@@ -246,7 +246,7 @@ class UploadPart(TeamRow):
     id = IdField(default=part_id)
     upload = models.ForeignKey(Upload, on_delete=models.CASCADE, related_name="parts")
     upload_id: str
-    content = models.OneToOneField(File, on_delete=models.CASCADE, related_name="+")
+    content = models.OneToOneField(File, on_delete=models.CASCADE, related_name="part")
     created_at = models.DateTimeField(default=now)
 
     @override

@@ -16,6 +16,7 @@ from django.conf import settings
 from django.core.files import File as Content
 from django.core.files.storage import Storage, storages
 from django.core.files.uploadedfile import UploadedFile
+from django.db.models import QuerySet, Sum
 
 from conversations.models import File, FileState, Purpose
 from kernel.clock import now, unix
@@ -24,6 +25,7 @@ from kernel.errors import NotFound, RequestTooLarge, ServerError
 from kernel.pagination import Page, PageRequest, keyset
 from tenants import scope
 from tenants.audit import audit
+from tenants.limits import quotas
 from tenants.principal import Principal
 
 logger = logging.getLogger(__name__)
@@ -58,25 +60,57 @@ async def create_file(*, principal: Principal, upload: IncomingFile) -> File:
     if upload.size > settings.MAX_UPLOAD_BYTES:
         limit = settings.MAX_UPLOAD_BYTES // 1024 // 1024
         raise RequestTooLarge(f"The file is too large: the limit is {limit} MiB.", param="file")
-    file = await write_file(team_id=principal.team_id, key_id=principal.key_id, upload=upload)
+    file = await write_file(
+        team_id=principal.team_id,
+        key_id=principal.key_id,
+        upload=upload,
+        check=lambda: check_limits(principal, size=upload.size),
+    )
     await in_db_thread(lambda: publish_file(file))
     return file
 
 
-async def write_file(*, team_id: str, key_id: str, upload: IncomingFile) -> File:
-    """Store the content of a file. It is invisible until `publish_file`, and swept after a day without it."""
+def check_limits(principal: Principal, *, size: int) -> None:
+    """Raise `QuotaReached` if the team or the key may not store another file of this size.
+
+    Call it in the transaction that creates the file. Parts of uploads do not count.
+    """
+
+    def files(key_id: str | None) -> "QuerySet[File]":
+        rows = File.objects.filter(team_id=principal.team_id, part=None).exclude(state=FileState.GONE)
+        return (rows if key_id is None else rows.filter(api_key=key_id)).exclude(expires_at__lte=now())
+
+    quotas.check(principal, "files", adds=1, used=lambda key_id: files(key_id).count(), unit="files")
+    quotas.check(
+        principal,
+        "stored_bytes",
+        adds=size,
+        used=lambda key_id: files(key_id).aggregate(total=Sum("size", default=0))["total"],
+        unit="stored bytes",
+    )
+
+
+async def write_file(
+    *, team_id: str, key_id: str, upload: IncomingFile, check: Callable[[], None] = lambda: None
+) -> File:
+    """Store the content of a file. It is invisible until `publish_file`, and swept after a day without it.
+
+    `check` runs in the transaction that creates its row. Files that the platform itself writes have none: the results
+    of a batch are not lost because of a limit.
+    """
     at = now()
-    file = await in_db_thread(lambda: _insert_pending(team_id, key_id, upload, at))
+    file = await in_db_thread(lambda: _insert_pending(team_id, key_id, upload, at, check))
     # Not in a database thread: a slow storage would occupy one of the few connections.
     file.sha256 = await asyncio.to_thread(store, file, upload.content)
     return file
 
 
-def _insert_pending(team_id: str, key_id: str, upload: IncomingFile, at: datetime) -> File:
+def _insert_pending(team_id: str, key_id: str, upload: IncomingFile, at: datetime, check: Callable[[], None]) -> File:
     lifetime = upload.lifetime
     if lifetime is None and upload.purpose in _BATCH_PURPOSES:
         lifetime = _BATCH_LIFETIME
     with scope.team(team_id):
+        check()
         return File.objects.create(
             team_id=team_id,
             api_key_id=key_id,

@@ -121,7 +121,7 @@ class Migration(migrations.Migration):
                 ('id', tenants.team_models.IdField(db_collation='C', default=conversations.models.part_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('upload', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='parts', to='conversations.upload')),
-                ('content', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='conversations.file')),
+                ('content', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='part', to='conversations.file')),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
             ],
         ),

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations f66e0105d8a2d501f97f9c17968a0d3ea2b8088cf66b149ee90e1e6c0726a3fe
+-- PostgreSQL 18, migrations f7c957befb62f7f024763f17f6f47f06ca1b762b433a998ea7b7c80ce17d00dc
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER

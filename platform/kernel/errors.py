@@ -36,6 +36,7 @@
     │   ├── FileTooLarge                  file_too_large
     │   ├── TooManyWebhookEndpoints       webhook_endpoint_limit_exceeded
     │   ├── TooManySkills                 skill_limit_exceeded
+    │   ├── QuotaReached                  files_limit_reached, stored_bytes_limit_reached, open_batches_limit_reached
     │   ├── WebhookTestFailed             webhook_endpoint_test_failed
     │   ├── EgressRefused                 url_not_allowed
     │   ├── EgressFailed                  url_not_fetched
@@ -370,6 +371,19 @@ class TooManySkills(BadRequest):
     """The maximum number or size of skills has been reached."""
 
     default_code = "skill_limit_exceeded"
+
+
+class QuotaReached(BadRequest):
+    """The limit of files is reached."""
+
+    default_code = "files_limit_reached"
+    codes = {
+        "stored_bytes_limit_reached": "The limit of stored bytes is reached.",
+        "open_batches_limit_reached": "The limit of open batches is reached.",
+    }
+
+    def __init__(self, limit: str, message: str) -> None:
+        super().__init__(message, code=f"{limit}_limit_reached")
 
 
 class WebhookTestFailed(BadRequest):

@@ -7,6 +7,7 @@ _LIMIT = "Stay within the limit that the message states."
 _UPSTREAM = "Change the input. The message is the upstream's; its model decides."
 _KEY = "Use another key, or ask a team lead for one."
 _IMAGE = "Send a PNG, JPEG, GIF or WebP image that other programs can open."
+_QUOTA = "Delete files that are not used, or ask for a higher limit."
 _CONNECTION = "Open a new connection."
 _RETRY = "Send the request again after a few seconds; the SDK does."
 
@@ -51,6 +52,9 @@ REMEDIES: Mapping[tuple[int, str | None], str] = {
     (400, "file_too_large"): "Split the file, or reduce it.",
     (400, "webhook_endpoint_limit_exceeded"): "Delete an endpoint that is not used.",
     (400, "skill_limit_exceeded"): "Delete skills or versions that are not used.",
+    (400, "files_limit_reached"): _QUOTA,
+    (400, "stored_bytes_limit_reached"): _QUOTA,
+    (400, "open_batches_limit_reached"): "Wait for the end of a batch, cancel one, or ask for a higher limit.",
     (400, "webhook_endpoint_test_failed"): "Let the endpoint answer with a 2xx status; the message has its status.",
     (400, "url_not_allowed"): "Use a public https URL, or ask an operator to add the host to `EGRESS_ALLOW`.",
     (400, "url_not_fetched"): "Check that the server of the URL answers.",

@@ -1,6 +1,7 @@
 """Writes on behalf of clients: creating and cancelling batches. Workers do the rest."""
 
 from datetime import timedelta
+from functools import partial
 
 from conversations.files import storage
 from conversations.models import Purpose
@@ -8,10 +9,11 @@ from kernel.clock import now
 from kernel.errors import Conflict, InvalidValue
 from responses.batches.requests import SCOPES, CreateBatch
 from responses.batches.selectors import get_batch
-from responses.models.batches import Batch, BatchStatus
+from responses.models.batches import OPEN_BATCHES, Batch, BatchStatus
 from responses.runs.identity import RequestInfo
 from tenants import scope
 from tenants.audit import audit
+from tenants.limits import quotas
 from tenants.principal import Principal
 
 _WINDOW = timedelta(hours=24)
@@ -32,6 +34,7 @@ def create_batch(*, principal: Principal, body: CreateBatch, request: RequestInf
                 f"The input file of a batch must have the purpose 'batch', but '{file_id}' has '{file.purpose}'.",
                 param="input_file_id",
             )
+        quotas.check(principal, "open_batches", adds=1, used=partial(_open_batches, principal), unit="open batches")
         batch = Batch.objects.create(
             team_id=principal.team_id,
             api_key_id=principal.key_id,
@@ -46,6 +49,11 @@ def create_batch(*, principal: Principal, body: CreateBatch, request: RequestInf
         )
         _note(batch, principal, "batch.created", request)
     return batch
+
+
+def _open_batches(principal: Principal, key_id: str | None) -> int:
+    rows = Batch.objects.filter(team_id=principal.team_id, status__in=OPEN_BATCHES)
+    return (rows if key_id is None else rows.filter(api_key=key_id)).count()
 
 
 def cancel_batch(*, principal: Principal, batch_id: str, request: RequestInfo) -> Batch:

@@ -251,8 +251,8 @@ _PRECEDED = _guard(f"""
     WHERE {_one_of("response.id", "previous_id")}
     FOR KEY SHARE OF response
 """)  # noqa: S608 - constants only
-# The last guard, because it revokes others: a change whose reservation was lost is marked by "!". FOR SHARE: a rebuild of
-# the limits' state waits for this commit and then finds the reservation, or this waits for the rebuild.
+# The last guard, because it revokes others: a change whose reservation was lost is marked by "!". FOR SHARE: a rebuild
+# of the limits' state waits for this commit and then finds the reservation, or this waits for the rebuild.
 _RESERVED = Statement(f"""
     WITH given AS MATERIALIZED (
         SELECT * FROM json_to_recordset($1::json) AS new (id text, team_id text, epoch bigint, is_alone boolean)

@@ -29,6 +29,7 @@ REPEATED: set[Case] = {
     (500, "server_error"),
     (503, "server_is_overloaded"),
     (503, "server_error"),
+    (503, "limits_unavailable"),
 }
 RAISED = {
     400: openai.BadRequestError,
@@ -50,6 +51,7 @@ EXAMPLES: list[ApiError] = [
     errors.MutuallyExclusive("a", "b"),
     errors.PreviousResponseNotFound("resp_1"),
     errors.MethodNotAllowed("PUT", "/v1/models", allowed=["GET"]),
+    *(errors.QuotaReached(limit, "Too many.") for limit in ("files", "stored_bytes", "open_batches")),
 ]
 JITTER = 0.25
 # Of a busy machine.
