@@ -24,6 +24,7 @@ GROUPS = {
     "Administration": {
         "add_upstream": "Add an upstream, or update the one of this name, and route models to it.",
         "create_key": "Create an API key for a team. The team is created if it does not exist.",
+        "set_limits": "Set limits and budgets of a team, of one of its API keys, or of its end users.",
         "create_prompt": "Create a prompt of a team, or add a version to the one of this name.",
         "createsuperuser": "Create a user who may do everything in the admin.",
         "changepassword": "Change the password of a user of the admin.",

@@ -9,7 +9,8 @@ from django.core.management.base import BaseCommand, CommandError
 from typing_extensions import override
 
 from kernel.clock import now
-from tenants import services
+from tenants import scope, services
+from tenants.limits.arguments import add_limit_arguments, has_limits, set_limits_from
 from tenants.models import AdminScope, Scope, ToolKind
 
 
@@ -31,6 +32,7 @@ class Command(BaseCommand):
         parser.add_argument("--tools", default=ToolKind.ALL.value, help="comma-separated, or none (default: all tools)")
         parser.add_argument("--expires", type=int, metavar="DAYS")
         parser.add_argument("--json", action="store_true")
+        add_limit_arguments(parser)
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
@@ -52,20 +54,26 @@ class Command(BaseCommand):
             return
         if not options["team"]:
             raise CommandError("--team is required.")
-        new = services.create_key(
-            team=services.ensure_team(name=options["team"]),
-            name=options["name"],
-            scopes=scopes,
-            allowed_models=_names(options["models"]) or None,
-            tools=tools,
-            expires_at=expires_at,
-        )
+        # One transaction: a key must not exist without the limits that it was to have.
+        with scope.every_team():
+            team = services.ensure_team(name=options["team"])
+            new = services.create_key(
+                team=team,
+                name=options["name"],
+                scopes=scopes,
+                allowed_models=_names(options["models"]) or None,
+                tools=tools,
+                expires_at=expires_at,
+            )
+            set_limits_from(options, team=team, api_key=new.key)
         shown = {"team": new.key.team_id, "key_id": new.key.pk, "key": new.secret}
         self.stdout.write(json.dumps(shown) if options["json"] else new.secret)
 
     def _create_admin_key(self, scopes: list[str], expires_at: datetime | None, options: dict[str, Any]) -> None:
         if options["team"] or options["models"] or options["tools"] != ToolKind.ALL.value:
             raise CommandError("An admin key belongs to no team: leave out --team, --models and --tools.")
+        if has_limits(options):
+            raise CommandError("An admin key calls no models: leave out its limits.")
         new = services.create_admin_key(name=options["name"], scopes=scopes, expires_at=expires_at)
         shown = {"team": None, "key_id": new.key.pk, "key": new.secret}
         self.stdout.write(json.dumps(shown) if options["json"] else new.secret)
