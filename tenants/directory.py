@@ -43,7 +43,7 @@ from tenants.models import (
     ToolKind,
     WireApi,
 )
-from tenants.prices import Prices
+from tenants.prices import UNKNOWN, PriceList
 from tenants.principal import BudgetLimit, Principal, SubjectKind, SubjectLimits
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class Route:
     upstream_model: str
     upstream: UpstreamEndpoint
     capabilities: Capabilities = field(default_factory=Capabilities)
-    prices: Prices = field(default_factory=Prices)
+    prices: PriceList = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,6 +330,7 @@ def _best_route(name: str, visible: Q, *, for_team: Q) -> Route | None:
         candidates = list(
             Model.objects.filter(visible, name__in=[name, "*"], enabled=True)
             .select_related("upstream")
+            .prefetch_related("price_entries")
             .annotate(for_team=for_team)
             .order_by("created_at")
         )
@@ -433,6 +434,12 @@ def summary_model(team_id: str) -> str:
 
 
 @CachedLookup
+def tool_prices() -> PriceList:
+    """Return the prices of the platform's hosted tools, which apply where a model has none of its own."""
+    return PriceList(row.entry() for row in models.Price.objects.filter(model=None).order_by("pk"))
+
+
+@CachedLookup
 def guardrails(team_id: str) -> GuardrailSettings | None:
     """Return the guardrail of a team, or None."""
     with scope.every_team():
@@ -528,7 +535,7 @@ def route_of_run(*, team_id: str, model: str, upstream_id: str, upstream_model: 
 def look_up_runs(runs: Collection[tuple[str, str, str, str, str]]) -> None:
     """Look up keys, guardrails and routes of many runs at once, of which each needs one of each next.
 
-    A run is given by its key, team, model, upstream and model of the upstream. At most four queries, two more
+    A run is given by its key, team, model, upstream and model of the upstream. At most five queries, two more
     if a team has limits, and none for what was looked up within the last second.
     """
     keys = _key_by_id.missing((key_id,) for key_id, *_ in runs)
@@ -543,8 +550,9 @@ def look_up_runs(runs: Collection[tuple[str, str, str, str, str]]) -> None:
         found_guardrails = Guardrail.objects.in_bulk([team_id for (team_id,) in teams])
         upstream_ids, names = {route[2] for route in routes}, {"*", *(route[1] for route in routes)}
         served = Model.objects.filter(upstream__in=upstream_ids, name__in=names, enabled=True)
+        served = served.select_related("upstream").prefetch_related("teams", "price_entries")
         try:
-            candidates = list(served.select_related("upstream").prefetch_related("teams")) if routes else []
+            candidates = list(served) if routes else []
         except InvalidToken:
             # Each run then looks up its route itself, so that a key that cannot be decrypted fails only its own runs.
             candidates, routes = [], set()
@@ -570,7 +578,8 @@ def _route_of_run(team_id: str, model: str, upstream_id: str, upstream_model: st
     # Not `scope.team`, for the same reason as in `_best_route`.
     with scope.every_team():
         found = Model.objects.filter(_visible_to(team_id), upstream=upstream_id, name__in=[model, "*"], enabled=True)
-        best = max(found.select_related("upstream"), key=lambda one: one.name == model, default=None)
+        found = found.select_related("upstream").prefetch_related("price_entries")
+        best = max(found, key=lambda one: one.name == model, default=None)
     return _route(best, model, upstream_model) if best is not None else None
 
 

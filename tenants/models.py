@@ -2,6 +2,7 @@
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
+from django.core.validators import MinValueValidator
 from django.db import models
 from django.utils.timezone import now
 from typing_extensions import override
@@ -28,7 +29,7 @@ from tenants.organization_models import (
     admin_key_id,
     service_account_id,
 )
-from tenants.prices import CostField, PriceColumns
+from tenants.prices import MILLION, CostField, Dimension, PriceEntry, PriceList
 from tenants.team_models import (
     IdField,
     ListColumns,
@@ -73,6 +74,7 @@ __all__ = [
     "NotificationKind",
     "NotificationPreference",
     "Period",
+    "Price",
     "RejectedRequest",
     "Reservation",
     "ReservationKind",
@@ -269,7 +271,7 @@ class Upstream(models.Model):
         return self.name
 
 
-class Model(CapabilityColumns, PriceColumns):
+class Model(CapabilityColumns):
     """A public model name and the upstream that serves it. `*` routes every name without its own row."""
 
     name = models.CharField(max_length=200, help_text="Name that clients use, or * for every other name.")
@@ -289,6 +291,78 @@ class Model(CapabilityColumns, PriceColumns):
     @override
     def __str__(self) -> str:
         return f"{self.name} → {self.upstream}"
+
+    def prices(self) -> PriceList:
+        """Return the prices of the model, in the order of their creation. One query, unless they were prefetched."""
+        return PriceList(row.entry() for row in sorted(self.price_entries.all(), key=lambda row: row.pk))
+
+
+class Price(models.Model):
+    """An entry of a price list (`PriceEntry`): of a model, or without one, of the platform's hosted tools."""
+
+    model = models.ForeignKey(Model, null=True, blank=True, on_delete=models.CASCADE, related_name="price_entries")
+    dimension = models.CharField(max_length=30, choices=Dimension.choices, default=Dimension.INPUT)
+    amount = models.DecimalField(
+        max_digits=20, decimal_places=10, validators=[MinValueValidator(0)], help_text="US dollars."
+    )
+    per = models.PositiveIntegerField(
+        "per",
+        default=MILLION,
+        choices=[(1, "1"), (60, "60 (minute)"), (1000, "1,000"), (3600, "3,600 (hour)"), (MILLION, "million")],
+        help_text="Number of tokens, characters, calls or seconds that cost this amount.",
+    )
+    currency = models.CharField(max_length=3, default="USD", choices=[("USD", "USD")], editable=False)
+    tool = models.CharField(
+        max_length=100, blank=True, default="", help_text="Tool whose calls have this price. Empty means any tool."
+    )
+    service_tier = models.CharField(
+        max_length=40,
+        blank=True,
+        default="",
+        help_text="Tier that the upstream reports. Empty applies to every tier without its own price.",
+    )
+    batch = models.BooleanField(default=False, help_text="Applies to calls of the upstream's batch API.")
+    above_tokens = models.PositiveIntegerField(
+        default=0, help_text="Applies to calls with more input tokens than this, for all their tokens."
+    )
+    cache_seconds = models.PositiveIntegerField(
+        default=0, help_text="Duration of the cache writes that have this price. 0 means any."
+    )
+    valid_from = models.DateTimeField(null=True, blank=True, help_text="Empty means always.")
+    source = models.CharField(max_length=40, default="entered", help_text="Where the price comes from.")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=[
+                    "model", "dimension", "tool", "service_tier", "batch", "above_tokens", "cache_seconds", "valid_from"
+                ],
+                name="price_once",
+                nulls_distinct=False,
+                violation_error_message="There is a price for this dimension and these conditions already.",
+            ),
+            models.CheckConstraint(condition=models.Q(amount__gte=0, per__gt=0), name="price_not_negative"),
+        ]  # fmt: skip
+
+    @override
+    def __str__(self) -> str:
+        return self.get_dimension_display()
+
+    def entry(self) -> PriceEntry:
+        """Return the row as a value."""
+        return PriceEntry(
+            dimension=self.dimension,
+            amount=self.amount,
+            per=self.per,
+            tool=self.tool,
+            service_tier=self.service_tier,
+            batch=self.batch,
+            above_tokens=self.above_tokens,
+            cache_seconds=self.cache_seconds,
+            valid_from=self.valid_from,
+            source=self.source,
+            currency=self.currency,
+        )
 
 
 class ModelVisibility(models.Model):
@@ -495,15 +569,21 @@ class UsageRecord(models.Model):
     input_tokens = models.PositiveIntegerField(default=0)
     cached_tokens = models.PositiveIntegerField(default=0)
     cache_write_tokens = models.PositiveIntegerField(default=0)
+    cache_write_1h_tokens = models.PositiveIntegerField(default=0, help_text="Included in the cache writes.")
+    input_audio_tokens = models.PositiveIntegerField(default=0)
+    input_image_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
     reasoning_tokens = models.PositiveIntegerField(default=0)
+    output_audio_tokens = models.PositiveIntegerField(default=0)
+    output_image_tokens = models.PositiveIntegerField(default=0)
     audio_seconds = models.FloatField(default=0, help_text="Audio that was transcribed or translated.")
     characters = models.PositiveIntegerField(default=0, help_text="Text that was spoken.")
     # Spending of end users against their budgets.
     end_user = models.CharField(max_length=END_USER_LENGTH, default="", db_collation="C")
     estimated = models.BooleanField(default=False, help_text="The upstream reported no usage; estimated.")
+    service_tier = models.CharField(max_length=40, default="", help_text="Tier that the upstream reported.")
     cost = CostField(null=True, help_text="US dollars; empty if no price was known.")
-    prices = models.JSONField(null=True, help_text="Prices on which the cost is based.")
+    prices = models.JSONField(null=True, help_text="Prices that were applied, with quantities and conditions.")
     duration_ms = models.PositiveIntegerField(default=0)
     request_id = models.CharField(max_length=64, default="")
 

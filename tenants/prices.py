@@ -1,68 +1,412 @@
-"""Prices of models and costs of calls.
+"""Prices of models and tools, and the costs of calls.
 
-Prices are US dollars per million tokens with four decimal places. A cost has ten, so it is never rounded, and the costs
-of a response's calls add up exactly to the cost of the response. Each usage record stores the prices of its time.
+A price list has an entry for each dimension of usage (input, cached input, output, a call of a tool and so on) and each
+condition under which it has another price: service tier, batch, long context. A cost is computed exactly and stored
+with ten decimal places. Prices per million tokens with up to four decimal places need no more; with a finer price, the
+cost of the call is rounded once, half to even. So the costs of a response's calls add up exactly to its cost.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from decimal import Decimal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from typing import Any
 
-from django.core.validators import MinValueValidator
 from django.db import models
+from typing_extensions import override
 
-_MILLION = Decimal(1_000_000)
+MILLION = 1_000_000
+COST_PLACES = Decimal("1e-10")
+CACHE_SECONDS = 300
+"""Duration of a cache write whose duration the upstream does not report: the shortest that providers offer."""
+STANDARD_TIERS = frozenset({"", "auto", "default", "standard", "standard_only", "on_demand"})
+"""Names that upstreams use for the tier without a surcharge or discount."""
 _NOTHING = Decimal(0)
 
 
+class Dimension(models.TextChoices):
+    """What a price is for."""
+
+    INPUT = "input", "Input"
+    CACHED_INPUT = "cached_input", "Cached input"
+    CACHE_WRITE = "cache_write", "Cache writes"
+    OUTPUT = "output", "Output"
+    REASONING = "reasoning", "Reasoning"
+    AUDIO_INPUT = "audio_input", "Audio input"
+    CACHED_AUDIO_INPUT = "cached_audio_input", "Cached audio input"
+    AUDIO_OUTPUT = "audio_output", "Audio output"
+    IMAGE_INPUT = "image_input", "Image input"
+    CACHED_IMAGE_INPUT = "cached_image_input", "Cached image input"
+    IMAGE_OUTPUT = "image_output", "Image output"
+    AUDIO_SECOND = "audio_second", "Audio time"
+    CHARACTER = "character", "Characters"
+    CALL = "call", "Call"
+    TOOL_CALL = "tool_call", "Tool call"
+    CONTAINER_SECOND = "container_second", "Container time"
+    SEARCH = "search", "Search"
+
+
+# The price of a kind of token without its own price: that of the kind it is part of. A discount for cached tokens
+# applies to cached audio and images only if it is listed for them.
+_FALLBACKS: Mapping[Dimension, tuple[Dimension, ...]] = {
+    Dimension.CACHED_INPUT: (Dimension.INPUT,),
+    Dimension.CACHE_WRITE: (Dimension.INPUT,),
+    Dimension.AUDIO_INPUT: (Dimension.INPUT,),
+    Dimension.CACHED_AUDIO_INPUT: (Dimension.AUDIO_INPUT, Dimension.CACHED_INPUT, Dimension.INPUT),
+    Dimension.IMAGE_INPUT: (Dimension.INPUT,),
+    Dimension.CACHED_IMAGE_INPUT: (Dimension.IMAGE_INPUT, Dimension.CACHED_INPUT, Dimension.INPUT),
+    Dimension.REASONING: (Dimension.OUTPUT,),
+    Dimension.AUDIO_OUTPUT: (Dimension.OUTPUT,),
+    Dimension.IMAGE_OUTPUT: (Dimension.OUTPUT,),
+}
+_INPUT_KINDS = (
+    Dimension.INPUT,
+    Dimension.CACHED_INPUT,
+    Dimension.CACHE_WRITE,
+    Dimension.AUDIO_INPUT,
+    Dimension.CACHED_AUDIO_INPUT,
+    Dimension.IMAGE_INPUT,
+    Dimension.CACHED_IMAGE_INPUT,
+)
+_OUTPUT_KINDS = (Dimension.OUTPUT, Dimension.REASONING, Dimension.AUDIO_OUTPUT, Dimension.IMAGE_OUTPUT)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
-    """Prices in US dollars per million tokens. None means unknown; for cached tokens, the input price applies."""
+class PriceEntry:
+    """`amount` US dollars for `per` units of a dimension, under conditions.
 
-    input_price: Decimal | None = None
-    cached_input_price: Decimal | None = None
-    cache_write_price: Decimal | None = None
-    output_price: Decimal | None = None
+    `service_tier`: calls of this tier; empty means every tier without an entry of its own. `batch`: calls of the
+    upstream's batch API. `above_tokens`: calls with more input tokens; they pay this price for all their tokens.
+    `cache_seconds`: cache writes of this duration; 0 means any. `tool`: calls of this tool; empty means any.
+    """
 
-    def cost(
-        self, *, input_tokens: int, cached_tokens: int = 0, cache_write_tokens: int = 0, output_tokens: int = 0
-    ) -> Decimal | None:
-        """Return the cost of these tokens, or None if any of them has no known price.
+    dimension: str
+    amount: Decimal
+    per: int = MILLION
+    tool: str = ""
+    service_tier: str = ""
+    batch: bool = False
+    above_tokens: int = 0
+    cache_seconds: int = 0
+    valid_from: datetime | None = None
+    source: str = "entered"
+    currency: str = "USD"
 
-        `input_tokens` includes the tokens read from and written to the cache.
-        """
-        if self == UNKNOWN:
-            return None
-        # Upstreams report inconsistent numbers now and then: no part may exceed the whole.
-        cached = min(cached_tokens, input_tokens)
-        written = min(cache_write_tokens, input_tokens - cached)
-        parts = (
-            (input_tokens - cached - written, self.input_price),
-            (cached, self.input_price if self.cached_input_price is None else self.cached_input_price),
-            (written, self.input_price if self.cache_write_price is None else self.cache_write_price),
-            (output_tokens, self.output_price),
-        )
-        # An unknown price matters only if there are tokens of its kind.
-        total = _NOTHING
-        for tokens, price in parts:
-            if tokens and price is None:
-                return None
-            total += tokens * (price or _NOTHING)
-        return total / _MILLION
+    def stored(self) -> dict[str, Any]:
+        """Return the entry as JSON, without the values that are defaults."""
+        return {"dimension": self.dimension, "amount": plain(self.amount), **self.conditions()}
 
-    def noted(self) -> dict[str, str] | None:
-        """Return the known prices as JSON, or None if there are none."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: f"{value:f}" for name, value in values.items() if value is not None} or None
+    def conditions(self) -> dict[str, Any]:
+        """Return the values other than dimension and amount that are not defaults, as JSON."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)[2:]}
+        changed = {each.name: values[each.name] for each in fields(self)[2:] if values[each.name] != each.default}
+        if self.valid_from is not None:
+            changed["valid_from"] = self.valid_from.isoformat()
+        return changed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantities:
+    """What a call used. Kinds of tokens are parts of `input_tokens` and `output_tokens`, as upstreams report them.
+
+    `cache_write_1h_tokens` are a part of `cache_write_tokens`. `calls` is 0 for what was no call of a model.
+    """
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    input_audio_tokens: int = 0
+    cached_audio_tokens: int = 0
+    input_image_tokens: int = 0
+    cached_image_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    output_audio_tokens: int = 0
+    output_image_tokens: int = 0
+    audio_seconds: float = 0.0
+    characters: int = 0
+    calls: int = 0
+    tool_calls: Mapping[str, int] = field(default_factory=dict)
+    container_seconds: float = 0.0
+    searches: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedPrice:
+    """A price entry, the quantity that it was applied to, and the exact product."""
+
+    entry: PriceEntry
+    quantity: Decimal
+    cost: Decimal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Cost of a call in US dollars with ten decimal places, and the prices that it is made of."""
+
+    total: Decimal
+    entries: tuple[AppliedPrice, ...]
+
+    def stored(self) -> list[dict[str, Any]]:
+        """Return the applied prices as the JSON of a usage record: dimension, amount, quantity, cost and conditions."""
+        return [
+            {**each.entry.stored(), "quantity": plain(each.quantity), "cost": plain(each.cost)} for each in self.entries
+        ]
+
+
+class PriceList:
+    """The prices of a model or of tools. Immutable; equal to a list with the same entries in the same order."""
+
+    __slots__ = ("_by_dimension", "_tiers", "entries")
+
+    def __init__(self, entries: Iterable[PriceEntry] = ()) -> None:
+        self.entries = tuple(entries)
+        self._tiers = frozenset(each.service_tier for each in self.entries if each.service_tier)
+        # The most specific condition first: the first entry that applies is the price.
+        self._by_dimension: dict[str, list[PriceEntry]] = {}
+        for each in sorted(self.entries, key=_specificity, reverse=True):
+            self._by_dimension.setdefault(each.dimension, []).append(each)
 
     @classmethod
-    def restored(cls, noted: Mapping[str, str] | None) -> "Prices":
-        """Return the prices from the JSON of a usage record."""
-        return cls(**{name: Decimal(value) for name, value in (noted or {}).items()})
+    def simple(
+        cls,
+        *,
+        input: Decimal | str | None = None,  # noqa: A002 - as in the usage of OpenAI's API
+        output: Decimal | str | None = None,
+        cached_input: Decimal | str | None = None,
+        cache_write: Decimal | str | None = None,
+        source: str = "entered",
+    ) -> "PriceList":
+        """Return a list without conditions, from US dollars per million tokens."""
+        amounts = {
+            Dimension.INPUT: input,
+            Dimension.CACHED_INPUT: cached_input,
+            Dimension.CACHE_WRITE: cache_write,
+            Dimension.OUTPUT: output,
+        }
+        return cls(
+            PriceEntry(dimension=name.value, amount=Decimal(amount), source=source)
+            for name, amount in amounts.items()
+            if amount is not None
+        )
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PriceList) and self.entries == other.entries
+
+    @override
+    def __hash__(self) -> int:
+        return hash(self.entries)
+
+    def __bool__(self) -> bool:
+        return bool(self.entries)
+
+    @override
+    def __repr__(self) -> str:
+        return f"PriceList({[each.stored() for each in self.entries]!r})"
+
+    def cost(
+        self, quantities: Quantities, *, tier: str | None = None, batch: bool = False, at: datetime | None = None
+    ) -> Cost | None:
+        """Return the cost of a call, or None if there is no price for a part of it.
+
+        `tier` is the service tier that the upstream reported. Where a tier has no price for a dimension, the price
+        without a tier applies; but if prices depend on the tier and nothing is listed for this one, the cost is
+        unknown. The same for calls that were billed by something that has no price. `at` excludes prices that were not
+        valid yet.
+        """
+        if not self.entries:
+            return None
+        named = (tier or "").lower()
+        if named == "batch":
+            named, batch = "", True
+        if named not in STANDARD_TIERS and named not in self._tiers and self._tiers:
+            return None
+        applied: dict[PriceEntry, Decimal] = {}
+        for dimension, quantity, detail in _parts(quantities):
+            entry = self._entry(dimension, named, batch, quantities.input_tokens, at, detail)
+            if entry is None:
+                if dimension == Dimension.CALL:  # most models have no price per call
+                    continue
+                return None
+            applied[entry] = applied.get(entry, _NOTHING) + quantity
+        parts = tuple(
+            AppliedPrice(entry=entry, quantity=quantity, cost=quantity * entry.amount / entry.per)
+            for entry, quantity in applied.items()
+        )
+        total = sum((each.cost for each in parts), _NOTHING)
+        return Cost(total=total.quantize(COST_PLACES, ROUND_HALF_EVEN), entries=parts)
+
+    def worst_cost(
+        self,
+        input_tokens: int,
+        output_tokens: int,
+        *,
+        tiers: Collection[str] | None = None,
+        at: datetime | None = None,
+    ) -> Decimal | None:
+        """Return the highest cost of a call with at most so many tokens, rounded up; None if it has no price.
+
+        `tiers` are the service tiers that the call may be served with, None for all of them. Each token is taken to be
+        of the most expensive kind that has a price.
+        """
+        allowed = None if tiers is None else {("" if one.lower() in STANDARD_TIERS else one.lower()) for one in tiers}
+        total = _NOTHING
+        for kinds, tokens in ((_INPUT_KINDS, input_tokens), (_OUTPUT_KINDS, output_tokens), ((Dimension.CALL,), 1)):
+            # Without a price for the plain kind, the call may have tokens without any price.
+            if tokens and kinds[0] != Dimension.CALL and kinds[0] not in self._by_dimension:
+                return None
+            prices = [
+                each.amount / each.per
+                for kind in kinds
+                for each in self._by_dimension.get(kind, ())
+                if each.above_tokens <= input_tokens
+                and (allowed is None or not each.service_tier or each.service_tier in allowed)
+                and (at is None or each.valid_from is None or each.valid_from <= at)
+            ]
+            total += tokens * max(prices, default=_NOTHING)
+        return total.quantize(COST_PLACES, ROUND_CEILING)
+
+    def usual(self, dimension: Dimension) -> Decimal | None:
+        """Return the price of a million units without any condition, or None."""
+        entry = next((each for each in self._by_dimension.get(dimension, ()) if not _conditions(each)), None)
+        return None if entry is None else entry.amount * MILLION / entry.per
+
+    def at(self, moment: datetime) -> "PriceList":
+        """Return the prices of a moment, without those that were replaced before it or begin after it."""
+        latest: dict[PriceEntry, PriceEntry] = {}
+        for each in self.entries:
+            if each.valid_from is not None and each.valid_from > moment:
+                continue
+            key = _same_price(each)
+            known = latest.get(key)
+            if known is None or _time(known) <= _time(each):
+                latest[key] = each
+        return PriceList(latest.values())
+
+    def _entry(
+        self,
+        dimension: Dimension,
+        tier: str,
+        batch: bool,  # noqa: FBT001
+        context: int,
+        at: datetime | None,
+        detail: str | int,
+    ) -> PriceEntry | None:
+        for kind in (dimension, *_FALLBACKS.get(dimension, ())):
+            entries = self._by_dimension.get(kind, ())
+            for each in entries:
+                if (
+                    (not each.service_tier or each.service_tier == tier)
+                    and (batch or not each.batch)
+                    and (not each.above_tokens or context > each.above_tokens)
+                    and (at is None or each.valid_from is None or each.valid_from <= at)
+                    and (not each.cache_seconds or each.cache_seconds == detail)
+                    and (not each.tool or each.tool == detail)
+                ):
+                    return each
+            if kind == Dimension.CACHE_WRITE and any(each.cache_seconds for each in entries):
+                # Writes of other durations have prices, so this one is not free of a surcharge.
+                return None
+        return None
+
+    def stored(self) -> list[dict[str, Any]] | None:
+        """Return the entries as JSON, or None if there are none."""
+        return [each.stored() for each in self.entries] or None
+
+    @classmethod
+    def restored(cls, stored: Sequence[Mapping[str, Any]] | None) -> "PriceList":
+        """Return the list from its JSON."""
+        return cls(
+            PriceEntry(
+                **{
+                    **each,
+                    "amount": Decimal(each["amount"]),
+                    "valid_from": datetime.fromisoformat(each["valid_from"]) if each.get("valid_from") else None,
+                }
+            )
+            for each in stored or ()
+        )
 
 
-UNKNOWN = Prices()
+def _specificity(entry: PriceEntry) -> tuple[Any, ...]:
+    return (
+        bool(entry.service_tier),
+        entry.batch,
+        entry.above_tokens,
+        bool(entry.tool),
+        bool(entry.cache_seconds),
+        _time(entry),
+    )
+
+
+def _conditions(entry: PriceEntry) -> tuple[Any, ...]:
+    """Return the conditions of an entry that are set, other than the time from which it is valid."""
+    values = (entry.tool, entry.service_tier, entry.batch, entry.above_tokens, entry.cache_seconds)
+    return tuple(filter(None, values))
+
+
+def _time(entry: PriceEntry) -> float:
+    return entry.valid_from.timestamp() if entry.valid_from is not None else float("-inf")
+
+
+def _same_price(entry: PriceEntry) -> PriceEntry:
+    """Return what entries have in common that replace each other."""
+    return PriceEntry(
+        dimension=entry.dimension,
+        amount=_NOTHING,
+        tool=entry.tool,
+        service_tier=entry.service_tier,
+        batch=entry.batch,
+        above_tokens=entry.above_tokens,
+        cache_seconds=entry.cache_seconds,
+    )
+
+
+def _parts(used: Quantities) -> Iterable[tuple[Dimension, Decimal, str | int]]:
+    """Yield disjoint parts of the usage: dimension, quantity, and the tool or the seconds of a cache write."""
+    # Upstreams report inconsistent numbers now and then: no part may exceed the whole.
+    cached = min(used.cached_tokens, used.input_tokens)
+    written = min(used.cache_write_tokens, used.input_tokens - cached)
+    written_1h = min(used.cache_write_1h_tokens, written)
+    cached_audio = min(used.cached_audio_tokens, cached, used.input_audio_tokens)
+    cached_image = min(used.cached_image_tokens, cached - cached_audio, used.input_image_tokens)
+    fresh = used.input_tokens - cached - written
+    audio = min(used.input_audio_tokens - cached_audio, fresh)
+    image = min(used.input_image_tokens - cached_image, fresh - audio)
+    spoken = min(used.output_audio_tokens, used.output_tokens)
+    drawn = min(used.output_image_tokens, used.output_tokens - spoken)
+    reasoned = min(used.reasoning_tokens, used.output_tokens - spoken - drawn)
+    # Tokens take precedence: some upstreams report the seconds or characters of what they bill by tokens.
+    has_tokens = bool(used.input_tokens or used.output_tokens)
+    parts: tuple[tuple[Dimension, float, str | int], ...] = (
+        (Dimension.INPUT, fresh - audio - image, ""),
+        (Dimension.CACHED_INPUT, cached - cached_audio - cached_image, ""),
+        (Dimension.CACHE_WRITE, written - written_1h, CACHE_SECONDS),
+        (Dimension.CACHE_WRITE, written_1h, 3600),
+        (Dimension.AUDIO_INPUT, audio, ""),
+        (Dimension.CACHED_AUDIO_INPUT, cached_audio, ""),
+        (Dimension.IMAGE_INPUT, image, ""),
+        (Dimension.CACHED_IMAGE_INPUT, cached_image, ""),
+        (Dimension.OUTPUT, used.output_tokens - spoken - drawn - reasoned, ""),
+        (Dimension.REASONING, reasoned, ""),
+        (Dimension.AUDIO_OUTPUT, spoken, ""),
+        (Dimension.IMAGE_OUTPUT, drawn, ""),
+        (Dimension.AUDIO_SECOND, 0 if has_tokens else used.audio_seconds, ""),
+        (Dimension.CHARACTER, 0 if has_tokens else used.characters, ""),
+        (Dimension.CALL, used.calls, ""),
+        *((Dimension.TOOL_CALL, calls, tool) for tool, calls in used.tool_calls.items()),
+        (Dimension.CONTAINER_SECOND, used.container_seconds, ""),
+        (Dimension.SEARCH, used.searches, ""),
+    )
+    for dimension, quantity, detail in parts:
+        if quantity:
+            # Through its text: the nearest float of 0.1 s is not 0.1.
+            yield dimension, Decimal(str(quantity)), detail
+
+
+UNKNOWN = PriceList()
 NO_PRICE = "No price"
 """Shown instead of the cost of calls whose model had no price."""
 
@@ -74,6 +418,11 @@ def sum_costs(one: Decimal | None, other: Decimal | None) -> Decimal | None:
     return one + other
 
 
+def plain(value: Decimal) -> str:
+    """Return a number without an exponent and trailing zeros."""
+    return f"{value.normalize():f}"
+
+
 def amount(value: Decimal | None) -> str:
     """Format a price or cost for people, with at least two decimal places and no further trailing zeros."""
     if value is None:
@@ -82,37 +431,27 @@ def amount(value: Decimal | None) -> str:
     return f"${whole}.{places.rstrip('0').ljust(2, '0')}"
 
 
-def _price(label: str, help_text: str = "") -> "models.DecimalField[Any, Any]":
-    return models.DecimalField(
-        label,
-        max_digits=10,
-        decimal_places=4,
-        null=True,
-        blank=True,
-        help_text=help_text,
-        validators=[MinValueValidator(0)],
-    )
+_UNITS = {1: "", 60: " a minute", 1000: " per 1,000", 3600: " an hour", MILLION: " per million"}
 
 
-class PriceColumns(models.Model):
-    """Abstract model with the columns of `Prices`."""
-
-    input_price = _price("input", "US dollars per million tokens. If empty, costs are not calculated.")
-    cached_input_price = _price("cached input", "Tokens read from the cache. If empty, the input price applies.")
-    cache_write_price = _price("cache writes", "Tokens written to the cache. If empty, the input price applies.")
-    output_price = _price("output", "Includes reasoning tokens.")
-
-    class Meta:
-        abstract = True
-
-    def prices(self) -> Prices:
-        """Return the columns as one value."""
-        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(Prices)}
-        return Prices(**values)
+def label(stored: Mapping[str, Any]) -> str:
+    """Describe the JSON of a price for people: "Input $2.50 per million (flex, above 200,000 tokens)"."""
+    per = int(stored.get("per", MILLION))
+    conditions = [
+        str(stored.get("tool") or ""),
+        str(stored.get("service_tier") or ""),
+        "batch" if stored.get("batch") else "",
+        f"above {stored['above_tokens']:,} tokens" if stored.get("above_tokens") else "",
+        f"{stored['cache_seconds'] // 60} minutes" if stored.get("cache_seconds") else "",
+    ]
+    known = ", ".join(filter(None, conditions))
+    name = dict(Dimension.choices).get(stored["dimension"], stored["dimension"])
+    price = f"{name} {amount(Decimal(stored['amount']))}{_UNITS.get(per, f' per {per:,}')}"
+    return f"{price} ({known})" if known else price
 
 
 class CostField(models.DecimalField[Any, Any]):
-    """An exact amount in US dollars: a token at a price of four decimal places needs ten. None means unknown."""
+    """An amount in US dollars with ten decimal places. None means unknown."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"max_digits": 20, "decimal_places": 10, "blank": True, **options})

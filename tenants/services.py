@@ -2,7 +2,7 @@
 
 import secrets
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -23,6 +23,7 @@ from tenants.models import (
     ApiKey,
     KeySource,
     Model,
+    Price,
     Scope,
     ServiceAccount,
     Team,
@@ -30,6 +31,7 @@ from tenants.models import (
     Upstream,
     WireApi,
 )
+from tenants.prices import PriceEntry, PriceList
 
 _ALPHABET = string.ascii_letters + string.digits
 _PUBLIC_LENGTH = 8
@@ -291,6 +293,32 @@ def add_upstream(
         after = {"name": name, "base_url": base_url, "models": list(models), "default": is_default, **model_values}
         audit(team_id=None, actor="system", action=action, target=upstream.pk, after=after)
     return upstream
+
+
+@transaction.atomic
+def set_prices(model: Model, entries: Iterable[PriceEntry], *, actor: str = "system") -> None:
+    """Replace the prices of a model. Raises `ValidationError` for a negative amount or two prices for the same."""
+    before = model.prices()
+    rows = [Price(model=model, **{each.name: getattr(entry, each.name) for each in fields(entry)}) for entry in entries]
+    for row in rows:
+        row.clean_fields()
+    model.price_entries.all().delete()
+    try:
+        with transaction.atomic():
+            Price.objects.bulk_create(rows)
+    except IntegrityError as error:
+        raise ValidationError("There are two prices for the same dimension and conditions.") from error
+    after = PriceList(row.entry() for row in rows)
+    if after != before:
+        with scope.every_team():
+            audit(
+                team_id=None,
+                actor=actor,
+                action="prices.updated",
+                target=f"model:{model.pk}",
+                before={"prices": before.stored()},
+                after={"prices": after.stored()},
+            )
 
 
 def _validated(capabilities: Mapping[str, Any]) -> dict[str, Any]:

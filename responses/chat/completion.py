@@ -8,6 +8,7 @@ others expect `choices[0]` in every chunk.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 from kernel.ids import new_id
@@ -125,6 +126,7 @@ class _ChatCall:
         self._request = request
         self._chunks = 0
         self._usage: Usage | None = None
+        self._tier = ""
         self._id = new_id("chatcmpl")
         self._ended: asyncio.Future[None] | None = None
 
@@ -132,6 +134,8 @@ class _ChatCall:
         """Read usage and id from a completion or a chunk."""
         self._chunks += 1
         self._id = str(data.get("id") or self._id)
+        if isinstance(tier := data.get("service_tier"), str):
+            self._tier = tier[:40]
         if isinstance(usage := data.get("usage"), dict):
             self._usage = read_usage(usage)
 
@@ -151,7 +155,7 @@ class _ChatCall:
     async def _write(self, outcome: str, row: Row | None) -> None:
         # If the upstream has reported no usage, each streamed chunk counts as one output token.
         usage = self._usage or Usage(output_tokens=self._chunks, estimated=True)
-        rows = () if row is None else (row,)
+        usage, rows = replace(usage, service_tier=self._tier), () if row is None else (row,)
         await self._routed.write(object_id=self.own_id or self._id, outcome=outcome, usage=usage, rows=rows)
 
 

@@ -1,7 +1,7 @@
 """Request and result of a turn: values shared by the loop, the upstream adapters and the recorder."""
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, Protocol
@@ -17,29 +17,37 @@ from responses.engine.events.types import Body, Event
 class Usage:
     """Tokens of one upstream call or of a whole run. `input_tokens` includes cached tokens.
 
-    Calls with audio may be billed by the seconds of the audio that was read, or by the characters that were spoken.
+    Tokens of audio and images are included in the input and output, `cache_write_1h_tokens` in the cache writes. Calls
+    with audio may be billed by the seconds of the audio that was read, or by the characters that were spoken.
+    `service_tier` is the tier that the upstream reported.
     """
 
     input_tokens: int = 0
     cached_tokens: int = 0
     cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    input_audio_tokens: int = 0
+    cached_audio_tokens: int = 0
+    input_image_tokens: int = 0
+    cached_image_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
+    output_audio_tokens: int = 0
+    output_image_tokens: int = 0
     estimated: bool = False
     audio_seconds: float = 0.0
     characters: int = 0
+    service_tier: str = ""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
-            input_tokens=self.input_tokens + other.input_tokens,
-            cached_tokens=self.cached_tokens + other.cached_tokens,
-            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+            **{name: getattr(self, name) + getattr(other, name) for name in _SUMMED},
             estimated=self.estimated or other.estimated,
-            audio_seconds=self.audio_seconds + other.audio_seconds,
-            characters=self.characters + other.characters,
+            service_tier=other.service_tier or self.service_tier,
         )
+
+
+_SUMMED = tuple(each.name for each in fields(Usage) if each.name not in {"estimated", "service_tier"})
 
 
 class CallForm(StrEnum):

@@ -262,7 +262,7 @@ async def _check(
         created_at=prepared.created_at,
         background=bool(body.background),
         conversation_id=context.conversation_id,
-        prices=route.prices,
+        prices=route.prices.at(prepared.created_at),
         endpoint=request.endpoint,
     )
     build_row = partial(_response_row, identity, prepared, options, mode=mode, request=request, secrets=tools.secrets)
@@ -333,7 +333,7 @@ def _response_row(
         # With `store: false` the row exists for usage and administration only, and holds no content; just enough to
         # estimate the usage of a call that is lost with its process.
         tokens = token_estimate.input_tokens(instructions=run.instructions, items=run.items, sampling=run.sampling)
-        columns = {"options": {"input_tokens": tokens, "prices": identity.prices.noted()}}
+        columns = {"options": {"input_tokens": tokens, "prices": identity.prices.stored()}}
     # Without a lease a background response waits in the queue for a worker.
     columns |= (
         {"status": Status.QUEUED, "background": True}

@@ -46,7 +46,7 @@ from responses.runs.store import Change
 from responses.tools import registry
 from tenants import scope
 from tenants.models import UsageRecord
-from tenants.prices import Prices
+from tenants.prices import PriceList
 
 # Functions of hosted tools whose calls have usage records.
 _METERED = ("web_search", "file_search")
@@ -206,7 +206,7 @@ def _resumed(
         lease_token=lease_token,
         background=response.background,
         conversation_id=response.conversation_id,
-        prices=Prices.restored(response.options.get("prices")),
+        prices=PriceList.restored(response.options.get("prices")),
         endpoint=response.endpoint,
     )
     progress = RecorderState(

@@ -1,7 +1,7 @@
 """`POST /v1/audio/transcriptions`, `…/translations` and `…/speech`, passed on to the upstream of the model."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from typing_extensions import override
@@ -55,9 +55,12 @@ class TranscriptReader(AnswerReader):
         reported = self._reported
         seconds = _seconds(reported.get("seconds", self._seconds))
         if any(name.endswith("_tokens") for name in reported):
-            read, generated = reported.get("input_tokens"), reported.get("output_tokens")
-            used = read_usage({"prompt_tokens": read, "completion_tokens": generated, **reported})
-            return Usage(input_tokens=used.input_tokens, output_tokens=used.output_tokens, audio_seconds=seconds)
+            used = read_usage(
+                reported,
+                read="prompt" if "prompt_tokens" in reported else "input",
+                written="completion" if "completion_tokens" in reported else "output",
+            )
+            return replace(used, audio_seconds=seconds)
         if seconds:
             return Usage(audio_seconds=seconds)
         return Usage(output_tokens=tokens(*self._texts), estimated=True)
@@ -79,11 +82,11 @@ class SpeechReader(AnswerReader):
 
     @override
     def usage(self, outcome: str) -> Usage:
-        read, generated = self._reported.get("input_tokens"), self._reported.get("output_tokens")
-        used = read_usage({"prompt_tokens": read, "completion_tokens": generated})
-        return Usage(
-            input_tokens=used.input_tokens,
-            output_tokens=used.output_tokens,
+        used = read_usage(self._reported, read="input", written="output")
+        return replace(
+            used,
+            # The output is speech, also where the upstream does not say so.
+            output_audio_tokens=used.output_tokens,
             # A failed call has read no text.
             characters=0 if outcome == "failed" else self._characters,
         )

@@ -7,7 +7,7 @@ import base64
 import binascii
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kernel.errors import Failure, ModelNotFound, UnsupportedValue
@@ -152,8 +152,11 @@ async def _answers(
     def spent(outcome: str) -> tuple[str, Usage]:
         reported = last.get("usage")
         if isinstance(reported, Mapping) and reported:
-            read, generated = reported.get("input_tokens"), reported.get("output_tokens")
-            return account.object_id, read_usage({"prompt_tokens": read, "completion_tokens": generated, **reported})
+            is_chat = "prompt_tokens" in reported
+            used = read_usage(reported) if is_chat else read_usage(reported, read="input", written="output")
+            # What these endpoints write are images, also where the upstream does not say so.
+            drawn = used.output_image_tokens or used.output_tokens
+            return account.object_id, replace(used, output_image_tokens=drawn)
         # No usage was reported: estimate it from the prompt. A failed call has read no input.
         read = 0 if outcome == "failed" else tokens(str(values.get("prompt") or ""))
         return account.object_id, Usage(input_tokens=read, estimated=True)

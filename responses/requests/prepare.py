@@ -92,7 +92,7 @@ async def prepare(
         # Stored with the run, so that a worker that resumes it uses the same traits and prices even if an operator has
         # changed the model since.
         traits = {name: getattr(route.capabilities, name) for name in _TRAITS}
-        options |= {"traits": traits, "prices": route.prices.noted()}
+        options |= {"traits": traits, "prices": route.prices.at(now()).stored()}
     can = route.capabilities if route is not None else Capabilities()
     attachments = await check_attachments(principal=principal, body=body, context=context, can=can)
     created_at = now()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from tenants.prices import UNKNOWN, Prices
+from tenants.prices import UNKNOWN, PriceList
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class RunIdentity:
     lease_token: int = 1
     background: bool = False
     conversation_id: str | None = None
-    prices: Prices = UNKNOWN
+    prices: PriceList = UNKNOWN
     endpoint: str = "responses"
 
     @property

@@ -50,6 +50,7 @@ from responses.runs.identity import RunIdentity
 from responses.runs.log_messages import LogMessage
 from responses.runs.rows import Row, new_row
 from responses.runs.store import GUARDED, CallUpdate, Change, ExtraWrite, LeaseGuard, ResponseUpdate, writer
+from responses.runs.usage_records import usage_columns
 from responses.webhooks.outbox import announcement, event_row
 from tenants import scope
 from tenants.models import UsageRecord
@@ -414,8 +415,6 @@ class Recorder:
             outcome = "compacted"
         else:
             outcome = "discarded" if turn.discarded is not None else str(turn.result.finish)
-        counts = _counts(turn.usage)
-        spent = {name: count for name, count in counts.items() if name != "reasoning_tokens"}  # included in the output
         return new_row(
             UsageRecord,
             team_id=identity.team_id,
@@ -428,12 +427,9 @@ class Recorder:
             upstream_id=identity.upstream_id,
             upstream_model=identity.upstream_model,
             outcome=outcome,
-            estimated=turn.usage.estimated,
             duration_ms=_milliseconds(turn.ended_at - turn.started_at),
             request_id=identity.request_id,
-            cost=identity.prices.cost(**spent),
-            prices=identity.prices.noted(),
-            **counts,
+            **usage_columns(turn.usage, identity.prices, at=turn.started_at, tier=turn.result.service_tier or ""),
         )
 
     def _finished_call(self, step: ToolFinished) -> tuple[list[Row], list[CallUpdate]]:

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
+from typing import Any
 
 from kernel.clock import now
 from responses.engine.turn import Usage
@@ -12,10 +13,36 @@ from responses.runs.rows import Row, new_row
 from responses.runs.store import Change, submit_new
 from tenants.directory import Route
 from tenants.models import UsageRecord
+from tenants.prices import PriceList, Quantities
 from tenants.principal import Principal
 
 Spent = tuple[str, Usage]
 """The id of the object that a call was for, and the usage of the call."""
+
+
+def usage_columns(usage: Usage, prices: PriceList, *, at: datetime, tier: str = "") -> dict[str, Any]:
+    """Return the columns of a usage record: tokens by kind, service tier, cost, and the prices it is made of.
+
+    `at` is when the call began, which decides about prices with a date. `tier` is that of a call without usage.
+    """
+    tier = usage.service_tier or tier
+    quantities = Quantities(
+        **{name: getattr(usage, name) for name in _QUANTITIES},
+        # A call that used nothing was refused or failed before it began.
+        calls=1 if any(getattr(usage, name) for name in _QUANTITIES) else 0,
+    )
+    cost = prices.cost(quantities, tier=tier, at=at)
+    return {
+        **{name: getattr(usage, name) for name in _COLUMNS},
+        "service_tier": tier[:40],
+        "cost": None if cost is None else cost.total,
+        "prices": None if cost is None else cost.stored(),
+    }
+
+
+_QUANTITIES = tuple({each.name for each in fields(Usage)} & {each.name for each in fields(Quantities)})
+# Cached audio and image tokens are in the applied prices only.
+_COLUMNS = tuple({each.name for each in fields(Usage)} - {"cached_audio_tokens", "cached_image_tokens", "service_tier"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +73,7 @@ class RoutedCall:
 
     async def write(self, *, object_id: str, outcome: str, usage: Usage, rows: Sequence[Row] = ()) -> None:
         """Write the usage record, also of a failed call. `rows` are inserted in the same transaction."""
-        ended, prices = now(), self.route.prices
-        # Prices are those of tokens, so a call that is billed otherwise has an unknown cost, not none.
-        is_priced = not (usage.audio_seconds or usage.characters) or usage.input_tokens or usage.output_tokens
+        ended = now()
         record = new_row(
             UsageRecord,
             team_id=self.principal.team_id,
@@ -60,24 +85,8 @@ class RoutedCall:
             upstream_id=self.route.upstream.id,
             upstream_model=self.route.upstream_model,
             outcome=outcome,
-            input_tokens=usage.input_tokens,
-            cached_tokens=usage.cached_tokens,
-            cache_write_tokens=usage.cache_write_tokens,
-            output_tokens=usage.output_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
-            estimated=usage.estimated,
-            audio_seconds=usage.audio_seconds,
-            characters=usage.characters,
             duration_ms=round((ended - self.began).total_seconds() * 1000),
             request_id=self.request_id,
-            cost=prices.cost(
-                input_tokens=usage.input_tokens,
-                cached_tokens=usage.cached_tokens,
-                cache_write_tokens=usage.cache_write_tokens,
-                output_tokens=usage.output_tokens,
-            )
-            if is_priced
-            else None,
-            prices=prices.noted(),
+            **usage_columns(usage, self.route.prices, at=self.began),
         )
         await submit_new(Change(team_id=self.principal.team_id, insert=[record, *rows]))

@@ -160,7 +160,7 @@ class SeedRun:
             request_id=self._identity.request_id,
             client_request_id=f"job-{rng.randrange(10**6):06d}" if rng.random() < 0.3 else "",
             parameters=self._parameters,
-            options=parameters.hidden_options(request) | {"obfuscate": False, "prices": self._identity.prices.noted()},
+            options=parameters.hidden_options(request) | {"obfuscate": False, "prices": self._identity.prices.stored()},
             metadata=self._parameters["metadata"],
             input_preview=preview(inputs[-1]),
         )

@@ -3,9 +3,8 @@
 import random
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from decimal import Decimal
 
 from django.contrib.auth.models import User
 from django.utils.text import slugify
@@ -23,20 +22,16 @@ from tenants.models import (
     Team,
     Upstream,
 )
-from tenants.prices import Prices
+from tenants.prices import PriceList
 
 TEAMS = (
     "Harbor Logistics", "Lumen Research", "Quarry Finance", "Orchard Health", "Tidewater Games", "Summit Legal",
     "Meadow Media", "Foundry Robotics",
 )  # fmt: skip
 MODELS = {
-    "atlas-large": Prices(
-        input_price=Decimal("2.50"), cached_input_price=Decimal("0.25"), output_price=Decimal("10.00")
-    ),
-    "atlas-mini": Prices(
-        input_price=Decimal("0.25"), cached_input_price=Decimal("0.025"), output_price=Decimal("2.00")
-    ),
-    "orbit-reasoner": Prices(input_price=Decimal("1.10"), output_price=Decimal("4.40")),
+    "atlas-large": PriceList.simple(input="2.50", cached_input="0.25", output="10", source="seed"),
+    "atlas-mini": PriceList.simple(input="0.25", cached_input="0.025", output="2", source="seed"),
+    "orbit-reasoner": PriceList.simple(input="1.10", output="4.40", source="seed"),
 }
 """Models with their prices."""
 _UPSTREAM = "Seeded models"
@@ -144,9 +139,9 @@ def make_models(teams: Sequence[Team]) -> Upstream:
     behind = "demo" if upstream.name == "demo" else ""
     for name, prices in MODELS.items():
         shown = f"{behind}-reasoning" if behind and name == "orbit-reasoner" else behind
-        model, _ = Model.objects.get_or_create(
-            name=name, upstream=upstream, defaults={"upstream_model": shown, **asdict(prices)}
-        )
+        model, created = Model.objects.get_or_create(name=name, upstream=upstream, defaults={"upstream_model": shown})
+        if created:
+            services.set_prices(model, prices.entries)
         with scope.every_team():
             ModelVisibility.objects.bulk_create(
                 [ModelVisibility(model=model, team=team) for team in teams], ignore_conflicts=True

@@ -11,7 +11,6 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from tenants.capabilities import Capabilities
 from tenants.models import Model
-from tenants.prices import Prices
 
 # OpenAI's values. A model may support fewer.
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -58,7 +57,7 @@ class EffortsField(forms.MultipleChoiceField):
 
 
 class CapabilityForm(forms.ModelForm[Model]):
-    """A model with its route, prices and capabilities."""
+    """A model with its route and capabilities."""
 
     reasoning_efforts = EffortsField(
         choices=[(effort, effort) for effort in EFFORTS],
@@ -75,7 +74,6 @@ class CapabilityForm(forms.ModelForm[Model]):
             "upstream",
             "upstream_model",
             "enabled",
-            *(field.name for field in fields(Prices)),
             *(field.name for field in fields(Capabilities)),
         ]
         labels = _LABELS
@@ -88,8 +86,7 @@ def fieldsets() -> list[tuple[str, dict[str, Any]]]:
     missing = {field.name for field in fields(Capabilities)} - grouped
     if missing:
         raise ImproperlyConfigured(f"Capabilities without a group: {', '.join(sorted(missing))}.")
-    prices = ("Prices", tuple(field.name for field in fields(Prices)))
-    return [(title, {"fields": list(names), "classes": ["tab"]}) for title, names in (prices, *GROUPS)]
+    return [(title, {"fields": list(names), "classes": ["tab"]}) for title, names in GROUPS]
 
 
 def capability_labels(model: Model) -> list[str]:

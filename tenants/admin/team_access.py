@@ -22,7 +22,7 @@ class TeamsInline(ByRole, TabularInline):
 class SharedObjectAdmin(AuditedAdmin, PlatformOnly):
     """Admin of an object with allowed teams."""
 
-    list_prefetch = ("teams",)
+    list_prefetch: tuple[str, ...] = ("teams",)
     created = time_column("Created", "created_at", ordering="created_at")
 
     visible_to = column("Teams", lambda row: ", ".join(team.name for team in row.teams.all()) or "all teams")

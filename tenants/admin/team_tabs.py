@@ -30,7 +30,7 @@ from tenants.models import (
     Team,
     ToolKind,
 )
-from tenants.prices import amount
+from tenants.prices import NO_PRICE, Dimension, amount
 
 Fill = Callable[[HttpRequest, Team], dict[str, Any]]
 # A fixed order, as the order of registration depends on imports.
@@ -137,6 +137,7 @@ def models_of(request: HttpRequest, team: Team) -> dict[str, Any]:
     # as if every team could use it.
     with scope.every_team():
         found = Model.objects.filter(visible, enabled=True).select_related("upstream").defer("upstream__api_key")
+        found = found.prefetch_related("price_entries")
         models = list(found.order_by("name", "pk").distinct()[:_MAX_MODELS])
         connectors = Connector.objects.filter(visible, enabled=True).order_by("name")
         connected = list(connectors.values_list("name", "title").distinct()[:MAX_ROWS])
@@ -161,7 +162,8 @@ def models_of(request: HttpRequest, team: Team) -> dict[str, Any]:
 
 def _model_row(model: Model) -> list[Any]:
     prices = model.prices()
-    costs = two_lines(f"{amount(prices.input_price)} in", f"{amount(prices.output_price)} out")
+    read, written = (amount(prices.usual(each)) for each in (Dimension.INPUT, Dimension.OUTPUT))
+    costs = two_lines(f"{read} in", f"{written} out") if prices else NO_PRICE
     name = "all other names" if model.name == "*" else model.name
     window = f"{model.context_window:,}" if model.context_window else "–"
     return [name, str(model.upstream), costs, window, "yes" if model.vision else "no"]

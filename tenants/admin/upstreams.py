@@ -7,12 +7,14 @@ from django import forms
 from django.contrib.admin import display, register
 from django.contrib.admin.utils import unquote
 from django.db.models import Count, QuerySet
+from django.forms.models import BaseInlineFormSet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from typing_extensions import override
 from unfold.admin import ModelAdmin as UnfoldAdmin
+from unfold.admin import TabularInline
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.widgets import UnfoldAdminTextInputWidget
 
@@ -21,10 +23,10 @@ from tenants.admin.capabilities import CapabilityForm, capability_labels, fields
 from tenants.admin.health import health_by_route, health_cell
 from tenants.admin.team_access import SharedObjectAdmin, TeamsInline
 from tenants.console.audited_admin import AuditedAdmin
-from tenants.console.roles import OPERATORS, PlatformOnly, may
+from tenants.console.roles import ADMINISTRATORS_ONLY, OPERATORS, ByRole, PlatformOnly, may
 from tenants.console.secrets import SecretForm, WriteOnlySecrets, forget_field, secret_badge, secret_field
-from tenants.models import Model, ModelVisibility, Upstream
-from tenants.prices import UNKNOWN, amount
+from tenants.models import Model, ModelVisibility, Price, Upstream
+from tenants.prices import NO_PRICE, Dimension, amount
 
 
 class UpstreamForm(SecretForm):
@@ -155,6 +157,40 @@ class VisibilityInline(TeamsInline):
     model = ModelVisibility
 
 
+class PriceFormSet(BaseInlineFormSet[Price, Model, Any]):
+    """Prices of a model, of which no two may be for the same dimension and conditions."""
+
+    def clean(self) -> None:
+        """Reject duplicates: the database would, but without a message."""
+        super().clean()
+        seen = set()
+        names = ("dimension", "tool", "service_tier", "batch", "above_tokens", "cache_seconds", "valid_from")
+        for form in self.forms:
+            if not form.cleaned_data or form.cleaned_data.get("DELETE"):
+                continue
+            key = tuple(form.cleaned_data.get(name) for name in names)
+            if key in seen:
+                form.add_error("dimension", "There is a price for this dimension and these conditions already.")
+            seen.add(key)
+
+
+class PriceInline(ByRole, TabularInline):
+    """Prices of a model."""
+
+    model = Price
+    formset = PriceFormSet
+    viewers = ADMINISTRATORS_ONLY
+    extra = 0
+    tab = True
+    ordering = ["pk"]
+    fields = [
+        "dimension", "amount", "per", "tool", "service_tier", "batch", "above_tokens", "cache_seconds", "valid_from",
+        "source",
+    ]  # fmt: skip
+    readonly_fields = ["source"]
+    verbose_name_plural = "prices"
+
+
 @register(Model)
 class ModelAdmin(HealthColumn, SharedObjectAdmin):
     """Models with their routes, prices and capabilities."""
@@ -168,7 +204,8 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
     list_fullwidth = True
     search_fields = ["name", "upstream_model"]
     ordering = ["name", "upstream__name"]
-    inlines = [VisibilityInline]
+    inlines = [PriceInline, VisibilityInline]
+    list_prefetch = ("teams", "price_entries")
     fieldsets = [(None, {"fields": ["name", ("upstream", "upstream_model"), "enabled"]}), *fieldsets()]
 
     @override
@@ -194,10 +231,11 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
     @display(description="USD per million tokens")
     def price_list(self, model: Model) -> SafeString | str:
         prices = model.prices()
-        if prices == UNKNOWN:
-            return "–"
-        cached = f"{amount(prices.cached_input_price)} cached, " if prices.cached_input_price is not None else ""
-        return two_lines(f"{amount(prices.input_price)} in", f"{cached}{amount(prices.output_price)} out")
+        if not prices:
+            return NO_PRICE
+        read, cached = prices.usual(Dimension.INPUT), prices.usual(Dimension.CACHED_INPUT)
+        discount = f"{amount(cached)} cached, " if cached is not None else ""
+        return two_lines(f"{amount(read)} in", f"{discount}{amount(prices.usual(Dimension.OUTPUT))} out")
 
     @display(description="Capabilities")
     def special(self, model: Model) -> SafeString | str:

@@ -50,19 +50,46 @@ def call(caller: Caller, model: Model, **columns: Any) -> None:
         )  # fmt: skip
 
 
+def price_forms(*prices: dict[str, str]) -> dict[str, str]:
+    """Return the form fields of these prices."""
+    usual = {"per": "1000000", "above_tokens": "0", "cache_seconds": "0"}
+    values = {
+        f"price_entries-{index}-{name}": value
+        for index, price in enumerate(prices)
+        for name, value in {**usual, **price}.items()
+    }
+    return {**values, "price_entries-TOTAL_FORMS": str(len(prices))}
+
+
 def test_prices_are_saved_and_listed(admin: Client, server: Upstream) -> None:
     name = f"priced {uuid.uuid4().hex}"
-    prices = {"input_price": "0.4", "cached_input_price": "0.1", "output_price": "1.6"}
-    assert admin.post(f"{MODELS}add/", {**PLAIN, "name": name, "upstream": server.pk, **prices}).status_code == 302
+    prices = price_forms(
+        {"dimension": "input", "amount": "0.4"},
+        {"dimension": "cached_input", "amount": "0.1"},
+        {"dimension": "output", "amount": "1.6"},
+        {"dimension": "output", "amount": "3.2", "service_tier": "priority", "above_tokens": "200000"},
+    )
+    answer = admin.post(f"{MODELS}add/", {**PLAIN, "name": name, "upstream": server.pk, **prices})
+    assert answer.status_code == 302
     model = Model.objects.get(name=name)
-    assert (model.input_price, model.cache_write_price) == (Decimal("0.4"), None)
+    last = model.prices().entries[-1]
+    assert (last.amount, last.service_tier, last.above_tokens) == (Decimal("3.2"), "priority", 200_000)
     page = text(admin.get(MODELS, {"q": name}))
     assert ("$0.40 in" in page, "$0.10 cached, $1.60 out" in page) == (True, True)
 
 
-def test_a_negative_price_is_refused(admin: Client, server: Upstream) -> None:
+@pytest.mark.parametrize(
+    "prices",
+    [
+        [{"dimension": "input", "amount": "-1"}],
+        [{"dimension": "input", "amount": "1"}, {"dimension": "input", "amount": "2"}],
+        [{"dimension": "output", "amount": ""}],
+    ],
+)
+def test_wrong_prices_are_refused(admin: Client, server: Upstream, prices: list[dict[str, str]]) -> None:
     name = f"priced {uuid.uuid4().hex}"
-    admin.post(f"{MODELS}add/", {**PLAIN, "name": name, "upstream": server.pk, "input_price": "-1"})
+    form = {**PLAIN, "name": name, "upstream": server.pk, **price_forms(*prices)}
+    assert admin.post(f"{MODELS}add/", form).status_code == 200
     assert not Model.objects.filter(name=name).exists()
 
 

@@ -215,7 +215,10 @@ def test_unknown_documents_and_snippets_are_not_found(lead: Client, response: Re
 def test_usage_lists_records_with_prices_and_totals(lead: Client, response: Response) -> None:
     columns = {"model": "m", "upstream_id": "u", "upstream_model": "big-one", "outcome": "stop"}
     tokens = {"input_tokens": 1000, "cached_tokens": 200, "output_tokens": 50, "reasoning_tokens": 7}
-    cost = {"cost": Decimal("0.0125"), "prices": {"input_price": "2.5000", "output_price": "10.0000"}}
+    cost = {
+        "cost": Decimal("0.0125"),
+        "prices": [{"dimension": "input", "amount": "2.5"}, {"dimension": "output", "amount": "10"}],
+    }
     with scope.team(response.team_id):
         for turn in range(2):
             UsageRecord.objects.create(
@@ -228,7 +231,7 @@ def test_usage_lists_records_with_prices_and_totals(lead: Client, response: Resp
                 **cost,
             )
     page = tab(lead, response, "usage")
-    for words in ("big-one", "2,000", "$0.0125", "$0.025", "in $2.50 · out $10.00"):
+    for words in ("big-one", "2,000", "$0.0125", "$0.025", "Input $2.50 per million · Output $10.00 per million"):
         assert words in page, words
 
 

@@ -11,6 +11,7 @@ from kernel.errors import Forbidden
 from responses.models import Status
 from tenants import directory, scope, services
 from tenants.models import AuditEvent, Membership, Model, ModelVisibility, Role, StaffRole, Team, Upstream, UsageRecord
+from tenants.prices import PriceList
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_response, member, sign_in, text
 from tests.support.api import Caller, MakeCaller
@@ -85,7 +86,8 @@ def test_the_models_tab_shows_only_models_of_the_team(lead: Client, caller: Call
     names = {team.pk: f"model-{uuid.uuid4().hex}" for team in (caller.team, other)}
     with scope.every_team():
         for team_id, name in names.items():
-            model = Model.objects.create(name=name, upstream=upstream, input_price="0.4", output_price="1.6")
+            model = Model.objects.create(name=name, upstream=upstream)
+            services.set_prices(model, PriceList.simple(input="0.4", output="1.6").entries)
             ModelVisibility.objects.create(model=model, team_id=team_id)
     shown = text(lead.get(page(caller.team, "models")))
     assert (names[caller.team.pk] in shown, names[other.pk] in shown, "$0.40 in" in shown) == (True, False, True)

@@ -32,6 +32,8 @@ PLAIN = {
     "structured_output": "checked",
     "modelvisibility_set-TOTAL_FORMS": "0",
     "modelvisibility_set-INITIAL_FORMS": "0",
+    "price_entries-TOTAL_FORMS": "0",
+    "price_entries-INITIAL_FORMS": "0",
 }
 
 

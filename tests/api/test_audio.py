@@ -12,6 +12,7 @@ from openai import OpenAI
 
 from tenants import scope, services
 from tenants.models import Model
+from tenants.prices import PriceList
 from tests.support.aiohttp_server import serving
 from tests.support.api import Api, Caller, MakeApi, error, ok
 from tests.support.upstream import Answer, Cut, Gate, Script, ScriptedUpstream, refusal, stream, whole
@@ -127,7 +128,7 @@ def test_a_verbose_transcription_has_its_segments_and_its_duration(
 
 
 def test_reported_seconds_are_recorded_without_a_cost(client: OpenAI, script: Script, caller: Caller) -> None:
-    Model.objects.filter(name=script.model).update(input_price=1, output_price=1)
+    services.set_prices(Model.objects.get(name=script.model), PriceList.simple(input="1", output="1").entries)
     script.then(whole({"text": "Hello", "usage": {"type": "duration", "seconds": 9}}))
     client.audio.transcriptions.create(file=("a.wav", WAV), model=script.model)
     row = usage_record(caller)

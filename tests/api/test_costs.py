@@ -10,25 +10,21 @@ from responses.engine.events.response_body import failed
 from responses.lifecycle import resume
 from responses.models import Response
 from tenants import scope
-from tenants.models import Model, UsageRecord
+from tenants.models import Price, UsageRecord
+from tenants.prices import PriceList
 from tests.support.api import Api, Caller
 from tests.support.chunks import calls, chunk, text, usage
 from tests.support.model_capabilities import describe
 from tests.support.stored_runs import begin
 from tests.support.upstream import Script, stream
 
-PRICES = {
-    "input_price": Decimal("0.4"),
-    "cached_input_price": Decimal("0.1"),
-    "cache_write_price": Decimal("0.5"),
-    "output_price": Decimal("1.6"),
-}
-NOTED = {
-    "input_price": "0.4000",
-    "cached_input_price": "0.1000",
-    "cache_write_price": "0.5000",
-    "output_price": "1.6000",
-}
+PRICES = PriceList.simple(input="0.4", cached_input="0.1", cache_write="0.5", output="1.6")
+NOTED = [
+    {"dimension": "input", "amount": "0.4", "quantity": "4", "cost": "0.0000016"},
+    {"dimension": "cached_input", "amount": "0.1", "quantity": "4", "cost": "0.0000004"},
+    {"dimension": "cache_write", "amount": "0.5", "quantity": "3", "cost": "0.0000015"},
+    {"dimension": "output", "amount": "1.6", "quantity": "5", "cost": "0.000008"},
+]
 # 4 tokens at 0.4, 4 at 0.1, 3 at 0.5 and 5 at 1.6 dollars for a million.
 COST = Decimal("0.0000115")
 
@@ -36,7 +32,7 @@ COST = Decimal("0.0000115")
 @pytest.fixture
 def priced(script: Script) -> Script:
     """A model with prices for everything."""
-    return describe(script, **PRICES)
+    return describe(script, prices=PRICES)
 
 
 def counted() -> Any:
@@ -62,13 +58,13 @@ def test_a_call_notes_its_cost_and_its_prices(api: Api, priced: Script, caller: 
 def test_a_new_price_changes_nothing_that_was_counted(api: Api, priced: Script, caller: Caller) -> None:
     priced.then(counted())
     api.create(model=priced.model, input="Hi")
-    Model.objects.filter(name=priced.model).update(input_price=Decimal(9))
+    Price.objects.filter(model__name=priced.model).update(amount=Decimal(9))
     _, [row] = kept(caller)
     assert (row.cost, row.prices) == (COST, NOTED)
 
 
 def test_a_response_costs_what_its_turns_cost(api: Api, script: Script, caller: Caller) -> None:
-    described = describe(script, input_price=Decimal("0.0003"), output_price=Decimal("0.0007"))
+    described = describe(script, prices=PriceList.simple(input="0.0003", output="0.0007"))
     described.then(stream(*calls(nowhere='{"a":1}'))).then(stream(*text("Done")))
     api.create(model=described.model, input="Hi", tools=[{"type": "function", "name": "other", "parameters": {}}])
     response, rows = kept(caller)
@@ -106,10 +102,10 @@ def test_who_goes_on_with_a_run_counts_on(caller: Caller) -> None:
     begun = begin(caller, input="Hi")
     with scope.team(caller.team.pk):
         response = Response.objects.get()
-        response.options["prices"], response.cost = NOTED, COST
+        response.options["prices"], response.cost = PRICES.stored(), COST
         response.save()
         taken = resume.load(response_id=begun.who.response_id)
         _, change = taken.recorder.plan(taken.run.end_idle(failed(Failure(code="server_error", message="No."))))
-    assert taken.identity.prices.noted() == NOTED
+    assert taken.identity.prices == PRICES
     assert change.update is not None
     assert change.update.cost == COST

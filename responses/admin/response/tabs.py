@@ -27,7 +27,7 @@ from tenants.console.roles import EVERY_ROLE, Roles
 from tenants.console.site import may_open
 from tenants.models import AuditEvent, Upstream, UsageRecord
 from tenants.notification_models import DeliveryState
-from tenants.prices import NO_PRICE, Prices, amount
+from tenants.prices import NO_PRICE, amount, label
 
 # A run may have more turns, usage records, deliveries and audit events than a page can list.
 MAX_TURNS, MAX_USAGE_RECORDS, MAX_RECORDS = 200, 500, 200
@@ -124,14 +124,6 @@ def _usage(request: HttpRequest, response: Response) -> dict[str, Any]:
     rows = UsageRecord.objects.filter(object_id=response.pk, team_id=response.team_id)
     lines = []
     for row in rows.order_by("occurred_at", "id")[:MAX_USAGE_RECORDS]:
-        # The prices at the time of the call: prices of the model may have changed since.
-        prices = Prices.restored(row.prices)
-        named = {
-            "in": prices.input_price,
-            "cached": prices.cached_input_price,
-            "written": prices.cache_write_price,
-            "out": prices.output_price,
-        }
         hint = "The upstream reported no usage, or the process died during the call; counted by the platform."
         lines.append(
             {
@@ -143,7 +135,8 @@ def _usage(request: HttpRequest, response: Response) -> dict[str, Any]:
                 "estimated": badge("estimated", "warning", hint) if row.estimated else "",
                 "took": duration(row.duration_ms),
                 "cost": NO_PRICE if row.cost is None else amount(row.cost),
-                "prices": [f"{name} {amount(price)}" for name, price in named.items() if price is not None],
+                # The prices at the time of the call: prices of the model may have changed since.
+                "prices": [label(price) for price in row.prices or ()],
             }
         )
     # Totals cover all records, also those beyond the page.

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -107,7 +108,7 @@ class TurnConverter(ABC):
             items=[segment.body() for segment in self._queue.closed],
             # A call that was cut is shown but never run.
             calls=[call.as_call() for call in self._made if call.outcome == "completed"],
-            usage=self._usage,
+            usage=replace(self._usage, service_tier=self._service_tier or "") if self._usage is not None else None,
             failure=self._failure,
             finish_reason=self.finish_reason,
             stop_sequence=self._stop.found if self._stop is not None else None,
@@ -194,15 +195,46 @@ def read_usage(usage: Mapping[str, Any], *, read: str = "prompt", written: str =
 
     `read` and `written` are the API's prefixes of its fields; the default is those of chat completions.
     """
-    read_details = usage.get(f"{read}_tokens_details") or {}
-    written_details = usage.get(f"{written}_tokens_details") or {}
+    # Audio and image endpoints write `input_token_details`.
+    read_details = usage.get(f"{read}_tokens_details") or usage.get(f"{read}_token_details") or {}
+    written_details = usage.get(f"{written}_tokens_details") or usage.get(f"{written}_token_details") or {}
+    cached_details = read_details.get("cached_tokens_details") or {}
+    # Claude's lifetimes of cache writes, which gateways forward in Anthropic's words.
+    by_lifetime = usage.get("cache_creation") or read_details.get("cache_creation") or {}
+    input_tokens, output_tokens = _count(usage.get(f"{read}_tokens")), _count(usage.get(f"{written}_tokens"))
+    reasoning_tokens = _count(written_details.get("reasoning_tokens"))
+    if reasoning_tokens and _count(usage.get("total_tokens")) == input_tokens + output_tokens + reasoning_tokens:
+        # xAI and some versions of Gemini count reasoning beside the completion. It is billed as output.
+        output_tokens += reasoning_tokens
     return Usage(
-        input_tokens=_count(usage.get(f"{read}_tokens")),
-        cached_tokens=_count(read_details.get("cached_tokens")),
-        cache_write_tokens=_count(read_details.get("cache_write_tokens")),
-        output_tokens=_count(usage.get(f"{written}_tokens")),
-        reasoning_tokens=_count(written_details.get("reasoning_tokens")),
+        input_tokens=input_tokens,
+        # At the top level by DeepSeek, Moonshot, and gateways to Claude.
+        cached_tokens=_first(
+            read_details.get("cached_tokens"),
+            usage.get("prompt_cache_hit_tokens"),
+            usage.get("cached_tokens"),
+            usage.get("cache_read_input_tokens"),
+        ),
+        cache_write_tokens=_first(
+            read_details.get("cache_write_tokens"),
+            read_details.get("cache_creation_tokens"),
+            usage.get("cache_creation_input_tokens"),
+        ),
+        cache_write_1h_tokens=_count(by_lifetime.get("ephemeral_1h_input_tokens")),
+        input_audio_tokens=_count(read_details.get("audio_tokens")),
+        cached_audio_tokens=_count(cached_details.get("audio_tokens")),
+        input_image_tokens=_count(read_details.get("image_tokens")),
+        cached_image_tokens=_count(cached_details.get("image_tokens")),
+        output_tokens=output_tokens,
+        reasoning_tokens=reasoning_tokens,
+        output_audio_tokens=_count(written_details.get("audio_tokens")),
+        output_image_tokens=_count(written_details.get("image_tokens")),
     )
+
+
+def _first(*counts: object) -> int:
+    """Return the first number that is not 0, else 0."""
+    return next(filter(None, map(_count, counts)), 0)
 
 
 def _count(tokens: object) -> int:
