@@ -586,6 +586,7 @@ class UsageRecord(models.Model):
     prices = models.JSONField(null=True, help_text="Prices that were applied, with quantities and conditions.")
     duration_ms = models.PositiveIntegerField(default=0)
     request_id = models.CharField(max_length=64, default="")
+    upstream_request_id = models.CharField(max_length=200, default="", help_text="The upstream's x-request-id.")
 
     class Meta:
         verbose_name_plural = "usage records"

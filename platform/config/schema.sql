@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations e14b320e45b8531ccc0615a9e034c72fd3ff110d95e42a83ad17d5357ae9495e
+-- PostgreSQL 18, migrations ef2d637eb2adbbbf03434cc5fa88c104f2da682031b7cbb6831e2f14d2fef5eb
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1729,6 +1729,7 @@ CREATE TABLE public.tenants_usagerecord (
     prices jsonb,
     duration_ms integer NOT NULL,
     request_id character varying(64) NOT NULL,
+    upstream_request_id character varying(200) NOT NULL,
     CONSTRAINT tenants_usagerecord_cache_write_1h_tokens_check CHECK ((cache_write_1h_tokens >= 0)),
     CONSTRAINT tenants_usagerecord_cache_write_tokens_check CHECK ((cache_write_tokens >= 0)),
     CONSTRAINT tenants_usagerecord_cached_tokens_check CHECK ((cached_tokens >= 0)),
@@ -1778,6 +1779,7 @@ CREATE TABLE public.tenants_usagerecord_default (
     prices jsonb,
     duration_ms integer CONSTRAINT tenants_usagerecord_duration_ms_not_null NOT NULL,
     request_id character varying(64) CONSTRAINT tenants_usagerecord_request_id_not_null NOT NULL,
+    upstream_request_id character varying(200) CONSTRAINT tenants_usagerecord_upstream_request_id_not_null NOT NULL,
     CONSTRAINT tenants_usagerecord_cache_write_1h_tokens_check CHECK ((cache_write_1h_tokens >= 0)),
     CONSTRAINT tenants_usagerecord_cache_write_tokens_check CHECK ((cache_write_tokens >= 0)),
     CONSTRAINT tenants_usagerecord_cached_tokens_check CHECK ((cached_tokens >= 0)),

@@ -36,7 +36,7 @@ async def complete(*, principal: Principal, body: ChatRequest, request: RequestI
     call = await _route(principal, body, request)
     values = {**capabilities.upstream_values(body, call.route), "stream": False}
     try:
-        async with post(call.route, "/chat/completions", values) as response:
+        async with post(call.route, "/chat/completions", values, attempts=call.attempts) as response:
             completion = await read_document(response)
     except UpstreamFailed as failed:
         await call.end(outcome="failed")
@@ -61,7 +61,9 @@ async def stream(*, principal: Principal, body: ChatRequest, request: RequestInf
     # Opened here and not in the generator: errors before the first byte must become HTTP errors.
     stack = AsyncExitStack()
     try:
-        response = await stack.enter_async_context(post(call.route, "/chat/completions", values))
+        response = await stack.enter_async_context(
+            post(call.route, "/chat/completions", values, attempts=call.attempts)
+        )
     except UpstreamFailed as failed:
         await call.end(outcome="failed")
         raise failed.failure.as_api_error() from failed
@@ -120,6 +122,7 @@ class _ChatCall:
 
     def __init__(self, routed: RoutedCall, request: ChatRequest) -> None:
         self.route = routed.route
+        self.attempts = routed.attempts
         # Stored completions get an id from us, as the ids of different upstreams may collide.
         self.own_id = stored.completion_id() if request.body.store else None
         self._routed = routed
@@ -154,7 +157,7 @@ class _ChatCall:
 
     async def _write(self, outcome: str, row: Row | None) -> None:
         # If the upstream has reported no usage, each streamed chunk counts as one output token.
-        usage = self._usage or Usage(output_tokens=self._chunks, estimated=True)
+        usage = self._usage or self._routed.unreported(output_tokens=self._chunks)
         usage, rows = replace(usage, service_tier=self._tier), () if row is None else (row,)
         await self._routed.write(object_id=self.own_id or self._id, outcome=outcome, usage=usage, rows=rows)
 
@@ -165,5 +168,12 @@ async def _route(principal: Principal, body: ChatRequest, request: RequestInfo) 
     await reject_if_guarded(principal)
     route = await directory.aroute(principal, body.body.model)
     capabilities.check(body, route)
-    routed = RoutedCall(principal=principal, route=route, endpoint="chat.completions", request_id=request.request_id)
+    routed = RoutedCall(
+        principal=principal,
+        route=route,
+        endpoint="chat.completions",
+        request_id=request.request_id,
+        end_user=body.body.safety_identifier or body.body.user or "",
+        estimate_input=body.estimate_tokens,
+    )
     return _ChatCall(routed, body)

@@ -95,6 +95,7 @@ class CompletionReader(AnswerReader):
             obfuscates=bool(options.get("include_obfuscation")),
         )
         self._streams = bool(values.get("stream"))
+        self._prompt = values.get("prompt")
         self._texts: list[str] = []
         self._usage: Usage | None = None
 
@@ -121,7 +122,21 @@ class CompletionReader(AnswerReader):
             return self._usage
         # Each streamed piece is about one token; the text of a whole answer has to be estimated.
         written = len(self._texts) if self._streams else tokens(*self._texts)
-        return Usage(output_tokens=written, estimated=True)
+        read = 0 if outcome == "failed" else self.estimate_input()
+        return Usage(input_tokens=read, output_tokens=written, estimated=True)
+
+    @override
+    def estimate_input(self) -> int:
+        match self._prompt:
+            case str() as text:
+                return tokens(text)
+            case [int(), *_] as given:
+                return len(given)
+            case [str(), *_] as texts:
+                return tokens(*map(str, texts))
+            case [list(), *_] as lists:
+                return sum(map(len, lists))
+        return 0
 
 
 async def forward_completion(*, principal: Principal, values: dict[str, Any], request: RequestInfo) -> ForwardedAnswer:

@@ -3,7 +3,7 @@
 A null means "not sent", except for `model` and `messages`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
@@ -21,6 +21,7 @@ from kernel.errors import (
 from kernel.nulls import validate_without_nulls
 from kernel.validation import TAG, Metadata, first_defect, path, string_or
 from responses.chat.messages import ChatMessage, check_conversation, check_roles
+from responses.engine.compaction.token_estimate import tokens
 from responses.engine.constraints.json_schema import schema_defect
 from responses.schema.options import Effort
 
@@ -329,12 +330,20 @@ class UpdateChatCompletion(Wire):
     metadata: Metadata | None
 
 
+# Keys of messages and tools whose values are no text that a model reads.
+_BINARY = ("image_url", "input_audio", "file", "type", "role", "id", "tool_call_id")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
     """Validated body, and the values as the client sent them."""
 
     body: CreateChatCompletion
     values: dict[str, Any]
+
+    def estimate_tokens(self) -> int:
+        """Return the input tokens, estimated from the texts of the messages and tools."""
+        return tokens(*_texts(self.values["messages"]), *_texts(self.values.get("tools")))
 
     @property
     def stream(self) -> bool:
@@ -350,6 +359,20 @@ class ChatRequest:
     def obfuscates(self) -> bool:
         """True if chunks are padded, so that their length does not reveal their content to an observer."""
         return bool(self.body.stream_options and self.body.stream_options.include_obfuscation)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts of messages or tools, without images and audio."""
+    match value:
+        case str():
+            yield value
+        case list():
+            for entry in value:
+                yield from _texts(entry)
+        case dict():
+            for name, entry in value.items():
+                if name not in _BINARY:
+                    yield from _texts(entry)
 
 
 def parse_chat(values: dict[str, Any]) -> ChatRequest:

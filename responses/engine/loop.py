@@ -38,6 +38,7 @@ from responses.engine.steps import (
     TurnDiscarded,
     TurnEnded,
     TurnRecord,
+    lost_usage,
 )
 from responses.engine.turn import Finish, LanguageModel, TurnResult, TurnStream, Usage
 from responses.engine.turn_outcome import CompleteRun, ContinueRun, EndIncomplete, FailRun, RetryTurn, TurnEvaluator
@@ -211,7 +212,7 @@ class Run:
         """End a run whose process died, together with the call that was lost with it."""
         if lost is not None:
             self._state.turn += 1
-            self._state.usage += lost.usage
+            self._state.usage += lost.total_usage
         return self.end_idle(ending, turn=lost)
 
     async def _start(self) -> AsyncGenerator[Step, None]:
@@ -338,32 +339,32 @@ class Run:
 
     def _record(self, turn: _OpenTurn, result: TurnResult, discarded: DiscardedTurn | None = None) -> TurnRecord:
         # Every turn counts, also a discarded or failed one: the upstream has charged for its tokens.
-        usage = result.usage or self._estimate(result)
         record = TurnRecord(
             number=self._state.turn,
             started_at=turn.started_at,
             ended_at=self._now(),
             result=result,
-            usage=usage,
+            usage=result.usage or self._estimate(result),
             discarded=discarded,
+            repeated=lost_usage(result, input_tokens=self._input_tokens),
         )
         self._state.turn += 1
-        self._state.usage += usage
+        self._state.usage += record.total_usage
         self._service_tier = result.reported_tier
         return record
 
     def _estimate(self, result: TurnResult) -> Usage:
         # For upstreams that report no usage: four characters per token, marked as an estimate in the usage record.
-        if result.failure is not None and not result.items:
+        if not result.may_be_charged:
             return Usage(estimated=True)
+        output = token_estimate.tokens(*map(plain_text, result.items))
+        return Usage(input_tokens=self._input_tokens(), output_tokens=output, estimated=True)
+
+    def _input_tokens(self) -> int:
         items = turn_request.all_items(self._context, self._state)
         files = self._context.attachments.file_texts(items) if self._context.attachments else ()
         read = [plain_text(item.wire()) for item in items]
-        return Usage(
-            input_tokens=token_estimate.tokens(self._context.instructions or "", *read, *files),
-            output_tokens=token_estimate.tokens(*map(plain_text, result.items)),
-            estimated=True,
-        )
+        return token_estimate.tokens(self._context.instructions or "", *read, *files)
 
     def _end(
         self,

@@ -4,6 +4,7 @@
 can be resumed by another process after any of them.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -35,7 +36,7 @@ class TurnRecord:
     """One upstream call, for the usage records and the admin.
 
     `usage` is estimated where the upstream reported none. `discarded`: the output was not accepted. `compacts`: the
-    call was a compaction pass, which may have `failed`.
+    call was a compaction pass, which may have `failed`. `repeated` are the usages of `result.lost_attempts`.
     """
 
     number: int
@@ -46,6 +47,21 @@ class TurnRecord:
     discarded: DiscardedTurn | None = None
     compacts: bool = False
     failed: bool = False
+    repeated: Sequence[Usage] = ()
+
+    @property
+    def total_usage(self) -> Usage:
+        """Usage of the call and of the HTTP requests that it repeated."""
+        return sum(self.repeated, self.usage)
+
+
+def lost_usage(result: TurnResult, *, input_tokens: Callable[[], int]) -> list[Usage]:
+    """Return the usage of each request of a turn that failed before an answer began and was repeated."""
+    # Nobody knows whether the upstream has generated an answer, but it may have read the input.
+    return [
+        Usage(input_tokens=input_tokens(), estimated=True) if attempt.may_be_charged else Usage()
+        for attempt in result.lost_attempts
+    ]
 
 
 CallState = Literal["pending", "waiting", "asked", "refused"]

@@ -50,6 +50,28 @@ class Usage:
 _SUMMED = tuple(each.name for each in fields(Usage) if each.name not in {"estimated", "service_tier"})
 
 
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """One HTTP request of an upstream call. `status` is None without an answer, `request_id` the upstream's id of it.
+
+    `was_sent` is false if there was no connection, so that the upstream has not received the request.
+    """
+
+    began: datetime
+    ended: datetime | None = None
+    status: int | None = None
+    request_id: str = ""
+    was_sent: bool = True
+
+    @property
+    def may_be_charged(self) -> bool:
+        """True unless the upstream answered with an error or was never reached: neither is charged."""
+        return self.was_sent and (self.status is None or self.status < _ERRORS)
+
+
+_ERRORS = 400  # HTTP statuses from here on
+
+
 class CallForm(StrEnum):
     """Type of the output item that a call of a tool becomes.
 
@@ -180,7 +202,8 @@ class TurnResult:
     """Result of a turn.
 
     `items` are final bodies in output order. `usage` is None when the upstream did not report it. `finish_reason` is
-    the upstream's own word for `finish`. `stop_sequence` is the one that ended the text.
+    the upstream's own word for `finish`. `stop_sequence` is the one that ended the text. `attempts` are the HTTP
+    requests; the last is the one whose answer was read. Empty: none was begun; None: unknown.
     """
 
     finish: Finish
@@ -193,6 +216,21 @@ class TurnResult:
     first_token_at: datetime | None = None
     upstream_request_id: str | None = None
     service_tier: str | None = None
+    attempts: Sequence[Attempt] | None = None
+
+    @property
+    def may_be_charged(self) -> bool:
+        """True if the upstream may have charged for the call although it has reported no usage."""
+        if self.items:
+            return True
+        if self.attempts is None:
+            return self.failure is None
+        return bool(self.attempts) and self.attempts[-1].may_be_charged
+
+    @property
+    def lost_attempts(self) -> Sequence[Attempt]:
+        """Requests that were sent and repeated, because they failed before an answer began."""
+        return [attempt for attempt in (self.attempts or ())[:-1] if attempt.was_sent]
 
     @property
     def reported_tier(self) -> str:

@@ -115,6 +115,7 @@ async def start_response(
             key_id=principal.key_id,
             object_id=response_id,
             request_id=request.request_id,
+            end_user=new.identity.end_user,
         )
         run = Run(
             new.prepared.run_context,
@@ -264,6 +265,7 @@ async def _check(
         conversation_id=context.conversation_id,
         prices=route.prices.at(prepared.created_at),
         endpoint=request.endpoint,
+        end_user=(body.safety_identifier or body.user or "")[:128],
     )
     build_row = partial(_response_row, identity, prepared, options, mode=mode, request=request, secrets=tools.secrets)
     row = await off_loop(build_row)
@@ -357,7 +359,7 @@ def _response_row(
         model=identity.model,
         upstream_id=identity.upstream_id,
         upstream_model=identity.upstream_model,
-        end_user=(body.safety_identifier or body.user or "")[:128] or None,
+        end_user=identity.end_user or None,
         request_id=request.request_id,
         client_request_id=request.client_request_id or body.request_id or "",
         secrets=secrets,

@@ -72,7 +72,7 @@ class ResumedRun:
 
     def record_lost(self) -> None:
         """Write the usage records of the lost calls of a run that continues, which repeats them."""
-        records = [*self.lost_calls, *([self.recorder.usage_record(self.lost)] if self.lost else [])]
+        records = [*self.lost_calls, *(self.recorder.usage_records(self.lost) if self.lost else [])]
         if records:
             store.apply([Change(team_id=self.identity.team_id, insert=records)])
 
@@ -208,6 +208,7 @@ def _resumed(
         conversation_id=response.conversation_id,
         prices=PriceList.restored(response.options.get("prices")),
         endpoint=response.endpoint,
+        end_user=response.end_user or "",
     )
     progress = RecorderState(
         next_sequence=next_sequence,

@@ -128,6 +128,7 @@ def _load(claimed: Claim, queued: QueuedRun | None = None) -> ResumedRun | None:
         key_id=principal.key_id,
         object_id=response.pk,
         request_id=response.request_id,
+        end_user=response.end_user or "",
     )
     model = UpstreamModel(route, summarizer=TeamSummarizer(account))
     if queued is not None:

@@ -19,6 +19,8 @@ from responses.engine.compaction.run import Compactor
 from responses.engine.events.response_body import usage_body
 from responses.engine.events.types import Body
 from responses.engine.state import RunState
+from responses.engine.steps import ContextCompacted, TurnRecord
+from responses.engine.turn import Usage
 from responses.providers.upstream import UpstreamModel
 from responses.requests import capabilities
 from responses.requests.prepare import prepare
@@ -66,14 +68,26 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
     compacting = Compactor(run_context, state, model=model, tools=Toolbox(), now=now)
     # The messages of the user are returned as they are; the compaction item replaces the rest.
     messages = [item.with_id() for item in compacting.kept() if isinstance(item, InputMessage) and item.role == "user"]
-    call = RoutedCall(principal=principal, route=route, endpoint="responses.compact", request_id=request.request_id)
-    async with call.recorded(lambda _: (response_id, state.usage), success="compacted"):
+    call = RoutedCall(
+        principal=principal,
+        route=route,
+        endpoint="responses.compact",
+        request_id=request.request_id,
+        end_user=body.safety_identifier or body.user or "",
+    )
+    turn: TurnRecord | None = None
+
+    def spent(_: str) -> tuple[str, Usage]:
+        call.attempts.extend(turn.result.attempts or () if turn is not None else ())
+        return response_id, turn.usage if turn is not None else Usage()
+
+    async with call.recorded(spent, success="compacted"):
         try:
             async with aclosing(compacting.steps()) as steps:
-                async for _ in steps:
-                    continue
+                async for step in steps:
+                    turn = step.turn if isinstance(step, ContextCompacted) else turn
         except asyncio.CancelledError:
-            compacting.interrupt()
+            turn = compacting.interrupt()
             raise
         if compacting.failure is not None:
             raise compacting.failure.as_api_error()

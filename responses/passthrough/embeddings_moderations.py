@@ -179,22 +179,28 @@ async def forward(*, principal: Principal, passed: PassthroughRequest, request: 
     principal.require(passed.scope)
     # The route is resolved before the call starts: an unknown model is no upstream call and leaves no usage record.
     route = await directory.aroute(principal, passed.model)
-    call = RoutedCall(principal=principal, route=route, endpoint=passed.endpoint, request_id=request.request_id)
+    call = RoutedCall(
+        principal=principal,
+        route=route,
+        endpoint=passed.endpoint,
+        request_id=request.request_id,
+        end_user=str(passed.values.get("user") or ""),
+        estimate_input=lambda: passed.estimate,
+    )
     answer: Chunk = {}
 
-    def spent(outcome: str) -> tuple[str, Usage]:
+    def spent(_: str) -> tuple[str, Usage]:
         object_id = str(answer.get("id") or new_id(passed.endpoint))
         reported = answer.get("usage")
         if isinstance(reported, Mapping) and reported:
             # Some servers report only the total, which equals the input: these calls generate no tokens.
             return object_id, read_usage({"prompt_tokens": reported.get("total_tokens"), **reported})
-        # A failed call has read no input. An interrupted one has probably been processed.
-        return object_id, Usage(input_tokens=0 if outcome == "failed" else passed.estimate, estimated=True)
+        return object_id, call.unreported()
 
     async with call.recorded(spent):
         try:
             values = {**passed.values, "model": route.upstream_model}
-            async with post(route, f"/{passed.endpoint}", values) as response:
+            async with post(route, f"/{passed.endpoint}", values, attempts=call.attempts) as response:
                 answer = await read_document(response)
         except UpstreamFailed as failed:
             raise endpoint_error(failed, route, supports=passed.endpoint) from failed

@@ -100,7 +100,11 @@ async def forward_images(
         raise UnsupportedValue(f"Images cannot be generated: {UNCONFIGURED}", param="model")
     route = await directory.aroute(principal if named else _operator_principal(principal), model)
     account = UsageAccount(
-        team_id=principal.team_id, key_id=principal.key_id, object_id=new_id("img"), request_id=request.request_id
+        team_id=principal.team_id,
+        key_id=principal.key_id,
+        object_id=new_id("img"),
+        request_id=request.request_id,
+        end_user=str(values.get("user") or ""),
     )
     path = EDITS if uploads else GENERATIONS
     async with aclosing(_answers(path, dict(values), uploads, route=route, account=account)) as answers:
@@ -146,10 +150,17 @@ async def _answers(
     path: str, values: dict[str, Any], uploads: Sequence[ImageUpload], *, route: Route, account: UsageAccount
 ) -> AsyncGenerator[Chunk, None]:
     """Yield the answer of one upstream call, or every event of its stream. Raises `ApiError`."""
-    call = RoutedCall(principal=account.principal(), route=route, endpoint=_ENDPOINT, request_id=account.request_id)
+    call = RoutedCall(
+        principal=account.principal(),
+        route=route,
+        endpoint=_ENDPOINT,
+        request_id=account.request_id,
+        end_user=account.end_user,
+        estimate_input=lambda: tokens(str(values.get("prompt") or "")),
+    )
     last = Chunk()
 
-    def spent(outcome: str) -> tuple[str, Usage]:
+    def spent(_: str) -> tuple[str, Usage]:
         reported = last.get("usage")
         if isinstance(reported, Mapping) and reported:
             is_chat = "prompt_tokens" in reported
@@ -157,13 +168,11 @@ async def _answers(
             # What these endpoints write are images, also where the upstream does not say so.
             drawn = used.output_image_tokens or used.output_tokens
             return account.object_id, replace(used, output_image_tokens=drawn)
-        # No usage was reported: estimate it from the prompt. A failed call has read no input.
-        read = 0 if outcome == "failed" else tokens(str(values.get("prompt") or ""))
-        return account.object_id, Usage(input_tokens=read, estimated=True)
+        return account.object_id, call.unreported()
 
     async with call.recorded(spent):
         try:
-            async with aclosing(_sent(path, {**values, "model": route.upstream_model}, uploads, route)) as sent:
+            async with aclosing(_sent(path, {**values, "model": route.upstream_model}, uploads, call)) as sent:
                 async for last in sent:
                     yield last
         except UpstreamFailed as failed:
@@ -171,7 +180,7 @@ async def _answers(
 
 
 async def _sent(
-    path: str, values: dict[str, Any], uploads: Sequence[ImageUpload], route: Route
+    path: str, values: dict[str, Any], uploads: Sequence[ImageUpload], call: RoutedCall
 ) -> AsyncGenerator[Chunk, None]:
     body: Any = values
     if uploads:
@@ -180,7 +189,7 @@ async def _sent(
             fields={name: "true" if value is True else str(value) for name, value in values.items()},
             files=[(one.field, (one.filename, one.content, one.content_type)) for one in uploads],
         )
-    async with post(route, path, body) as response:
+    async with post(call.route, path, body, attempts=call.attempts) as response:
         # Plain JSON, unless partial images were requested and the server streams them.
         if not is_streamed(response):
             yield await read_document(response)

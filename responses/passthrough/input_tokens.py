@@ -102,7 +102,9 @@ async def _count_upstream(route: Route, request: TurnRequest) -> int | None:
             else:
                 path = "/responses/input_tokens"
                 body, names, name = responses_api.request_body(route, request, attachments), _COUNTED, "input_tokens"
-            async with post(route, path, {name: body[name] for name in names if name in body}) as response:
+            # Counting is not charged, so its requests are not recorded.
+            asked = {name: body[name] for name in names if name in body}
+            async with post(route, path, asked, attempts=[]) as response:
                 found = (await read_document(response)).get(name)
     except (UpstreamFailed, TimeoutError):
         return None

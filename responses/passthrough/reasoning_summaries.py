@@ -1,6 +1,7 @@
 """Summaries of raw reasoning by the model that the operator has chosen for them."""
 
 import asyncio
+from contextlib import aclosing
 
 from typing_extensions import override
 
@@ -57,19 +58,26 @@ class TeamSummarizer(ReasoningSummarizer):
             sampling=Sampling(max_output_tokens=_MAX_TOKENS),
             first_output_index=0,
         )
-        call = RoutedCall(principal=principal, route=route, endpoint="reasoning.summary", request_id=account.request_id)
-        usage: Usage | None = None
+        stream = UpstreamModel(route).open(request)
+        call = RoutedCall(
+            principal=principal,
+            route=route,
+            endpoint="reasoning.summary",
+            request_id=account.request_id,
+            end_user=account.end_user,
+            attempts=stream.attempts,
+            estimate_input=lambda: tokens(text),
+        )
 
-        def spent(outcome: str) -> tuple[str, Usage]:
-            read = 0 if outcome == "failed" else tokens(text)
-            return account.object_id, usage or Usage(input_tokens=read, estimated=True)
+        def spent(_: str) -> tuple[str, Usage]:
+            reported = stream.result().usage
+            return account.object_id, reported or call.unreported()
 
         async with call.recorded(spent), asyncio.timeout(_TIMEOUT_SECONDS):
-            stream = UpstreamModel(route).open(request)
-            async for _ in stream.events():
-                continue
+            async with aclosing(stream.events()) as events:
+                async for _ in events:
+                    continue
             result = stream.result()
-            usage = result.usage
             if result.failure is not None:
                 raise UpstreamFailed(result.failure)
         written = [plain_text(item) for item in result.items if item["type"] == "message"]

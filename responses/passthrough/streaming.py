@@ -45,8 +45,12 @@ class AnswerReader:
         """Return the last events. `done` is true if the upstream has sent `[DONE]`."""
         return DONE_FRAME if done else b""
 
+    def estimate_input(self) -> int:
+        """Return the input tokens of a request whose usage the upstream has not reported."""
+        return 0
+
     def usage(self, outcome: str) -> Usage:
-        """Return the usage that the upstream has reported, or an estimate."""
+        """Return the usage that the upstream has reported, or an estimate. "failed": nothing is charged."""
         raise NotImplementedError
 
 
@@ -87,7 +91,14 @@ async def forward(
     forwarded: ForwardedRequest, reader: AnswerReader, *, principal: Principal, route: Route, request: RequestInfo
 ) -> ForwardedAnswer:
     """Send a request and return the answer once it has begun. Raises `ApiError`. Always writes a usage record."""
-    call = RoutedCall(principal=principal, route=route, endpoint=forwarded.endpoint, request_id=request.request_id)
+    call = RoutedCall(
+        principal=principal,
+        route=route,
+        endpoint=forwarded.endpoint,
+        request_id=request.request_id,
+        end_user=str(forwarded.values.get("user") or ""),
+        estimate_input=reader.estimate_input,
+    )
     pieces = _pieces(forwarded, reader, call)
     # The first piece is the media type. A generator that has begun is closed in any case, also if the client
     # disconnects before the second piece, and so the usage record is always written.
@@ -96,14 +107,15 @@ async def forward(
 
 async def _pieces(forwarded: ForwardedRequest, reader: AnswerReader, call: RoutedCall) -> AsyncGenerator[bytes, None]:
     def spent(outcome: str) -> tuple[str, Usage]:
-        usage = reader.usage(outcome)
+        # An answer that broke off may be charged like a complete one.
+        usage = reader.usage("interrupted" if outcome == "failed" and call.may_be_charged else outcome)
         return reader.id or new_id(forwarded.endpoint.partition(".")[0]), usage
 
     route, sends_events = call.route, False
     values = {**forwarded.values, "model": route.upstream_model}
     body = Form(fields=values, files=forwarded.files) if forwarded.files else values
     try:
-        async with call.recorded(spent), post(route, forwarded.path, body) as response:
+        async with call.recorded(spent), post(route, forwarded.path, body, attempts=call.attempts) as response:
             if is_streamed(response):
                 sends_events = True
                 yield EVENT_STREAM.encode()

@@ -30,6 +30,7 @@ from kernel.large_work import off_loop
 from kernel.overload import admission
 from responses.engine import spans
 from responses.engine.spans import FIRST_ATTEMPT, Activity
+from responses.engine.turn import Attempt
 from responses.providers.http_client import (
     Answer,
     AnswerBroken,
@@ -130,13 +131,15 @@ async def post(
     path: str,
     body: dict[str, Any] | Form,
     *,
+    attempts: list[Attempt],
     retry_body: Callable[[], dict[str, Any]] | None = None,
     silent: bool = False,
 ) -> AsyncIterator[Answer]:
     """Send a request and yield the answer: its status is 200, its body is unread. Raises `UpstreamFailed`.
 
-    `silent`: the upstream sends nothing until the whole answer is complete. `retry_body` makes the body of retries if
-    it is another one, whose answer is streamed. On exit the connection is closed unless the body was read completely.
+    Each HTTP request is added to `attempts` when it begins: the upstream may charge for any of them. `silent`: the
+    upstream sends nothing until the whole answer is complete. `retry_body` makes the body of retries if it is another
+    one, whose answer is streamed. On exit the connection is closed unless the body was read completely.
     """
     admission.started()
     clients = clients_for(route.upstream)
@@ -144,23 +147,29 @@ async def post(
     # Freed here and below: the answer may take minutes, and the request may have images.
     del body
     for number, pause in enumerate((*_RETRY_PAUSES, None), 1):
-        began, attempt = now(), FIRST_ATTEMPT if number == 1 else f"Request {number}"
+        name = FIRST_ATTEMPT if number == 1 else f"Request {number}"
+        attempt = Attempt(began=now())
+        attempts.append(attempt)
         try:
             if isinstance(content, Form):
                 answer: Answer = await _post_form(clients.sdk, path, content)
             else:
                 answer = await clients.http.post(path, content, silent=silent)
+            attempt.status, attempt.request_id = answer.status, answer.headers.get("x-request-id", "")
             break
         except RequestFailed as error:
-            spans.record(Activity.ATTEMPT, attempt, began=began, state="failed", note=_reason(error))
+            attempt.ended, attempt.was_sent = now(), error.was_sent
+            if isinstance(error, ErrorStatus):
+                attempt.status, attempt.request_id = error.status, error.headers.get("x-request-id", "")
+            spans.record(Activity.ATTEMPT, name, began=attempt.began, state="failed", note=_reason(error))
             if pause is None or not _is_retryable(error):
                 raise UpstreamFailed(naming(route.model, to_failure(error))) from error
         if retry_body is not None:
             content, silent = await off_loop(partial(large_json.dumps, await off_loop(retry_body))), False
         await asyncio.sleep(pause)
     del content
-    with spans.span(Activity.ATTEMPT, attempt, began=began) as measured:
-        measured.note = f"HTTP {answer.status} after {(now() - began).total_seconds():.2f} s"
+    with spans.span(Activity.ATTEMPT, name, began=attempt.began) as measured:
+        measured.note = f"HTTP {answer.status} after {(now() - attempt.began).total_seconds():.2f} s"
         try:
             yield answer
         except UpstreamFailed as failed:
@@ -241,8 +250,9 @@ def from_sdk(error: openai.APIError | aiohttp.ClientError) -> RequestFailed:
         return ErrorStatus(error.status_code, headers=error.response.headers, body=error.body)
     # The aiohttp transport reports every failure to connect as a timeout, including refused connections and unknown
     # hosts.
-    connecting = isinstance(error.__cause__, httpx2.ConnectTimeout)
-    return NoAnswer() if isinstance(error, openai.APITimeoutError) and not connecting else Unreachable()
+    connecting = isinstance(error.__cause__, httpx2.ConnectTimeout | httpx2.ConnectError)
+    timed_out = isinstance(error, openai.APITimeoutError) and not connecting
+    return NoAnswer() if timed_out else Unreachable(was_sent=not connecting)
 
 
 def _is_retryable(error: RequestFailed) -> bool:

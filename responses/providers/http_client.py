@@ -36,11 +36,17 @@ _PIECE_BYTES = 256 * 1024
 
 
 class RequestFailed(Exception):
-    """A request has no answer that could be used."""
+    """A request has no answer that could be used. `was_sent`: the server may have received it."""
+
+    was_sent = True
 
 
 class Unreachable(RequestFailed):
     """There was no connection, or it broke before the answer began."""
+
+    def __init__(self, *, was_sent: bool) -> None:
+        self.was_sent = was_sent
+        super().__init__()
 
 
 class NoAnswer(RequestFailed):
@@ -148,12 +154,12 @@ class HttpClient:
                 max_redirects=_MAX_REDIRECTS,
             )
         except aiohttp.ConnectionTimeoutError as error:
-            raise Unreachable from error
+            raise Unreachable(was_sent=False) from error
         except TimeoutError as error:
             raise NoAnswer from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             # A `ValueError` is a proxy or an answer that the client cannot handle.
-            raise Unreachable from error
+            raise Unreachable(was_sent=not isinstance(error, aiohttp.ClientConnectorError)) from error
         if httpx2.codes.is_success(response.status):
             return HttpAnswer(response)
         raise ErrorStatus(response.status, headers=response.headers, body=await _error_body(response))

@@ -18,7 +18,7 @@ from responses.engine.converter.base import TurnConverter
 from responses.engine.converter.chat import ChatConverter
 from responses.engine.converter.responses_api import ResponsesConverter
 from responses.engine.events.types import Event, OutputItemDone
-from responses.engine.turn import TurnRequest, TurnResult
+from responses.engine.turn import Attempt, TurnRequest, TurnResult
 from responses.providers import chat_completions, responses_api
 from responses.providers.clients import UpstreamFailed, failure_from_error, naming, post, read_piece
 from responses.providers.event_stream import EventStreamDecoder, check_chunk, check_object, is_streamed, read_document
@@ -42,7 +42,7 @@ class UpstreamModel:
 
 
 class UpstreamTurn:
-    """One upstream call."""
+    """One upstream call. `attempts` are its HTTP requests so far."""
 
     def __init__(self, route: Route, request: TurnRequest, *, summarizer: ReasoningSummarizer | None = None) -> None:
         self._route = route
@@ -52,7 +52,7 @@ class UpstreamTurn:
         self._summarizer = summarizer
         # Events that wait for a summary.
         self._unsent: list[Event] = []
-        self._upstream_request_id: str | None = None
+        self.attempts: list[Attempt] = []
         shared: dict[str, Any] = {
             "first_output_index": request.first_output_index,
             "sampling": request.sampling,
@@ -102,7 +102,6 @@ class UpstreamTurn:
         try:
             attachments = await load_attachments(self._route, self._request)
             async with await self._post(attachments) as response:
-                self._upstream_request_id = response.headers.get("x-request-id")
                 if not is_streamed(response):
                     yield converter.whole(await read_document(response, check=self._check))
                 else:
@@ -121,7 +120,9 @@ class UpstreamTurn:
 
     async def _post(self, attachments: AttachmentMap) -> AbstractAsyncContextManager[Answer]:
         body = await off_loop(partial(self._body, self._route, self._request, attachments))
-        return post(self._route, self._path, body) if self._request.streamed else self._post_silent(body, attachments)
+        if not self._request.streamed:
+            return self._post_silent(body, attachments)
+        return post(self._route, self._path, body, attempts=self.attempts)
 
     @asynccontextmanager
     async def _post_silent(self, body: dict[str, Any], attachments: AttachmentMap) -> AsyncIterator[Answer]:
@@ -131,19 +132,20 @@ class UpstreamTurn:
             return self._body(route, replace(request, streamed=True), attachments)
 
         try:
-            async with post(route, self._path, body, retry_body=streamed_body, silent=True) as response:
+            sent = post(route, self._path, body, attempts=self.attempts, retry_body=streamed_body, silent=True)
+            async with sent as response:
                 yield response
         finally:
             long_answers.observe(route, time.monotonic() - began)
 
     def result(self) -> TurnResult:
         """Return the result of the turn."""
-        return self._converter.result(upstream_request_id=self._upstream_request_id)
+        return self._converter.result(attempts=self.attempts)
 
     def interrupt(self) -> tuple[list[Event], TurnResult]:
         """Return the events that close open items, and the partial result."""
         events = [*self._unsent, *self._converter.interrupt()]
-        return events, self._converter.result(interrupted=True, upstream_request_id=self._upstream_request_id)
+        return events, self._converter.result(interrupted=True, attempts=self.attempts)
 
 
 async def load_attachments(route: Route, request: TurnRequest) -> AttachmentMap:

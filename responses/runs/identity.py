@@ -34,6 +34,7 @@ class RunIdentity:
     conversation_id: str | None = None
     prices: PriceList = UNKNOWN
     endpoint: str = "responses"
+    end_user: str = ""
 
     @property
     def channel(self) -> str:

@@ -373,18 +373,19 @@ class Recorder:
         # Without a guard: the tokens were spent, whichever process owns the run now. If this process was taken for
         # dead, the other one has written an estimate. A run that was stopped while its step was committed does not
         # know whether the step counts.
-        record = self.usage_record(turn)
-        if not await in_db_thread(partial(_is_recorded, record, turn.started_at)):
-            await writer.submit(Change(team_id=self._identity.team_id, insert=[record]))
+        records = self.usage_records(turn)
+        if not await in_db_thread(partial(_is_recorded, records[-1], turn.started_at)):
+            await writer.submit(Change(team_id=self._identity.team_id, insert=records))
 
     # -- the rows ------------------------------------------------------------------------------------------------------
 
     def _turn_rows(self, turn: TurnRecord) -> list[Row]:
         identity, result, state = self._identity, turn.result, self._state
-        usage_record = self.usage_record(turn)
+        usage_records = self.usage_records(turn)
         state.turns += 1
-        state.usage += turn.usage
-        state.cost = sum_costs(state.cost, usage_record.values["cost"])
+        state.usage += turn.total_usage
+        for record in usage_records:
+            state.cost = sum_costs(state.cost, record.values["cost"])
         if state.first_token_ms is None and result.first_token_at is not None:
             state.first_token_ms = _milliseconds(result.first_token_at - identity.created_at)
         row = new_row(
@@ -392,7 +393,7 @@ class Recorder:
             team_id=identity.team_id,
             response_id=identity.response_id,
             number=turn.number,
-            state=usage_record.values["outcome"],
+            state=usage_records[-1].values["outcome"],
             started_at=turn.started_at,
             first_token_at=result.first_token_at,
             ended_at=turn.ended_at,
@@ -402,34 +403,68 @@ class Recorder:
             finish_reason=(result.finish_reason or "")[:40] or None,
             upstream_request_id=(result.upstream_request_id or "")[:200] or None,
             spans=spans.take(identity.created_at),
-            **_counts(turn.usage),
+            **_counts(turn.total_usage),
         )
-        return [row, usage_record]
+        return [row, *usage_records]
 
-    def usage_record(self, turn: TurnRecord) -> Row:
-        """Return the usage record of a turn."""
-        identity = self._identity
+    def usage_records(self, turn: TurnRecord) -> list[Row]:
+        """Return the usage records of a turn: one for each HTTP request, the last of which was answered or cut."""
+        lost = turn.result.lost_attempts
+        repeated = [
+            self._usage_record(
+                turn,
+                usage,
+                outcome="failed",
+                began=attempt.began,
+                ended=attempt.ended or turn.ended_at,
+                upstream_request_id=attempt.request_id,
+            )
+            for attempt, usage in zip(lost, turn.repeated, strict=True)
+        ]
         if turn.result.finish is Finish.ERROR or turn.failed:
             outcome = "failed"
         elif turn.compacts and turn.result.finish is not Finish.INTERRUPTED:
             outcome = "compacted"
         else:
             outcome = "discarded" if turn.discarded is not None else str(turn.result.finish)
+        record = self._usage_record(
+            turn,
+            turn.usage,
+            outcome=outcome,
+            began=turn.started_at,
+            ended=turn.ended_at,
+            upstream_request_id=turn.result.upstream_request_id or "",
+        )
+        return [*repeated, record]
+
+    def _usage_record(
+        self,
+        turn: TurnRecord,
+        usage: Usage,
+        *,
+        outcome: str,
+        began: datetime,
+        ended: datetime,
+        upstream_request_id: str,
+    ) -> Row:
+        identity = self._identity
         return new_row(
             UsageRecord,
             team_id=identity.team_id,
             api_key_id=identity.key_id,
-            occurred_at=max(turn.ended_at, now() - _LATEST),
+            occurred_at=max(ended, now() - _LATEST),
             endpoint=identity.endpoint,
+            end_user=identity.end_user,
             object_id=identity.response_id,
             turn=turn.number,
             model=identity.model,
             upstream_id=identity.upstream_id,
             upstream_model=identity.upstream_model,
             outcome=outcome,
-            duration_ms=_milliseconds(turn.ended_at - turn.started_at),
+            duration_ms=_milliseconds(ended - began),
             request_id=identity.request_id,
-            **usage_columns(turn.usage, identity.prices, at=turn.started_at, tier=turn.result.service_tier or ""),
+            upstream_request_id=upstream_request_id[:200],
+            **usage_columns(usage, identity.prices, at=began, tier=turn.result.service_tier or ""),
         )
 
     def _finished_call(self, step: ToolFinished) -> tuple[list[Row], list[CallUpdate]]:
@@ -457,6 +492,7 @@ class Recorder:
             api_key_id=identity.key_id,
             occurred_at=max(at, now() - _LATEST),
             endpoint=endpoint,
+            end_user=identity.end_user,
             object_id=identity.response_id,
             turn=turn,
             model=identity.model,

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from kernel.clock import now
-from responses.engine.turn import Usage
+from responses.engine.turn import Attempt, Usage
 from responses.runs.rows import Row, new_row
 from responses.runs.store import Change, submit_new
 from tenants.directory import Route
@@ -47,13 +47,30 @@ _COLUMNS = tuple({each.name for each in fields(Usage)} - {"cached_audio_tokens",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedCall:
-    """One upstream call on behalf of a principal. Its duration counts from the creation of this object."""
+    """One upstream call on behalf of a principal. Its duration counts from the creation of this object.
+
+    `attempts` are its HTTP requests, each of which gets a record. `estimate_input` estimates the input tokens of those
+    whose usage is unknown.
+    """
 
     principal: Principal
     route: Route
     endpoint: str
     request_id: str
+    end_user: str = ""
+    estimate_input: Callable[[], int] = int
+    attempts: list[Attempt] = field(default_factory=list)
     began: datetime = field(default_factory=now)
+
+    @property
+    def may_be_charged(self) -> bool:
+        """True if the upstream has received the last request, and has not answered with an error."""
+        return bool(self.attempts) and self.attempts[-1].may_be_charged
+
+    def unreported(self, *, output_tokens: int = 0) -> Usage:
+        """Return the estimated usage of a call whose upstream has reported none."""
+        read = self.estimate_input() if self.may_be_charged else 0
+        return Usage(input_tokens=read, output_tokens=output_tokens, estimated=True)
 
     @asynccontextmanager
     async def recorded(self, spent: Callable[[str], Spent], *, success: str = "stop") -> AsyncIterator[None]:
@@ -74,19 +91,52 @@ class RoutedCall:
     async def write(self, *, object_id: str, outcome: str, usage: Usage, rows: Sequence[Row] = ()) -> None:
         """Write the usage record, also of a failed call. `rows` are inserted in the same transaction."""
         ended = now()
-        record = new_row(
+        lost = [
+            self._record(
+                Usage(input_tokens=self.estimate_input(), estimated=True) if attempt.may_be_charged else Usage(),
+                object_id=object_id,
+                outcome="failed",
+                began=attempt.began,
+                ended=attempt.ended or ended,
+                upstream_request_id=attempt.request_id,
+            )
+            for attempt in self.attempts[:-1]
+            if attempt.was_sent
+        ]
+        record = self._record(
+            usage,
+            object_id=object_id,
+            outcome=outcome,
+            began=self.began,
+            ended=ended,
+            upstream_request_id=self.attempts[-1].request_id if self.attempts else "",
+        )
+        await submit_new(Change(team_id=self.principal.team_id, insert=[*lost, record, *rows]))
+
+    def _record(
+        self,
+        usage: Usage,
+        *,
+        object_id: str,
+        outcome: str,
+        began: datetime,
+        ended: datetime,
+        upstream_request_id: str,
+    ) -> Row:
+        return new_row(
             UsageRecord,
             team_id=self.principal.team_id,
             api_key_id=self.principal.key_id,
             occurred_at=ended,
             endpoint=self.endpoint,
+            end_user=self.end_user[:128],
             object_id=object_id[:64],
             model=self.route.model,
             upstream_id=self.route.upstream.id,
             upstream_model=self.route.upstream_model,
             outcome=outcome,
-            duration_ms=round((ended - self.began).total_seconds() * 1000),
+            duration_ms=max(0, round((ended - began).total_seconds() * 1000)),
             request_id=self.request_id,
-            **usage_columns(usage, self.route.prices, at=self.began),
+            upstream_request_id=upstream_request_id[:200],
+            **usage_columns(usage, self.route.prices, at=began),
         )
-        await submit_new(Change(team_id=self.principal.team_id, insert=[record, *rows]))

@@ -34,7 +34,7 @@ from responses.engine.steps import (
     TurnEnded,
     TurnRecord,
 )
-from responses.engine.turn import Call, CallForm, Finish, FunctionTool, Sampling, Usage
+from responses.engine.turn import Attempt, Call, CallForm, Finish, FunctionTool, Sampling, Usage
 from responses.models import Approval, ApprovalState, EventBatch, Mode, Response, Status, ToolCall
 from responses.requests import parameters
 from responses.runs.identity import RunIdentity
@@ -251,7 +251,8 @@ class SeedRun:
         if "failure" in turn:
             converter.fail(turn["failure"])
         events += converter.interrupt() if ends else converter.end(done=True)
-        result = converter.result(interrupted=bool(ends), upstream_request_id=new_id("chatcmpl").replace("_", "-"))
+        attempt = Attempt(began=started, status=200, request_id=new_id("chatcmpl").replace("_", "-"))
+        result = converter.result(interrupted=bool(ends), attempts=[attempt])
         result = replace(result, first_token_at=first)
         usage = result.usage or Usage(
             input_tokens=turn["read"] if result.items else 0,

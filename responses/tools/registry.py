@@ -127,7 +127,12 @@ async def create_tools(
         tools=shown_tools(params),
         choice=tool_offer.public_tool_choice(body),
         items=items,
-        account=UsageAccount(team_id=principal.team_id, key_id=principal.key_id, object_id=response_id),
+        account=UsageAccount(
+            team_id=principal.team_id,
+            key_id=principal.key_id,
+            object_id=response_id,
+            end_user=body.safety_identifier or body.user or "",
+        ),
         continues_without_servers=principal.continues_without_servers,
         principal=principal,
         params=params,
@@ -148,7 +153,12 @@ def restore_tools(response: Response, items: Sequence[StoredItem]) -> Toolbox:
         tools=response.parameters["tools"],
         choice=response.parameters["tool_choice"],
         items=items,
-        account=UsageAccount(team_id=response.team_id, key_id=response.api_key_id, object_id=response.pk),
+        account=UsageAccount(
+            team_id=response.team_id,
+            key_id=response.api_key_id,
+            object_id=response.pk,
+            end_user=response.end_user or "",
+        ),
         granted=approvals.granted_approvals(response.pk, items),
         continues_without_servers=response.team.continue_without_mcp_servers,
     )

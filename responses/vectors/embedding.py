@@ -1,9 +1,9 @@
 """Embeddings from the model that a team's vector stores use. Each upstream call gets a usage record."""
 
-import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -38,6 +38,7 @@ class UsageAccount:
     key_id: str
     object_id: str
     request_id: str = ""
+    end_user: str = ""
 
     def principal(self) -> Principal:
         """Return a principal of the team without the rights of the key.
@@ -80,37 +81,34 @@ async def embed(texts: Sequence[str], *, model: str, account: UsageAccount) -> l
     route = await directory.aroute(account.principal(), model)
     vectors: list[Vector] = []
     for first in range(0, len(texts), _BATCH_SIZE):
+        part = texts[first : first + _BATCH_SIZE]
         call = RoutedCall(
-            principal=account.principal(), route=route, endpoint="embeddings", request_id=account.request_id
+            principal=account.principal(),
+            route=route,
+            endpoint="embeddings",
+            request_id=account.request_id,
+            end_user=account.end_user,
+            estimate_input=partial(tokens, *part),
         )
-        vectors += await _call(call, texts[first : first + _BATCH_SIZE], account.object_id)
+        vectors += await _call(call, part, account.object_id)
     return vectors
 
 
 async def _call(call: RoutedCall, texts: Sequence[str], object_id: str) -> list[Vector]:
     values = {"model": call.route.upstream_model, "input": list(texts), "encoding_format": "float"}
-    outcome, usage = "failed", Usage(estimated=True)
-    try:
-        async with post(call.route, "/embeddings", values) as response:
+    answer: dict[str, Any] = {}
+
+    def spent(_: str) -> tuple[str, Usage]:
+        reported = answer.get("usage")
+        if isinstance(reported, dict) and reported:
+            # Some servers report only `total_tokens`, which for embeddings are the input tokens.
+            return object_id, read_usage({"prompt_tokens": reported.get("total_tokens"), **reported})
+        return object_id, call.unreported()
+
+    async with call.recorded(spent):
+        async with post(call.route, "/embeddings", values, attempts=call.attempts) as response:
             answer = await read_document(response)
-        vectors = _vectors(answer, len(texts))
-        outcome, usage = "stop", _usage(answer, texts)
-    except asyncio.CancelledError:
-        # The upstream may have processed the request, so its tokens are estimated and recorded.
-        outcome, usage = "interrupted", Usage(input_tokens=tokens(*texts), estimated=True)
-        raise
-    finally:
-        # Shielded: the usage record must be written even if the run is cancelled.
-        await asyncio.shield(call.write(object_id=object_id, outcome=outcome, usage=usage))
-    return vectors
-
-
-def _usage(answer: dict[str, Any], texts: Sequence[str]) -> Usage:
-    reported = answer.get("usage")
-    if isinstance(reported, dict) and reported:
-        # Some servers report only `total_tokens`, which for embeddings are the input tokens.
-        return read_usage({"prompt_tokens": reported.get("total_tokens"), **reported})
-    return Usage(input_tokens=tokens(*texts), estimated=True)
+        return _vectors(answer, len(texts))
 
 
 def _vectors(answer: dict[str, Any], count: int) -> list[Vector]:

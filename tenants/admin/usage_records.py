@@ -52,19 +52,27 @@ class UsageAdmin(LogAdmin, TeamScoped):
     ordering = ["-occurred_at", "-id"]
     sortable_by = ()
     fieldsets = [
-        (None, {"fields": [("time", "took"), ("team", "key"), ("subject", "turn"), ("endpoint", "request_link")]}),
-        ("Model", {"fields": [("served", "outcome_badge"), "upstream_id"]}),
+        (
+            None,
+            {"fields": [("time", "took"), ("team", "key"), ("subject", "turn"), ("endpoint", "request_link"), "user"]},
+        ),
+        ("Model", {"fields": [("served", "outcome_badge"), ("upstream_id", "theirs"), "tier"]}),
         ("Tokens", {"fields": [("input", "cached", "cache_written"), ("output", "reasoning")]}),
         ("Audio", {"fields": [("seconds", "spoken")]}),
     ]
     readonly_fields = [
         "time", "took", "key", "subject", "request_link", "served", "outcome_badge", "input", "cached",
-        "cache_written", "output", "reasoning", "seconds", "spoken",
+        "cache_written", "output", "reasoning", "seconds", "spoken", "user", "theirs", "tier",
     ]  # fmt: skip
     time = time_column("Time", "occurred_at")
     team_name = column("Team", lambda row: row.team.name)
     key = column("Key", lambda row: key_cell(row.api_key))
     request_link = column("Request ID", lambda row: copyable(row.request_id) if row.request_id else "–")
+    user = column("End user", lambda row: row.end_user or "–")
+    theirs = column(
+        "Upstream's request ID", lambda row: copyable(row.upstream_request_id) if row.upstream_request_id else "–"
+    )
+    tier = column("Service tier", lambda row: row.service_tier or "–")
     served = column("Model", lambda row: two_lines(row.model, row.upstream_model))
     outcome_badge = column("Outcome", lambda row: tone(OUTCOME_TONES, row.outcome))
     cached = count_column("Cached", "cached_tokens")

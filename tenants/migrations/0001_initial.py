@@ -368,6 +368,7 @@ class Migration(migrations.Migration):
                 ('prices', models.JSONField(help_text='Prices that were applied, with quantities and conditions.', null=True)),
                 ('duration_ms', models.PositiveIntegerField(default=0)),
                 ('request_id', models.CharField(default='', max_length=64)),
+                ('upstream_request_id', models.CharField(default='', help_text="The upstream's x-request-id.", max_length=200)),
             ],
             options={
                 'verbose_name_plural': 'usage records',

@@ -360,7 +360,8 @@ def test_a_form_gets_the_errors_of_the_sdk() -> None:
             upstream = UpstreamEndpoint(id="up", base_url=f"http://127.0.0.1:{server.port}/v1", api_key="")
             form = Form(fields={"tags": ["a", "b"]}, files=[("file", ("a.txt", b"x", "text/plain"))])
             try:
-                async with post(Route(model="m", upstream_model="m", upstream=upstream), "/files", form) as got:
+                route = Route(model="m", upstream_model="m", upstream=upstream)
+                async with post(route, "/files", form, attempts=[]) as got:
                     assert b'name="tags[]"' in server.requests[0][2]
                     return (await got.read()).decode()
             except UpstreamFailed as failed:

@@ -152,7 +152,10 @@ def test_a_request_is_retried_before_the_first_byte(api: Api, script: Script, ca
     script.then(again, again).say("Hello")
     response = api.create(model=script.model, input="Hi")
     assert (response["status"], len(script.bodies)) == ("completed", 3)
-    assert stored_rows(caller)[2].outcome == "stop"
+    with scope.team(caller.team.pk):
+        records = UsageRecord.objects.order_by("occurred_at")
+        # An answer with an error status is not charged.
+        assert [(one.outcome, one.input_tokens) for one in records] == [("failed", 0), ("failed", 0), ("stop", 7)]
 
 
 def test_it_gives_up_after_three_attempts(api: Api, script: Script) -> None:

@@ -15,3 +15,16 @@ def usage_record(caller: Caller) -> UsageRecord:
 
     (row,) = eventually(found)
     return row
+
+
+def usage_records(caller: Caller, count: int) -> list[UsageRecord]:
+    """Return the usage records of the test's team in the order of their ends, once there are so many."""
+
+    def found() -> list[UsageRecord]:
+        with scope.team(caller.team.pk):
+            rows = list(UsageRecord.objects.order_by("occurred_at", "id"))
+        return rows if len(rows) >= count else []
+
+    rows = eventually(found)
+    assert len(rows) == count
+    return rows

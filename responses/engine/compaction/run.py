@@ -19,7 +19,7 @@ from responses.engine.compaction.items import CompactionContent
 from responses.engine.events.tools import CompactionCompacting
 from responses.engine.events.types import Body, Delta, Event, OutputItemAdded, OutputItemDone
 from responses.engine.state import Fragment, OutputItem, RunContext, RunState
-from responses.engine.steps import ContextCompacted, Emitted, TurnRecord
+from responses.engine.steps import ContextCompacted, Emitted, TurnRecord, lost_usage
 from responses.engine.turn import Finish, LanguageModel, Sampling, TurnRequest, TurnResult, TurnStream, Usage
 
 _ASK = (
@@ -229,15 +229,18 @@ class Compactor:
         state.output.append(item)
         return ContextCompacted(turn=self._record(result), items=[item], events=events)
 
+    def _request_tokens(self) -> int:
+        return self._tokens(self._request.items) if self._request is not None else 0
+
     def _record(self, result: TurnResult) -> TurnRecord:
         # A pass counts as a turn, but not as an answer: `tool_choice` still applies to the turn after it.
         state = self._state
         usage = result.usage
         if usage is None:
             usage = Usage(estimated=True)
-            if self._request is not None and (result.failure is None or result.items):
+            if self._request is not None and result.may_be_charged:
                 tokens = token_estimate.tokens(*map(plain_text, result.items))
-                usage = Usage(input_tokens=self._tokens(self._request.items), output_tokens=tokens, estimated=True)
+                usage = Usage(input_tokens=self._request_tokens(), output_tokens=tokens, estimated=True)
         record = TurnRecord(
             number=state.turn,
             started_at=self._began,
@@ -246,9 +249,10 @@ class Compactor:
             usage=usage,
             compacts=True,
             failed=self.failure is not None,
+            repeated=lost_usage(result, input_tokens=self._request_tokens),
         )
         state.turn += 1
-        state.usage += usage
+        state.usage += record.total_usage
         state.compactions += 1
         state.compaction_tokens += usage.output_tokens
         return record

@@ -1,7 +1,7 @@
 """State of a turn that the converters of all upstream APIs share, and fields of answers that they read alike."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -15,7 +15,7 @@ from responses.engine.converter.calls import CallSegment
 from responses.engine.converter.segments import ReasoningCipher, SegmentQueue
 from responses.engine.converter.stop_sequences import StopSequences
 from responses.engine.events.types import Body, Event
-from responses.engine.turn import Finish, Sampling, TurnResult, Usage
+from responses.engine.turn import Attempt, Finish, Sampling, TurnResult, Usage
 
 # OpenAI limits call ids to 64 characters; clients send them back to us.
 _MAX_CALL_ID = 64
@@ -101,7 +101,7 @@ class TurnConverter(ABC):
         """Return the events that close open items of an interrupted turn."""
         return self._queue.end("incomplete")
 
-    def result(self, *, interrupted: bool = False, upstream_request_id: str | None = None) -> TurnResult:
+    def result(self, *, interrupted: bool = False, attempts: Sequence[Attempt] | None = None) -> TurnResult:
         """Return the result of the turn; only valid after `end` or `interrupt`."""
         return TurnResult(
             finish=Finish.INTERRUPTED if interrupted else self._ending,
@@ -113,8 +113,9 @@ class TurnConverter(ABC):
             finish_reason=self.finish_reason,
             stop_sequence=self._stop.found if self._stop is not None else None,
             first_token_at=self.first_token_at,
-            upstream_request_id=upstream_request_id,
+            upstream_request_id=attempts[-1].request_id if attempts else None,
             service_tier=self._service_tier,
+            attempts=attempts,
         )
 
     @property

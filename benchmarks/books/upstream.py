@@ -1,0 +1,321 @@
+"""A scripted upstream that keeps its own books: one line for each request, with what it charges for it.
+
+What it answers follows from the seed, the run (a text in the request) and the number of the run's request: an answer in
+some pieces, an HTTP error, a connection that is closed before the answer, or an answer that is cut. It also serves the
+MCP tools that its answers call. It shares no code with the platform's calculation of costs.
+"""
+
+import asyncio
+import base64
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+Body = dict[str, Any]
+LABEL = "box"
+TIERS = ("default", "flex", "priority")
+LONG_CONTEXT = 200_000
+# Dollars per million tokens: input, cached input, cache writes, output. For contexts of more than `LONG_CONTEXT` tokens,
+# the second row of a tier applies to the whole request.
+PRICES: Mapping[str, Sequence[tuple[str, str, str, str]]] = {
+    "default": (("1.25", "0.125", "1.5625", "10"), ("2.50", "0.25", "3.125", "15")),
+    "flex": (("0.625", "0.0625", "0.78125", "5"), ("1.25", "0.125", "1.5625", "7.5")),
+    "priority": (("2.5", "0.25", "3.125", "20"), ("5", "0.5", "6.25", "30")),
+}
+EMBEDDING_PRICE = "0.13"
+IMAGE_PRICES = ("5", "40")
+_TURNS = 4
+_PIECE_SECONDS = 0.02
+_SILENT_SECONDS = 0.25
+_NO_SUCH_METHOD = -32601
+_WORDS = ("harbour", "lantern", "gravel", "umbrella", "seven", "quietly", "northern", "postcard")
+
+
+@dataclass(kw_only=True)
+class Line:
+    """One request. `state` says how it ended, `tokens` and `cost` what is charged for it.
+
+    - "refused": answered with an HTTP error; nothing is charged.
+    - "dropped": the connection was closed before the answer, for which it charges.
+    - "cut": the answer broke off before its usage.
+    - "sent": the answer was written completely.
+    - "left": the client closed the connection before the end of the answer.
+    - "open": the answer is not finished.
+    """
+
+    id: str
+    run: str
+    path: str
+    number: int
+    state: str = "open"
+    tier: str = "default"
+    input: int = 0
+    cached: int = 0
+    written: int = 0
+    output: int = 0
+    reasoning: int = 0
+    cost: Decimal = Decimal(0)
+    has_usage: bool = True
+
+    @property
+    def is_charged(self) -> bool:
+        """True if the upstream charges for the request."""
+        return self.state != "refused"
+
+    def tokens(self) -> tuple[int, int, int, int, int]:
+        """Return the tokens by kind, in the order of the usage records' columns."""
+        return self.input, self.cached, self.written, self.output, self.reasoning
+
+
+def charge(line: Line) -> Decimal:
+    """Return what a chat completion costs, in exact dollars."""
+    prices = PRICES[line.tier][line.input > LONG_CONTEXT]
+    plain, cached, written, output = (Decimal(price) for price in prices)
+    fresh = line.input - line.cached - line.written
+    millionths = fresh * plain + line.cached * cached + line.written * written + line.output * output
+    return millionths.scaleb(-6)
+
+
+class BookkeepingUpstream:
+    """The servers on one port. `lines` are the books, `calls` the tool calls by run."""
+
+    def __init__(self, *, seed: int) -> None:
+        self.url = ""
+        self.lines: list[Line] = []
+        self.calls: Counter[str] = Counter()
+        self._seed = seed
+        self._numbers: Counter[str] = Counter()
+
+    def _line(self, run: str, path: str) -> tuple[Line, Random]:
+        number = self._numbers[run]
+        self._numbers[run] += 1
+        line = Line(id=f"up-{uuid.uuid4().hex}", run=run, path=path, number=number)
+        self.lines.append(line)
+        return line, Random(f"{self._seed}:{run}:{number}")
+
+    # -- chat completions ----------------------------------------------------------------------------------------------
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        """Answer a chat completion, or misbehave."""
+        body = orjson.loads(await request.read())
+        messages = body["messages"]
+        run = next(_text(message) for message in messages if message["role"] == "user").split(" ")[0]
+        turn = sum(message["role"] == "assistant" for message in messages)
+        line, chance = self._line(run, "/chat/completions")
+        # What it will charge is decided before the answer begins, and holds however it ends.
+        line.tier = chance.choice(TIERS)
+        line.input = chance.choice([chance.randrange(10, 2_000), chance.randrange(150_000, 260_000)])
+        line.cached = chance.choice([0, chance.randrange(line.input)])
+        line.written = chance.choice([0, chance.randrange(line.input - line.cached)])
+        line.output = chance.randrange(1, 500)
+        line.reasoning = chance.choice([0, chance.randrange(line.output)])
+        line.cost = charge(line)
+        fate = chance.random()
+        if fate < 0.04:
+            line.state = "refused"
+            status = chance.choice([400, 429, 500, 503])
+            return web.json_response(
+                {"error": {"message": "Not now.", "code": "scripted"}}, status=status, headers={"x-request-id": line.id}
+            )
+        if fate < 0.07:
+            line.state = "dropped"
+            await asyncio.sleep(chance.random() * _SILENT_SECONDS)
+            return _hang_up(request)
+        tools = [tool["function"]["name"] for tool in body.get("tools") or ()]
+        calls = _calls(run, turn, chance) if tools and turn < _TURNS - 1 and chance.random() < 0.75 else []
+        texts = [f" {chance.choice(_WORDS)}" for _ in range(chance.randrange(1, 30))]
+        line.has_usage = chance.random() > 0.03
+        try:
+            if not body.get("stream"):
+                return await self._whole(request, line, chance, texts, calls, cuts=fate < 0.09)
+            return await self._stream(request, line, chance, texts, calls, cuts=fate < 0.11)
+        except (ConnectionResetError, asyncio.CancelledError):
+            line.state = "left" if line.state == "open" else line.state
+            raise
+
+    async def _whole(
+        self, request: web.Request, line: Line, chance: Random, texts: list[str], calls: list[Body], *, cuts: bool
+    ) -> web.StreamResponse:
+        await asyncio.sleep(chance.random() * _SILENT_SECONDS)
+        message: Body = {"role": "assistant", "content": "".join(texts)}
+        if calls:
+            message["tool_calls"] = calls
+        choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
+        document = {**_HEAD, "object": "chat.completion", "choices": [choice], "service_tier": line.tier}
+        if line.has_usage:
+            document["usage"] = _usage(line)
+        content = orjson.dumps(document)
+        response = web.StreamResponse(headers={"content-type": "application/json", "x-request-id": line.id})
+        response.content_length = len(content)
+        await response.prepare(request)
+        if cuts:
+            line.state = "cut"
+            await response.write(content[: len(content) // 2])
+            return _hang_up(request, response)
+        await response.write(content)
+        line.state = "sent"
+        await response.write_eof()
+        return response
+
+    async def _stream(
+        self, request: web.Request, line: Line, chance: Random, texts: list[str], calls: list[Body], *, cuts: bool
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream", "x-request-id": line.id})
+        await response.prepare(request)
+        chunks = [_chunk(line, {"content": text}) for text in texts]
+        if calls:
+            chunks.append(_chunk(line, {"tool_calls": [{**call, "index": n} for n, call in enumerate(calls)]}))
+        chunks.append(_chunk(line, {}, finish="tool_calls" if calls else "stop"))
+        if cuts:
+            chunks = chunks[: chance.randrange(len(chunks))]
+        elif line.has_usage:
+            chunks.append({**_chunk(line, {}), "choices": [], "usage": _usage(line)})
+        for chunk in chunks:
+            await response.write(b"data: %b\n\n" % orjson.dumps(chunk))
+            await asyncio.sleep(chance.random() * _PIECE_SECONDS)
+        if cuts:
+            line.state = "cut"
+            return _hang_up(request, response)
+        await response.write(b"data: [DONE]\n\n")
+        line.state = "sent"
+        await response.write_eof()
+        return response
+
+    # -- embeddings and images -----------------------------------------------------------------------------------------
+
+    async def embed(self, request: web.Request) -> web.StreamResponse:
+        """Answer with a vector, or refuse."""
+        body = orjson.loads(await request.read())
+        line, chance = self._line(str(body["input"]).split(" ")[0], "/embeddings")
+        line.input = chance.randrange(1, 5_000)
+        line.cost = (line.input * Decimal(EMBEDDING_PRICE)).scaleb(-6)
+        usage = {"prompt_tokens": line.input, "total_tokens": line.input}
+        data = [{"object": "embedding", "index": 0, "embedding": [0.6, 0.8]}]
+        return await self._document(request, line, chance, {"object": "list", "data": data, "usage": usage})
+
+    async def draw(self, request: web.Request) -> web.StreamResponse:
+        """Answer with an image, or refuse."""
+        body = orjson.loads(await request.read())
+        line, chance = self._line(str(body["prompt"]).split(" ")[0], "/images/generations")
+        line.input, line.output = chance.randrange(1, 500), chance.randrange(1, 5_000)
+        read, drawn = (Decimal(price) for price in IMAGE_PRICES)
+        line.cost = (line.input * read + line.output * drawn).scaleb(-6)
+        usage = {"input_tokens": line.input, "output_tokens": line.output, "total_tokens": line.input + line.output}
+        data = [{"b64_json": base64.b64encode(b"image").decode()}]
+        return await self._document(request, line, chance, {"created": 1, "data": data, "usage": usage})
+
+    async def _document(self, request: web.Request, line: Line, chance: Random, document: Body) -> web.StreamResponse:
+        try:
+            await asyncio.sleep(chance.random() * _SILENT_SECONDS)
+            fate = chance.random()
+            if fate < 0.05:
+                line.state = "refused"
+                error = {"error": {"message": "Not now."}}
+                return web.json_response(error, status=503, headers={"x-request-id": line.id})
+            if fate < 0.1:
+                line.state = "dropped"
+                return _hang_up(request)
+            response = web.json_response(document, headers={"x-request-id": line.id})
+            await response.prepare(request)
+            await response.write_eof()
+        except (ConnectionResetError, asyncio.CancelledError):
+            line.state = "left" if line.state == "open" else line.state
+            raise
+        line.state = "sent"
+        return response
+
+    # -- tools ---------------------------------------------------------------------------------------------------------
+
+    async def serve(self, request: web.Request) -> web.Response:
+        """Answer a message of the MCP protocol."""
+        asked = orjson.loads(await request.read())
+        if "id" not in asked:
+            return web.Response(status=202)
+        head = {"jsonrpc": "2.0", "id": asked["id"]}
+        match asked["method"], asked.get("params") or {}:
+            case "initialize", parameters:
+                result: Body = {
+                    "protocolVersion": parameters["protocolVersion"],
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": "books", "version": "1"},
+                }
+            case "tools/list", _:
+                schema = {"type": "object", "properties": {"run": {"type": "string"}}}
+                look = {"name": "look", "description": "To look.", "inputSchema": schema}
+                result = {"tools": [{**look, "annotations": {"readOnlyHint": True}}]}
+            case "tools/call", {"arguments": {"run": run}}:
+                self.calls[run] += 1
+                await asyncio.sleep(Random(f"{run}:{self.calls[run]}").random() * 0.1)
+                result = {"content": [{"type": "text", "text": "Nothing there."}], "isError": False}
+            case "ping", _:
+                result = {}
+            case method, _:
+                error = {"code": _NO_SUCH_METHOD, "message": f"There is no method {method}."}
+                return web.json_response({**head, "error": error})
+        return web.json_response({**head, "result": result})
+
+
+def _hang_up(request: web.Request, response: web.StreamResponse | None = None) -> web.StreamResponse:
+    if request.transport is not None:
+        # Waits for what was written, unlike `abort`.
+        request.transport.close()
+    return response or web.Response()
+
+
+_HEAD = {"id": "chatcmpl-1", "created": 1_700_000_000, "model": "m"}
+
+
+def _chunk(line: Line, delta: Body, *, finish: str | None = None) -> Body:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return {**_HEAD, "object": "chat.completion.chunk", "choices": [choice], "service_tier": line.tier}
+
+
+def _usage(line: Line) -> Body:
+    return {
+        "prompt_tokens": line.input,
+        "completion_tokens": line.output,
+        "total_tokens": line.input + line.output,
+        "prompt_tokens_details": {"cached_tokens": line.cached, "cache_write_tokens": line.written},
+        "completion_tokens_details": {"reasoning_tokens": line.reasoning},
+    }
+
+
+def _calls(run: str, turn: int, chance: Random) -> list[Body]:
+    arguments = orjson.dumps({"run": run, "turn": turn}).decode()
+    function = {"name": f"{LABEL}__look", "arguments": arguments}
+    return [
+        {"id": f"call_{uuid.UUID(int=chance.getrandbits(128)).hex}", "type": "function", "function": function}
+        for _ in range(chance.randrange(1, 4))
+    ]
+
+
+def _text(message: Body) -> str:
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
+@asynccontextmanager
+async def running_upstream(*, seed: int) -> AsyncIterator[BookkeepingUpstream]:
+    """Run the servers on the current event loop and a free port."""
+    upstream = BookkeepingUpstream(seed=seed)
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", upstream.complete)
+    app.router.add_post("/v1/embeddings", upstream.embed)
+    app.router.add_post("/v1/images/generations", upstream.draw)
+    app.router.add_post("/mcp", upstream.serve)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        upstream.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield upstream
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,66 @@
+"""Usage records: one for each HTTP request that an upstream may charge for, with what is known of it."""
+
+import pytest
+
+from tests.support.api import Api, Caller
+from tests.support.chunks import chunk
+from tests.support.upstream import Answer, Cut, Script, refusal, stream
+from tests.support.usage_records import usage_record, usage_records
+
+QUESTION = "Tell me all about the harbour, please."
+CHAT = {"messages": [{"role": "user", "content": QUESTION}]}
+RETRIED = {"x-should-retry": "true"}
+BROKEN = Answer(pieces=[Cut()], delayed_head=True)
+CUT = Answer(pieces=[b"data: {", Cut()])
+
+
+def test_a_record_names_the_end_user_the_tier_and_the_upstreams_request(
+    api: Api, script: Script, caller: Caller
+) -> None:
+    first = {**chunk(content="Hi"), "service_tier": "flex"}
+    script.then(stream(first, chunk(finish="stop"), headers={"x-request-id": "req_theirs"}))
+    api.create(model=script.model, input=QUESTION, safety_identifier="anna", user="bert")
+    record = usage_record(caller)
+    assert (record.end_user, record.service_tier, record.upstream_request_id) == ("anna", "flex", "req_theirs")
+
+
+def test_the_record_of_a_chat_completion_names_them_as_well(api: Api, script: Script, caller: Caller) -> None:
+    script.then(stream(chunk(content="Hi"), chunk(finish="stop"), headers={"x-request-id": "req_theirs"}))
+    api.post("/chat/completions", {"model": script.model, "user": "bert", **CHAT})
+    record = usage_record(caller)
+    assert (record.end_user, record.upstream_request_id) == ("bert", "req_theirs")
+
+
+def test_a_request_whose_connection_broke_is_estimated_and_counts(api: Api, script: Script, caller: Caller) -> None:
+    script.then(BROKEN).say("Hi")
+    response = api.create(model=script.model, input=QUESTION)
+    lost, answered = usage_records(caller, 2)
+    assert (lost.outcome, lost.estimated, lost.input_tokens, lost.output_tokens) == ("failed", True, 10, 0)
+    assert (answered.outcome, answered.estimated) == ("stop", False)
+    assert response["usage"]["input_tokens"] == 10 + answered.input_tokens
+
+
+def test_a_refused_request_of_a_chat_completion_is_recorded_without_tokens(
+    api: Api, script: Script, caller: Caller
+) -> None:
+    script.then(refusal(503, headers=RETRIED)).say("Hi")
+    api.post("/chat/completions", {"model": script.model, **CHAT})
+    refused, _ = usage_records(caller, 2)
+    assert (refused.outcome, refused.estimated, refused.input_tokens) == ("failed", False, 0)
+
+
+def test_an_answer_that_was_cut_at_its_beginning_has_read_the_input(api: Api, script: Script, caller: Caller) -> None:
+    script.then(CUT)
+    api.post("/responses", {"model": script.model, "input": QUESTION})
+    record = usage_record(caller)
+    assert (record.outcome, record.estimated, record.input_tokens) == ("failed", True, 10)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "json"])
+def test_a_chat_completion_that_was_cut_has_read_the_input(
+    api: Api, script: Script, caller: Caller, *, stream: bool
+) -> None:
+    script.then(CUT)
+    api.post("/chat/completions", {"model": script.model, "stream": stream, **CHAT})
+    record = usage_record(caller)
+    assert (record.outcome, record.estimated, record.input_tokens) == ("failed", True, 10)
