@@ -1,10 +1,11 @@
-"""Admin pages for teams, members, keys, upstreams and models, usage records, notifications and the audit log."""
+"""Admin pages for teams, members, keys, limits, upstreams and models, usage records, notifications and the audit log."""
 
 from tenants.admin import (
     audit_log,
     guardrails,
     hosted_tools,
     keys,
+    limits,
     notifications,
     teams,
     upstreams,
@@ -20,6 +21,7 @@ __all__ = [
     "guardrails",
     "hosted_tools",
     "keys",
+    "limits",
     "notifications",
     "teams",
     "upstreams",

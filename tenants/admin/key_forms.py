@@ -19,6 +19,7 @@ from unfold.widgets import (
 
 from kernel.clock import now
 from tenants import scope
+from tenants.admin.limit_forms import NewLimitsForm
 from tenants.models import ApiKey, Model, Scope, Team, ToolKind
 
 _LIFETIMES = (
@@ -153,7 +154,7 @@ def model_names_of(teams: Iterable[str] | None) -> list[str]:
         return list(named.order_by("name").values_list("name", flat=True).distinct()[:_MAX_MODELS])
 
 
-class NewKeyForm(forms.Form):
+class NewKeyForm(NewLimitsForm):
     """A new key, in the order of the steps of its page."""
 
     team = forms.ModelChoiceField(Team.objects.none(), widget=UnfoldAdminSelectWidget, empty_label="Choose a team")
@@ -229,6 +230,10 @@ class NewKeyForm(forms.Form):
             ("Details", ["team", "name", "purpose"]),
             ("Permissions", []),
             ("Models and tools", ["models", "allowed_models", "tools"]),
+            (
+                "Limits",
+                ["requests_per_minute", "tokens_per_minute", "concurrent_runs", "budget", "budget_period"],
+            ),
             ("Expiration and IP addresses", ["lifetime", "expires_on", "allowed_addresses"]),
         ]
         # A team without named models has only the field for typed names.

@@ -24,7 +24,7 @@ from unfold.enums import ActionVariant
 
 from console.widgets import badge, column, id_column, key_cell, time_column, two_lines
 from kernel.clock import now
-from tenants import services
+from tenants import scope, services
 from tenants.admin.key_forms import KeyForm, NewKeyForm, RotateKeyForm, initial_from, model_names_of
 from tenants.console.audited_admin import AuditedAdmin, actor
 from tenants.console.roles import (
@@ -144,7 +144,7 @@ class KeyAdmin(AuditedAdmin, TeamScoped):
     search_fields = ["name", "purpose", "prefix", "last_four", "id"]
     ordering = ["-created_at", "-id"]
     actions_row = ["revoke"]
-    actions_detail = ["rotate", "clone", "disable", "enable", "revoke"]
+    actions_detail = ["limits", "rotate", "clone", "disable", "enable", "revoke"]
     readonly_fields = [
         "key", "state", "team", "public_id", "scope_list", "model_list", "tool_list", "address_list", "expires",
         "created", "owner", "last_used", "last_origin", "old_secret",
@@ -221,12 +221,15 @@ class KeyAdmin(AuditedAdmin, TeamScoped):
         teams = teams_for(request, CONTRIBUTORS)
         form = NewKeyForm(request.POST or None, teams=teams, models=names, initial=initial)
         if request.method == "POST" and form.is_valid():
-            made = services.create_key(
-                **{name: form.cleaned_data[name] for name in _STORED},
-                expires_at=form.expires_at(now()),
-                actor=actor(request),
-                created_by=request.user.pk,
-            )
+            # One transaction: a key must not exist without the limits that it was to have.
+            with scope.team(form.cleaned_data["team"].pk):
+                made = services.create_key(
+                    **{name: form.cleaned_data[name] for name in _STORED},
+                    expires_at=form.expires_at(now()),
+                    actor=actor(request),
+                    created_by=request.user.pk,
+                )
+                form.save_limits(key=made.key, actor=actor(request))
             return self.show_secret(request, made, "Copy your new key")
         return self.render(request, "admin/tenants/apikey/add.html", "Create an API key", form=form)
 
@@ -267,6 +270,10 @@ class KeyAdmin(AuditedAdmin, TeamScoped):
         """Return true if the user may rotate the key."""
         return self._permits(request, object_id, lambda key: may_rotate_key(request, key))
 
+    def has_limits_permission(self, request: HttpRequest, object_id: str) -> bool:
+        """Return true if the user may change the limits of the key."""
+        return self._permits(request, object_id, lambda key: may_manage_key(request, key))
+
     def has_clone_permission(self, request: HttpRequest, object_id: str) -> bool:
         """Return true if the user may create a key for the same team."""
         key = self.get_object(request, unquote(str(object_id)))
@@ -288,6 +295,12 @@ class KeyAdmin(AuditedAdmin, TeamScoped):
         else:
             messages.info(request, f"The key {key} was already revoked.")
         return HttpResponseRedirect(self.page_of(key))
+
+    @action(description="Limits", url_path="limits", icon="speed", permissions=["limits"])  # type: ignore[untyped-decorator]  # the same
+    def limits(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Redirect to the page of the key's limits."""
+        key = self.get_or_404(request, object_id)
+        return HttpResponseRedirect(f"{reverse('console:limits', args=[key.team_id])}?key={key.pk}")
 
     @action(description="Disable", url_path="disable", icon="pause", permissions=["disable"])  # type: ignore[untyped-decorator]  # the same
     def disable(self, request: HttpRequest, object_id: str) -> HttpResponse:

@@ -34,7 +34,7 @@ from tenants.prices import NO_PRICE, Dimension, amount
 
 Fill = Callable[[HttpRequest, Team], dict[str, Any]]
 # A fixed order, as the order of registration depends on imports.
-ORDER = ("overview", "members", "keys", "models", "webhooks", "usage", "audit", "settings", "danger")
+ORDER = ("overview", "members", "keys", "limits", "models", "webhooks", "usage", "audit", "settings", "danger")
 SETTINGS = "settings"
 
 

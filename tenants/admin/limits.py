@@ -1,0 +1,118 @@
+"""Limits in the console: a tab of the team's page, and the page on which they are changed."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import Q
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.http import urlencode
+
+from console.widgets import link
+from tenants import scope
+from tenants.admin.keys import may_manage_key
+from tenants.admin.limit_forms import LimitsForm, described
+from tenants.admin.team_tabs import tab, tab_url
+from tenants.console.audited_admin import actor
+from tenants.console.roles import EVERY_ROLE, LEADS, OPERATORS, may, teams_for
+from tenants.console.site import page, render
+from tenants.limit_models import END_USER_LENGTH, EVERY_END_USER
+from tenants.limits import services
+from tenants.models import ApiKey, LimitSet, Team
+
+MAX_SUBJECTS = 200
+
+
+def limits_url(team_id: str, **subject: str) -> str:
+    """Return the page of the limits of a team, of a `key`, or of an `end_user`."""
+    query = f"?{urlencode(subject)}" if subject else ""
+    return f"{reverse('console:limits', args=[team_id])}{query}"
+
+
+def subject_name(found: LimitSet) -> str:
+    """Return the subject of limits for lists."""
+    if found.api_key_id and found.api_key is not None:
+        return f"Key {found.api_key.name} ({found.api_key.prefix}…{found.api_key.last_four})"
+    if found.end_user == EVERY_END_USER:
+        return "Every other end user"
+    return f"End user {found.end_user}" if found.end_user else "Team"
+
+
+@tab("limits", title="Limits", template="admin/tenants/team/limits.html")
+def limits_of(request: HttpRequest, team: Team) -> dict[str, Any]:
+    """Return the context of the limits tab: all subjects of the team that have limits."""
+    found = LimitSet.objects.filter(team=team).select_related("api_key").prefetch_related("budgets")
+    # The team first, then its keys, then its end users.
+    rows = list(found.order_by("api_key__name", "end_user")[: MAX_SUBJECTS + 1])
+    own = next((row for row in rows if not row.api_key_id and not row.end_user), None)
+    others = [row for row in rows[:MAX_SUBJECTS] if row is not own]
+    may_edit = may(request, LEADS | OPERATORS, team)
+
+    def edit_url(row: LimitSet) -> str:
+        if row.api_key_id:
+            return limits_url(team.pk, key=row.api_key_id)
+        return limits_url(team.pk, end_user=row.end_user)
+
+    return {
+        "own": described(own) if own is not None else [],
+        "edit_url": limits_url(team.pk) if may_edit else "",
+        "table": {
+            "headers": ["Subject", "Limits"],
+            "rows": [
+                [
+                    link(edit_url(row), subject_name(row)) if may_edit else subject_name(row),
+                    ", ".join(described(row)) or "none",
+                ]
+                for row in others
+            ],
+        },
+        "is_cut": len(rows) > MAX_SUBJECTS,
+        "most": MAX_SUBJECTS,
+        "user_url": reverse("console:limits", args=[team.pk]),
+        "every_user_url": limits_url(team.pk, end_user=EVERY_END_USER),
+        "end_user_length": END_USER_LENGTH,
+    }
+
+
+@page("limits/<team_id>/", name="limits", viewers=EVERY_ROLE)
+def edit_limits(request: HttpRequest, team_id: str) -> HttpResponse:
+    """Show the form of the limits of a team, a key (`key`) or an end user (`end_user`); on POST, store them."""
+    team = teams_for(request).filter(pk=team_id).first()
+    if team is None:
+        raise Http404
+    key_id, end_user = request.GET.get("key", ""), request.GET.get("end_user", "").replace("\0", "")[:END_USER_LENGTH]
+    api_key = None
+    if key_id:
+        api_key = ApiKey.objects.filter(Q(pk=key_id) & Q(team=team)).select_related("team").first()
+        if api_key is None:
+            raise Http404
+        end_user = ""
+    if not (may_manage_key(request, api_key) if api_key is not None else may(request, LEADS | OPERATORS, team)):
+        raise PermissionDenied
+    found = services.find_limit_set(team=team, api_key=api_key, end_user=end_user)
+    # Operators set the limits of a team, which its leads may only lower; leads those of a key, which its developer may
+    # only lower.
+    may_raise = may(request, LEADS | OPERATORS if api_key is not None or end_user else OPERATORS, team)
+    form = LimitsForm(request.POST or None, found=found, may_raise=may_raise)
+    back = reverse("admin:tenants_apikey_change", args=[api_key.pk]) if api_key else tab_url(team, "limits")
+    name = f"the key {api_key.name}" if api_key else _end_user_name(end_user) if end_user else f"the team {team.name}"
+    if request.method == "POST" and form.is_valid():
+        with scope.team(team.pk):
+            form.save(team=team, api_key=api_key, end_user=end_user, actor=actor(request))
+        messages.success(request, f"The limits of {name} were saved. They apply everywhere within two seconds.")
+        return HttpResponseRedirect(back)
+    return render(
+        request,
+        "console/limits.html",
+        title=f"Limits of {name}",
+        form=form,
+        back=back,
+        may_raise=may_raise,
+        is_key=api_key is not None,
+        is_fullwidth=False,
+    )
+
+
+def _end_user_name(end_user: str) -> str:
+    return "every end user without limits of its own" if end_user == EVERY_END_USER else f"the end user {end_user}"

@@ -1,0 +1,106 @@
+"""Limits in the console: of new keys, of keys, of teams and of end users, and who may change them."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from tenants import scope
+from tenants.limits import services
+from tenants.models import AuditEvent, LimitSet
+from tests.admin.rows import member, text
+from tests.admin.test_admin_keys import make, newest
+from tests.support.api import Caller, MakeCaller
+
+TEAMS = "/admin/tenants/team/"
+
+
+def page_of(caller: Caller, query: str = "") -> str:
+    return f"/admin/limits/{caller.team.pk}/{query}"
+
+
+def limits(caller: Caller, **subject: Any) -> LimitSet:
+    found = services.find_limit_set(team=caller.team, **subject)
+    assert found is not None
+    return found
+
+
+def budgets(found: LimitSet) -> list[tuple[str, str, bool]]:
+    return sorted((one.period, f"{one.amount.normalize():f}", one.is_hard) for one in found.budgets.all())
+
+
+def test_a_key_is_created_with_limits(lead: Client, caller: Caller) -> None:
+    make(lead, caller, requests_per_minute="60", tokens_per_minute="1000", budget="12.5", budget_period="week")
+    found = limits(caller, api_key=newest(caller))
+    assert (found.requests_per_minute, found.tokens_per_minute, found.concurrent_runs) == (60, 1000, None)
+    assert budgets(found) == [("week", "12.5", True)]
+
+
+def test_a_key_without_limits_has_no_row(lead: Client, caller: Caller) -> None:
+    make(lead, caller)
+    assert services.find_limit_set(team=caller.team, api_key=newest(caller)) is None
+
+
+def test_a_lead_changes_the_limits_of_a_key(lead: Client, caller: Caller) -> None:
+    url = page_of(caller, f"?key={caller.key.pk}")
+    assert lead.get(f"/admin/tenants/apikey/{caller.key.pk}/limits/").headers["Location"] == url
+    answer = lead.post(url, {"requests_per_day": "1000", "hard_month": "20", "soft_day": "1", "alert_percents": "90"})
+    assert answer.status_code == 302
+    found = limits(caller, api_key=caller.key)
+    assert found.requests_per_day == 1000
+    assert budgets(found) == [("day", "1", False), ("month", "20", True)]
+    lead.post(url, {"requests_per_day": "", "hard_month": "", "soft_day": "2", "alert_percents": "90"})
+    found = limits(caller, api_key=caller.key)
+    assert found.requests_per_day is None
+    assert budgets(found) == [("day", "2", False)]
+    with scope.team(caller.team.pk):
+        actions = list(AuditEvent.objects.filter(target=caller.key.pk).values_list("action", flat=True))
+    assert actions.count("limits.updated") == 2
+    assert actions.count("budget.deleted") == 1
+
+
+def test_a_lead_may_only_lower_the_limits_of_the_team(lead: Client, operator: Client, caller: Caller) -> None:
+    url = page_of(caller)
+    operator.post(url, {"requests_per_minute": "100", "hard_month": "50"})
+    refused = text(lead.post(url, {"requests_per_minute": "200", "hard_month": ""}))
+    assert refused.count("You may not raise or remove this limit") == 2
+    assert lead.post(url, {"requests_per_minute": "50", "hard_month": "40"}).status_code == 302
+    assert limits(caller).requests_per_minute == 50
+    assert budgets(limits(caller)) == [("month", "40", True)]
+    assert operator.post(url, {"requests_per_minute": "300"}).status_code == 302
+    assert limits(caller).requests_per_minute == 300
+
+
+def test_developers_cannot_change_the_limits_of_the_team(developer: Client, caller: Caller) -> None:
+    assert developer.get(page_of(caller)).status_code == 403
+    assert "Change limits" not in text(developer.get(f"{TEAMS}{caller.team.pk}/change/?tab=limits"))
+
+
+def test_end_users_have_limits_of_their_own(lead: Client, caller: Caller) -> None:
+    for end_user in ("*", "ada"):
+        lead.post(page_of(caller, f"?end_user={end_user}"), {"concurrent_runs": "2"})
+    assert limits(caller, end_user="ada").concurrent_runs == 2
+    shown = text(lead.get(f"{TEAMS}{caller.team.pk}/change/?tab=limits"))
+    assert "Every other end user" in shown
+    assert "End user ada" in shown
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ({"requests_per_minute": "0"}, "greater than or equal to 1"),
+        ({"requests_per_minute": "many"}, "Enter a whole number"),
+        ({"hard_month": "-1"}, "greater than or equal to 0"),
+        ({"hard_month": "1000001"}, "less than or equal to 900000"),
+        ({"alert_percents": "50, x"}, "whole numbers from 1 to 1000"),
+    ],
+)
+def test_invalid_limits_are_explained(lead: Client, caller: Caller, form: dict[str, str], message: str) -> None:
+    assert message in text(lead.post(page_of(caller), form))
+
+
+def test_other_teams_and_their_keys_are_unknown(caller: Caller, lead: Client, make_caller: MakeCaller) -> None:
+    other = make_caller()
+    assert lead.get(page_of(other)).status_code == 404
+    assert lead.get(page_of(caller, f"?key={other.key.pk}")).status_code == 404
+    assert member(other.team).get(page_of(caller)).status_code == 404
