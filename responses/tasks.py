@@ -3,7 +3,7 @@
 from celery import shared_task
 
 from kernel import work_queue
-from responses import search_index
+from responses import budget_alerts, search_index
 from responses.containers import services as containers
 from responses.lifecycle import partitions, sweeper
 from responses.lifecycle.worker import Dispatcher
@@ -67,6 +67,12 @@ def delete_old_containers() -> int:
 def roll_up() -> int:
     """Add rows to the hourly sums, and rows that have ended since."""
     return aggregate.roll_up().steps
+
+
+@shared_task(name="responses.tasks.send_budget_alerts", expires=60)
+def send_budget_alerts() -> int:
+    """Alert for budgets of which a further percentage is spent."""
+    return budget_alerts.send_alerts()
 
 
 @shared_task(name="responses.tasks.collect_search_texts", expires=30)

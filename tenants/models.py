@@ -20,7 +20,13 @@ from tenants.limit_models import (
     Reservation,
     ReservationKind,
 )
-from tenants.notification_models import MailDelivery, Notification, NotificationKind, NotificationPreference
+from tenants.notification_models import (
+    BudgetCheck,
+    MailDelivery,
+    Notification,
+    NotificationKind,
+    NotificationPreference,
+)
 from tenants.organization_models import (
     ADMIN_KEY_PREFIX,
     AdminKey,
@@ -55,6 +61,7 @@ __all__ = [
     "AuditEvent",
     "AuditSeal",
     "Budget",
+    "BudgetCheck",
     "Checker",
     "Connector",
     "ConnectorVisibility",

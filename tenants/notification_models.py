@@ -130,3 +130,15 @@ class NotificationPreference(models.Model):
     @override
     def __str__(self) -> str:
         return f"{self.kind} of {self.team} for {self.user}"
+
+
+class BudgetCheck(models.Model):
+    """The time up to which usage was compared with budgets. A single row, or none before the first time."""
+
+    # A fixed key keeps the table at one row.
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    until = models.DateTimeField()
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.until:%Y-%m-%d %H:%M} UTC"

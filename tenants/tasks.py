@@ -15,3 +15,9 @@ def seal_audit_log() -> int:
 def sweep_notifications() -> int:
     """Give up late mails, and delete old ones and old notifications."""
     return notifications.sweep()
+
+
+@shared_task(name="tenants.tasks.notify_of_expiring_keys", expires=3600)
+def notify_of_expiring_keys() -> int:
+    """Notify teams of API keys that will expire soon."""
+    return notifications.notify_of_expiring_keys()

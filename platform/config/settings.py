@@ -339,6 +339,8 @@ CELERY_BEAT_SCHEDULE = {
     "sweep-containers": {"task": "responses.tasks.sweep_containers", "schedule": 300.0},
     "seal-audit-log": {"task": "tenants.tasks.seal_audit_log", "schedule": 60.0},
     "roll-up": {"task": "responses.tasks.roll_up", "schedule": 60.0},
+    "send-budget-alerts": {"task": "responses.tasks.send_budget_alerts", "schedule": 60.0},
+    "notify-of-expiring-keys": {"task": "tenants.tasks.notify_of_expiring_keys", "schedule": 3600.0},
     "collect-search-texts": {"task": "responses.tasks.collect_search_texts", "schedule": 10.0},
     "sweep-files": {"task": "conversations.tasks.sweep_files", "schedule": 60.0},
 }

@@ -174,7 +174,7 @@ class WebhookEventTypesView(ApiView, path="webhook_event_types"):
         "List webhook event types",
         query=(),
         returns=_EVENT_TYPES,
-        note="`response.*` of background responses, and `batch.*`",
+        note="`response.*` of background responses, `batch.*`, and `budget.alert`",
     )
     def get(self, _: ApiRequest) -> Response:
         return Response({"object": "list", "data": list(EVENT_TYPES)})

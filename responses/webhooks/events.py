@@ -13,13 +13,14 @@ EventType = Literal[
     "batch.failed",
     "batch.expired",
     "batch.cancelled",
+    "budget.alert",
     "response.completed",
     "response.failed",
     "response.cancelled",
     "response.incomplete",
 ]
 EVENT_TYPES: tuple[str, ...] = get_args(EventType)
-_PREFIXES = {"response": "resp", "batch": "batch"}
+_PREFIXES = {"response": "resp", "batch": "batch", "budget": "ntf"}
 
 
 def new_event_id() -> str:
@@ -30,6 +31,22 @@ def new_event_id() -> str:
 def sample_object_id(event_type: str) -> str:
     """Return an id of a non-existing object of the kind that this event type concerns."""
     return new_id(_PREFIXES[event_type.partition(".")[0]])
+
+
+def sample_data(event_type: str) -> dict[str, Any]:
+    """Return what a sample event has besides the id of its object."""
+    if event_type != "budget.alert":
+        return {}
+    return {
+        "team": {"id": "team_sample", "name": "Sample"},
+        "subject": {"type": "team", "id": "team_sample", "name": "Sample"},
+        "period": {"unit": "month", "start": "2026-01-01T00:00:00+00:00", "end": "2026-02-01T00:00:00+00:00"},
+        "spent": "80.5000000000",
+        "amount": "100.0000000000",
+        "currency": "usd",
+        "percent": 80,
+        "is_hard": True,
+    }
 
 
 def payload(delivery: WebhookDelivery) -> bytes:

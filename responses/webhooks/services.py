@@ -10,7 +10,7 @@ from kernel.clock import now
 from kernel.errors import EgressFailed, EgressRefused, NotFound, TooManyWebhookEndpoints
 from kernel.pagination import Page, PageRequest, keyset
 from responses.webhooks.attempt import send
-from responses.webhooks.events import new_event_id, sample_object_id
+from responses.webhooks.events import new_event_id, sample_data, sample_object_id
 from responses.webhooks.models import DisabledReason, WebhookDelivery, WebhookEndpoint
 from responses.webhooks.signing import new_secret
 from tenants import scope
@@ -162,6 +162,7 @@ async def send_test(*, endpoint: WebhookEndpoint, event_type: str) -> AttemptRes
         endpoint=endpoint,
         event_type=event_type,
         object_id=sample_object_id(event_type),
+        data=sample_data(event_type),
         created_at=now(),
     )
     result = await send(sample, egress=egress.default())

@@ -540,6 +540,13 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='BudgetCheck',
+            fields=[
+                ('id', models.PositiveSmallIntegerField(default=1, primary_key=True, serialize=False)),
+                ('until', models.DateTimeField()),
+            ],
+        ),
+        migrations.CreateModel(
             name='NotificationPreference',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),

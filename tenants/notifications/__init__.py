@@ -1,6 +1,7 @@
 """Notifications of teams by mail: what happened once is told to the members who want to know it."""
 
+from tenants.notifications.expiring_keys import notify_of_expiring_keys
 from tenants.notifications.recipients import Choice, choices_of, set_choice
 from tenants.notifications.services import Message, notify, sweep
 
-__all__ = ["Choice", "Message", "choices_of", "notify", "set_choice", "sweep"]
+__all__ = ["Choice", "Message", "choices_of", "notify", "notify_of_expiring_keys", "set_choice", "sweep"]

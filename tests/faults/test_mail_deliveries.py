@@ -154,6 +154,20 @@ def test_a_mail_server_that_does_not_answer_in_time_fails_the_attempt(caller: Ca
         mails_settled(caller, "delivered")
 
 
+def test_leads_are_told_that_an_endpoint_was_disabled(caller: Caller, smtp: SmtpServer) -> None:
+    person = add_person(caller)
+    with running_receiver() as receiver, delivering():
+        made = add_endpoint(caller, f"{receiver.url}?token=secret")
+        receiver.statuses = [410]
+        announce(caller)
+        (mail,) = smtp.wait_for(1)
+    assert (mail["to"], mail["subject"]) == (person.email, "Webhook endpoint test was disabled")
+    body = mail.get_content()
+    assert f"https://platform.example.com/admin/responses/webhookendpoint/{made.pk}/change/" in body
+    assert "410" in body
+    assert "token" not in body.replace("/account/unsubscribe/", "")
+
+
 @pytest.mark.slow
 def test_a_worker_killed_while_it_sends_repeats_the_mail_under_the_same_message_id(
     caller: Caller, silent_smtp: SmtpServer

@@ -1,0 +1,176 @@
+"""Alerts of budgets: a notification and a webhook event when a subject has spent a percentage of its budget.
+
+A periodic task compares the budgets of teams that were active since its last run with their committed usage, the hourly
+sums and newer usage records. So it needs a few queries however many teams there are, and idle teams cost nothing. There
+is exactly one alert per budget, percentage, period and subject: the row of its notification is unique.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from zoneinfo import ZoneInfo
+
+from django.db.models import Exists, OuterRef, Sum
+
+from kernel.clock import now
+from responses.rollups import periods
+from responses.rollups.queries import RollupQuery, fetch_rows
+from responses.rollups.sources import CALLS
+from responses.webhooks.outbox import announce
+from tenants import scope
+from tenants.limit_models import EVERY_END_USER
+from tenants.models import Budget, BudgetCheck, LimitSet, Notification, NotificationKind, UsageRecord
+from tenants.notifications import Message, notify
+
+EVENT_TYPE = "budget.alert"
+# Records are stamped by the clock of their process and committed a little later. Records that are later than that are
+# added to the sums when their hour has ended.
+_OVERLAP = timedelta(minutes=10)
+_HOUR = timedelta(hours=1)
+_LATE = 2 * _HOUR
+_ADJECTIVES = {"day": "daily", "week": "weekly", "month": "monthly"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """What a subject has spent in the current period of a budget. `end_user` is never `*`."""
+
+    budget: Budget
+    end_user: str
+    since: datetime
+    until: datetime
+    spent: Decimal
+
+    @property
+    def percents(self) -> list[int]:
+        """The percentages of the budget that are reached, the lowest first."""
+        reached = (one for one in {*self.budget.alert_percents} if self.spent * 100 >= self.budget.amount * one)
+        return sorted(reached) if self.spent else []
+
+    def key(self, percent: int) -> str:
+        """Return what identifies the alert among those of the team."""
+        return f"{self.budget.pk} {percent} {self.since.isoformat()} {self.end_user}"
+
+
+def send_alerts(*, at: datetime | None = None) -> int:
+    """Alert for every budget of which a new percentage is reached. Return the number of alerts."""
+    at = at or now()
+    with scope.every_team():
+        check = BudgetCheck.objects.first()
+        # The first time, everything that may belong to a current period.
+        checked = check.until if check else at - timedelta(days=32)
+        found = list(_spending(checked, at, moments=[checked - _LATE, at] if check else [at]))
+        keys = {one.key(percent) for one in found for percent in one.percents}
+        sent = set(
+            Notification.objects.filter(
+                team__in={one.budget.team_id for one in found}, kind=NotificationKind.BUDGET_ALERT, key__in=keys
+            ).values_list("team_id", "key")
+        )
+    alerts = 0
+    for one in found:
+        for percent in one.percents:
+            if (one.budget.team_id, one.key(percent)) not in sent:
+                alerts += _alert(one, percent)
+    # Last: what is not done when the process dies is found by the next run.
+    BudgetCheck.objects.update_or_create(id=1, defaults={"until": at})
+    return alerts
+
+
+def _spending(checked: datetime, at: datetime, *, moments: Sequence[datetime]) -> Iterator[Spending]:
+    """Yield what the subjects of budgets have spent in the periods of `moments`, if their team had usage since."""
+    recent = UsageRecord.objects.filter(team=OuterRef("team_id"), occurred_at__gte=checked - _LATE, cost__gt=0)
+    budgets = Budget.objects.filter(Exists(recent), alert_percents__len__gt=0, amount__gt=0)
+    groups: dict[tuple[datetime, datetime], list[Budget]] = defaultdict(list)
+    for budget in budgets.select_related("team", "limit_set__api_key").order_by("pk"):
+        zone = ZoneInfo(budget.team.time_zone)
+        # Also the period that has ended since the last run.
+        for since in sorted({periods.start_of(moment, budget.period, zone) for moment in moments}):
+            until = periods.next_start(since, budget.period, zone)
+            if budget.created_at < until:
+                groups[since, until].append(budget)
+    for (since, until), members in groups.items():
+        end = min(until, periods.start_of(at, "hour", ZoneInfo("UTC")) + _HOUR)
+        keys = [one for one in members if one.limit_set.api_key_id]
+        end_users = [one for one in members if one.limit_set.end_user]
+        teams = [one for one in members if not one.limit_set.api_key_id and not one.limit_set.end_user]
+        of_teams = _sums(teams, since, end, by=["team_id"])
+        of_keys = _sums(keys, since, end, by=["team_id", "api_key_id"])
+        spent = [(one, "", of_teams.get((one.team_id,))) for one in teams]
+        spent += [(one, "", of_keys.get((one.team_id, str(one.limit_set.api_key_id)))) for one in keys]
+        spent += [(one, *row) for one in end_users for row in _of_end_users(one, since, until, checked - _OVERLAP)]
+        for budget, end_user, cost in spent:
+            if cost:
+                yield Spending(budget=budget, end_user=end_user, since=since, until=until, spent=cost)
+
+
+def _sums(
+    budgets: Sequence[Budget], since: datetime, until: datetime, *, by: Sequence[str]
+) -> Mapping[tuple[str, ...], Decimal | None]:
+    teams = sorted({one.team_id for one in budgets})
+    if not teams:
+        return {}
+    query = RollupQuery(source=CALLS, since=since, until=until, measures=["cost"], by=by, teams=teams)
+    return {row.key: row.values["cost"] for row in fetch_rows(query)}
+
+
+def _of_end_users(
+    budget: Budget, since: datetime, until: datetime, active_since: datetime
+) -> list[tuple[str, Decimal | None]]:
+    """Return the end users of a budget that were active since a time, and what each has spent in the period."""
+    # There are no sums by end user, but an index of the records.
+    records = UsageRecord.objects.filter(team=budget.team_id, occurred_at__lt=until).exclude(end_user="")
+    active = records.filter(occurred_at__gte=max(since, active_since))
+    if budget.limit_set.end_user == EVERY_END_USER:
+        own = LimitSet.objects.filter(team=budget.team_id, api_key=None).values("end_user")
+        active = active.exclude(end_user__in=own)
+    else:
+        active = active.filter(end_user=budget.limit_set.end_user)
+    found = records.filter(occurred_at__gte=since, end_user__in=active.values("end_user").distinct())
+    return list(found.values_list("end_user").annotate(spent=Sum("cost")).order_by("end_user"))
+
+
+def _alert(one: Spending, percent: int) -> bool:
+    budget, team = one.budget, one.budget.team
+    key = budget.limit_set.api_key
+    owner = f"the team {team.name}"
+    subject = {"type": "team", "id": team.pk, "name": team.name}
+    if key is not None:
+        owner = f"the API key {key.name} ({key.prefix}…{key.last_four}) of {owner}"
+        subject = {"type": "api_key", "id": key.pk, "name": key.name}
+    elif one.end_user:
+        owner = f"the end user {one.end_user} of {owner}"
+        subject = {"type": "end_user", "id": one.end_user, "name": one.end_user}
+    zone = ZoneInfo(team.time_zone)
+    begins, ends = (f"{moment.astimezone(zone):%Y-%m-%d %H:%M}" for moment in (one.since, one.until))
+    effect = (
+        "Calls that could exceed the budget are refused until then."
+        if budget.is_hard
+        else "The budget refuses nothing; it only alerts."
+    )
+    data = {
+        "team": {"id": team.pk, "name": team.name},
+        "subject": subject,
+        "period": {"unit": budget.period, "start": one.since.isoformat(), "end": one.until.isoformat()},
+        "spent": f"{one.spent:f}",
+        "amount": f"{budget.amount:f}",
+        "currency": "usd",
+        "percent": percent,
+        "is_hard": budget.is_hard,
+    }
+    adjective = _ADJECTIVES[budget.period]
+    message = Message(
+        subject=f"{percent} % of the {adjective} budget of {owner} is spent",
+        text=f"In the period from {begins} to {ends} ({team.time_zone}), {owner} has spent ${one.spent:,.2f} of the "
+        f"{adjective} budget of ${budget.amount:,.2f}.\n\n{effect}",
+        path=f"/admin/tenants/team/{team.pk}/change/",
+    )
+    with scope.team(team.pk):
+        made = notify(
+            team_id=team.pk, kind=NotificationKind.BUDGET_ALERT, key=one.key(percent), message=message, details=data
+        )
+        if made is None:
+            return False
+        announce(team_id=team.pk, event_type=EVENT_TYPE, object_id=made.pk, data=data)
+    return True
