@@ -160,6 +160,7 @@ class VisibilityInline(TeamsInline):
 class PriceFormSet(BaseInlineFormSet[Price, Model, Any]):
     """Prices of a model, of which no two may be for the same dimension and conditions."""
 
+    @override
     def clean(self) -> None:
         """Reject duplicates: the database would, but without a message."""
         super().clean()
