@@ -21,9 +21,9 @@ def public_role(role: str) -> str:
     return _PUBLIC_ROLES[role]
 
 
-def role_of(name: str) -> Role | None:
-    """Return the role with this name in the admin API, or None."""
-    return next((Role(role) for role, public in _PUBLIC_ROLES.items() if public == name), None)
+def role_of(name: str) -> Role:
+    """Return the role with this name in the admin API."""
+    return next(Role(role) for role, public in _PUBLIC_ROLES.items() if public == name)
 
 
 def user_id(user: User) -> str:
@@ -33,13 +33,17 @@ def user_id(user: User) -> str:
 
 def find_person(name: str) -> User | None:
     """Return the active user with exactly this username, or with this e-mail address if no other user has it."""
-    people = User.objects.filter(is_active=True)
-    found = people.filter(username=name).first()
-    if found is None and "@" in name:
-        # E-mail addresses are not unique: an ambiguous one must not pick a person at random.
-        matches = list(people.filter(email__iexact=name)[:2])
-        found = matches[0] if len(matches) == 1 else None
-    return found
+    found = User.objects.filter(is_active=True, username=name).first()
+    return find_by_email(name) if found is None else found
+
+
+def find_by_email(address: str) -> User | None:
+    """Return the active user with this e-mail address if no other user has it."""
+    if "@" not in address:
+        return None
+    # E-mail addresses are not unique: an ambiguous one must not pick a person at random.
+    matches = list(User.objects.filter(is_active=True, email__iexact=address)[:2])
+    return matches[0] if len(matches) == 1 else None
 
 
 def add_member(*, team: Team, user: User, role: Role, actor: str) -> Membership | None:
@@ -69,6 +73,16 @@ def remove_member(*, member: Membership, actor: str) -> None:
         # Before the deletion, which empties the primary key.
         _audit(member, "deleted", actor, before={"user": member.user.get_username(), "role": member.role})
         member.delete()
+
+
+def deactivate_user(*, user: User, actor: str) -> None:
+    """Deactivate an account, which ends its sessions, and remove it from all teams. Raises `LastLead`."""
+    with scope.every_team():
+        for member in Membership.objects.filter(user=user).select_related("user").order_by("pk"):
+            remove_member(member=member, actor=actor)
+        if User.objects.filter(pk=user.pk, is_active=True).update(is_active=False):
+            target = f"user:{user.get_username()}"
+            audit(team_id=None, actor=actor, action="user.deactivated", target=target, before={"email": user.email})
 
 
 def check_not_last_lead(member: Membership) -> None:

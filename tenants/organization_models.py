@@ -31,6 +31,8 @@ class AdminScope(models.TextChoices):
     PROJECTS_WRITE = "admin.projects.write", "Create, change and archive projects, change their permissions"
     KEYS_READ = "admin.keys.read", "Read API keys and service accounts"
     KEYS_WRITE = "admin.keys.write", "Create service accounts with keys, change and revoke keys"
+    USERS_READ = "admin.users.read", "Read users and the users of projects"
+    USERS_WRITE = "admin.users.write", "Delete users, change the users of projects"
     USAGE_READ = "admin.usage.read", "Read usage and costs of every team"
 
 

@@ -129,6 +129,55 @@ def unsaved_key(**fields: Any) -> NewKey:
     return NewKey(key=key, secret=secret)
 
 
+def create_service_account(
+    *, team: Team, name: str, with_key: bool, expires_at: datetime | None = None, actor: str
+) -> tuple[ServiceAccount, NewKey | None]:
+    """Create a service account, with a first key or with the role `none`. `expires_at` is that of the key."""
+    with scope.team(team.pk):
+        account = ServiceAccount.objects.create(team=team, name=name, role="member" if with_key else "none")
+        after = {"name": name, "role": account.role}
+        audit(team_id=team.pk, actor=actor, action="service_account.created", target=account.pk, after=after)
+        key = None
+        if with_key:
+            # OpenAI's name of such a key.
+            options: dict[str, Any] = {"expires_at": expires_at, "service_account": account, "actor": actor}
+            key = create_key(team=team, name="Secret Key", **options)
+    return account, key
+
+
+def update_service_account(
+    *, account: ServiceAccount, name: str | None = None, role: str | None = None, actor: str
+) -> ServiceAccount:
+    """Change the name or the role of a service account; None leaves them unchanged."""
+    changes = {"name": name, "role": role}
+    after = {key: value for key, value in changes.items() if value is not None and value != getattr(account, key)}
+    if after:
+        before = {key: getattr(account, key) for key in after}
+        with scope.team(account.team_id):
+            ServiceAccount.objects.filter(pk=account.pk).update(**after)
+            change = {"before": before, "after": after}
+            _audit_account(account, "updated", actor, **change)
+        for key, value in after.items():
+            setattr(account, key, value)
+    return account
+
+
+def delete_service_account(*, account: ServiceAccount, actor: str) -> None:
+    """Delete a service account: its keys are revoked, and only records refer to it."""
+    with scope.team(account.team_id):
+        if not ServiceAccount.objects.filter(pk=account.pk, deleted_at=None).update(deleted_at=now()):
+            return
+        for key in ApiKey.objects.filter(service_account=account, revoked_at=None):
+            revoke_key(key=key, actor=actor)
+        _audit_account(account, "deleted", actor, before={"name": account.name})
+
+
+def _audit_account(account: ServiceAccount, verb: str, actor: str, **change: dict[str, Any]) -> None:
+    action = f"service_account.{verb}"
+    before, after = change.get("before"), change.get("after")
+    audit(team_id=account.team_id, actor=actor, action=action, target=account.pk, before=before, after=after)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewAdminKey:
     """A new admin key. `secret` exists only here."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.http import QueryDict
 
-from kernel.errors import InvalidType, InvalidValue, UnknownParameter
+from kernel.errors import InvalidType, InvalidValue, LimitExceeded, UnknownParameter
 
 # Parameters that appear under other names in a query: clients differ in how they write several values.
 _WRITTEN = {"metadata": ("metadata[…]",), "include": ("include", "include[]")}
@@ -40,6 +40,8 @@ def reject_unknown(query: QueryDict, arguments: Sequence[QueryArgument]) -> None
     """
     described = [one["name"] for argument in arguments for one in argument.parameters]
     known = [name for one in described for name in _WRITTEN.get(one, (one,))]
+    lists = [one for argument in arguments for one in argument.parameters if one["schema"].get("type") == "array"]
+    known += [f"{one['name']}[]" for one in lists]
     for name in query:
         plain = "metadata[…]" if name.startswith("metadata[") and name.endswith("]") else name
         if plain not in known:
@@ -58,6 +60,27 @@ def reject_unstorable_values(query: QueryDict) -> None:
     for name, values in query.lists():
         for text in (name, *values):
             reject_unstorable(text, param=name)
+
+
+def texts_argument(name: str, *, items: dict[str, Any] | None = None, most: int = 100) -> QueryArgument:
+    """Return the argument for a list of texts, sent as `name=…` or `name[]=…` several times; empty if not given.
+
+    Reading it raises `LimitExceeded` for more than `most` texts.
+    """
+
+    def read(query: QueryDict) -> list[str]:
+        texts = [*query.getlist(name), *query.getlist(f"{name}[]")]
+        if len(texts) > most:
+            raise LimitExceeded(
+                f"Invalid '{name}': array too long. Expected an array with maximum length {most}, "
+                f"but got an array with length {len(texts)} instead.",
+                param=name,
+                code="array_above_max_length",
+            )
+        return texts
+
+    schema = {"type": "array", "items": items or {"type": "string"}, "maxItems": most}
+    return QueryArgument(name, [parameter(name, schema)], read)
 
 
 def choice(query: Mapping[str, str], name: str, supported: Sequence[str]) -> str | None:

@@ -113,6 +113,21 @@ OPERATIONS = {
     "admin.organization.projects.api_keys.retrieve": "Returns an API key of a project, without its secret.",
     "admin.organization.projects.api_keys.update": "Changes the scopes or the expiry of an API key.",
     "admin.organization.projects.api_keys.delete": "Revokes an API key of a project.",
+    "admin.organization.projects.service_accounts.create": "Creates a service account, by default with an API key.",
+    "admin.organization.projects.service_accounts.list": "Lists the service accounts of a project, newest first.",
+    "admin.organization.projects.service_accounts.retrieve": "Returns a service account.",
+    "admin.organization.projects.service_accounts.update": "Changes the name of a service account, or lets it have "
+    "keys.",
+    "admin.organization.projects.service_accounts.delete": "Deletes a service account and revokes its keys.",
+    "admin.organization.projects.service_accounts.api_keys.create": "Creates another key of a service account.",
+    "admin.organization.projects.users.create": "Adds a user of the platform to a project.",
+    "admin.organization.projects.users.list": "Lists the users of a project, newest first.",
+    "admin.organization.projects.users.retrieve": "Returns a user of a project.",
+    "admin.organization.projects.users.update": "Changes the role of a user in a project.",
+    "admin.organization.projects.users.delete": "Removes a user from a project.",
+    "admin.organization.users.list": "Lists the users of the platform, newest first.",
+    "admin.organization.users.retrieve": "Returns a user of the platform.",
+    "admin.organization.users.delete": "Deactivates a user and removes the user from all projects.",
     "containers.create": "Creates a container. It has no network and expires when it is not used.",
     "containers.list": "Lists the containers of the team.",
     "containers.retrieve": "Returns a container.",
@@ -174,6 +189,9 @@ PARAMETERS = {
     "version": "Number of the version, or `latest`.",
     "project_id": "Id of the project.",
     "api_key_id": "Id of the API key.",
+    "service_account_id": "Id of the service account.",
+    "user_id": "Id of the user.",
+    "emails": "Only users with these e-mail addresses.",
     "include_archived": "True to list archived projects as well.",
     "owner_project_access": "Only keys whose owner may act for the project (`active`) or no longer may (`inactive`).",
 }
@@ -289,6 +307,8 @@ PROPERTIES = {
 
 SAME = dict.fromkeys(("CountInputTokens", "CompactConversation", "CreateChatCompletion"), "CreateResponse")
 """Objects whose properties have the descriptions of another object, unless they have their own."""
+
+_ACCOUNT_ROLE = {"role": "`member`, or `none` while the account may have no keys."}
 
 OBJECTS: dict[str, dict[str, str]] = {
     # Empty names describe the object itself.
@@ -923,6 +943,45 @@ OBJECTS: dict[str, dict[str, str]] = {
         "last_used_at": "Time of the last use in Unix seconds; null if the key was never used.",
         "owner_project_access": "Whether the owner of the key may act for the project.",
     },
+    "ServiceAccount": {"": "A service account: a program that owns API keys of a project.", **_ACCOUNT_ROLE},
+    "ServiceAccountWithKey": {
+        "": "A new service account.",
+        "api_key": "Its first API key, or null.",
+        **_ACCOUNT_ROLE,
+    },
+    "ServiceAccountApiKey": {
+        "": "A new API key with its secret.",
+        "value": "The secret. Only this answer contains it.",
+    },
+    "CreateServiceAccount": {
+        "create_service_account_only": "True for an account without an API key.",
+        "expires_in_seconds": "Number of seconds from now until its API key expires.",
+    },
+    "UpdateServiceAccount": {"role": "`member` lets an account with the role `none` have keys."},
+    "CreateServiceAccountKey": {
+        "scopes": "Scopes of the key; all by default.",
+        "expires_in_seconds": "Number of seconds from now until the key expires.",
+    },
+    "OrganizationUser": {
+        "": "A user of the platform.",
+        "role": "`owner` for administrators, `reader` for all others.",
+        "email": "E-mail address of the user.",
+        "is_service_account": "Always false.",
+        "projects": "The projects of the user, with the role in each.",
+    },
+    "UserProject": {"": "A project of a user.", "role": "Role of the user in the project."},
+    "UserProjectList": {"": "The projects of a user."},
+    "ProjectUser": {
+        "": "A user of a project.",
+        "role": "`owner` for leads, `member` for developers, or `auditor`.",
+        "email": "E-mail address of the user.",
+    },
+    "AddProjectUser": {
+        "role": "Role of the user in the project.",
+        "user_id": "Id of the user.",
+        "email": "E-mail address of the user, instead of the id.",
+    },
+    "UpdateProjectUser": {"role": "New role of the user in the project."},
     "UpdateProjectKey": {
         "scopes": "The new scopes; an empty list allows everything, `api.all.read` everything that reads.",
         "expires_in_seconds": "Number of seconds from now until the key expires.",

@@ -29,8 +29,17 @@ from openai.types import (
     VectorStoreDeleted,
     VectorStoreSearchResponse,
 )
-from openai.types.admin.organization import Project
-from openai.types.admin.organization.projects import APIKeyDeleteResponse, ProjectAPIKey
+from openai.types.admin.organization import OrganizationUser, Project, UserDeleteResponse
+from openai.types.admin.organization.projects import (
+    APIKeyDeleteResponse,
+    ProjectAPIKey,
+    ProjectServiceAccount,
+    ProjectUser,
+    ServiceAccountCreateResponse,
+    ServiceAccountDeleteResponse,
+)
+from openai.types.admin.organization.projects import UserDeleteResponse as ProjectUserDeleteResponse
+from openai.types.admin.organization.projects.service_accounts import APIKeyCreateResponse
 from openai.types.audio import TranscriptionTextDeltaEvent, TranscriptionTextDoneEvent
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionDeleted, ChatCompletionStoreMessage
 from openai.types.container_create_response import ContainerCreateResponse
@@ -246,6 +255,20 @@ ENDPOINTS = [
     _Endpoint("GET", f"/organization/projects/{_ID}/api_keys/{_ID}", ProjectAPIKey),
     _Endpoint("POST", f"/organization/projects/{_ID}/api_keys/{_ID}", ProjectAPIKey),
     _Endpoint("DELETE", f"/organization/projects/{_ID}/api_keys/{_ID}", APIKeyDeleteResponse),
+    _Endpoint("POST", f"/organization/projects/{_ID}/service_accounts", ServiceAccountCreateResponse),
+    _Endpoint("GET", f"/organization/projects/{_ID}/service_accounts", Page[ProjectServiceAccount]),
+    _Endpoint("GET", f"/organization/projects/{_ID}/service_accounts/{_ID}", ProjectServiceAccount),
+    _Endpoint("POST", f"/organization/projects/{_ID}/service_accounts/{_ID}", ProjectServiceAccount),
+    _Endpoint("DELETE", f"/organization/projects/{_ID}/service_accounts/{_ID}", ServiceAccountDeleteResponse),
+    _Endpoint("POST", f"/organization/projects/{_ID}/service_accounts/{_ID}/api_keys", APIKeyCreateResponse),
+    _Endpoint("POST", f"/organization/projects/{_ID}/users", ProjectUser),
+    _Endpoint("GET", f"/organization/projects/{_ID}/users", Page[ProjectUser]),
+    _Endpoint("GET", f"/organization/projects/{_ID}/users/{_ID}", ProjectUser),
+    _Endpoint("POST", f"/organization/projects/{_ID}/users/{_ID}", ProjectUser),
+    _Endpoint("DELETE", f"/organization/projects/{_ID}/users/{_ID}", ProjectUserDeleteResponse),
+    _Endpoint("GET", "/organization/users", Page[OrganizationUser]),
+    _Endpoint("GET", f"/organization/users/{_ID}", OrganizationUser),
+    _Endpoint("DELETE", f"/organization/users/{_ID}", UserDeleteResponse),
     _Endpoint("DELETE", f"/containers/{_ID}/files/{_ID}", _DeletedContainerFile),
 ]
 """The type of each endpoint's response. A missing endpoint fails the first test that calls it."""
