@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 40b2153d3625b93456ef83195d40378d85fe248d3476f7a8431c746441ece0e7
+-- PostgreSQL 18, migrations 119f939764599386f7da040eec02b941a61519f562540709b15d3f5bd652bd76
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3056,7 +3056,9 @@ CREATE INDEX vector_embedding_hnsw_768 ON public.responses_vectorembedding USING
 
 CREATE INDEX vector_file_by_store_and_time ON public.responses_vectorstorefile USING btree (store_id, created_at, file_id);
 
-CREATE INDEX vector_file_in_progress ON public.responses_vectorstorefile USING btree (created_at) WHERE ((status)::text = 'in_progress'::text);
+CREATE INDEX vector_file_in_progress ON public.responses_vectorstorefile USING btree (team_id, created_at) WHERE ((status)::text = 'in_progress'::text);
+
+CREATE INDEX vector_file_leased ON public.responses_vectorstorefile USING btree (lease_until) WHERE ((lease_until IS NOT NULL) AND ((status)::text = 'in_progress'::text));
 
 CREATE INDEX vector_store_by_activity ON public.responses_vectorstore USING btree (last_active_at) WHERE (expires_after_days IS NOT NULL);
 

@@ -19,6 +19,12 @@ from django.db.models import F, Model, Q, QuerySet
 from kernel.clock import now
 
 Row = TypeVar("Row", bound=Model)
+STEP_BY_INDEX = "SET LOCAL enable_bitmapscan = off"
+"""For queries that step from one team to the next in an index, until the end of their transaction.
+
+Until the next ANALYZE, PostgreSQL does not expect the 100,000 rows that a team has just added, and would sort them all
+to find the next team.
+"""
 
 
 @cache

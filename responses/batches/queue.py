@@ -20,6 +20,7 @@ from kernel.leases import Claim, is_free, lease_until, lock, process_name, take
 from responses.engine.turn import Usage
 from responses.models.batches import OPEN_BATCHES, OPEN_LINES, Batch, BatchLine, BatchStatus, LineState
 from tenants import scope
+from tenants.models import Team
 
 MAX_ATTEMPTS = 5
 _REASONS = {BatchStatus.EXPIRED: "batch_expired", BatchStatus.CANCELLED: "batch_cancelled"}
@@ -71,6 +72,7 @@ class BatchLoad:
     batch_id: str
     team_id: str
     running: int
+    weight: int = 1
 
 
 def is_idle() -> bool:
@@ -153,7 +155,7 @@ def _lock_first(candidates: "QuerySet[Batch]", *, limit: int, at: datetime) -> l
 
 
 def claim_lines(*, slots: int, own: Collection[ClaimedLine]) -> list[ClaimedLine]:
-    """Claim due lines: each slot goes to the team with the fewest running lines.
+    """Claim due lines: each slot goes to the team with the fewest running lines in relation to its weight.
 
     A batch has at most `BATCH_CONCURRENCY` running lines in all workers together. `own` are the lines that this process
     is executing.
@@ -168,7 +170,12 @@ def claim_lines(*, slots: int, own: Collection[ClaimedLine]) -> list[ClaimedLine
         batches = {batch.pk: batch for batch in _lock_first(active, limit=_MAX_BATCHES, at=at)}
         alive = BatchLine.objects.filter(batch__in=batches, state=LineState.RUNNING, lease_until__gte=at)
         running = Counter(dict(alive.values_list("batch").annotate(n=Count("id"))))
-        loads = [BatchLoad(batch_id=pk, team_id=one.team_id, running=running[pk]) for pk, one in batches.items()]
+        teams = {batch.team_id for batch in batches.values()}
+        weights = dict(Team.objects.filter(pk__in=teams).values_list("pk", "weight"))
+        loads = [
+            BatchLoad(batch_id=pk, team_id=one.team_id, running=running[pk], weight=weights[one.team_id])
+            for pk, one in batches.items()
+        ]
         counts = allot(loads, slots=slots, batch_limit=settings.BATCH_CONCURRENCY)
         return [
             claimed
@@ -187,7 +194,7 @@ def allot(loads: Sequence[BatchLoad], *, slots: int, batch_limit: int) -> Mappin
         below_limit = [batch for batch in loads if batch.running + counts[batch.batch_id] < batch_limit]
         if not below_limit:
             break
-        chosen = min(below_limit, key=lambda batch: running_of_team[batch.team_id])
+        chosen = min(below_limit, key=lambda batch: (running_of_team[batch.team_id] + 1) / batch.weight)
         counts[chosen.batch_id] += 1
         running_of_team[chosen.team_id] += 1
     return counts

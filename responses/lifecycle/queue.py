@@ -15,7 +15,7 @@ from django.db import connection
 from django.db.models import F, Func, JSONField, Value
 
 from kernel.clock import now
-from kernel.leases import Claim, lease_until, process_name
+from kernel.leases import STEP_BY_INDEX, Claim, lease_until, process_name
 from kernel.worker_messages import WorkerMessage
 from responses.models import RUNNING, Response
 from tenants import scope
@@ -28,13 +28,16 @@ notify_workers = MESSAGE.notify
 MAX_CLAIMS = 20
 """Most responses that one call claims; the worker calls again while there are more."""
 
+# Of a team for which a busy worker claims nevertheless.
+_FEW_RUNS = 4
+
 _IS_WAITING = """
     background AND status IN ('queued', 'in_progress') AND (lease_until IS NULL OR lease_until < now())
     AND attempt < %(attempts)s AND NOT id = ANY (%(mine)s) AND (not_before IS NULL OR not_before <= now())
 """
 # `team` steps from one team to the next in an index, so that a team with 1,000 queued rows costs as much as one with a
-# single row. `share` is the number of runs that the team would have with this row: the team with the fewest runs comes
-# first, and within a team the oldest response.
+# single row. `runs` is the number of runs that the team would have with this row: the team with the fewest runs in
+# relation to its weight comes first, and within a team the oldest response.
 _CLAIM = f"""
 WITH RECURSIVE team(id) AS (
     (SELECT team_id FROM responses_response
@@ -46,8 +49,9 @@ WITH RECURSIVE team(id) AS (
 ),
 held(team_id, runs) AS (SELECT * FROM unnest(%(teams)s::text[], %(runs)s::integer[])),
 waiting AS (
-    SELECT next.id, next.created_at, next.has_expired, team.id AS team_id, coalesce(held.runs, 0) AS held
+    SELECT next.id, next.created_at, next.has_expired, team.id AS team_id, coalesce(held.runs, 0) AS held, owner.weight
     FROM team
+    JOIN tenants_team AS owner ON owner.id = team.id
     LEFT JOIN held ON held.team_id = team.id
     CROSS JOIN LATERAL (
         SELECT id, created_at, lease_until IS NOT NULL AS has_expired FROM responses_response
@@ -59,12 +63,12 @@ waiting AS (
 ),
 chosen AS (
     SELECT id, has_expired FROM (
-        SELECT id, created_at, has_expired,
-            held + row_number() OVER (PARTITION BY team_id ORDER BY created_at) AS share
+        SELECT id, created_at, has_expired, weight,
+            held + row_number() OVER (PARTITION BY team_id ORDER BY created_at) AS runs
         FROM waiting
     ) AS ranked
-    WHERE share <= %(most_per_team)s
-    ORDER BY share, created_at
+    WHERE runs <= %(most_per_team)s
+    ORDER BY runs::real / weight, created_at
     LIMIT %(most)s
 )
 UPDATE responses_response AS response
@@ -76,10 +80,15 @@ RETURNING response.id, response.team_id, response.lease_token, response.attempt,
 """  # noqa: S608 - constants only
 
 
-def claim(*, slots: int, running: Collection[Claim]) -> list[Claim]:
-    """Claim up to `MAX_CLAIMS` responses for a worker with that many slots, except those that it runs already."""
+def claim(*, slots: int, running: Collection[Claim], limit: int | None = None) -> list[Claim]:
+    """Claim up to `MAX_CLAIMS` responses for a worker with that many slots, except those that it runs already.
+
+    While it runs as many as the `limit`, which its load determines, it claims only for teams with very few runs.
+    """
     held = Counter(run.team_id for run in running)
-    free, most_per_team = slots - len(running), slots
+    free, most_per_team = (slots if limit is None else limit) - len(running), slots
+    if free <= 0 < slots - len(running):
+        free, most_per_team = slots - len(running), min(_FEW_RUNS, slots)
     if free <= 0:
         # All slots are taken. Runs beyond half of the slots are not counted against other teams, so that a team that
         # comes late need not wait until a run of a busy team has ended. The worker thus exceeds its slots by at most
@@ -100,6 +109,7 @@ def claim(*, slots: int, running: Collection[Claim]) -> list[Claim]:
         "until": until,
     }
     with scope.every_team(), connection.cursor() as cursor:
+        cursor.execute(STEP_BY_INDEX)
         cursor.execute(_CLAIM, parameters)
         return [
             Claim(

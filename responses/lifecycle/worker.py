@@ -3,6 +3,7 @@ workers when its process shuts down.
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -12,6 +13,7 @@ from typing_extensions import override
 from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, Failure
 from kernel.leases import Claim
+from kernel.load_limit import LoadLimit
 from kernel.work_queue import WorkLoop
 from responses import moderation
 from responses.engine import spans
@@ -27,6 +29,10 @@ from tenants import directory, scope
 
 # Time for runs that are stopped in the middle of a step to store their events.
 _STOP_SECONDS = 2.0
+# However busy the event loop is.
+_LEAST_RUNS = 8
+# A team that has the worker to itself is not limited, unless another team had a run so recently.
+_SHARED_SECONDS = 60.0
 
 
 class Dispatcher(WorkLoop[Claim]):
@@ -37,6 +43,10 @@ class Dispatcher(WorkLoop[Claim]):
     def __init__(self, *, slots: int) -> None:
         super().__init__()
         self._slots = slots
+        # While several teams have runs, as many run as the event loop has time for: a run of a few milliseconds would
+        # otherwise wait for a hundred others of a loud team.
+        self._limit = LoadLimit(least=min(_LEAST_RUNS, slots), most=slots)
+        self._last_team, self._last_change = "", -_SHARED_SECONDS
         self._live: dict[Claim, LiveRun] = {}
         self._reading: dict[Claim, asyncio.Future[dict[str, QueuedRun]]] = {}
 
@@ -49,10 +59,24 @@ class Dispatcher(WorkLoop[Claim]):
         return max(0, self._slots - len(self.work))
 
     @override
+    async def run(self) -> None:
+        following = asyncio.create_task(self._limit.follow())
+        try:
+            await super().run()
+        finally:
+            following.cancel()
+
+    @override
     async def claim(self) -> bool:
-        found = await in_db_thread(partial(queue.claim, slots=self._slots, running=[*self.work]))
+        is_shared = time.monotonic() - self._last_change < _SHARED_SECONDS
+        limit = self._limit.value if is_shared else None
+        found = await in_db_thread(partial(queue.claim, slots=self._slots, running=[*self.work], limit=limit))
         if not found:
             return False
+        for claimed in found:
+            if claimed.team_id != self._last_team:
+                self._last_change = time.monotonic() if self._last_team else self._last_change
+                self._last_team = claimed.team_id
         reading = asyncio.ensure_future(in_db_thread(partial(_read_queued, found)))
         for claimed in found:
             self._reading[claimed] = reading

@@ -500,7 +500,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name': 'file of a vector store',
-                'indexes': [models.Index(fields=['store', 'created_at', 'file'], name='vector_file_by_store_and_time'), models.Index(condition=models.Q(('status', 'in_progress')), fields=['created_at'], name='vector_file_in_progress')],
+                'indexes': [models.Index(fields=['store', 'created_at', 'file'], name='vector_file_by_store_and_time'), models.Index(condition=models.Q(('status', 'in_progress')), fields=['team', 'created_at'], name='vector_file_in_progress'), models.Index(condition=models.Q(('lease_until__isnull', False), ('status', 'in_progress')), fields=['lease_until'], name='vector_file_leased')],
                 'constraints': [models.UniqueConstraint(fields=('store', 'file'), name='vector_store_file_once')],
             },
         ),

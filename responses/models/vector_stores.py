@@ -112,7 +112,14 @@ class VectorStoreFile(TeamRow):
         constraints = [models.UniqueConstraint(fields=["store", "file"], name="vector_store_file_once")]
         indexes = [
             models.Index(fields=["store", "created_at", "file"], name="vector_file_by_store_and_time"),
-            models.Index(fields=["created_at"], condition=Q(status="in_progress"), name="vector_file_in_progress"),
+            models.Index(
+                fields=["team", "created_at"], condition=Q(status="in_progress"), name="vector_file_in_progress"
+            ),
+            models.Index(
+                fields=["lease_until"],
+                condition=Q(status="in_progress", lease_until__isnull=False),
+                name="vector_file_leased",
+            ),
         ]
 
     @override

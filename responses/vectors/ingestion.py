@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
+from django.db import connection
 from django.db.models import F
 from typing_extensions import override
 
@@ -20,7 +21,7 @@ from conversations.models import File
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, BadRequest, FileTooLarge, InvalidFile, UnsupportedFile
-from kernel.leases import Claim, is_free, lock
+from kernel.leases import STEP_BY_INDEX, Claim
 from kernel.work_queue import WorkLoop
 from responses.models.vector_stores import EntryStatus, VectorChunk, VectorEmbedding, VectorStoreFile
 from responses.providers.clients import UpstreamFailed
@@ -35,6 +36,35 @@ _LEASE = timedelta(seconds=60)
 _MAX_ATTEMPTS = 5
 # A small number, because the worker executes runs at the same time.
 _MAX_FILES = 2
+# `team` steps from one team to the next in an index, so that a team with 100,000 waiting files costs as much as one
+# with a single file. The team with the fewest files in work in relation to its weight comes first, and of a team the
+# file that has waited longest.
+_NEXT = """
+WITH RECURSIVE team(id) AS (
+    (SELECT team_id FROM responses_vectorstorefile WHERE status = 'in_progress' ORDER BY team_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT team_id FROM responses_vectorstorefile
+            WHERE status = 'in_progress' AND team_id > team.id ORDER BY team_id LIMIT 1)
+    FROM team WHERE team.id IS NOT NULL
+),
+held AS (
+    SELECT team_id, count(*) AS files FROM responses_vectorstorefile
+    WHERE status = 'in_progress' AND lease_until >= %(at)s GROUP BY team_id
+)
+SELECT next.id FROM team
+JOIN tenants_team AS owner ON owner.id = team.id
+LEFT JOIN held ON held.team_id = team.id
+CROSS JOIN LATERAL (
+    SELECT id, created_at FROM responses_vectorstorefile
+    WHERE team_id = team.id AND status = 'in_progress' AND (lease_until IS NULL OR lease_until < %(at)s)
+    ORDER BY created_at
+    LIMIT 1
+    FOR NO KEY UPDATE SKIP LOCKED
+) AS next
+WHERE team.id <> ALL (%(without)s)
+ORDER BY (coalesce(held.files, 0) + 1)::real / owner.weight, next.created_at
+LIMIT 1
+"""
 # Seconds to wait before the next attempt, by number of attempts.
 _RETRY_PAUSES = (2, 10, 30, 60)
 # Vectors are stored as halfvec.
@@ -71,7 +101,12 @@ class Ingestion(WorkLoop[ClaimedFile]):
 
     @override
     async def claim(self) -> bool:
-        claimed = await in_db_thread(claim_file) if len(self.work) < _MAX_FILES else None
+        teams = {claim.team_id for claim in self.work}
+        # A file takes minutes. Another team's need not wait for those of a team that has taken all places.
+        is_full = len(self.work) >= _MAX_FILES
+        if is_full and (len(teams) > 1 or len(self.work) > _MAX_FILES):
+            return False
+        claimed = await in_db_thread(partial(claim_file, without=teams if is_full else ()))
         if claimed is not None:
             self.begin(claimed)
         return claimed is not None
@@ -113,17 +148,17 @@ class Ingestion(WorkLoop[ClaimedFile]):
             await in_db_thread(partial(_fail, claim, unknown_reason))
 
 
-def claim_file() -> ClaimedFile | None:
-    """Claim the file that has waited longest, or return None if none is waiting."""
+def claim_file(*, without: Collection[str] = ()) -> ClaimedFile | None:
+    """Claim the next file of a team other than these, or return None if none is waiting."""
     at = now()
     with scope.every_team():
-        waiting = lock(
-            VectorStoreFile.objects.select_related("file", "store").filter(is_free(at), status=EntryStatus.IN_PROGRESS),
-            of=("self",),
-        )
-        entry = waiting.order_by("created_at").first()
-        if entry is None:
+        with connection.cursor() as cursor:
+            cursor.execute(STEP_BY_INDEX)
+            cursor.execute(_NEXT, {"at": at, "without": [*without]})
+            row = cursor.fetchone()
+        if row is None:
             return None
+        entry = VectorStoreFile.objects.select_related("file", "store").get(pk=row[0])
         entry.attempt += 1
         entry.lease_token += 1
         entry.lease_until = at + _LEASE

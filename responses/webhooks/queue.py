@@ -26,9 +26,11 @@ _REASONS = {
 }
 # A failing endpoint gets one attempt at a time and is served after the healthy ones, so that a slow endpoint occupies
 # one slot at most and delays no other. The endpoint's row is locked, otherwise two workers could both fill its places.
+# Each slot goes to the team with the fewest attempts in relation to its weight, so that a team with many endpoints does
+# not take them all.
 _CLAIM = """
 WITH ready AS (
-    SELECT endpoint.id,
+    SELECT endpoint.id, endpoint.team_id, endpoint.failing_since IS NOT NULL AS is_failing,
         CASE WHEN endpoint.failing_since IS NULL THEN %(places)s ELSE 1 END - (
             SELECT count(*) FROM responses_webhookdelivery AS taken
             WHERE taken.endpoint_id = endpoint.id AND taken.claimed_until > %(at)s
@@ -46,14 +48,23 @@ WITH ready AS (
     ORDER BY endpoint.failing_since IS NOT NULL, random()
     LIMIT %(endpoints)s
     FOR NO KEY UPDATE OF endpoint SKIP LOCKED
-), picked AS (
-    SELECT due.id FROM ready CROSS JOIN LATERAL (
-        SELECT delivery.id FROM responses_webhookdelivery AS delivery
+), held AS (
+    SELECT team_id, count(*) AS attempts FROM responses_webhookdelivery WHERE claimed_until > %(at)s GROUP BY team_id
+), due AS (
+    SELECT due.id, due.next_attempt_at, ready.team_id, ready.is_failing FROM ready CROSS JOIN LATERAL (
+        SELECT delivery.id, delivery.next_attempt_at FROM responses_webhookdelivery AS delivery
         WHERE delivery.endpoint_id = ready.id AND delivery.state = 'pending' AND delivery.next_attempt_at <= %(at)s
         ORDER BY delivery.next_attempt_at
         LIMIT ready.places
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS due
+), picked AS (
+    SELECT ranked.id FROM (
+        SELECT due.*, row_number() OVER (PARTITION BY team_id, is_failing ORDER BY next_attempt_at) AS place FROM due
+    ) AS ranked
+    JOIN tenants_team AS team ON team.id = ranked.team_id
+    LEFT JOIN held ON held.team_id = ranked.team_id
+    ORDER BY ranked.is_failing, (coalesce(held.attempts, 0) + ranked.place)::real / team.weight, ranked.next_attempt_at
     LIMIT %(slots)s
 )
 UPDATE responses_webhookdelivery AS delivery SET claimed_until = %(until)s, next_attempt_at = %(until)s

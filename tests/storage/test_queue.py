@@ -16,6 +16,7 @@ from kernel.leases import Claim, process_name
 from responses.lifecycle import queue
 from responses.models import Mode, Response, Status
 from tenants import scope
+from tenants.models import Team
 from tests.support.api import Caller, MakeCaller
 
 HELD_BY_ANOTHER = {"lease_owner": "another", "lease_until": now() + timedelta(hours=1)}
@@ -113,6 +114,24 @@ def test_a_full_worker_still_claims_for_a_team_that_comes_late(rolled_back: None
     second = add_queued(late, 3)
     assert set(claimed_ids(4, **{many.team.pk: 4})) == set(second[:2])
     assert claimed_ids(4, **{many.team.pk: 4, late.team.pk: 2}) == []
+
+
+def test_a_heavier_team_gets_a_larger_share(rolled_back: None, make_caller: MakeCaller) -> None:
+    heavy, light = make_caller(), make_caller()
+    Team.objects.filter(pk=heavy.team.pk).update(weight=3)
+    add_queued(heavy, 10)
+    add_queued(light, 10)
+    teams = Counter(claimed.team_id for claimed in queue.claim(slots=8, running=[]))
+    assert teams == {heavy.team.pk: 6, light.team.pk: 2}
+
+
+def test_a_busy_worker_claims_only_for_teams_with_few_runs(rolled_back: None, make_caller: MakeCaller) -> None:
+    many, few = make_caller(), make_caller()
+    add_queued(many, 10)
+    second = add_queued(few, 6)
+    running = [Claim(id=f"held {number}", team_id=many.team.pk) for number in range(8)]
+    assert {claimed.id for claimed in queue.claim(slots=100, running=running, limit=8)} == set(second[:4])
+    assert len(queue.claim(slots=100, running=running, limit=100)) == 12
 
 
 def test_a_single_team_may_use_all_slots(rolled_back: None, caller: Caller) -> None:
