@@ -2,7 +2,7 @@
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
-from django.core.validators import MinValueValidator
+from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models
 from django.utils.timezone import now
 from typing_extensions import override
@@ -304,6 +304,9 @@ class Model(CapabilityColumns):
         return PriceList(row.entry() for row in sorted(self.price_entries.all(), key=lambda row: row.pk))
 
 
+_HOURS = r"^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$"
+
+
 class Price(models.Model):
     """An entry of a price list (`PriceEntry`): of a model, or without one, of the platform's hosted tools."""
 
@@ -335,6 +338,13 @@ class Price(models.Model):
     cache_seconds = models.PositiveIntegerField(
         default=0, help_text="Duration of the cache writes that have this price. 0 means any."
     )
+    hours = models.CharField(
+        max_length=11,
+        blank=True,
+        default="",
+        validators=[RegexValidator(_HOURS, "Enter hours such as 16:30-00:30.")],
+        help_text="Time of the day in UTC, such as 16:30-00:30. Empty means always.",
+    )
     valid_from = models.DateTimeField(null=True, blank=True, help_text="Empty means always.")
     source = models.CharField(max_length=40, default="entered", help_text="Where the price comes from.")
 
@@ -342,7 +352,8 @@ class Price(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=[
-                    "model", "dimension", "tool", "service_tier", "batch", "above_tokens", "cache_seconds", "valid_from"
+                    "model", "dimension", "tool", "service_tier", "batch", "above_tokens", "cache_seconds", "hours",
+                    "valid_from",
                 ],
                 name="price_once",
                 nulls_distinct=False,
@@ -366,6 +377,7 @@ class Price(models.Model):
             batch=self.batch,
             above_tokens=self.above_tokens,
             cache_seconds=self.cache_seconds,
+            hours=self.hours,
             valid_from=self.valid_from,
             source=self.source,
             currency=self.currency,

@@ -8,7 +8,7 @@ cost of the call is rounded once, half to even. So the costs of a response's cal
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from typing import Any
 
@@ -69,6 +69,8 @@ _INPUT_KINDS = (
     Dimension.CACHED_IMAGE_INPUT,
 )
 _OUTPUT_KINDS = (Dimension.OUTPUT, Dimension.REASONING, Dimension.AUDIO_OUTPUT, Dimension.IMAGE_OUTPUT)
+TOKEN_DIMENSIONS = frozenset(each.value for each in (*_INPUT_KINDS, *_OUTPUT_KINDS))
+"""The kinds of tokens, as opposed to calls, tools and time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +79,8 @@ class PriceEntry:
 
     `service_tier`: calls of this tier; empty means every tier without an entry of its own. `batch`: calls of the
     upstream's batch API. `above_tokens`: calls with more input tokens; they pay this price for all their tokens.
-    `cache_seconds`: cache writes of this duration; 0 means any. `tool`: calls of this tool; empty means any.
+    `cache_seconds`: cache writes of this duration; 0 means any. `hours`: calls that begin between two times of the day
+    in UTC, such as 16:30-00:30, without the last minute. `tool`: calls of this tool; empty means any.
     """
 
     dimension: str
@@ -88,6 +91,7 @@ class PriceEntry:
     batch: bool = False
     above_tokens: int = 0
     cache_seconds: int = 0
+    hours: str = ""
     valid_from: datetime | None = None
     source: str = "entered"
     currency: str = "USD"
@@ -279,7 +283,7 @@ class PriceList:
         for each in self.entries:
             if each.valid_from is not None and each.valid_from > moment:
                 continue
-            key = _same_price(each)
+            key = same_price(each)
             known = latest.get(key)
             if known is None or _time(known) <= _time(each):
                 latest[key] = each
@@ -302,6 +306,7 @@ class PriceList:
                     and (batch or not each.batch)
                     and (not each.above_tokens or context > each.above_tokens)
                     and (at is None or each.valid_from is None or each.valid_from <= at)
+                    and (not each.hours or _is_in_hours(each.hours, at))
                     and (not each.cache_seconds or each.cache_seconds == detail)
                     and (not each.tool or each.tool == detail)
                 ):
@@ -334,6 +339,7 @@ def _specificity(entry: PriceEntry) -> tuple[Any, ...]:
     return (
         bool(entry.service_tier),
         entry.batch,
+        bool(entry.hours),
         entry.above_tokens,
         bool(entry.tool),
         bool(entry.cache_seconds),
@@ -343,15 +349,23 @@ def _specificity(entry: PriceEntry) -> tuple[Any, ...]:
 
 def _conditions(entry: PriceEntry) -> tuple[Any, ...]:
     """Return the conditions of an entry that are set, other than the time from which it is valid."""
-    values = (entry.tool, entry.service_tier, entry.batch, entry.above_tokens, entry.cache_seconds)
+    values = (entry.tool, entry.service_tier, entry.batch, entry.above_tokens, entry.cache_seconds, entry.hours)
     return tuple(filter(None, values))
+
+
+def _is_in_hours(hours: str, at: datetime | None) -> bool:
+    if at is None:
+        return False
+    first, _, last = hours.partition("-")
+    clock = f"{at.astimezone(UTC):%H:%M}"
+    return first <= clock < last if first <= last else clock >= first or clock < last
 
 
 def _time(entry: PriceEntry) -> float:
     return entry.valid_from.timestamp() if entry.valid_from is not None else float("-inf")
 
 
-def _same_price(entry: PriceEntry) -> PriceEntry:
+def same_price(entry: PriceEntry) -> PriceEntry:
     """Return what entries have in common that replace each other."""
     return PriceEntry(
         dimension=entry.dimension,
@@ -361,6 +375,7 @@ def _same_price(entry: PriceEntry) -> PriceEntry:
         batch=entry.batch,
         above_tokens=entry.above_tokens,
         cache_seconds=entry.cache_seconds,
+        hours=entry.hours,
     )
 
 
@@ -443,6 +458,8 @@ def label(stored: Mapping[str, Any]) -> str:
         "batch" if stored.get("batch") else "",
         f"above {stored['above_tokens']:,} tokens" if stored.get("above_tokens") else "",
         f"{stored['cache_seconds'] // 60} minutes" if stored.get("cache_seconds") else "",
+        f"{stored['hours']} UTC" if stored.get("hours") else "",
+        f"from {stored['valid_from'][:10]}" if stored.get("valid_from") else "",
     ]
     known = ", ".join(filter(None, conditions))
     name = dict(Dimension.choices).get(stored["dimension"], stored["dimension"])

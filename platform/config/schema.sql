@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 119f939764599386f7da040eec02b941a61519f562540709b15d3f5bd652bd76
+-- PostgreSQL 18, migrations ee16f1322e95354f2f9bbda119397e2f05db7fdbce0489e5671b4ceb9ea3e22c
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1542,6 +1542,7 @@ CREATE TABLE public.tenants_price (
     batch boolean NOT NULL,
     above_tokens integer NOT NULL,
     cache_seconds integer NOT NULL,
+    hours character varying(11) NOT NULL,
     valid_from timestamp with time zone,
     source character varying(40) NOT NULL,
     model_id bigint,
@@ -2519,7 +2520,7 @@ ALTER TABLE ONLY public.conversations_placement
     ADD CONSTRAINT placement_position_once UNIQUE (owner, section, "position");
 
 ALTER TABLE ONLY public.tenants_price
-    ADD CONSTRAINT price_once UNIQUE NULLS NOT DISTINCT (model_id, dimension, tool, service_tier, batch, above_tokens, cache_seconds, valid_from);
+    ADD CONSTRAINT price_once UNIQUE NULLS NOT DISTINCT (model_id, dimension, tool, service_tier, batch, above_tokens, cache_seconds, hours, valid_from);
 
 ALTER TABLE ONLY public.responses_prompttemplate
     ADD CONSTRAINT prompt_name_once_per_team UNIQUE (team_id, name);

@@ -23,6 +23,8 @@ GROUPS = {
     },
     "Administration": {
         "add_upstream": "Add an upstream, or update the one of this name, and route models to it.",
+        "set_price": "Set the prices of a model, in US dollars per million tokens.",
+        "update_prices": "Compare the prices of models with those that their providers publish, and update them.",
         "create_key": "Create an API key for a team. The team is created if it does not exist.",
         "set_limits": "Set limits and budgets of a team, of one of its API keys, or of its end users.",
         "create_prompt": "Create a prompt of a team, or add a version to the one of this name.",

@@ -19,6 +19,8 @@ from unfold.contrib.filters.admin import DropdownFilter
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from console.widgets import badge, column, id_column, time_column, two_lines
+from kernel.clock import now
+from tenants import price_updates
 from tenants.admin.capabilities import CapabilityForm, capability_labels, fieldsets
 from tenants.admin.health import health_by_route, health_cell
 from tenants.admin.team_access import SharedObjectAdmin, TeamsInline
@@ -165,7 +167,7 @@ class PriceFormSet(BaseInlineFormSet[Price, Model, Any]):
         """Reject duplicates: the database would, but without a message."""
         super().clean()
         seen = set()
-        names = ("dimension", "tool", "service_tier", "batch", "above_tokens", "cache_seconds", "valid_from")
+        names = ("dimension", "tool", "service_tier", "batch", "above_tokens", "cache_seconds", "hours", "valid_from")
         for form in self.forms:
             if not form.cleaned_data or form.cleaned_data.get("DELETE"):
                 continue
@@ -185,8 +187,8 @@ class PriceInline(ByRole, TabularInline):
     tab = True
     ordering = ["pk"]
     fields = [
-        "dimension", "amount", "per", "tool", "service_tier", "batch", "above_tokens", "cache_seconds", "valid_from",
-        "source",
+        "dimension", "amount", "per", "tool", "service_tier", "batch", "above_tokens", "cache_seconds", "hours",
+        "valid_from", "source",
     ]  # fmt: skip
     readonly_fields = ["source"]
     verbose_name_plural = "prices"
@@ -208,6 +210,13 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
     inlines = [PriceInline, VisibilityInline]
     list_prefetch = ("teams", "price_entries")
     fieldsets = [(None, {"fields": ["name", ("upstream", "upstream_model"), "enabled"]}), *fieldsets()]
+
+    @override
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: Any) -> None:
+        super().save_related(request, form, formsets, change)
+        # A new model without prices gets the published ones if its provider is certain.
+        if not change and not form.instance.price_entries.exists():
+            price_updates.add_listed_prices(form.instance, at=now(), actor=f"user:{request.user.get_username()}")
 
     @override
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:

@@ -231,12 +231,13 @@ class Migration(migrations.Migration):
                 ('batch', models.BooleanField(default=False, help_text="Applies to calls of the upstream's batch API.")),
                 ('above_tokens', models.PositiveIntegerField(default=0, help_text='Applies to calls with more input tokens than this, for all their tokens.')),
                 ('cache_seconds', models.PositiveIntegerField(default=0, help_text='Duration of the cache writes that have this price. 0 means any.')),
+                ('hours', models.CharField(blank=True, default='', help_text='Time of the day in UTC, such as 16:30-00:30. Empty means always.', max_length=11, validators=[django.core.validators.RegexValidator('^([01]\\d|2[0-3]):[0-5]\\d-([01]\\d|2[0-3]):[0-5]\\d$', 'Enter hours such as 16:30-00:30.')])),
                 ('valid_from', models.DateTimeField(blank=True, help_text='Empty means always.', null=True)),
                 ('source', models.CharField(default='entered', help_text='Where the price comes from.', max_length=40)),
                 ('model', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='price_entries', to='tenants.model')),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('model', 'dimension', 'tool', 'service_tier', 'batch', 'above_tokens', 'cache_seconds', 'valid_from'), name='price_once', nulls_distinct=False, violation_error_message='There is a price for this dimension and these conditions already.'), models.CheckConstraint(condition=models.Q(('amount__gte', 0), ('per__gt', 0)), name='price_not_negative')],
+                'constraints': [models.UniqueConstraint(fields=('model', 'dimension', 'tool', 'service_tier', 'batch', 'above_tokens', 'cache_seconds', 'hours', 'valid_from'), name='price_once', nulls_distinct=False, violation_error_message='There is a price for this dimension and these conditions already.'), models.CheckConstraint(condition=models.Q(('amount__gte', 0), ('per__gt', 0)), name='price_not_negative')],
             },
         ),
         migrations.CreateModel(

@@ -9,7 +9,8 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 from typing_extensions import override
 
-from tenants import services
+from kernel.clock import now
+from tenants import price_updates, services
 from tenants.models import WireApi
 
 
@@ -71,5 +72,9 @@ class Command(BaseCommand):
             if hasattr(error, "error_dict"):
                 messages = [f"{name}: {' '.join(texts)}" for name, texts in error.message_dict.items()]
             raise CommandError(f"--capabilities: {' '.join(messages)}") from error
+        # Models that are new, or have no price yet, get the published one if their provider is certain.
+        for model in price_updates.models(models, upstream=upstream.name) if models else ():
+            if not model.prices():
+                price_updates.add_listed_prices(model, at=now())
         shown = {"upstream": upstream.pk, "name": upstream.name, "base_url": upstream.base_url, "models": models}
         self.stdout.write(json.dumps(shown) if options["json"] else f"{upstream.name}: {upstream.base_url}")
