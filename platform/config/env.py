@@ -62,6 +62,14 @@ def integers(name: str, *, default: tuple[int, ...], minimum: int = 0) -> list[i
     return numbers
 
 
+def choice(name: str, *, default: str, of: tuple[str, ...]) -> str:
+    """Read one of a few words."""
+    value = text(name).lower() or default
+    if value not in of:
+        raise ImproperlyConfigured(f"{name} must be {' or '.join(of)}, not {value!r}.")
+    return value
+
+
 def names(name: str, *, default: tuple[str, ...] = ()) -> list[str]:
     """Read a comma-separated list."""
     return [part.strip() for part in text(name).split(",") if part.strip()] or list(default)

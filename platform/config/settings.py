@@ -181,6 +181,8 @@ BODY_WINDOW_SECONDS = env.integer("BODY_WINDOW_SECONDS", default=30, minimum=1)
 # New requests get 503 while they would wait longer than this for their start, unless hardly any others wait.
 OVERLOAD_DELAY_MS = env.integer("OVERLOAD_DELAY_MS", default=2000, minimum=0)
 OVERLOAD_MIN_REQUESTS = env.integer("OVERLOAD_MIN_REQUESTS", default=64, minimum=1)
+# Without Redis, requests of keys with limits are refused with 503, or allowed without checking their limits.
+LIMITS_FAIL = env.choice("LIMITS_FAIL", default="closed", of=("closed", "open"))
 
 # -- storage -----------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,42 @@
 """Limits and budgets: checked and reserved before work starts, settled with what it used.
 
-One Lua script in Redis decides (`script.lua`); PostgreSQL has the rows from which its state is rebuilt.
+One Lua script in Redis decides (`script.lua`); PostgreSQL has the rows from which its state is rebuilt. How it stays
+exact is described in docs/concepts/limits.md.
 """
 
-from tenants.limits.values import BudgetUse, Demand, Grant, LimitStatus, LimitUse
+from tenants.limits.guard import (
+    applying,
+    applying_sync,
+    release,
+    release_sync,
+    renew,
+    renew_sync,
+    reserve,
+    reserve_sync,
+    settle,
+    settle_sync,
+    status,
+    status_sync,
+)
+from tenants.limits.values import BudgetUse, Demand, Grant, LimitStatus, LimitUse, end_user_of
 
-__all__ = ["BudgetUse", "Demand", "Grant", "LimitStatus", "LimitUse"]
+__all__ = [
+    "BudgetUse",
+    "Demand",
+    "Grant",
+    "LimitStatus",
+    "LimitUse",
+    "applying",
+    "applying_sync",
+    "end_user_of",
+    "release",
+    "release_sync",
+    "renew",
+    "renew_sync",
+    "reserve",
+    "reserve_sync",
+    "settle",
+    "settle_sync",
+    "status",
+    "status_sync",
+]

@@ -1,18 +1,18 @@
 """Values of limits: what a request demands, what it was granted, and what is left."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from tenants.limit_models import END_USER_LENGTH
 from tenants.models import ReservationKind
 from tenants.principal import SubjectKind
 
 Cost = Callable[[int, int], Decimal | None]
 """Function that returns the most that a call with so many input and output tokens can cost; None without a price."""
-
-NO_RETRY = {"x-should-retry": "false"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,7 @@ class Demand:
     - `max_output_tokens`: what the client demands; None if the maximum may be lowered to what fits.
     - `cost`: the most that the call can cost; None for requests that cost nothing.
     - `run`, `stream`, `queued`: whether it counts as a concurrent run, an open stream, a queued run.
+    - `end_user`: see `end_user_of`. `endpoint`: for the counts of rejected requests.
     """
 
     requests: int = 1
@@ -36,6 +37,16 @@ class Demand:
     stream: bool = False
     queued: bool = False
     end_user: str = ""
+    endpoint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenRate:
+    """What a reservation has taken of a rate of tokens."""
+
+    key: str
+    limit: int
+    taken: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +55,7 @@ class Grant:
 
     `max_output_tokens` is the maximum that the budgets cover, or None if it was not lowered. `amount` and `tokens` are
     what is reserved. `needs_row`: it must be stored (`row`) before its work starts, guarded by the epoch; otherwise
-    only rates were taken, which a lost Redis may lose.
+    only rates were taken, which a lost Redis may lose. `is_open`: Redis was down, and nothing is reserved.
     """
 
     id: str
@@ -60,11 +71,17 @@ class Grant:
     stream: bool = False
     queued: bool = False
     needs_row: bool = False
-    # Not the clock of this process: it may be behind that of Redis, which decides the period of a budget.
     at: datetime | None = None
-    rates: Sequence[str] = ()
+    rates: Sequence[TakenRate] = ()
     time_zone: str = "UTC"
     is_open: bool = False
+
+    def occurred(self, at: datetime) -> datetime:
+        """Return the time of usage for its record: `at`, but not before the reservation.
+
+        The clock of Redis decides the period of a budget, and that of this process may be behind it.
+        """
+        return at if self.at is None else max(at, self.at)
 
     def row(self) -> dict[str, Any]:
         """Return the values of the `Reservation`, without `response_id`, the lease and `details`."""
@@ -122,3 +139,12 @@ class LimitStatus:
     limits: Sequence[LimitUse] = ()
     budgets: Sequence[BudgetUse] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def end_user_of(safety_identifier: str | None, user: str | None = None) -> str:
+    """Return the end user that a request names, or an empty string. A long name is shortened to a unique one."""
+    name = (safety_identifier or user or "").replace("\x00", "").replace("\n", " ")
+    if len(name) <= END_USER_LENGTH:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:32]
+    return f"{name[: END_USER_LENGTH - 33]}#{digest}"

@@ -1,0 +1,319 @@
+"""Limits: reserving, settling and releasing against PostgreSQL and Valkey, and rebuilding after a loss."""
+
+import asyncio
+import uuid
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from kernel.clock import now
+from kernel.db_threads import in_db_thread
+from kernel.errors import InsufficientQuota, PriceUnknown, RateLimited, RequestTooLargeForLimit
+from tenants import directory, limits, scope
+from tenants.limits import guard, rejections, script
+from tenants.limits.rebuild import read_state
+from tenants.limits.values import Demand, Grant
+from tenants.models import Budget, LimitSet, RejectedRequest, Reservation, UsageRecord
+from tenants.principal import Principal
+from tests.support.api import Caller
+from tests.support.waiting import eventually
+
+PRICE = Decimal("0.000001")
+
+
+def cost(input_tokens: int, output_tokens: int) -> Decimal:
+    """Return the cost at a dollar per million tokens."""
+    return (input_tokens + output_tokens) * PRICE
+
+
+def limit(caller: Caller, *, of: str = "key", budget: str | None = None, **values: int) -> None:
+    """Give the key, the team or an end user limits."""
+    subject: dict[str, Any] = {"key": {"api_key": caller.key}, "team": {}}.get(of, {"end_user": of})
+    with scope.team(caller.team.pk):
+        found = LimitSet.objects.create(team=caller.team, **subject, **values)
+        if budget is not None:
+            Budget.objects.create(team=caller.team, limit_set=found, amount=Decimal(budget))
+
+
+def principal(caller: Caller) -> Principal:
+    """Return the principal as the directory has it."""
+    return directory.principal(caller.secret)
+
+
+def call(tokens: int = 0, **values: Any) -> Demand:
+    """Return the demand of a call that produces up to so many tokens."""
+    return Demand(**{"max_output_tokens": tokens or None, "cost": cost, "run": True, **values})
+
+
+def reserve(caller: Caller, demand: Demand | None = None) -> Grant:
+    """Reserve under a new id."""
+    return limits.reserve_sync(principal(caller), demand or call(100), reservation_id=f"resp_{uuid.uuid4().hex}")
+
+
+def store(grant: Grant) -> bool:
+    """Store the row of a grant if its epoch is still the present one; return whether it was stored."""
+    row = grant.row()
+    with scope.team(grant.team_id), connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT 1 FROM tenants_limitepoch WHERE team_id = %s AND epoch = %s FOR SHARE", [grant.team_id, grant.epoch]
+        )
+        if cursor.fetchone() is None:
+            return False
+        Reservation.objects.create(**row)
+    return True
+
+
+def record(grant: Grant, spent: Decimal) -> None:
+    """Commit the usage record of a grant and the deletion of its row."""
+    with scope.team(grant.team_id):
+        UsageRecord.objects.create(
+            team_id=grant.team_id,
+            api_key_id=grant.key_id,
+            end_user=grant.end_user,
+            occurred_at=grant.occurred(now()),
+            endpoint="responses",
+            object_id=grant.id,
+            model="m",
+            upstream_id="u",
+            upstream_model="m",
+            outcome="stop",
+            cost=spent,
+        )
+        Reservation.objects.filter(pk=grant.id).delete()
+
+
+def wipe(caller: Caller) -> None:
+    """Lose all that Redis has of a team, as after FLUSHALL."""
+    client = script.client()
+    for key in client.scan_iter(f"{{{caller.team.pk}}}*"):
+        client.delete(key)
+
+
+def test_a_key_without_limits_reserves_nothing(database: None, caller: Caller) -> None:
+    grant = reserve(caller)
+    assert (grant.needs_row, grant.headers, principal(caller).limits) == (False, {}, ())
+    assert not list(script.client().scan_iter(f"{{{caller.team.pk}}}*"))
+
+
+def test_requests_per_minute_are_limited_and_told(database: None, caller: Caller) -> None:
+    limit(caller, requests_per_minute=2)
+    first = reserve(caller)
+    assert (first.headers["x-ratelimit-limit-requests"], first.headers["x-ratelimit-remaining-requests"]) == ("2", "1")
+    assert first.headers["x-ratelimit-reset-requests"] == "30s"
+    assert not first.needs_row
+    reserve(caller)
+    with pytest.raises(RateLimited, match=r"requests per minute of your API key: limit 2, used 2") as refused:
+        reserve(caller)
+    assert 28 <= int(refused.value.headers["retry-after"]) <= 30
+    assert refused.value.headers["x-ratelimit-remaining-requests"] == "0"
+
+
+def test_the_lowest_limit_wins(database: None, caller: Caller) -> None:
+    limit(caller, of="team", requests_per_minute=1)
+    limit(caller, requests_per_minute=100)
+    assert reserve(caller).headers["x-ratelimit-limit-requests"] == "1"
+    with pytest.raises(RateLimited, match="of your team"):
+        reserve(caller)
+
+
+def test_each_end_user_has_its_own_limit(database: None, caller: Caller) -> None:
+    limit(caller, of="*", requests_per_minute=1)
+    limit(caller, of="vip", requests_per_minute=2)
+    for user in ("a", "b", "vip", "vip"):
+        reserve(caller, call(end_user=user))
+    for user in ("a", "vip"):
+        with pytest.raises(RateLimited, match=f"end user '{user}'"):
+            reserve(caller, call(end_user=user))
+
+
+def test_nothing_is_taken_if_any_limit_refuses(database: None, caller: Caller) -> None:
+    limit(caller, requests_per_minute=10, concurrent_runs=1)
+    grant = reserve(caller)
+    for _ in range(3):
+        with pytest.raises(RateLimited, match="concurrent runs of your API key: limit 1, in use 1"):
+            reserve(caller)
+    limits.release_sync(grant)
+    assert reserve(caller).headers["x-ratelimit-remaining-requests"] == "8"
+
+
+def test_the_first_request_of_an_empty_window_is_never_refused_by_an_estimate(database: None, caller: Caller) -> None:
+    limit(caller, tokens_per_minute=100)
+    grant = reserve(caller, call(input_tokens=5_000))
+    assert grant.headers["x-ratelimit-remaining-tokens"] == "0"
+    limits.settle_sync(grant, tokens=30, cost=None)
+    assert reserve(caller, call(60, input_tokens=9)).headers["x-ratelimit-remaining-tokens"] in {"1", "2"}
+
+
+def test_a_request_that_can_never_fit_is_told_so(database: None, caller: Caller) -> None:
+    limit(caller, tokens_per_minute=100, max_output_tokens=50)
+    with pytest.raises(
+        RequestTooLargeForLimit, match="output tokens of your API key: limit 50, requested 51"
+    ) as refused:
+        reserve(caller, call(51))
+    assert refused.value.headers["x-should-retry"] == "false"
+    with pytest.raises(RequestTooLargeForLimit, match="tokens per minute of your API key: limit 100, requested 120"):
+        reserve(caller, call(20, input_tokens=100, least_input_tokens=100))
+
+
+def test_tokens_used_beyond_the_estimate_become_debt(database: None, caller: Caller) -> None:
+    limit(caller, tokens_per_minute=6_000)
+    grant = reserve(caller, call(100))
+    limits.settle_sync(grant, tokens=7_000, cost=None)
+    with pytest.raises(RateLimited, match=r"limit 6000, used 6000, requested 100\. Please try again in 1\d"):
+        reserve(caller, call(100))
+
+
+def test_a_budget_is_not_exceeded_by_a_unit(database: None, caller: Caller) -> None:
+    limit(caller, budget="0.001")
+    first = reserve(caller, call(600))
+    assert store(first)
+    with pytest.raises(RateLimited, match="is reserved by requests in progress") as refused:
+        reserve(caller, call(401))
+    assert "x-should-retry" not in refused.value.headers
+    second = reserve(caller, call(400))
+    assert store(second)
+    record(first, Decimal("0.0006"))
+    limits.settle_sync(first, tokens=600, cost=Decimal("0.0006"))
+    record(second, Decimal("0.0003"))
+    limits.settle_sync(second, tokens=300, cost=Decimal("0.0003"))
+    with pytest.raises(InsufficientQuota, match=r"limit \$0.001 per month, spent \$0.0009") as exceeded:
+        reserve(caller, call(101))
+    assert exceeded.value.headers["x-should-retry"] == "false"
+    assert store(reserve(caller, call(100)))
+
+
+def test_an_unstated_maximum_is_lowered_to_what_the_budget_covers(database: None, caller: Caller) -> None:
+    limit(caller, budget="0.0001")
+    grant = reserve(caller, call(input_tokens=40))
+    assert (grant.max_output_tokens, grant.amount) == (60, Decimal("0.0001"))
+
+
+def test_a_call_without_a_price_is_refused_under_a_hard_budget(database: None, caller: Caller) -> None:
+    limit(caller, budget="1")
+    with pytest.raises(PriceUnknown, match="the budget of your API key"):
+        reserve(caller, call(10, cost=lambda _input, _output: None))
+
+
+def test_the_same_id_replaces_its_reservation(database: None, caller: Caller) -> None:
+    limit(caller, queued_runs=1, concurrent_runs=1)
+    waiting = limits.reserve_sync(principal(caller), call(run=False, queued=True), reservation_id="resp_queued")
+    assert waiting.row()["is_queued"]
+    limits.reserve_sync(principal(caller), call(requests=0), reservation_id="resp_queued")
+    status = {use.limit: use.remaining for use in limits.status_sync(principal(caller)).limits}
+    assert status == {"queued_runs": 1, "concurrent_runs": 0}
+
+
+# -- loss --------------------------------------------------------------------------------------------------------------
+
+
+def test_reservations_and_spending_survive_the_loss_of_redis(database: None, caller: Caller) -> None:
+    limit(caller, of="team", budget="0.001", concurrent_runs=2)
+    first, second = reserve(caller, call(600)), reserve(caller, call(300))
+    assert store(first)
+    assert store(second)
+    wipe(caller)
+    record(first, Decimal("0.0006"))
+    limits.settle_sync(first, tokens=600, cost=Decimal("0.0006"))
+    wipe(caller)
+    with pytest.raises(RateLimited, match=r"spent \$0.0006, reserved by requests in progress \$0.0003"):
+        reserve(caller, call(101))
+    third = reserve(caller, call(100))
+    assert store(third)
+    with pytest.raises(RateLimited, match="concurrent runs"):
+        reserve(caller, call(0, cost=None))
+
+
+def test_a_reservation_that_redis_lost_before_it_was_stored_is_not_stored(database: None, caller: Caller) -> None:
+    limit(caller, concurrent_runs=1, requests_per_minute=60)
+    lost = reserve(caller)
+    wipe(caller)
+    other = reserve(caller)
+    assert store(other)
+    assert not store(lost)
+    with pytest.raises(RateLimited, match="concurrent runs"):
+        limits.renew_sync(lost, principal(caller), call(100))
+    limits.release_sync(other)
+    record(other, Decimal(0))
+    renewed = limits.renew_sync(lost, principal(caller), call(100))
+    assert renewed.headers == lost.headers
+    assert store(renewed)
+
+
+def test_a_settlement_during_a_rebuild_is_not_lost(database: None, caller: Caller) -> None:
+    limit(caller, budget="0.001", concurrent_runs=5)
+    grant = reserve(caller, call(600))
+    assert store(grant)
+    keys = script.state_keys(caller.team.pk)
+    script.client().set(keys[2], "t", px=5000)
+    snapshot = read_state(caller.team.pk)
+    record(grant, Decimal("0.0004"))
+    limits.settle_sync(grant, tokens=400, cost=Decimal("0.0004"))
+    assert script.run(keys, {**snapshot, "token": "t"}) == ["ok"]
+    (budget,) = limits.status_sync(principal(caller)).budgets
+    assert (budget.spent, budget.reserved) == (Decimal("0.0004"), Decimal(0))
+
+
+def test_a_settlement_after_a_rebuild_that_has_counted_it_is_ignored(database: None, caller: Caller) -> None:
+    limit(caller, budget="0.001")
+    grant = reserve(caller, call(600))
+    assert store(grant)
+    record(grant, Decimal("0.0004"))
+    guard.rebuild_sync(caller.team.pk)
+    limits.settle_sync(grant, tokens=400, cost=Decimal("0.0004"))
+    (budget,) = limits.status_sync(principal(caller)).budgets
+    assert (budget.spent, budget.reserved) == (Decimal("0.0004"), Decimal(0))
+
+
+def test_an_older_rebuild_does_not_replace_a_newer_one(database: None, caller: Caller) -> None:
+    limit(caller, budget="0.001")
+    older, newer = read_state(caller.team.pk), read_state(caller.team.pk)
+    keys = script.state_keys(caller.team.pk)
+    assert script.run(keys, {**newer, "token": ""}) == ["ok"]
+    assert script.run(keys, {**older, "token": ""}) == ["older"]
+
+
+def test_a_budget_that_is_added_later_counts_what_was_spent_before(database: None, caller: Caller) -> None:
+    limit(caller, concurrent_runs=5)
+    grant = reserve(caller, call(600))
+    assert store(grant)
+    record(grant, Decimal("0.0007"))
+    limits.settle_sync(grant, tokens=600, cost=Decimal("0.0007"))
+    limit(caller, of="team", budget="0.001")
+    # A principal is cached for a second.
+    eventually(lambda: any(each.budgets for each in principal(caller).limits))
+    with pytest.raises(InsufficientQuota, match=r"spent \$0.0007"):
+        reserve(caller, call(301))
+
+
+def test_many_processes_that_find_the_state_missing_agree(database: None, caller: Caller) -> None:
+    limit(caller, concurrent_runs=10, requests_per_minute=1000)
+    caller_now = principal(caller)
+
+    async def attempt() -> bool:
+        try:
+            grant = await limits.reserve(caller_now, call(10), reservation_id=f"resp_{uuid.uuid4().hex}")
+            while not await in_db_thread(partial(store, grant)):
+                grant = await limits.renew(grant, caller_now, call(10))
+        except RateLimited:
+            return False
+        return True
+
+    async def attempts() -> list[bool]:
+        return await asyncio.gather(*(attempt() for _ in range(40)))
+
+    assert sum(asyncio.run(attempts())) == 10
+
+
+def test_rejected_requests_are_counted(database: None, caller: Caller) -> None:
+    limit(caller, requests_per_minute=1)
+    reserve(caller)
+    for _ in range(3):
+        with pytest.raises(RateLimited):
+            reserve(caller, call(endpoint="responses"))
+    rejections.write()
+    with scope.team(caller.team.pk):
+        found = RejectedRequest.objects.get(team=caller.team)
+    assert (found.limit, found.subject, found.endpoint, found.count) == ("requests_per_minute", "key", "responses", 3)
