@@ -39,6 +39,7 @@ from kernel.db_threads import in_db_thread
 from kernel.endpoints import Endpoint
 from kernel.errors import ApiError, NotFound, RequestTooLarge
 from kernel.http import error_response
+from kernel.open_requests import with_bound
 from kernel.overload import counted, with_refusal
 from kernel.request_bodies import FREE_BYTES, BodyGuard, BodyRule, Pace
 from responses.admin.live.follow import FollowSocket
@@ -138,7 +139,7 @@ async def _page(scope: Scope, receive: Receive, send: Send) -> None:
 _pace = Pace(seconds=settings.BODY_WINDOW_SECONDS, bytes_per_second=settings.BODY_MIN_BYTES_PER_SECOND)
 _bounded_api = BodyGuard(ApiShell(_api, is_upload=_is_upload), rule=_api_rule, pace=_pace)
 # What ends or reads work, such as a cancellation, is always served.
-_guarded_api: App = with_api_headers(with_refusal(_bounded_api, is_work=_is_work))
+_guarded_api: App = with_api_headers(with_refusal(with_bound(_bounded_api), is_work=_is_work))
 _guarded_site: App = BodyGuard(_page, rule=_page_rule, pace=_pace, render=_page_error)
 
 

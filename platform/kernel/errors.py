@@ -584,7 +584,7 @@ class RateLimited(ApiError):
     status = 429
     type = "rate_limit_error"
     default_code = "rate_limit_exceeded"
-    codes = {"slow_down": "Too many requests are waiting on a WebSocket connection."}
+    codes = {"slow_down": "The key has too many requests open, or too many are waiting on a WebSocket connection."}
 
 
 class InsufficientQuota(RateLimited):

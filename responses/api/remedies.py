@@ -101,7 +101,7 @@ REMEDIES: Mapping[tuple[int, str | None], str] = {
         "insufficient_quota",
     ): "Wait for the next period of the budget, or ask for a higher one. Retries are useless.",
     (429, "request_too_large_for_limit"): "Send less input, or lower `max_output_tokens`, as the message states.",
-    (429, "slow_down"): "Wait for earlier requests of the connection, or open another one.",
+    (429, "slow_down"): "Wait for earlier requests, or open another WebSocket connection, as the message states.",
     (431, "headers_too_large"): "Send fewer or shorter headers.",
     (500, "server_error"): "Retry; if it persists, report the value of `x-request-id`.",
     (503, "server_is_overloaded"): _RETRY,

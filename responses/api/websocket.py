@@ -19,7 +19,7 @@ from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 
-from kernel import response_headers
+from kernel import open_requests, response_headers
 from kernel.asgi import ABORT, Message, Receive, Scope, Send, check_client_request_id, header, send_error
 from kernel.endpoints import Endpoint
 from kernel.errors import (
@@ -83,7 +83,8 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         # However the connection ends, its runs are detached like those of an HTTP stream whose client has disconnected.
         self._connection = asyncio.current_task()
         try:
-            await super().__call__(scope, receive, send)
+            with open_requests.open_request(header(scope, b"authorization")):
+                await super().__call__(scope, receive, send)
         except asyncio.CancelledError:
             if not self._is_stalled:
                 raise
@@ -108,6 +109,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         response_headers.collect()
         try:
             _check_request(self.scope)
+            open_requests.check(header(self.scope, b"authorization"), counted=1)
             await self._authenticate()
         except Exception as error:
             await self._deny(as_api_error(error))
@@ -212,8 +214,9 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         response_headers.collect()
         try:
             authorization = header(self.scope, b"authorization")
+            open_requests.check(authorization)
             admission.check(team_id := admission.team_of(authorization))
-            with admission.waiting(team_id):
+            with open_requests.open_request(authorization), admission.waiting(team_id):
                 principal = await self._authenticate()
                 await admission.turn(team_id=principal.team_id, weight=principal.weight, authorization=authorization)
                 body = await off_loop(partial(parse_message, values))
