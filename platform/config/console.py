@@ -71,6 +71,8 @@ _NAVIGATION = [
             _model_list("Tool calls", "construction", "responses.ToolCall"),
             _page("Running jobs", "play_circle", "live"),
             _page("Usage", "bar_chart", "usage"),
+            _page("Budgets", "savings", "budgets"),
+            _page("Rejected requests", "block", "rejections"),
             _page("Search", "manage_search", "search"),
             _page("Playground", "experiment", "playground"),
             _model_list("Prompts", "edit_note", "responses.PromptTemplate"),

@@ -1,9 +1,11 @@
 """Admin pages of responses, conversations, usage, webhooks, prompts and the system."""
 
 from responses.admin import (
+    budgets,
     live,
     playground,
     prompts,
+    rejections,
     responses,
     routing,
     storage,
@@ -18,6 +20,7 @@ from responses.admin.transcript import payloads
 from responses.admin.usage import pages as usage
 
 __all__ = [
+    "budgets",
     "conversations",
     "full_text",
     "live",
@@ -25,6 +28,7 @@ __all__ = [
     "payloads",
     "playground",
     "prompts",
+    "rejections",
     "responses",
     "routing",
     "storage",

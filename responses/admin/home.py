@@ -22,6 +22,7 @@ from console.charts import Chart, Series
 from console.widgets import ago, changelist_url, compact, copyable, duration
 from kernel.clock import now
 from responses.admin import cells
+from responses.admin.budgets import budget_states
 from responses.admin.usage import links
 from responses.admin.usage.aggregate import add_sums, buckets, build_report
 from responses.admin.usage.pages import chart, chart_points
@@ -32,6 +33,7 @@ from responses.rollups.histograms import BUCKETS, quantile
 from responses.rollups.queries import RollupQuery, RollupRow
 from responses.rollups.sources import CALLS, RESPONSES, TOOLS
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
+from tenants.admin.limits import subject_name
 from tenants.console.roles import everywhere, teams_of
 from tenants.models import ApiKey, Team, Upstream
 from tenants.notification_models import DeliveryState
@@ -48,6 +50,7 @@ _SHOWN = 5
 # Smallest relative change of a latency that is coloured.
 _MIN_CHANGE = 0.05
 _DAY = timedelta(days=1)
+_NEARLY_SPENT = 80
 _EXPIRES_SOON, _UNUSED_FOR = timedelta(days=14), timedelta(days=90)
 # Title of each period, its length in days, and the name of the period before.
 _PERIODS = {
@@ -335,11 +338,27 @@ def _panels(request: HttpRequest, current_time: datetime, teams: Sequence[str] |
     # Only keys that people created: the playground makes short-lived ones, which would fill the panels.
     keys: Any = admin.site.get_model_admin(ApiKey).get_queryset(request).filter(revoked_at=None, source="person")
     soon = keys.filter(expires_at__gt=current_time, expires_at__lte=current_time + _EXPIRES_SOON).order_by("expires_at")
+    states = budget_states(teams=teams, at=current_time)
+    nearly_spent = [state for state in states if state.percent >= _NEARLY_SPENT]
     since = current_time - _UNUSED_FOR
     # A key that was never used counts from its creation.
     idle = Q(last_used_at__lt=since) | Q(last_used_at=None, created_at__lt=since)
     old = keys.filter(idle).exclude(expires_at__lte=current_time).order_by("last_used_at", "created_at")
     found = [
+        {
+            "title": f"Budgets of which {_NEARLY_SPENT} % or more is spent",
+            "icon": "savings",
+            "url": reverse("console:budgets"),
+            "rows": [
+                (
+                    f"{state.budget.team.name}: {subject_name(state.budget.limit_set)}",
+                    f"{state.percent} % of {state.budget}",
+                    reverse("console:budgets"),
+                )
+                for state in nearly_spent[:_SHOWN]
+            ],
+            "empty_text": "No budget is nearly spent.",
+        },
         {
             "title": "API keys expiring within 14 days",
             "icon": "key",

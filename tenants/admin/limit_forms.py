@@ -165,7 +165,7 @@ def described(found: LimitSet) -> list[str]:
     texts = []
     for name in LIMITS:
         if (value := getattr(found, name)) is not None:
-            texts.append(f"{value:,} {_label(name)}")
+            texts.append(f"{value:,} {limit_label(name)}")
     return [*texts, *map(budget_text, found.budgets.all())]
 
 
@@ -174,5 +174,8 @@ def budget_text(budget: Budget) -> str:
     return f"${budget.amount.normalize():f} per {budget.period}" + ("" if budget.is_hard else " (soft)")
 
 
-def _label(name: str) -> str:
-    return str(cast("Any", LimitSet._meta.get_field(name)).verbose_name)  # noqa: SLF001 - documented
+def limit_label(name: str) -> str:
+    """Return the name of a limit for people; `budget_month` and the like are budgets."""
+    if name.startswith("budget_"):
+        return f"budget per {name.removeprefix('budget_')}"
+    return str(cast("Any", LimitSet._meta.get_field(name)).verbose_name) if name in LIMITS else name  # noqa: SLF001 - documented

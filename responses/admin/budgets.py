@@ -1,0 +1,213 @@
+"""Budgets in the console: what is spent and left in the current period, and a forecast of its end."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django.db.models import Sum
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+
+from console.widgets import csv_lines
+from kernel.clock import now
+from responses.rollups import periods
+from responses.rollups.queries import RollupQuery, fetch_rows
+from responses.rollups.sources import CALLS
+from tenants.admin.limits import limits_url, subject_name
+from tenants.admin.team_tabs import tab_url
+from tenants.console.roles import EVERY_ROLE, everywhere, teams_of
+from tenants.console.site import page, render
+from tenants.limit_models import EVERY_END_USER
+from tenants.models import Budget, LimitSet, UsageRecord
+from tenants.prices import amount
+
+MAX_BUDGETS = 200
+_HOUR = timedelta(hours=1)
+# The forecast of a day follows the last day, that of longer periods the last week: both contain nights or weekends.
+_TRENDS = {"day": timedelta(days=1)}
+_TREND = timedelta(days=7)
+Subject = tuple[str, str, str]
+"""Team, key and end user of a budget; empty where it has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetState:
+    """A budget in its current period.
+
+    `forecast` is what will be spent at the end of the period if spending goes on as in the last day or week, `used_up`
+    the time at which the budget then ends, or None if it lasts.
+    """
+
+    budget: Budget
+    since: datetime
+    until: datetime
+    spent: Decimal
+    forecast: Decimal
+    used_up: datetime | None
+
+    @property
+    def percent(self) -> int:
+        """The part of the budget that is spent."""
+        return round(100 * self.spent / self.budget.amount) if self.budget.amount else 100
+
+    @property
+    def tone(self) -> str:
+        """The colour of its bar: "bad" once it is spent, "warn" from 80 % on or if it will not last."""
+        return "bad" if self.percent >= 100 else "warn" if self.percent >= 80 or self.used_up else "good"
+
+
+def budget_states(*, teams: Sequence[str] | None, at: datetime) -> list[BudgetState]:
+    """Return the budgets of teams (None: all), those of which most is spent first; at most `MAX_BUDGETS`.
+
+    A budget of every end user has no state of its own: each of them has one.
+    """
+    found = Budget.objects.exclude(limit_set__end_user=EVERY_END_USER)
+    if teams is not None:
+        found = found.filter(team__in=teams)
+    budgets = list(found.select_related("team", "limit_set__api_key").order_by("-amount", "pk")[:MAX_BUDGETS])
+    spans = {one.pk: _period(one, at) for one in budgets}
+    end = periods.start_of(at, "hour", ZoneInfo("UTC")) + _HOUR
+    wanted: dict[tuple[datetime, datetime], list[Budget]] = defaultdict(list)
+    for one in budgets:
+        since, until = spans[one.pk]
+        wanted[since, min(until, end)].append(one)
+        wanted[end - _TRENDS.get(one.period, _TREND), end].append(one)
+    spent = {span: _spent(members, *span) for span, members in wanted.items()}
+    states = []
+    for one in budgets:
+        since, until = spans[one.pk]
+        so_far = spent[since, min(until, end)].get(_subject(one), Decimal(0))
+        trend = _TRENDS.get(one.period, _TREND)
+        # A team that began to use the platform yesterday has one day of history, not seven.
+        rate = spent[end - trend, end].get(_subject(one), Decimal(0)) / Decimal(trend.total_seconds())
+        left = Decimal((until - at).total_seconds())
+        missing = max(one.amount - so_far, Decimal(0))
+        lasts = missing / rate if rate else None
+        states.append(
+            BudgetState(
+                budget=one,
+                since=since,
+                until=until,
+                spent=so_far,
+                forecast=so_far + rate * left,
+                used_up=at + timedelta(seconds=float(lasts)) if lasts is not None and lasts < left else None,
+            )
+        )
+    return sorted(states, key=lambda state: -state.percent)
+
+
+def _period(budget: Budget, at: datetime) -> tuple[datetime, datetime]:
+    zone = ZoneInfo(budget.team.time_zone)
+    since = periods.start_of(at, budget.period, zone)
+    return since, periods.next_start(since, budget.period, zone)
+
+
+def _subject(budget: Budget) -> Subject:
+    return budget.team_id, budget.limit_set.api_key_id or "", budget.limit_set.end_user
+
+
+def _spent(budgets: Sequence[Budget], since: datetime, until: datetime) -> dict[Subject, Decimal]:
+    """Return what the subjects of budgets have spent between two times, from the hourly sums and newer records."""
+    teams = sorted({one.team_id for one in budgets})
+    by: tuple[str, ...] = ("team_id",)
+    if any(one.limit_set.api_key_id for one in budgets):
+        by = ("team_id", "api_key_id")
+    rows = fetch_rows(RollupQuery(source=CALLS, since=since, until=until, measures=["cost"], by=by, teams=teams))
+    spent: dict[Subject, Decimal] = defaultdict(Decimal)
+    for row in rows:
+        cost = row.values["cost"] or Decimal(0)
+        spent[row.key[0], "", ""] += cost
+        if len(row.key) == 2:
+            spent[row.key[0], row.key[1], ""] += cost
+    if users := {one.limit_set.end_user for one in budgets} - {""}:
+        # There are no sums by end user, but an index of the records.
+        records = UsageRecord.objects.filter(
+            team__in=teams, end_user__in=users, occurred_at__gte=since, occurred_at__lt=until
+        )
+        for team_id, end_user, cost in records.values_list("team_id", "end_user").annotate(Sum("cost")):
+            spent[team_id, "", end_user] += cost or 0
+    return spent
+
+
+@page("budgets/", name="budgets", viewers=EVERY_ROLE)
+def budgets(request: HttpRequest) -> HttpResponseBase:
+    """Render the budgets that the user may see, or the CSV file with `format=csv`."""
+    teams = None if everywhere(request) else teams_of(request)
+    states = budget_states(teams=teams, at=now())
+    if request.GET.get("format") == "csv":
+        return _csv(states)
+    every_user = Budget.objects.filter(limit_set__end_user=EVERY_END_USER).select_related("team")
+    if teams is not None:
+        every_user = every_user.filter(team__in=teams)
+    return render(
+        request,
+        "console/budgets.html",
+        title="Budgets",
+        rows=[_row(state) for state in states],
+        every_user=[
+            (f"{one.team.name}: {amount(one.amount.normalize())} per {one.period}", tab_url(one.team, "limits"))
+            for one in every_user.order_by("team__name", "period")[:MAX_BUDGETS]
+        ],
+        is_cut=len(states) == MAX_BUDGETS,
+        most=MAX_BUDGETS,
+    )
+
+
+def _row(state: BudgetState) -> dict[str, Any]:
+    budget, zone = state.budget, ZoneInfo(state.budget.team.time_zone)
+    return {
+        "team": budget.team,
+        "subject": subject_name(budget.limit_set),
+        "url": _edit_url(budget.limit_set),
+        "amount": amount(budget.amount.normalize()),
+        "period": budget.period,
+        "kind": "hard" if budget.is_hard else "soft",
+        "spent": _dollars(state.spent),
+        "left": _dollars(max(budget.amount - state.spent, Decimal(0))),
+        "percent": state.percent,
+        "width": min(state.percent, 100),
+        "tone": state.tone,
+        "forecast": _dollars(state.forecast),
+        "used_up": f"{state.used_up.astimezone(zone):%d %b %H:%M}" if state.used_up and state.percent < 100 else "",
+        "ends": f"{state.until.astimezone(zone):%d %b %H:%M}",
+        "zone": zone.key,
+    }
+
+
+def _edit_url(found: LimitSet) -> str:
+    if found.api_key_id:
+        return limits_url(found.team_id, key=found.api_key_id)
+    return limits_url(found.team_id, **({"end_user": found.end_user} if found.end_user else {}))
+
+
+def _dollars(value: Decimal) -> str:
+    # Four decimals below one dollar, so that small amounts are not shown as zero.
+    return amount(round(value, 2 if value >= 1 else 4))
+
+
+def _csv(states: Sequence[BudgetState]) -> HttpResponse:
+    header = ["team", "subject", "period", "kind", "amount", "spent", "percent", "forecast", "used up", "from", "to"]
+    lines = [header]
+    for state in states:
+        budget = state.budget
+        lines.append(
+            [
+                budget.team.name,
+                subject_name(budget.limit_set),
+                budget.period,
+                "hard" if budget.is_hard else "soft",
+                f"{budget.amount.normalize():f}",
+                f"{state.spent:f}",
+                str(state.percent),
+                f"{state.forecast:.4f}",
+                state.used_up.isoformat(timespec="minutes") if state.used_up else "",
+                state.since.isoformat(),
+                state.until.isoformat(),
+            ]
+        )
+    headers = {"Content-Disposition": 'attachment; filename="budgets.csv"'}
+    return HttpResponse(csv_lines(lines), content_type="text/csv; charset=utf-8", headers=headers)

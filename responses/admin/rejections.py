@@ -1,0 +1,101 @@
+"""Rejected requests in the console: which limit rejected how many, of whom."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from urllib.parse import unquote
+
+from django.db.models import Sum
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+
+from console.widgets import csv_lines
+from kernel.clock import now
+from responses.admin.usage.query import FILTERS, RANGES, ZONE_COOKIE, UsageQuery, parse_query
+from tenants.admin.limit_forms import limit_label
+from tenants.admin.limits import limits_url
+from tenants.console.roles import EVERY_ROLE, everywhere, teams_for, teams_of
+from tenants.console.site import page, render
+from tenants.models import ApiKey, RejectedRequest, Team
+
+MAX_ROWS = 500
+_SUBJECTS = {"team": "team", "key": "API key", "end_user": "end user"}
+_MAX_CHOICES = 200
+
+
+@page("rejections/", name="rejections", viewers=EVERY_ROLE)
+def rejections(request: HttpRequest) -> HttpResponseBase:
+    """Render the requests that limits have rejected, or the CSV file with `format=csv`."""
+    # The range and the filters are those of the usage page.
+    query = parse_query(request.GET, current_time=now(), zone=unquote(request.COOKIES.get(ZONE_COOKIE, "")))
+    teams = None if everywhere(request) else teams_of(request)
+    rows = _rows(query, teams)
+    if request.GET.get("format") == "csv":
+        return _csv(rows)
+    chosen = {name: value for name, value in query.filters.items() if name in {"team", "key"}}
+    shown = {"range": query.range, "tz": query.zone.key, **chosen}
+
+    def url(**changes: str) -> str:
+        return query.url(**{**dict.fromkeys(query.parameters, ""), **shown, **changes})
+
+    return render(
+        request,
+        "console/rejections.html",
+        title="Rejected requests",
+        query=query,
+        rows=rows,
+        total=sum(row["count"] for row in rows),
+        is_cut=len(rows) == MAX_ROWS,
+        most=MAX_ROWS,
+        teams=list(teams_for(request).values_list("pk", "name")[:_MAX_CHOICES]),
+        ranges=[(url(range=name), title, name == query.range) for name, title in RANGES.items() if name != "custom"],
+        csv_url=url(format="csv"),
+    )
+
+
+def _rows(query: UsageQuery, teams: Sequence[str] | None) -> list[dict[str, Any]]:
+    found = RejectedRequest.objects.filter(hour__gte=query.since, hour__lt=query.until)
+    if teams is not None:
+        found = found.filter(team__in=teams)
+    for name, value in query.filters.items():
+        if name in {"team", "key"}:
+            found = found.filter(**{FILTERS[name]: value})
+    groups = found.values("team_id", "api_key_id", "end_user", "limit", "subject", "endpoint")
+    sums = list(groups.annotate(number=Sum("count")).order_by("-number", "team_id", "limit")[:MAX_ROWS])
+    names = dict(Team.objects.filter(pk__in={row["team_id"] for row in sums}).values_list("pk", "name"))
+    keys = ApiKey.objects.filter(pk__in={row["api_key_id"] for row in sums}).in_bulk()
+    rows = []
+    for row in sums:
+        key = keys.get(row["api_key_id"])
+        subject = {"key": row["api_key_id"]} if row["subject"] == "key" else {}
+        if row["subject"] == "end_user":
+            subject = {"end_user": row["end_user"]}
+        rows.append(
+            {
+                "team": names.get(row["team_id"], row["team_id"]),
+                "team_id": row["team_id"],
+                "key": f"{key.name} ({key.prefix}…{key.last_four})" if key else row["api_key_id"],
+                "end_user": row["end_user"],
+                "limit": limit_label(row["limit"]),
+                "subject": _SUBJECTS.get(row["subject"], row["subject"]),
+                "limit_url": limits_url(row["team_id"], **subject),
+                "endpoint": row["endpoint"],
+                "count": row["number"],
+            }
+        )
+    return rows
+
+
+def _csv(rows: Sequence[dict[str, Any]]) -> HttpResponse:
+    names = ("team", "team_id", "key", "end_user", "limit", "subject", "endpoint", "count")
+    lines = [[name.replace("_", " ") for name in names], *([str(row[name]) for name in names] for row in rows)]
+    headers = {"Content-Disposition": 'attachment; filename="rejected-requests.csv"'}
+    return HttpResponse(csv_lines(lines), content_type="text/csv; charset=utf-8", headers=headers)
+
+
+def rejected(*, teams: Sequence[str] | None, since: datetime, until: datetime) -> int:
+    """Return the number of requests that limits have rejected between two times."""
+    found = RejectedRequest.objects.filter(hour__gte=since, hour__lt=until)
+    if teams is not None:
+        found = found.filter(team__in=teams)
+    return int(found.aggregate(number=Sum("count"))["number"] or 0)
