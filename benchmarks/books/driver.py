@@ -165,21 +165,21 @@ class Books:
         async with (
             asyncio.timeout(self.plan.patience),
             aiohttp.ClientSession(headers=headers, timeout=_TIMEOUT) as self._http,
+            asyncio.TaskGroup() as group,
         ):
-            async with asyncio.TaskGroup() as group:
-                strikes = [
-                    group.create_task(self._strike(every, strike))
-                    for every, strike in (
-                        (self.plan.kill_workers_every, self.deployment.kill_worker),
-                        (self.plan.kill_webs_every, self.deployment.kill_web),
-                    )
-                    if every
-                ]
-                numbers = iter(range(self.plan.runs))
-                await asyncio.gather(*(self._client(numbers) for _ in range(self.plan.clients)))
-                self.is_over = True
-                for strike in strikes:
-                    strike.cancel()
+            strikes = [
+                group.create_task(self._strike(every, strike))
+                for every, strike in (
+                    (self.plan.kill_workers_every, self.deployment.kill_worker),
+                    (self.plan.kill_webs_every, self.deployment.kill_web),
+                )
+                if every
+            ]
+            numbers = iter(range(self.plan.runs))
+            await asyncio.gather(*(self._client(numbers) for _ in range(self.plan.clients)))
+            self.is_over = True
+            for strike in strikes:
+                strike.cancel()
 
     async def _strike(self, every: float, strike: Callable[[], Any]) -> None:
         chance = Random(self.plan.seed)

@@ -35,7 +35,12 @@ def test_a_budget_shows_what_is_spent_of_it(lead: Client, caller: Caller) -> Non
     add_usage(caller, cost="2.5")
     add_usage(caller, cost="100", occurred_at=now() - timedelta(days=1, hours=1))
     (row,) = table(lead, BUDGETS)
-    assert (row["subject"], row["amount"], Decimal(row["spent"]), row["percent"]) == ("Team", "10", Decimal("2.5"), "25")
+    assert (row["subject"], row["amount"], Decimal(row["spent"]), row["percent"]) == (
+        "Team",
+        "10",
+        Decimal("2.5"),
+        "25",
+    )
     page = text(lead.get(BUDGETS))
     assert "$2.50" in page
     assert "$7.50" in page
@@ -47,8 +52,8 @@ def test_budgets_of_keys_and_end_users_count_their_own_usage(lead: Client, calle
     add_usage(caller, cost="1", end_user="ada")
     add_usage(caller, cost="2", end_user="ben")
     found = {row["subject"].partition(" ")[0]: row for row in table(lead, BUDGETS)}
-    assert (Decimal(found["Key"]["spent"]), found["Key"]["kind"]) == (3, "soft")
-    assert (Decimal(found["End"]["spent"]), found["End"]["percent"]) == (1, "25")
+    assert (Decimal(found["Key"]["spent"]), found["Key"]["kind"]) == (Decimal(3), "soft")
+    assert (Decimal(found["End"]["spent"]), found["End"]["percent"]) == (Decimal(1), "25")
 
 
 def test_the_forecast_continues_the_spending_of_the_last_day(lead: Client, caller: Caller) -> None:
