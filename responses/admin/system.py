@@ -42,7 +42,7 @@ from sandbox.client import SandboxUnavailable
 from tenants.console.roles import STAFF
 from tenants.console.site import page, render
 from tenants.models import SearchEngine
-from tenants.notification_models import DeliveryState
+from tenants.notification_models import DeliveryState, MailDelivery
 
 # Entries of a queue that are counted at most, which bounds the cost of a refresh every five seconds.
 MAX_COUNT = 1000
@@ -203,6 +203,8 @@ def queues() -> list[dict[str, Any]]:
     due = [moment for moment in moments if moment is not None and moment <= now()]
     note = f"{len(due):,} due, the others are scheduled for a retry"
     found.append(queue("Webhook deliveries", len(moments), note, min(due, default=None)))
+    mails = MailDelivery.objects.filter(state=DeliveryState.PENDING)
+    found.append(queue_of("Mail", mails, "waiting, or scheduled for a retry"))
     found.append(queue_of("Vector store files", files, "being extracted and embedded"))
     try:
         with _redis() as client:

@@ -1,4 +1,4 @@
-"""Admin pages for teams, members, keys, limits, upstreams and models, usage records, notifications and the audit log."""
+"""Admin pages for teams, members, keys, limits, upstreams, models, usage records, notifications and the audit log."""
 
 from tenants.admin import (
     audit_log,

@@ -10,6 +10,8 @@ from functools import partial
 
 from django.conf import settings
 from django.core.mail import EmailMessage
+from django.db.models import Case, When, Window
+from django.db.models.functions import RowNumber
 from typing_extensions import override
 
 from kernel.clock import now
@@ -22,6 +24,7 @@ from tenants.outbox.queue import ClaimedDelivery, claimed, record_attempt
 # An SMTP session has about ten steps, each with the timeout of EMAIL_TIMEOUT. A server that takes longer in total gets
 # the mail twice, with the same Message-ID.
 _CLAIM_SECONDS = 120
+_CANDIDATES = 8
 _FIRST_PERMANENT = 500
 # Not reversed: that would import all pages, which takes a worker seconds.
 _UNSUBSCRIBE = "/account/unsubscribe/"
@@ -42,14 +45,21 @@ class MailChannel(DeliveryChannel):
     def claim(self, *, at: datetime, slots: int) -> list[ClaimedDelivery]:
         until = at + timedelta(seconds=_CLAIM_SECONDS)
         due = MailDelivery.objects.filter(state=DeliveryState.PENDING, next_attempt_at__lte=at)
+        # The first mail of each team, then the second of each: a team with many mails does not delay the others.
+        place = Window(RowNumber(), partition_by="team", order_by="next_attempt_at")
+        fair = due.annotate(place=place).order_by("place", "next_attempt_at").values_list("pk", flat=True)
+        # More than are needed, because other workers claim the same ones.
+        candidates = list(fair[: _CANDIDATES * slots])
+        if not candidates:
+            return []
+        order = Case(*(When(pk=pk, then=number) for number, pk in enumerate(candidates)))
         rows = list(
-            due.select_for_update(skip_locked=True, no_key=True, of=("self",))
+            due.filter(pk__in=candidates)
+            .select_for_update(skip_locked=True, no_key=True, of=("self",))
             .select_related("notification", "team")
-            .order_by("next_attempt_at")[:slots]
+            .order_by(order)[:slots]
         )
-        if rows:
-            ids = [row.pk for row in rows]
-            MailDelivery.objects.filter(pk__in=ids).update(claimed_until=until, next_attempt_at=until)
+        MailDelivery.objects.filter(pk__in=[row.pk for row in rows]).update(claimed_until=until, next_attempt_at=until)
         for row in rows:
             row.claimed_until = row.next_attempt_at = until
         return claimed(rows, until=until, channel=self.name, labels={"mail": "id", "notification": "notification_id"})

@@ -179,7 +179,7 @@ def test_no_page_fails_for_any_role(role: str, data: TeamData, database: None) -
     answers = {(url, str(query)): client.get(url, query).status_code for _, url, query in tried}
     # 400: not every query used here is a filter of every list.
     assert {asked: status for asked, status in answers.items() if status not in {200, 302, 400, *REFUSED}} == {}
-    assert sum(status == 200 for status in answers.values()) > sized(3, full=40)
+    assert sum(status == 200 for status in answers.values()) > sized(2, full=40)
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------------

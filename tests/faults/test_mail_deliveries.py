@@ -13,7 +13,8 @@ from pytest_django import Settings
 from kernel.clock import now
 from tenants import scope
 from tenants.models import MailDelivery
-from tests.support.api import Caller
+from tenants.notifications.mail import MailChannel
+from tests.support.api import Caller, MakeCaller
 from tests.support.mail import add_person, mails_of, mails_settled, notify_team, use_mail
 from tests.support.smtp_server import SmtpServer, running_smtp_server
 from tests.support.waiting import eventually
@@ -166,6 +167,22 @@ def test_leads_are_told_that_an_endpoint_was_disabled(caller: Caller, smtp: Smtp
     assert f"https://platform.example.com/admin/responses/webhookendpoint/{made.pk}/change/" in body
     assert "410" in body
     assert "token" not in body.replace("/account/unsubscribe/", "")
+
+
+def test_a_team_with_many_mails_does_not_delay_others(
+    caller: Caller, make_caller: MakeCaller, smtp: SmtpServer
+) -> None:
+    other = make_caller()
+    for team, mails in ((caller, 5), (other, 1)):
+        add_person(team)
+        for number in range(mails):
+            notify_team(team, str(number))
+    channel = MailChannel(slots=2)
+    with scope.every_team():
+        first = channel.claim(at=now(), slots=2)
+        second = channel.claim(at=now(), slots=2)
+    assert [one.team_id for one in first] == [caller.team.pk, other.team.pk]
+    assert [one.team_id for one in second] == [caller.team.pk] * 2
 
 
 @pytest.mark.slow

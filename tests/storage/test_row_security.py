@@ -34,6 +34,9 @@ GLOBAL = {
     "tenants_staffmember",
     "tenants_listcolumns",
     "tenants_auditseal",
+    "tenants_budgetcheck",
+    "tenants_price",
+    "tenants_adminkey",
 }
 """Tables of the operator's and of the platform's own: no team owns their rows."""
 APPEND_ONLY = {"tenants_auditevent"}
@@ -89,6 +92,7 @@ def value_for(field: "models.Field[Any, Any]", team: Team) -> Any:
     if field.choices:
         return next(iter(field.choices))[0]
     values: dict[type[Any], Callable[[], Any]] = {
+        models.BooleanField: lambda: True,
         models.IntegerField: lambda: 1,
         models.DecimalField: lambda: 1,
         models.DateTimeField: now,

@@ -1,6 +1,7 @@
 """An SMTP server over loopback that keeps what it receives and refuses what a test tells it to."""
 
 import asyncio
+import base64
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,12 +19,14 @@ _SECONDS = 10.0
 class SmtpServer:
     """The server. `answers` are the next answers to the end of a message, followed by 250.
 
-    Messages to addresses in `refused` get 550. While `gate` is closed, the server accepts connections but says nothing.
+    Messages to addresses in `refused` get 550. With a `password`, clients must sign in as `platform`. While `gate` is
+    closed, the server accepts connections but says nothing.
     """
 
     port: int = 0
     answers: list[str] = field(default_factory=list)
     refused: set[str] = field(default_factory=set)
+    password: str = ""
     messages: list[EmailMessage] = field(default_factory=list)
     gate: threading.Event = field(default_factory=threading.Event)
     connections: int = 0
@@ -59,9 +62,19 @@ class SmtpServer:
             await writer.drain()
 
         await say("220 localhost")
+        may_send = not self.password
         while line := (await reader.readline()).decode().strip():
             command = line.split(":")[0].upper()
-            if command == "DATA":
+            if command.startswith("EHLO") and self.password:
+                await say("250-localhost")
+                await say("250 AUTH PLAIN")
+            elif command.startswith("AUTH PLAIN"):
+                given = base64.b64decode(line.split()[2]).decode()
+                may_send = given == f"\0platform\0{self.password}"
+                await say("235 welcome" if may_send else "535 wrong password")
+            elif command == "MAIL FROM" and not may_send:
+                await say("530 sign in first")
+            elif command == "DATA":
                 await say("354 go ahead")
                 data = (await reader.readuntil(b"\r\n.\r\n")).removesuffix(b".\r\n").replace(b"\r\n..", b"\r\n.")
                 answer = self.answers.pop(0) if self.answers else "250 accepted"

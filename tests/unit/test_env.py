@@ -1,6 +1,7 @@
 """Readers of environment variables: strict, with one sentence per error."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -127,3 +128,48 @@ def test_other_texts_are_no_origins(monkeypatch: pytest.MonkeyPatch, value: str)
     monkeypatch.setenv(NAME, value)
     with pytest.raises(ImproperlyConfigured, match=f"{NAME} must be \\* or origins"):
         env.origins(NAME)
+
+
+def mail_server(url: str = "", **parts: Any) -> dict[str, Any]:
+    """Return the settings of a mail server without their common prefix."""
+    given = {"host": "", "port": 0, "user": "", "password": "", "security": "starttls", **parts}
+    return {name.removeprefix("EMAIL_"): value for name, value in env.mail_server(url, **given).items() if value}
+
+
+@pytest.mark.parametrize(
+    ("url", "read"),
+    [
+        ("smtp://localhost", {"HOST": "localhost", "PORT": 25}),
+        ("smtp+starttls://mail.example.com", {"HOST": "mail.example.com", "PORT": 587, "USE_TLS": True}),
+        (
+            "smtps://me%40example.com:p%2Fw@mail.example.com:4465",
+            {
+                "HOST": "mail.example.com",
+                "PORT": 4465,
+                "HOST_USER": "me@example.com",
+                "HOST_PASSWORD": "p/w",
+                "USE_SSL": True,
+            },
+        ),
+    ],
+)
+def test_a_mail_server_is_read_from_a_url(url: str, read: dict[str, Any]) -> None:
+    assert mail_server(url, host="ignored") == read
+
+
+def test_a_mail_server_is_read_from_parts() -> None:
+    read = {"HOST": "mail", "PORT": 465, "HOST_USER": "me", "HOST_PASSWORD": "pw", "USE_SSL": True}
+    assert mail_server(host="mail", user="me", password="pw", security="tls") == read
+    assert mail_server(host="mail") == {"HOST": "mail", "PORT": 587, "USE_TLS": True}
+    assert "HOST" not in mail_server()
+
+
+@pytest.mark.parametrize("url", ["mail.example.com", "http://mail", "smtps://", "smtp://mail:x", "smtp://mail/path"])
+def test_an_invalid_url_of_a_mail_server_is_refused(url: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match="EMAIL_URL must look like smtps://"):
+        mail_server(url)
+
+
+def test_an_unknown_security_of_a_mail_server_is_refused() -> None:
+    with pytest.raises(ImproperlyConfigured, match="SMTP_SECURITY must be none, starttls, tls, not 'ssl'"):
+        mail_server(host="mail", security="ssl")

@@ -1,0 +1,38 @@
+"""`manage.py send_test_mail`, as a process with the variables of an operator."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.smtp_server import running_smtp_server
+from tests.support.web import ROOT
+
+
+def run(**variables: str) -> "subprocess.CompletedProcess[str]":
+    """Run the command."""
+    environment = {**os.environ, **variables}
+    command = [sys.executable, "manage.py", "send_test_mail", "me@example.com"]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("servers")
+def test_the_mail_arrives_or_the_answer_of_the_server_is_printed() -> None:
+    with running_smtp_server() as server:
+        server.password = "p/w"
+        variables = {"MAIL_FROM": "platform@example.com", "PUBLIC_URL": "https://platform.example.com"}
+        parts = {"SMTP_HOST": "127.0.0.1", "SMTP_PORT": str(server.port), "SMTP_SECURITY": "none"}
+        sent = run(**variables, **parts, SMTP_USER="platform", SMTP_PASSWORD="p/w")
+        assert (sent.returncode, sent.stderr) == (0, "")
+        assert sent.stdout == f"127.0.0.1:{server.port} accepted the mail to me@example.com.\n"
+        (mail,) = server.messages
+        assert (mail["to"], mail["from"]) == ("me@example.com", "platform@example.com")
+        assert "https://platform.example.com" in mail.get_content()
+        failed = run(**variables, EMAIL_URL=f"smtp://platform:wrong@127.0.0.1:{server.port}")
+        assert failed.returncode == 1
+        assert "did not accept the mail" in failed.stderr
+        assert "wrong password" in failed.stderr
+    assert "Mail is not configured: set EMAIL_URL or SMTP_HOST" in run().stderr
+    assert "MAIL_FROM is not set" in run(EMAIL_URL="smtp://127.0.0.1").stderr
