@@ -37,6 +37,7 @@ from tenants.models import (
     Guardrail,
     LimitSet,
     Model,
+    ModelPolicy,
     SearchEngine,
     SearchKind,
     Team,
@@ -705,11 +706,19 @@ _uses = _Uses()
 def _principal(key: ApiKey, limits: Limits) -> Principal:
     sets = [each for each in limits.get(key.team_id, ()) if each.api_key_id in {None, key.pk}]
     team, own, every = frozenset(key.team.tools), frozenset(key.tools), ToolKind.ALL.value
+    allowed_models = frozenset(key.allowed_models) if key.allowed_models else None
+    denied_models: frozenset[str] = frozenset()
+    if key.team.model_policy == ModelPolicy.ALLOW_LIST:
+        names = frozenset(key.team.model_names)
+        allowed_models = names if allowed_models is None else allowed_models & names
+    elif key.team.model_policy == ModelPolicy.DENY_LIST:
+        denied_models = frozenset(key.team.model_names)
     return Principal(
         team_id=key.team_id,
         key_id=key.pk,
         scopes=frozenset(key.scopes),
-        allowed_models=frozenset(key.allowed_models) if key.allowed_models else None,
+        allowed_models=allowed_models,
+        denied_models=denied_models,
         # `*` means every tool, including tools that are added later.
         tools=team if every in own else own if every in team else team & own,
         expires_at=key.expires_at,

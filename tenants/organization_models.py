@@ -33,6 +33,8 @@ class AdminScope(models.TextChoices):
     KEYS_WRITE = "admin.keys.write", "Create service accounts with keys, change and revoke keys"
     USERS_READ = "admin.users.read", "Read users and the users of projects"
     USERS_WRITE = "admin.users.write", "Delete users, change the users of projects"
+    LIMITS_READ = "admin.limits.read", "Read rate limits, spend limits and spend alerts"
+    LIMITS_WRITE = "admin.limits.write", "Change rate limits, spend limits and spend alerts"
     USAGE_READ = "admin.usage.read", "Read usage and costs of every team"
 
 

@@ -62,6 +62,7 @@ class Principal:
     grace_seconds: int | None
     rejects_unavailable_tools: bool = False
     continues_without_servers: bool = False
+    denied_models: frozenset[str] = frozenset()
     limits: tuple[SubjectLimits, ...] = field(default=())
     limits_some_end_users: bool = False
     time_zone: str = "UTC"
@@ -115,5 +116,5 @@ class Principal:
             )
 
     def may_use(self, model: str) -> bool:
-        """Return true if the key's own list of models allows this name."""
-        return self.allowed_models is None or model in self.allowed_models
+        """Return true if the lists of models of the key and of its team allow this name."""
+        return (self.allowed_models is None or model in self.allowed_models) and model not in self.denied_models

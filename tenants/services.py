@@ -70,19 +70,21 @@ def create_team(*, name: str, actor: str) -> Team:
     return team
 
 
-def rename_team(*, team: Team, name: str, actor: str) -> Team:
-    """Change the name of a team. Raises `NameTaken`."""
+def update_team(*, team: Team, values: Mapping[str, Any], actor: str) -> Team:
+    """Change fields of a team. Raises `NameTaken`."""
     with scope.every_team():
         row = Team.objects.select_for_update(no_key=True).get(pk=team.pk)
-        if row.name != name:
-            before, row.name = row.name, name
+        after = {name: value for name, value in values.items() if value != getattr(row, name)}
+        if after:
+            before = {name: getattr(row, name) for name in after}
+            for name, value in after.items():
+                setattr(row, name, value)
             try:
                 with transaction.atomic():
-                    row.save(update_fields=["name"])
+                    row.save(update_fields=list(after))
             except IntegrityError as error:
                 raise NameTaken from error
-            old, new = {"name": before}, {"name": name}
-            audit(team_id=row.pk, actor=actor, action="team.updated", target=row.pk, before=old, after=new)
+            audit(team_id=row.pk, actor=actor, action="team.updated", target=row.pk, before=before, after=after)
     return row
 
 

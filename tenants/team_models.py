@@ -73,6 +73,14 @@ def validate_time_zone(name: str) -> None:
         raise ValidationError(f"Unknown time zone '{name}'.") from error
 
 
+class ModelPolicy(models.TextChoices):
+    """Meaning of a team's list of models."""
+
+    NONE = "", "All models"
+    ALLOW_LIST = "allow_list", "Only these models"
+    DENY_LIST = "deny_list", "All but these models"
+
+
 class Team(models.Model):
     """A tenant."""
 
@@ -119,6 +127,15 @@ class Team(models.Model):
         default=False,
         help_text="Continue a response without an MCP server whose tools cannot be listed. Otherwise the response "
         "fails, as at OpenAI.",
+    )
+    model_policy = models.CharField(
+        "model permissions", max_length=10, choices=ModelPolicy.choices, blank=True, default=ModelPolicy.NONE
+    )
+    model_names = ArrayField(
+        models.CharField(max_length=200),
+        blank=True,
+        default=list,
+        help_text="Models of the permissions above. Routes decide as well which models the team sees.",
     )
     suspended_at = models.DateTimeField(null=True, blank=True, editable=False)
     full_text_search = models.BooleanField(

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations ee16f1322e95354f2f9bbda119397e2f05db7fdbce0489e5671b4ceb9ea3e22c
+-- PostgreSQL 18, migrations 74cf401630753f1d605dd5aa4417b09418511df8856c4f920fd73fa4dea74f9f
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1683,6 +1683,8 @@ CREATE TABLE public.tenants_team (
     tools character varying(40)[] NOT NULL,
     reject_unavailable_tools boolean NOT NULL,
     continue_without_mcp_servers boolean NOT NULL,
+    model_policy character varying(10) NOT NULL,
+    model_names character varying(200)[] NOT NULL,
     suspended_at timestamp with time zone,
     full_text_search boolean NOT NULL,
     time_zone character varying(60) NOT NULL,

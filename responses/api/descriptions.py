@@ -125,6 +125,21 @@ OPERATIONS = {
     "admin.organization.projects.users.retrieve": "Returns a user of a project.",
     "admin.organization.projects.users.update": "Changes the role of a user in a project.",
     "admin.organization.projects.users.delete": "Removes a user from a project.",
+    "admin.organization.projects.rate_limits.list_rate_limits": "Returns the rate limit of a project, for all models.",
+    "admin.organization.projects.rate_limits.update_rate_limit": "Changes the rate limit of a project.",
+    "admin.organization.projects.spend_limit.retrieve": "Returns the amount that a project may spend in a month.",
+    "admin.organization.projects.spend_limit.update": "Sets the amount that a project may spend in a month.",
+    "admin.organization.projects.spend_limit.delete": "Removes the spend limit of a project.",
+    "admin.organization.projects.spend_alerts.create": "Creates the spend alert of a project, which may have one.",
+    "admin.organization.projects.spend_alerts.list": "Lists the spend alerts of a project.",
+    "admin.organization.projects.spend_alerts.retrieve": "Returns a spend alert.",
+    "admin.organization.projects.spend_alerts.update": "Changes the amount and the recipients of a spend alert.",
+    "admin.organization.projects.spend_alerts.delete": "Deletes a spend alert.",
+    "admin.organization.projects.model_permissions.retrieve": "Returns the models that a project may or may not use.",
+    "admin.organization.projects.model_permissions.update": "Sets the models that a project may or may not use.",
+    "admin.organization.projects.model_permissions.delete": "Removes the model permissions of a project.",
+    "admin.organization.projects.hosted_tool_permissions.retrieve": "Returns the hosted tools that a project may use.",
+    "admin.organization.projects.hosted_tool_permissions.update": "Changes the hosted tools that a project may use.",
     "admin.organization.users.list": "Lists the users of the platform, newest first.",
     "admin.organization.users.retrieve": "Returns a user of the platform.",
     "admin.organization.users.delete": "Deactivates a user and removes the user from all projects.",
@@ -189,6 +204,8 @@ PARAMETERS = {
     "version": "Number of the version, or `latest`.",
     "project_id": "Id of the project.",
     "api_key_id": "Id of the API key.",
+    "rate_limit_id": "Id of the rate limit.",
+    "alert_id": "Id of the spend alert.",
     "service_account_id": "Id of the service account.",
     "user_id": "Id of the user.",
     "emails": "Only users with these e-mail addresses.",
@@ -308,6 +325,24 @@ PROPERTIES = {
 SAME = dict.fromkeys(("CountInputTokens", "CompactConversation", "CreateChatCompletion"), "CreateResponse")
 """Objects whose properties have the descriptions of another object, unless they have their own."""
 
+_RATE_LIMITS = {
+    "max_requests_per_1_minute": "Requests per minute; 2147483647 means no limit.",
+    "max_tokens_per_1_minute": "Input and output tokens per minute; 2147483647 means no limit.",
+    "max_requests_per_1_day": "Requests per day; 2147483647 means no limit.",
+}
+_MONEY = {"threshold_amount": "Amount in cents."}
+_CURRENCY = {"currency": "Always `USD`.", "interval": "Always `month`, in the time zone of the team."}
+_TOOL_KINDS = {
+    "code_interpreter": "The code interpreter.",
+    "file_search": "File search.",
+    "image_generation": "Image generation.",
+    "mcp": "MCP servers.",
+    "web_search": "Web search.",
+}
+_MODEL_LIST = {
+    "mode": "`allow_list`: only these models; `deny_list`: all others.",
+    "model_ids": "Names of models.",
+}
 _ACCOUNT_ROLE = {"role": "`member`, or `none` while the account may have no keys."}
 
 OBJECTS: dict[str, dict[str, str]] = {
@@ -969,6 +1004,34 @@ OBJECTS: dict[str, dict[str, str]] = {
         "is_service_account": "Always false.",
         "projects": "The projects of the user, with the role in each.",
     },
+    "ProjectRateLimit": {"": "Rate limits of a project.", "model": "`*`: all models.", **_RATE_LIMITS},
+    "UpdateRateLimit": _RATE_LIMITS,
+    "ProjectSpendLimit": {
+        "": "The amount that a project may spend in a month.",
+        "enforcement": "Whether requests are refused now.",
+        **_MONEY,
+        **_CURRENCY,
+    },
+    "SpendLimitEnforcement": {"": "State of a spend limit.", "status": "`enforcing` while the amount is spent."},
+    "UpdateSpendLimit": {**_MONEY, **_CURRENCY},
+    "ProjectSpendAlert": {
+        "": "An alert when a project has spent an amount in a month.",
+        "notification_channel": "Who is notified.",
+        **_MONEY,
+        **_CURRENCY,
+    },
+    "SpendAlertChannel": {
+        "": "Recipients of a spend alert.",
+        "recipients": "E-mail addresses of users of the project.",
+    },
+    "NotificationChannel": {"type": "Always `email`.", "recipients": "E-mail addresses of users of the project."},
+    "SetSpendAlert": {"notification_channel": "Who is notified.", **_MONEY, **_CURRENCY},
+    "ProjectModelPermissions": {"": "The models that a project may or may not use.", **_MODEL_LIST},
+    "UpdateModelPermissions": _MODEL_LIST,
+    "ProjectHostedToolPermissions": {"": "The hosted tools that a project may use.", **_TOOL_KINDS},
+    "HostedToolPermission": {"": "Permission to use a hosted tool.", "enabled": "Whether the tool may be used."},
+    "UpdateHostedTools": _TOOL_KINDS,
+    "SetHostedTool": {"enabled": "Whether the tool may be used."},
     "UserProject": {"": "A project of a user.", "role": "Role of the user in the project."},
     "UserProjectList": {"": "The projects of a user."},
     "ProjectUser": {

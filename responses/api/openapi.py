@@ -17,6 +17,7 @@ from kernel.endpoints import NULLABLE_STRING, STRING, ApiObject, Endpoint, Schem
 from kernel.http import JSON, accepts_gzip
 from responses.api.urls import ENDPOINTS
 
+_PROJECTS, _ADMIN = "organization/projects", "admin.organization.projects"
 # The SDK's names where they do not follow from the path.
 _OPERATIONS = {
     ("POST", "responses/input_tokens"): "responses.input_tokens.count",
@@ -28,6 +29,13 @@ _OPERATIONS = {
     ("POST", "images/edits"): "images.edit",
     ("POST", "audio/speech"): "audio.speech.create",
     ("POST", "messages/count_tokens"): "messages.count_tokens",
+    ("GET", f"{_PROJECTS}/rate_limits"): f"{_ADMIN}.rate_limits.list_rate_limits",
+    ("POST", f"{_PROJECTS}/rate_limits"): f"{_ADMIN}.rate_limits.update_rate_limit",
+    **{
+        (method, f"{_PROJECTS}/{name}"): f"{_ADMIN}.{name}.{action}"
+        for name in ("spend_limit", "model_permissions", "hosted_tool_permissions")
+        for method, action in (("GET", "retrieve"), ("POST", "update"), ("DELETE", "delete"))
+    },
 }
 _RESOURCES = {
     "organization": "admin.organization",

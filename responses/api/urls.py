@@ -9,7 +9,7 @@ from responses.api import audio, batches, chat_completions, messages, passthroug
 from responses.containers.api import views as containers
 from responses.requests import conversation_items
 from responses.skills.api import views as skills
-from tenants.api import project_keys, projects, service_accounts, users
+from tenants.api import limits, permissions, project_keys, projects, service_accounts, users
 from tenants.views import ApiView
 
 MODULES = (
@@ -29,6 +29,8 @@ MODULES = (
     project_keys,
     service_accounts,
     users,
+    permissions,
+    limits,
 )
 VIEWS = [
     view

@@ -54,7 +54,7 @@ def get_member(team: Team, user_id: str, *, param: str | None = None) -> Members
     return member
 
 
-def _user_key(user_id: str) -> int | None:
+def _user_key(user_id: str) -> int:
     digits = user_id.removeprefix("user-")
     is_known = digits != user_id and digits.isascii() and digits.isdigit() and len(digits) <= 10
-    return int(digits) if is_known and int(digits) <= _MAX_KEY else None
+    return int(digits) if is_known and int(digits) <= _MAX_KEY else 0

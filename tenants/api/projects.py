@@ -117,7 +117,7 @@ class ProjectView(ApiView, path="organization/projects/<project_id>"):
         team = get_project(project_id)
         if body.name is not None:
             try:
-                team = services.rename_team(team=team, name=body.name, actor=request.principal.actor)
+                team = services.update_team(team=team, values={"name": body.name}, actor=request.principal.actor)
             except services.NameTaken as error:
                 raise _name_taken(body.name) from error
         return Response(public_project(team))

@@ -65,8 +65,9 @@ def test_the_sdk_manages_service_accounts(admin_client: OpenAI, api: Api) -> Non
 def test_a_service_account_gets_further_keys(admin_client: OpenAI, caller: Caller) -> None:
     accounts = admin_client.admin.organization.projects.service_accounts
     made = accounts.create(caller.team.pk, name="nightly")
-    options = {"project_id": caller.team.pk, "name": "second"}
-    key = accounts.api_keys.create(made.id, **options, scopes=["responses.write"], expires_in_seconds=60)
+    key = accounts.api_keys.create(
+        made.id, project_id=caller.team.pk, name="second", scopes=["responses.write"], expires_in_seconds=60
+    )
     with scope.team(caller.team.pk):
         stored = ApiKey.objects.get(pk=key.id)
     assert (stored.name, stored.scopes, stored.service_account_id) == ("second", ["responses.write"], made.id)
