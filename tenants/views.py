@@ -16,6 +16,7 @@ from kernel.endpoints import Endpoint
 from kernel.errors import MethodNotAllowed
 from kernel.overload import admission
 from tenants.authentication import HasScope, authenticate
+from tenants.limits.throttle import LimitThrottle, add_headers, declared, throttle
 from tenants.principal import Principal
 
 
@@ -57,6 +58,7 @@ class ApiView(APIView):
     path = ""
     endpoints: tuple[Endpoint, ...] = ()
     view_is_async = False
+    throttle_classes = [LimitThrottle]
 
     @override
     def __init_subclass__(cls, *, path: str = "", **options: Any) -> None:
@@ -93,6 +95,12 @@ class ApiView(APIView):
         raise MethodNotAllowed(request.method, request.path, allowed=self.allowed_methods)
 
     @override
+    def check_throttles(self, request: Request) -> None:
+        # Asynchronous views have their own, which does not block the event loop.
+        if not iscoroutinefunction(self._handler(request)):
+            super().check_throttles(request)
+
+    @override
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         if iscoroutinefunction(self._handler(request)):
             return self._dispatch_async(request, *args, **kwargs)
@@ -112,13 +120,15 @@ class ApiView(APIView):
             request.principal = principal = await authenticate(authorization)
             await admission.turn(team_id=principal.team_id, weight=principal.weight, authorization=authorization)
             initial = partial(self.initial, wrapped, *args, **kwargs)
-            # Other permissions and throttles may query a database or a cache, which would block the event loop.
-            if self.throttle_classes or self.permission_classes != [HasScope]:
+            # Other permissions may query a database or a cache, which would block the event loop.
+            if self.permission_classes != [HasScope]:
                 await in_db_thread(initial)
             else:
                 initial()
+            await throttle(principal, declared(self, request), request)
             response = await self._handler(request)(wrapped, *args, **kwargs)
         except Exception as error:  # converted by `kernel.http.exception_handler`
+            await add_headers(getattr(request, "principal", None))
             response = self.handle_exception(error)
         self.response = self.finalize_response(wrapped, response, *args, **kwargs)
         return self.response

@@ -103,7 +103,8 @@ class Endpoint:
     The handler receives the ids of the path, the arguments of `query`, and `body`. Method and path are those of the
     view (`tenants.views.ApiView`); the converter of an id in the path is its prefix, as in `<resp:response_id>`.
     `returns` is a media type for contents that are not JSON. `parse` converts the values of a JSON body, by default
-    into the type `body`. `query` None accepts any parameters. A `spooled` body is written to disk. `event_stream`
+    into the type `body`. `query` None accepts any parameters. A `spooled` body is written to disk. `calls_model`: the
+    handler itself reserves what the call needs of the limits. `event_stream`
     (`responses.api.streams`) serves requests that ask for the stream that `stream` describes. `handler` is the
     undecorated one.
     """
@@ -119,6 +120,7 @@ class Endpoint:
     spooled: bool = False
     query: Sequence[QueryArgument] | None = None
     errors: Sequence[int] | None = None
+    calls_model: bool = False
     event_stream: Any = None
     stream: str = ""
     note: str = ""

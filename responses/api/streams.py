@@ -29,6 +29,7 @@ from responses.runs import follow
 from responses.runs.runner import LiveRun
 from responses.schema import CreateResponse
 from tenants.authentication import authenticate
+from tenants.limits.throttle import add_headers
 from tenants.models import Scope
 from tenants.principal import Principal
 from tenants.views import DirectRequest
@@ -84,7 +85,7 @@ class EndpointApp:
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         # The body, which is in the scope already. The next message can only be a disconnect.
         await receive()
-        endpoint, stream = self._endpoint, None
+        endpoint, stream, principal = self._endpoint, None, None
         client = _Client(receive)
         try:
             try:
@@ -107,6 +108,7 @@ class EndpointApp:
                 arguments.clear()
             except Exception as error:
                 client.release()
+                await add_headers(principal)
                 await send_error(as_api_error(error), send)
                 return
             if stream is None:

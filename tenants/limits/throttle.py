@@ -1,0 +1,90 @@
+"""The throttle of views, and the headers `x-ratelimit-*` of requests that take nothing of the limits."""
+
+from typing import TYPE_CHECKING, Any
+
+from rest_framework.request import Request
+from rest_framework.throttling import BaseThrottle
+from typing_extensions import override
+
+from kernel import response_headers
+from kernel.endpoints import Endpoint
+from kernel.errors import LimitsUnavailable
+from kernel.ids import new_id
+from tenants.limits import guard
+from tenants.limits.values import Demand
+from tenants.principal import Principal
+
+if TYPE_CHECKING:
+    from rest_framework.views import APIView
+
+
+def is_limited(principal: object) -> bool:
+    """Return whether anything of a principal is limited. If not, its requests neither ask Redis nor store more."""
+    return isinstance(principal, Principal) and bool(principal.limits or principal.limits_some_end_users)
+
+
+class LimitThrottle(BaseThrottle):
+    """Throttle class of DRF for synchronous views; raises the error of the limit that refuses a request."""
+
+    @override
+    def allow_request(self, request: Request, view: "APIView") -> bool:
+        principal: Any = request.user
+        if not is_limited(principal):
+            return True
+        endpoint = declared(view, request)
+        if counts(endpoint, request):
+            grant = guard.reserve_sync(principal, _demand(endpoint), reservation_id=new_id("call"))
+            response_headers.add(grant.headers)
+        else:
+            add_headers_sync(principal)
+        return True
+
+
+async def throttle(principal: object, endpoint: Endpoint | None, request: Any) -> None:
+    """Do the same for a view on the event loop."""
+    if not isinstance(principal, Principal) or not is_limited(principal):
+        return
+    if counts(endpoint, request):
+        grant = await guard.reserve(principal, _demand(endpoint), reservation_id=new_id("call"))
+        response_headers.add(grant.headers)
+    elif endpoint is None or not endpoint.calls_model:
+        await add_headers(principal)
+
+
+def declared(view: Any, request: Any) -> Endpoint | None:
+    """Return the endpoint that a view declares for the method of a request."""
+    return getattr(getattr(view, (request.method or "").lower(), None), "endpoint", None)
+
+
+def counts(endpoint: Endpoint | None, request: Any) -> bool:
+    """Return whether a request counts as one of the rate limits by itself.
+
+    Requests that create something do. Those that call a model reserve more, as soon as their body is known. Reading,
+    deleting and cancelling is always possible: a client that polls must not lock itself out.
+    """
+    return endpoint is not None and request.method == "POST" and endpoint.reads_body and not endpoint.calls_model
+
+
+async def add_headers(principal: object, end_user: str = "") -> None:
+    """Add the headers that tell what is left, unless they are known already. Without Redis there are none."""
+    if isinstance(principal, Principal) and is_limited(principal) and not _are_known():
+        try:
+            response_headers.add((await guard.status(principal, end_user)).headers)
+        except LimitsUnavailable:
+            return
+
+
+def add_headers_sync(principal: Principal) -> None:
+    """Do the same for code without an event loop."""
+    try:
+        response_headers.add(guard.status_sync(principal).headers)
+    except LimitsUnavailable:
+        return
+
+
+def _are_known() -> bool:
+    return any(name.startswith("x-ratelimit-") for name in response_headers.added())
+
+
+def _demand(endpoint: Endpoint | None) -> Demand:
+    return Demand(endpoint=endpoint.path if endpoint is not None else "")
