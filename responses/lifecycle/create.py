@@ -13,12 +13,14 @@ from kernel.large_work import off_loop
 from kernel.leases import lease_until, process_name
 from kernel.overload import admission
 from responses import moderation
-from responses.engine import spans
+from responses.engine import spans, turn_request
+from responses.engine.calls.toolbox import Toolbox
 from responses.engine.compaction import token_estimate
 from responses.engine.events.response_body import opening, queued, response_body
 from responses.engine.events.types import Body, Event
 from responses.engine.loop import Run
-from responses.engine.state import RunState
+from responses.engine.state import RunContext, RunState
+from responses.engine.turn import LanguageModel, TurnRequest
 from responses.lifecycle import conversation_runs
 from responses.lifecycle.queue import notify_workers
 from responses.models import Mode, Response, Status
@@ -31,15 +33,18 @@ from responses.requests.prepare import PreparedRequest, prepare
 from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RequestInfo, RunIdentity
 from responses.runs.recorder import FLUSH_BYTES, Recorder, RecorderState, item_rows, preview
+from responses.runs.reservations import LimitedModel, RunReservation
 from responses.runs.rows import Row, new_row
 from responses.runs.runner import LiveRun, StreamFormat
 from responses.runs.store import CallUpdate, Change, LockGuard, PredecessorGuard, submit_new
 from responses.schema import CreateResponse
 from responses.tools.registry import RunTools, create_tools, without_unavailable_tools
 from responses.vectors.embedding import UsageAccount
-from tenants import directory
+from tenants import directory, limits
+from tenants.limits import end_user_of
+from tenants.limits.throttle import is_limited
 from tenants.models import Scope
-from tenants.principal import Principal
+from tenants.principal import Principal, SubjectLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +91,12 @@ async def create_response(
     Raises an API error if the request is invalid or not permitted.
     """
     started = await start_response(
-        principal=principal, body=body, mode=mode, request=request, stream_format=stream_format
+        principal=principal,
+        body=body,
+        mode=mode,
+        request=request,
+        stream_format=stream_format,
+        is_stream=mode is Mode.STREAM,
     )
     return started.run
 
@@ -99,16 +109,19 @@ async def start_response(
     request: RequestInfo,
     previous: UnstoredResponse | None = None,
     stream_format: StreamFormat | None = None,
+    is_stream: bool = False,
 ) -> StartedRun:
     """Create a response like `create_response`, for a connection that may create further ones after it.
 
     `previous` is the response of `previous_response_id` if the connection has it in memory. With `generate: false` the
-    response completes without output and can be continued.
+    response completes without output and can be continued. `is_stream`: it counts as an open stream of its own.
     """
     response_id = new_id("resp")
     spans.begin()
     async with conversation_runs.release_on_failure(principal=principal, body=body, response_id=response_id):
-        new = await _check(principal, body, previous, response_id=response_id, mode=mode, request=request)
+        new = await _check(
+            principal, body, previous, response_id=response_id, mode=mode, request=request, is_stream=is_stream
+        )
         state = RunState()
         account = UsageAccount(
             team_id=principal.team_id,
@@ -120,7 +133,7 @@ async def start_response(
         run = Run(
             new.prepared.run_context,
             state,
-            model=UpstreamModel(new.route, summarizer=TeamSummarizer(account)),
+            model=new.model(UpstreamModel(new.route, summarizer=TeamSummarizer(account))),
             tools=new.tools.toolbox,
             now=now,
             checks=new.checks if new.prepared.body.generates else None,
@@ -135,7 +148,7 @@ async def start_response(
             stream_format=stream_format,
             is_streamed=mode is Mode.STREAM,
         )
-        commit = submit_new(new.change)
+        commit = new.store()
         try:
             with spans.span(spans.Activity.STORAGE, "Commit"):
                 await asyncio.shield(commit)
@@ -176,7 +189,7 @@ async def queue_response(
     async with conversation_runs.release_on_failure(principal=principal, body=body, response_id=response_id):
         new = await _check(principal, body, None, response_id=response_id, mode=mode, request=request)
         # Shielded: once submitted, the change may be committed even if the client disconnects.
-        await asyncio.shield(submit_new(new.change))
+        await asyncio.shield(new.store())
     notify_workers()
     queued_body = response_body(new.prepared.run_context.parameters, status=Status.QUEUED.value)
     return QueuedResponse(
@@ -201,6 +214,17 @@ class _NewResponse:
     first_events: Sequence[Event]
     opening: bytes
     change: Change
+    reservation: RunReservation | None
+
+    def model(self, model: LanguageModel) -> LanguageModel:
+        """Return the model as the run calls it: within its limits."""
+        return model if self.reservation is None else LimitedModel(model, self.reservation)
+
+    def store(self) -> "asyncio.Future[None]":
+        """Submit the change that stores the response. Await the future for the commit."""
+        if self.reservation is None:
+            return submit_new(self.change)
+        return asyncio.ensure_future(self.reservation.store(self.change))
 
 
 async def _check(
@@ -211,11 +235,15 @@ async def _check(
     response_id: str,
     mode: Mode,
     request: RequestInfo,
+    is_stream: bool = False,
 ) -> _NewResponse:
-    """Check a request completely, with everything that may refuse it."""
+    """Check a request completely, with everything that may refuse it. What it has reserved is stored with it."""
     principal.require(Scope.RESPONSES_WRITE)
     # The prompt comes first: it may provide the model and defaults of other parameters.
     body, preface = await prompts.resolve(principal=principal, body=body)
+    end_user = end_user_of(body.safety_identifier, body.user)
+    if is_limited(principal):
+        body = _within_limits(body, await limits.applying(principal, end_user))
     route = await directory.aroute(principal, body.model)
     body, warnings = await without_unavailable_tools(principal, body)
     prepared = await prepare(
@@ -228,10 +256,71 @@ async def _check(
         lock_conversation=partial(conversation_runs.lock_and_read, principal=principal, response_id=response_id),
         wants_events=mode != Mode.JSON,
     )
-    body, context = prepared.body, prepared.context
     with spans.span(spans.Activity.PREPARE, "Request", began=prepared.created_at):
-        await tool_offer.check_grammars(body)
+        await tool_offer.check_grammars(prepared.body)
         await off_loop(partial(capabilities.check_length, prepared.run_context))
+    # Requests that would be refused in any case take nothing of the limits; all others ask before anything is spent.
+    reservation = None
+    if is_limited(principal):
+        reservation = RunReservation(
+            principal,
+            response_id=response_id,
+            lease_token=1,
+            end_user=end_user,
+            endpoint=request.endpoint,
+            worst_cost=route.prices.worst_cost,
+        )
+        if body.background:
+            await reservation.take_queue_place()
+        else:
+            await reservation.take(_first_call(prepared.run_context), stream=is_stream)
+    try:
+        return await _build(
+            principal,
+            prepared,
+            route,
+            warnings,
+            reservation,
+            end_user=end_user,
+            response_id=response_id,
+            mode=mode,
+            request=request,
+        )
+    except BaseException:
+        if reservation is not None:
+            reservation.give_up()
+        raise
+
+
+def _within_limits(body: CreateResponse, applying: Sequence[SubjectLimits]) -> CreateResponse:
+    """Return the request with the lower ones of its maximums and those of the limits."""
+    lowered: dict[str, int] = {}
+    for name in ("max_output_tokens", "max_tool_calls"):
+        allowed = [each.values[name] for each in applying if name in each.values]
+        given = getattr(body, name)
+        if allowed and (given is None or given > min(allowed)):
+            lowered[name] = min(allowed)
+    return body.model_copy(update=lowered) if lowered else body
+
+
+def _first_call(context: RunContext) -> TurnRequest | None:
+    return turn_request.build(context, RunState(), Toolbox()) if context.generates else None
+
+
+async def _build(
+    principal: Principal,
+    prepared: PreparedRequest,
+    route: directory.Route,
+    warnings: Sequence[str],
+    reservation: RunReservation | None,
+    *,
+    end_user: str,
+    response_id: str,
+    mode: Mode,
+    request: RequestInfo,
+) -> _NewResponse:
+    """Check the content of a request, and return the response with the change that stores it."""
+    body, context = prepared.body, prepared.context
     with spans.span(spans.Activity.GUARDRAIL, "Input"):
         checks = await moderation.start_checks(
             principal=principal,
@@ -265,7 +354,7 @@ async def _check(
         conversation_id=context.conversation_id,
         prices=route.prices.at(prepared.created_at),
         endpoint=request.endpoint,
-        end_user=(body.safety_identifier or body.user or "")[:128],
+        end_user=end_user,
     )
     build_row = partial(_response_row, identity, prepared, options, mode=mode, request=request, secrets=tools.secrets)
     row = await off_loop(build_row)
@@ -280,7 +369,7 @@ async def _check(
     # An unstored response has its context in memory, so it does not matter whether the predecessor is deleted.
     if context.predecessor_id is not None and identity.stored:
         predecessor = PredecessorGuard(response_id=response_id, previous_id=context.predecessor_id)
-    recorder = Recorder(identity, RecorderState(), append)
+    recorder = Recorder(identity, RecorderState(), append, reservation)
     first_events = (queued if body.background else opening)(parameters)
     frames, batch = await off_loop(partial(_open_log, recorder, identity, first_events))
     return _NewResponse(
@@ -300,6 +389,7 @@ async def _check(
             predecessor=predecessor,
             calls=[*await off_loop(partial(_answered_calls, body, context)), *tools.calls],
         ),
+        reservation=reservation,
     )
 
 

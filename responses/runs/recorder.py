@@ -48,6 +48,7 @@ from responses.models import Approval, EventBatch, Status, ToolCall, Turn
 from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
 from responses.runs.log_messages import LogMessage
+from responses.runs.reservations import RunReservation, Settlement, in_background
 from responses.runs.rows import Row, new_row
 from responses.runs.store import GUARDED, CallUpdate, Change, ExtraWrite, LeaseGuard, ResponseUpdate, writer
 from responses.runs.usage_records import usage_columns
@@ -89,7 +90,15 @@ class RecorderState:
 class Recorder:
     """Records the steps of one run, in order."""
 
-    def __init__(self, identity: RunIdentity, state: RecorderState, append: ConversationAppend | None = None) -> None:
+    def __init__(
+        self,
+        identity: RunIdentity,
+        state: RecorderState,
+        append: ConversationAppend | None = None,
+        reservation: RunReservation | None = None,
+    ) -> None:
+        self._reservation = reservation
+        self._settlement: Settlement | None = None
         self._identity = identity
         self._state = state
         self._append = append
@@ -134,9 +143,24 @@ class Recorder:
                 await asyncio.shield(commit)
         except asyncio.CancelledError:
             await asyncio.wait([commit])
+            if commit.exception() is None:
+                self._settle()
             if not isinstance(step, RunEnded) or commit.exception() is not None:
                 raise
+        else:
+            self._settle()
         return commit.result() or data
+
+    def _settle(self) -> None:
+        # Sent to Redis before the client receives the end of the run, so that its next request finds the place free.
+        if self._settlement is not None:
+            self._settlement.follow()
+            self._settlement = None
+
+    def release_reservation(self) -> None:
+        """Release what the run still has reserved, because this process does not continue it. Does not wait."""
+        if self._reservation is not None and self._reservation.is_open:
+            in_background(self._reservation.close())
 
     async def _store_large(self, step: Step) -> bytes:
         """Commit a step and return its bytes, with the work in between in a thread.
@@ -234,6 +258,11 @@ class Recorder:
                 "incomplete_reason": ending.incomplete_reason,
                 "moderation": ending.moderation,
             }
+        if self._reservation is not None:
+            self._settlement = self._reservation.settlement(
+                rows, has_call=isinstance(getattr(step, "turn", None), TurnRecord), has_ended=isinstance(step, RunEnded)
+            )
+            extra += self._settlement.writes
         # Every step names the lease, so that a run that was resumed elsewhere writes nothing.
         update = self._response_update(measured, ended)
         insert = [*rows, *self.take_batch(ends_run=isinstance(step, RunEnded))]
@@ -373,9 +402,16 @@ class Recorder:
         # Without a guard: the tokens were spent, whichever process owns the run now. If this process was taken for
         # dead, the other one has written an estimate. A run that was stopped while its step was committed does not
         # know whether the step counts.
-        records = self.usage_records(turn)
+        records, settlement = self.usage_records(turn), None
+        if self._reservation is not None:
+            settlement = self._reservation.settlement(records, has_call=True, has_ended=True)
+        writes = settlement.writes if settlement is not None else ()
         if not await in_db_thread(partial(_is_recorded, records[-1], turn.started_at)):
-            await writer.submit(Change(team_id=self._identity.team_id, insert=records))
+            await writer.submit(Change(team_id=self._identity.team_id, insert=records, extra=writes))
+        elif writes:
+            await writer.submit(Change(team_id=self._identity.team_id, extra=writes))
+        if settlement is not None:
+            settlement.follow()
 
     # -- the rows ------------------------------------------------------------------------------------------------------
 

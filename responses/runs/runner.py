@@ -295,6 +295,7 @@ class LiveRun:
         finally:
             _registry.discard(self)
             self._wake.set()
+            self._recorder.release_reservation()
             if self._grace is not None:
                 self._grace.cancel()
 

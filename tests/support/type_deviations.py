@@ -59,6 +59,7 @@ VALUES: Mapping[tuple[str, Any], _Value] = {
     ("code", "context_length_exceeded"): _Value(
         "same code as for requests without streaming, which clients check", "invalid_prompt"
     ),
+    ("code", "insufficient_quota"): _Value("OpenAI sends it, but the SDK's type lacks it", "server_error"),
     ("code", "server_is_overloaded"): _Value("OpenAI sends it, but the SDK's type lacks it", "server_error"),
     ("code", "content_policy_violation"): _Value(
         "same code as for requests without streaming; the type has only OpenAI's own policies", "server_error"

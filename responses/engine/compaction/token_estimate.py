@@ -7,12 +7,16 @@ import orjson
 
 from conversations.items import Reasoning, StoredItem, image_details, plain_text
 from responses.engine.attachments import Attachments
-from responses.engine.turn import Sampling
+from responses.engine.turn import Sampling, TurnRequest
 
 CHARACTERS_PER_TOKEN = 4
 # Costs of a 1024 × 1024 image in OpenAI's GPT-4o models. The real size is unknown here, because images are not decoded.
 _TOKENS_OF_AN_IMAGE = 765
 _TOKENS_OF_A_SMALL_IMAGE = 85
+# Of the models with the highest count for an image of any size: 1,536 patches, 1.62 tokens each.
+_TOKENS_OF_A_LARGE_IMAGE = 2489
+# What a template adds to the whole conversation.
+_TEMPLATE_TOKENS = 64
 
 
 def tokens(*texts: str) -> int:
@@ -55,6 +59,35 @@ def input_tokens(
     )
     files = attachments.file_texts(items) if attachments else ()
     return tokens(instructions or "", *texts, *files, *_definitions(sampling)) + images
+
+
+def most_input_tokens(request: TurnRequest) -> int:
+    """Return the most input tokens that the texts of a call can have: no token is shorter than a byte.
+
+    The keys of the JSON make up for what templates add to each item. Images and files that the model reads itself count
+    as estimated: what they cost is not known before.
+    """
+    bodies = [item.wire() for item in request.items]
+    images = sum(
+        _TOKENS_OF_A_SMALL_IMAGE if detail == "low" else _TOKENS_OF_A_LARGE_IMAGE
+        for body in bodies
+        for detail in image_details(body)
+    )
+    files = request.attachments.file_texts(request.items) if request.attachments else ()
+    texts = [request.instructions or "", *files, *_definitions(request.sampling)]
+    return images + sum(map(_bytes, bodies)) + sum(len(text.encode()) for text in texts) + _TEMPLATE_TOKENS
+
+
+def _bytes(value: Any) -> int:
+    """Return the size of the texts in a JSON value, without contents that are data URLs."""
+    match value:
+        case str():
+            return 0 if value.startswith("data:") else len(value.encode()) + 2
+        case dict():
+            return sum(len(name) + _bytes(part) for name, part in value.items())
+        case list():
+            return sum(map(_bytes, value))
+    return 8
 
 
 def _definitions(sampling: Sampling) -> list[str]:

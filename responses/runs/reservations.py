@@ -1,0 +1,414 @@
+"""Reservations of limits by runs and upstream calls.
+
+They are made in Redis before anything is sent, stored with what they are for (`Change.reservation`), deleted in the
+transaction that stores the usage, and settled in Redis after it. So the budgets hold whenever a process dies or Redis
+loses its data: what is not settled is still stored.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import aclosing
+from dataclasses import KW_ONLY, dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from kernel import response_headers
+from kernel.errors import ApiError, Failure, InsufficientQuota, LimitsUnavailable, Overloaded, RateLimited
+from kernel.leases import lease_until, process_name
+from kernel.statement_pipeline import Statement
+from responses.engine.compaction import token_estimate
+from responses.engine.events.types import Event
+from responses.engine.turn import Finish, LanguageModel, TurnRequest, TurnResult, TurnStream
+from responses.runs.rows import Row, new_row
+from responses.runs.store import GUARDED, Change, ExtraWrite, ReservationGuard, ReservationLost, submit_new, writer
+from tenants import limits
+from tenants.limits import Demand, Grant
+from tenants.limits.throttle import is_limited
+from tenants.limits.values import Cost
+from tenants.models import Reservation, UsageRecord
+from tenants.principal import Principal
+
+logger = logging.getLogger(__name__)
+# Each time, another process has rebuilt the state of the team's limits between a reservation and its commit.
+_ATTEMPTS = 10
+# A text has four characters per token on average, but hardly ever more than sixteen.
+_LEAST_SHARE = 4
+# Between two questions whether there is room for the next call of a run.
+_LONGEST_PAUSE = 5.0
+_PATIENCE = 30
+
+
+def _statement(change: str) -> Statement:
+    """Return a statement that changes the reservations with the `id` of a row of the document."""
+    return Statement(f"""
+        WITH old AS (SELECT id FROM json_to_recordset($1::json) AS given (id text, guard text) WHERE {GUARDED})
+        {change} WHERE id = ANY (ARRAY(SELECT id FROM old))
+    """)  # noqa: S608 - constants only
+
+
+_DELETE = _statement("DELETE FROM tenants_reservation")
+_KEEP_PLACE = _statement("UPDATE tenants_reservation SET amount = 0, tokens = 0")
+_settling: set[asyncio.Task[None]] = set()
+
+
+def with_reservation(change: Change, grant: Grant | None, **columns: Any) -> Change:
+    """Return the change with the row of a reservation, which is written only while the reservation exists."""
+    if grant is None or not grant.needs_row:
+        return change
+    row = new_row(Reservation, **grant.row(), **columns)
+    guard = ReservationGuard(reservation_id=grant.id, team_id=grant.team_id, epoch=grant.epoch)
+    return replace(change, insert=[*change.insert, row], reservation=guard)
+
+
+def deletions(*grants: Grant | None) -> list[ExtraWrite]:
+    """Return the writes that delete the rows of reservations."""
+    return [ExtraWrite(_DELETE, {"id": grant.id}) for grant in grants if grant is not None and grant.needs_row]
+
+
+def in_background(work: Coroutine[Any, Any, None]) -> None:
+    """Send a change to Redis without waiting for the reply. A reservation that stays there is swept later."""
+
+    async def settled() -> None:
+        try:
+            await work
+        except Exception:
+            logger.warning("a reservation was not settled", exc_info=True)
+
+    task = asyncio.create_task(settled())
+    _settling.add(task)
+    task.add_done_callback(_settling.discard)
+
+
+class CallReservation:
+    """The reservation of one upstream call that is no turn of a run: its tokens, its cost and its place."""
+
+    def __init__(self, principal: Principal, *, reservation_id: str) -> None:
+        self._principal = principal
+        self._id = reservation_id
+        self._grant: Grant | None = None
+
+    async def take(self, demand: Demand) -> Grant | None:
+        """Reserve and store the reservation; None without limits. Raises the error of the limit that refuses it."""
+        if not is_limited(self._principal):
+            return None
+        grant = await limits.reserve(self._principal, demand, reservation_id=self._id)
+        response_headers.add(grant.headers)
+        for _ in range(_ATTEMPTS):
+            lease = {"lease_owner": process_name(), "lease_until": lease_until()}
+            try:
+                if grant.needs_row:
+                    await asyncio.shield(writer.submit(with_reservation(Change(team_id=grant.team_id), grant, **lease)))
+            except ReservationLost:
+                grant = await limits.renew(grant, self._principal, demand)
+                continue
+            except BaseException:
+                # It may be stored even so. Then the sweeper deletes the row of a process that does not know it.
+                in_background(limits.release(grant))
+                raise
+            self._grant = grant
+            return grant
+        raise LimitsUnavailable
+
+    def settlement(self, rows: Sequence[Row]) -> Sequence[ExtraWrite]:
+        """Return what the change with the usage records of the call writes. `settle` follows its commit."""
+        tokens, cost, at = _spent(rows, self._grant)
+        self._settled = (tokens, cost, at)
+        return deletions(self._grant)
+
+    def settle(self) -> None:
+        """Give back what the call has not used, without waiting for it."""
+        if self._grant is not None:
+            grant, self._grant = self._grant, None
+            tokens, cost, at = self._settled
+            in_background(limits.settle(grant, tokens=tokens, cost=cost, at=at))
+
+
+def _spent(rows: Sequence[Row], grant: Grant | None) -> tuple[int, Decimal | None, datetime | None]:
+    """Return tokens, cost and time of the usage records among these rows.
+
+    They get the time of Redis if it is later than theirs, because its clock decides the period of a budget.
+    """
+    tokens, cost, at = 0, None, None
+    for table, values in rows:
+        if grant is not None and table is UsageRecord:
+            tokens += values["input_tokens"] + values["output_tokens"]
+            cost = values["cost"] if cost is None else cost + (values["cost"] or 0)
+            at = values["occurred_at"] = grant.occurred(values["occurred_at"])
+    return tokens, cost, at
+
+
+class RunReservation:
+    """What one run has reserved: its place, and the tokens and the cost of its present call.
+
+    The first call is reserved together with the place, each later one before it is sent. The ids contain the lease
+    token: a process that resumes the run makes reservations of its own.
+    """
+
+    def __init__(
+        self,
+        principal: Principal,
+        *,
+        response_id: str,
+        lease_token: int,
+        end_user: str,
+        endpoint: str,
+        worst_cost: Cost,
+    ) -> None:
+        self._principal = principal
+        self._response_id = response_id
+        self._id = f"{response_id}/{lease_token}"
+        self._end_user = end_user
+        self._endpoint = endpoint
+        self._worst_cost = worst_cost
+        self._demand = Demand()
+        self._place: Grant | None = None
+        # The reservation of the present call: that of the place for the first one, or one of its own.
+        self._call: Grant | None = None
+        # The most input that the first call may have within its reservation.
+        self._covered = 0
+        self._calls = 0
+
+    # -- before the run ------------------------------------------------------------------------------------------------
+
+    async def take(self, request: TurnRequest | None, *, stream: bool = False) -> None:
+        """Reserve the run's place and its first call. Raises the error of the limit that refuses them.
+
+        Without a request the run calls no model.
+        """
+        demand = Demand(end_user=self._end_user, endpoint=self._endpoint)
+        if request is not None:
+            demand, self._covered = self._demand_of(request)
+        self._demand = replace(demand, requests=1, run=True, stream=stream)
+        self._place = await limits.reserve(self._principal, self._demand, reservation_id=self._id)
+        response_headers.add(self._place.headers)
+
+    async def take_queue_place(self) -> None:
+        """Reserve a place in the queue for a run that a worker starts later."""
+        self._demand = Demand(requests=0, queued=True, end_user=self._end_user, endpoint=self._endpoint)
+        self._place = await limits.reserve(self._principal, self._demand, reservation_id=self._response_id)
+        response_headers.add(self._place.headers)
+
+    async def store(self, change: Change) -> None:
+        """Commit the change that stores the run, together with its reservation."""
+        try:
+            for _ in range(_ATTEMPTS):
+                try:
+                    await submit_new(with_reservation(change, self._place, response_id=self._response_id))
+                except ReservationLost:
+                    if self._place is not None:
+                        self._place = await limits.renew(self._place, self._principal, self._demand)
+                else:
+                    return
+        except BaseException:
+            self.give_up()
+            raise
+        self.give_up()
+        raise LimitsUnavailable
+
+    def give_up(self) -> None:
+        """Release the reservation of a run that was not stored."""
+        if self._place is not None:
+            in_background(limits.release(self._place))
+            self._place = None
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    async def begin_call(self, request: TurnRequest) -> TurnRequest:
+        """Reserve a call, and return its request with the maximum of output that the limits allow.
+
+        Waits while a rate or other requests leave no room. Raises `InsufficientQuota` if a budget is used up.
+        """
+        demand, most = self._demand_of(request)
+        self._calls += 1
+        if self._calls == 1 and self._place is not None:
+            if most <= self._covered or not self._place.amount:
+                self._call = self._place
+                return _lowered(request, self._place)
+            # Functions of hosted tools are only known now, and their definitions cost as well.
+            await writer.submit(Change(team_id=self._place.team_id, extra=_kept(self._place)))
+            await self._settle_place()
+        self._call = await self._reserve(demand, reservation_id=f"{self._id}/{self._calls}")
+        return _lowered(request, self._call)
+
+    async def _reserve(self, demand: Demand, *, reservation_id: str) -> Grant:
+        patience = _PATIENCE
+        while True:
+            try:
+                grant = await limits.reserve(self._principal, demand, reservation_id=reservation_id)
+                for _ in range(_ATTEMPTS):
+                    if not grant.needs_row:
+                        return grant
+                    try:
+                        change = Change(team_id=grant.team_id)
+                        await writer.submit(with_reservation(change, grant, response_id=self._response_id))
+                    except ReservationLost:
+                        grant = await limits.renew(grant, self._principal, demand)
+                    else:
+                        return grant
+            except RateLimited as error:
+                if error.is_final:
+                    raise
+                pause = float(error.headers.get("retry-after-ms", 1000)) / 1000
+            except LimitsUnavailable:
+                patience -= 1
+                if not patience:
+                    raise
+                pause = 1.0
+            await asyncio.sleep(min(pause, _LONGEST_PAUSE))
+
+    async def _settle_place(self) -> None:
+        if self._place is not None:
+            await limits.settle(self._place, tokens=0, cost=None, keep=True)
+            self._place = replace(self._place, amount=Decimal(0), tokens=0, rates=())
+
+    def _demand_of(self, request: TurnRequest) -> tuple[Demand, int]:
+        """Return the demand of a call, and the most input tokens that it can have."""
+        estimate = token_estimate.input_tokens(
+            instructions=request.instructions,
+            items=request.items,
+            sampling=request.sampling,
+            attachments=request.attachments,
+        )
+        most = token_estimate.most_input_tokens(request) if self._has_budget else estimate
+        demand = Demand(
+            requests=0,
+            input_tokens=estimate,
+            least_input_tokens=estimate // _LEAST_SHARE,
+            max_output_tokens=request.sampling.max_output_tokens,
+            cost=lambda _, output: self._worst_cost(most, output),
+            end_user=self._end_user,
+            endpoint=self._endpoint,
+        )
+        return demand, most
+
+    @property
+    def _has_budget(self) -> bool:
+        return self._principal.limits_some_end_users or any(each.hard_budgets for each in self._principal.limits)
+
+    # -- after a call --------------------------------------------------------------------------------------------------
+
+    def settlement(self, rows: Sequence[Row], *, has_call: bool, has_ended: bool) -> "Settlement":
+        """Return what the change with these rows writes, and what follows its commit.
+
+        `has_call`: the rows contain the usage records of the present call. `has_ended`: the run has ended.
+        """
+        call, place = self._call, self._place
+        tokens, cost, at = _spent(rows, call) if has_call else (0, None, None)
+        if has_ended:
+            return Settlement(self, deletions(call, place), call, tokens=tokens, cost=cost, at=at, has_ended=True)
+        if not has_call or call is None:
+            return Settlement(self, [], None)
+        writes = _kept(call) if call is place else deletions(call)
+        return Settlement(self, writes, call, tokens=tokens, cost=cost, at=at)
+
+    async def settle(self, settlement: "Settlement") -> None:
+        """Settle in Redis what was committed."""
+        call, place, has_ended = settlement.call, self._place, settlement.has_ended
+        # Before the first wait: what follows finds what is still reserved.
+        self._call = None
+        if has_ended:
+            self._place = None
+        elif place is not None and call is place:
+            self._place = replace(place, amount=Decimal(0), tokens=0, rates=())
+        if call is not None:
+            keep = call is place and not has_ended
+            await limits.settle(call, tokens=settlement.tokens, cost=settlement.cost, at=settlement.at, keep=keep)
+        if has_ended and place is not None and place is not call:
+            await limits.release(place)
+
+    @property
+    def is_open(self) -> bool:
+        """True while the run has a place."""
+        # A call whose usage could not be recorded keeps its reservation: the sweeper records it.
+        return self._place is not None and self._call is None
+
+    async def close(self) -> None:
+        """Release the place of a run that this process does not continue."""
+        settlement = self.settlement((), has_call=False, has_ended=True)
+        if settlement.writes:
+            await writer.submit(Change(team_id=self._principal.team_id, extra=settlement.writes))
+        await self.settle(settlement)
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The end of a call, of a run, or of both: what is written with it, and what follows the commit."""
+
+    reservation: RunReservation
+    writes: Sequence[ExtraWrite]
+    call: Grant | None
+    _: KW_ONLY
+    tokens: int = 0
+    cost: Decimal | None = None
+    at: datetime | None = None
+    has_ended: bool = False
+
+    def follow(self) -> None:
+        """Settle in Redis, without waiting for it."""
+        in_background(self.reservation.settle(self))
+
+
+def _kept(place: Grant) -> list[ExtraWrite]:
+    return [ExtraWrite(_KEEP_PLACE, {"id": place.id})] if place.needs_row else []
+
+
+def _lowered(request: TurnRequest, grant: Grant) -> TurnRequest:
+    most, stated = grant.max_output_tokens, request.sampling.max_output_tokens
+    if most is None or (stated is not None and stated <= most):
+        return request
+    return replace(request, sampling=replace(request.sampling, max_output_tokens=most))
+
+
+class LimitedModel:
+    """Implementation of `LanguageModel` that reserves each call before it is sent."""
+
+    def __init__(self, model: LanguageModel, reservation: RunReservation) -> None:
+        self._model = model
+        self._reservation = reservation
+
+    def open(self, request: TurnRequest) -> TurnStream:
+        """Start a turn. Its call is reserved when its events are iterated."""
+        return _LimitedTurn(self._model, request, self._reservation)
+
+
+class _LimitedTurn:
+    """A call of the model that waits for its reservation. A refusal is the failure of the turn."""
+
+    def __init__(self, model: LanguageModel, request: TurnRequest, reservation: RunReservation) -> None:
+        self._model = model
+        self._request = request
+        self._reservation = reservation
+        self._stream: TurnStream | None = None
+        self._failure: Failure | None = None
+
+    async def events(self) -> AsyncGenerator[list[Event], None]:
+        """Reserve the call, send it and yield its events."""
+        try:
+            request = await self._reservation.begin_call(self._request)
+        except ApiError as error:
+            # Refused calls of runs have the codes that `response.error` may have.
+            code = "rate_limit_exceeded"
+            if isinstance(error, Overloaded):
+                code = "server_is_overloaded"
+            elif isinstance(error, InsufficientQuota):
+                code = "insufficient_quota"
+            self._failure = Failure(code=code, message=error.message, status=error.status, headers=error.headers)
+            return
+        self._stream = self._model.open(request)
+        async with aclosing(self._stream.events()) as reads:
+            async for events in reads:
+                yield events
+
+    def result(self) -> TurnResult:
+        """Return the result of the turn."""
+        if self._stream is not None:
+            return self._stream.result()
+        return TurnResult(finish=Finish.ERROR, failure=self._failure)
+
+    def interrupt(self) -> tuple[list[Event], TurnResult]:
+        """Stop the turn."""
+        if self._stream is not None:
+            return self._stream.interrupt()
+        return [], TurnResult(finish=Finish.INTERRUPTED)
