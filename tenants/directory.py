@@ -267,7 +267,7 @@ def end_user_limits(team_id: str, end_user: str) -> SubjectLimits | None:
     """Return the limits that an end user of a team has of its own, or None."""
     with scope.team(team_id):
         found = LimitSet.objects.filter(team=team_id, end_user=end_user).prefetch_related("budgets").first()
-        return _subject_limits(found) if found is not None else None
+        return subject_limits(found) if found is not None else None
 
 
 _LIMIT_NAMES = (
@@ -285,7 +285,8 @@ _LIMIT_NAMES = (
 )
 
 
-def _subject_limits(found: LimitSet) -> SubjectLimits:
+def subject_limits(found: LimitSet) -> SubjectLimits:
+    """Return a row of limits, with its budgets, as the value that requests carry."""
     kind: SubjectKind = "key" if found.api_key_id else "end_user" if found.end_user else "team"
     values = {name: value for name in _LIMIT_NAMES if (value := getattr(found, name)) is not None}
     budgets = tuple(
@@ -725,7 +726,7 @@ def _principal(key: ApiKey, limits: Limits) -> Principal:
         grace_seconds=key.team.disconnect_grace_seconds,
         rejects_unavailable_tools=key.team.reject_unavailable_tools,
         continues_without_servers=key.team.continue_without_mcp_servers,
-        limits=tuple(_subject_limits(each) for each in sets if each.end_user in {"", EVERY_END_USER}),
+        limits=tuple(subject_limits(each) for each in sets if each.end_user in {"", EVERY_END_USER}),
         limits_some_end_users=any(each.end_user not in {"", EVERY_END_USER} for each in sets),
         time_zone=key.team.time_zone,
         weight=key.team.weight,

@@ -1,27 +1,34 @@
 """Limits in the console: a tab of the team's page, and the page on which they are changed."""
 
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.db.models import F, Q, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from console.widgets import link
+from kernel.errors import LimitsUnavailable
 from tenants import scope
 from tenants.admin.keys import may_manage_key
-from tenants.admin.limit_forms import LimitsForm, described
+from tenants.admin.limit_forms import LimitsForm, described, limit_label
 from tenants.admin.team_tabs import tab, tab_url
 from tenants.console.audited_admin import actor
 from tenants.console.roles import EVERY_ROLE, LEADS, OPERATORS, may, teams_for
 from tenants.console.site import page, render
+from tenants.directory import subject_limits
 from tenants.limit_models import END_USER_LENGTH, EVERY_END_USER
-from tenants.limits import services
+from tenants.limits import services, status_sync
 from tenants.models import ApiKey, LimitSet, Team
+from tenants.principal import Principal
 
 MAX_SUBJECTS = 200
+# Each takes a round trip to Redis.
+_MAX_METERED_USERS = 20
 
 
 def limits_url(team_id: str, **subject: str) -> str:
@@ -39,12 +46,93 @@ def subject_name(found: LimitSet) -> str:
     return f"End user {found.end_user}" if found.end_user else "Team"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meter:
+    """The present use of one limit of a subject. `key` identifies it among those of the team."""
+
+    key: str
+    label: str
+    text: str
+    percent: int
+
+    @property
+    def tone(self) -> str:
+        """The colour of its bar."""
+        return "bad" if self.percent >= 100 else "warn" if self.percent >= 80 else "good"
+
+
+def meters_of(team: Team, found: Sequence[LimitSet]) -> dict[int, list[Meter]]:
+    """Return the meters of subjects of a team, by the key of their row; empty while Redis is away.
+
+    The limits of every end user (`*`) have none, as each end user has its own.
+    """
+    shared = [one for one in found if not one.end_user]
+    users = [one for one in found if one.end_user not in {"", EVERY_END_USER}][:_MAX_METERED_USERS]
+    caller = Principal(
+        team_id=team.pk,
+        key_id="",
+        scopes=frozenset(),
+        allowed_models=None,
+        tools=frozenset(),
+        expires_at=None,
+        grace_seconds=None,
+        limits=tuple(map(subject_limits, shared)),
+        limits_some_end_users=bool(users),
+        time_zone=team.time_zone,
+    )
+    try:
+        states = {"": status_sync(caller)} if shared else {}
+        states |= {one.end_user: status_sync(replace(caller, limits=()), one.end_user) for one in users}
+    except LimitsUnavailable:
+        return {}
+    meters: dict[tuple[str, str], list[Meter]] = defaultdict(list)
+    for state in states.values():
+        for use in state.limits:
+            used = use.value - use.remaining
+            meters[use.subject, use.subject_id].append(
+                Meter(
+                    key=f"{use.subject}/{use.subject_id}/{use.limit}",
+                    label=limit_label(use.limit),
+                    text=f"{used:,} of {use.value:,}",
+                    percent=round(100 * used / use.value) if use.value else 100,
+                )
+            )
+        for budget in state.budgets:
+            taken = budget.spent + budget.reserved
+            meters[budget.subject, budget.subject_id].append(
+                Meter(
+                    key=f"{budget.subject}/{budget.subject_id}/{budget.period}",
+                    label=f"budget per {budget.period}",
+                    text=f"${taken:,.4f} of ${budget.amount.normalize():f}",
+                    percent=round(100 * taken / budget.amount) if budget.amount else 100,
+                )
+            )
+    return {one.pk: meters.get((each.kind, each.id), []) for one in found for each in [subject_limits(one)]}
+
+
+@page("limits/<team_id>/meters/", name="limit_meters", viewers=EVERY_ROLE)
+def meters(request: HttpRequest, team_id: str) -> JsonResponse:
+    """Return the meters of a team's limits, which its page reads again and again."""
+    team = teams_for(request).filter(pk=team_id).first()
+    if team is None:
+        raise Http404
+    found = list(_limit_sets(team)[:MAX_SUBJECTS])
+    shown = [meter for some in meters_of(team, found).values() for meter in some]
+    rows = [{"key": one.key, "text": one.text, "percent": min(one.percent, 100), "tone": one.tone} for one in shown]
+    return JsonResponse({"meters": rows})
+
+
+def _limit_sets(team: Team) -> "QuerySet[LimitSet]":
+    found = LimitSet.objects.filter(team=team).select_related("api_key").prefetch_related("budgets")
+    # The team first, then its keys, then its end users.
+    return found.order_by(F("api_key__name").asc(nulls_first=True), "end_user", "pk")
+
+
 @tab("limits", title="Limits", template="admin/tenants/team/limits.html")
 def limits_of(request: HttpRequest, team: Team) -> dict[str, Any]:
     """Return the context of the limits tab: all subjects of the team that have limits."""
-    found = LimitSet.objects.filter(team=team).select_related("api_key").prefetch_related("budgets")
-    # The team first, then its keys, then its end users.
-    rows = list(found.order_by("api_key__name", "end_user")[: MAX_SUBJECTS + 1])
+    rows = list(_limit_sets(team)[: MAX_SUBJECTS + 1])
+    live = meters_of(team, rows[:MAX_SUBJECTS])
     own = next((row for row in rows if not row.api_key_id and not row.end_user), None)
     others = [row for row in rows[:MAX_SUBJECTS] if row is not own]
     may_edit = may(request, LEADS | OPERATORS, team)
@@ -56,17 +144,18 @@ def limits_of(request: HttpRequest, team: Team) -> dict[str, Any]:
 
     return {
         "own": described(own) if own is not None else [],
+        "own_meters": live.get(own.pk, []) if own is not None else [],
+        "meters_url": reverse("console:limit_meters", args=[team.pk]) if live else "",
         "edit_url": limits_url(team.pk) if may_edit else "",
-        "table": {
-            "headers": ["Subject", "Limits"],
-            "rows": [
-                [
-                    link(edit_url(row), subject_name(row)) if may_edit else subject_name(row),
-                    ", ".join(described(row)) or "none",
-                ]
-                for row in others
-            ],
-        },
+        "rows": [
+            {
+                "name": subject_name(row),
+                "url": edit_url(row) if may_edit else "",
+                "limits": ", ".join(described(row)) or "none",
+                "meters": live.get(row.pk, []),
+            }
+            for row in others
+        ],
         "is_cut": len(rows) > MAX_SUBJECTS,
         "most": MAX_SUBJECTS,
         "user_url": reverse("console:limits", args=[team.pk]),

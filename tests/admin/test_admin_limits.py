@@ -1,12 +1,14 @@
 """Limits in the console: of new keys, of keys, of teams and of end users, and who may change them."""
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from django.test import Client
 
-from tenants import scope
-from tenants.limits import services
+from kernel.ids import new_id
+from tenants import directory, scope
+from tenants.limits import Demand, reserve_sync, services
 from tenants.models import AuditEvent, LimitSet
 from tests.admin.rows import member, text
 from tests.admin.test_admin_keys import make, newest
@@ -104,3 +106,21 @@ def test_other_teams_and_their_keys_are_unknown(caller: Caller, lead: Client, ma
     assert lead.get(page_of(other)).status_code == 404
     assert lead.get(page_of(caller, f"?key={other.key.pk}")).status_code == 404
     assert member(other.team).get(page_of(caller)).status_code == 404
+
+
+def test_the_team_page_shows_what_is_in_use(lead: Client, caller: Caller) -> None:
+    services.set_limits(team=caller.team, values={"requests_per_minute": 10, "concurrent_runs": 2})
+    services.set_budget(team=caller.team, period="day", amount=Decimal(1))
+    services.set_limits(team=caller.team, api_key=caller.key, values={"requests_per_day": 100})
+    services.set_limits(team=caller.team, end_user="ada", values={"requests_per_minute": 5})
+    principal = directory.principal(caller.secret)
+    reserve_sync(principal, Demand(run=True, end_user="ada"), reservation_id=new_id("resp"))
+    shown = text(lead.get(f"{TEAMS}{caller.team.pk}/change/?tab=limits"))
+    for value in ("1 of 10", "1 of 2", "$0.0000 of $1", "1 of 100", "1 of 5"):
+        assert value in shown
+    meters = lead.get(page_of(caller, "meters/")).json()["meters"]
+    assert {meter["key"]: meter["text"] for meter in meters}[f"key/{caller.key.pk}/requests_per_day"] == "1 of 100"
+
+
+def test_meters_of_other_teams_are_unknown(caller: Caller, make_caller: MakeCaller) -> None:
+    assert member(make_caller().team).get(page_of(caller, "meters/")).status_code == 404
