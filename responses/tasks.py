@@ -11,6 +11,7 @@ from responses.rollups import aggregate
 from responses.vectors import services as vector_stores
 from responses.vectors.ingestion import Ingestion
 from responses.webhooks.models import WebhookDelivery
+from tenants.limits import sweeper as limits_sweeper
 from tenants.outbox import queue as outbox
 
 
@@ -18,6 +19,13 @@ from tenants.outbox import queue as outbox
 def sweep_dead_runs() -> int:
     """End runs whose process died."""
     return sweeper.sweep_dead_runs()
+
+
+@shared_task(name="responses.tasks.sweep_limits", expires=30)
+def sweep_limits() -> int:
+    """Delete reservations of dead processes, and rebuild the limits of teams that count what has ended."""
+    sweeper.drop_lost_reservations()
+    return limits_sweeper.sweep()
 
 
 @shared_task(name="responses.tasks.drop_expired_logs", expires=30)

@@ -33,7 +33,10 @@ def livez(_: HttpRequest | None = None) -> HttpResponse:
 
 
 def readyz(_: HttpRequest) -> HttpResponse:
-    """Respond 200 if database, migrations and Redis allow serving requests, otherwise 503 with the reasons."""
+    """Respond 200 if database, migrations and Redis allow serving requests, otherwise 503 with the reasons.
+
+    Without Redis, requests of keys with limits are refused, unless LIMITS_FAIL is `open`.
+    """
     if _ProbeCache.ready_at is not None and time.monotonic() - _ProbeCache.ready_at < _READY_FOR_SECONDS:
         return JsonResponse({"status": "ready"})
     reasons = [reason for check in (_database, _broker, _warm_up) if (reason := check())]
@@ -78,6 +81,9 @@ def _warm_up() -> str | None:
 
 
 def _broker() -> str | None:
+    if settings.LIMITS_FAIL == "open":
+        # Requests do not need Redis then: listeners poll the database while it is away.
+        return None
     try:
         with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2) as broker:
             broker.ping()

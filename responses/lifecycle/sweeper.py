@@ -95,6 +95,28 @@ def _claim(*, at: datetime, response_id: str | None = None) -> list[_DeadRun]:
         return claimed
 
 
+# Reservations end in the transaction that ends their run, or their call. What is left belonged to a process that died
+# or lost its run; it may record a call that it still had in progress. Rows with `details` are recorded by others. Nobody
+# renews the lease of a call without them, so that it must have outlived any call.
+_DROP_RESERVATIONS = """
+DELETE FROM tenants_reservation AS reservation
+WHERE created_at < %(at)s - interval '1 minute' AND details IS NULL AND CASE
+    WHEN response_id = '' THEN lease_until < %(at)s - make_interval(secs => %(longest)s)
+    ELSE NOT EXISTS (
+        SELECT FROM responses_response AS response WHERE response.id = reservation.response_id
+        AND (response.ended_at IS NULL OR response.ended_at > %(at)s - interval '1 minute')
+    ) END
+RETURNING team_id
+"""
+
+
+def drop_lost_reservations() -> set[str]:
+    """Delete the reservations of runs that have ended and of calls whose process died. Return their teams."""
+    with scope.every_team(), connection.cursor() as cursor:
+        cursor.execute(_DROP_RESERVATIONS, {"at": now(), "longest": settings.UPSTREAM_ANSWER_TIMEOUT})
+        return {team_id for (team_id,) in cursor.fetchall()}
+
+
 def drop_old_marks() -> None:
     """Delete the commit marks of processes that ended more than a day ago."""
     CommitMark.objects.filter(written_at__lt=now() - timedelta(days=1)).delete()

@@ -21,12 +21,14 @@ _NEXT_EPOCH = """
     INSERT INTO tenants_limitepoch AS epochs (team_id, epoch) VALUES (%s, 1)
     ON CONFLICT (team_id) DO UPDATE SET epoch = epochs.epoch + 1 RETURNING epoch
 """
-_RESERVATIONS = """
+# Rows of other calls are only there to record their usage.
+_OPEN = "(amount > 0 OR is_run OR is_queued OR is_stream)"
+_RESERVATIONS = f"""
     SELECT 'reservation', id, api_key_id, end_user, concat(
                CASE WHEN is_run THEN 'R' END, CASE WHEN is_queued THEN 'Q' END, CASE WHEN is_stream THEN 'S' END
            ), amount, (extract(epoch FROM created_at) * 1000000)::bigint
-    FROM tenants_reservation WHERE team_id = %s
-"""
+    FROM tenants_reservation WHERE team_id = %s AND {_OPEN}
+"""  # noqa: S608 - a constant
 _SPENT = """
     SELECT %s::text, {subject}, '', '', '', sum(cost), %s::bigint
     FROM tenants_usagerecord
@@ -77,6 +79,13 @@ def read_state(team_id: str) -> dict[str, Any]:
                 spent.append([f"s:{subject}:{period}:{at}", _units(amount)])
     names = "".join(f"{kind}{period} " for kind, period in sorted(tracked))
     return {"op": "load", "epoch": epoch, "zone": zone, "tracked": f" {names}", "spent": spent, "rows": rows}
+
+
+def open_reservations(team_id: str) -> dict[str, int]:
+    """Return the reservations that count, by id, with the time at which they were made, in Unix microseconds."""
+    with scope.team(team_id), connection.cursor() as cursor:
+        cursor.execute(_RESERVATIONS, [team_id])
+        return {row[1]: row[6] for row in cursor.fetchall()}
 
 
 def _units(amount: Any) -> int:

@@ -1,6 +1,8 @@
-"""Counts of the requests that limits reject, by hour, added up in memory and written every few seconds."""
+"""Counts of the requests that limits reject, by hour, added up in memory and written every few seconds.
 
-import atexit
+A process that ends may lose those of its last two seconds.
+"""
+
 import logging
 import threading
 from collections import Counter
@@ -83,6 +85,3 @@ def _write_later() -> None:
         write()
     finally:
         connections.close_all()
-
-
-atexit.register(write)

@@ -59,11 +59,15 @@ def loop_client() -> Any:
     return _by_loop[loop]
 
 
-@cache
 def client() -> Any:
     """Return the client for code without an event loop, shared by all threads."""
+    return _client(settings.REDIS_URL)
+
+
+@cache
+def _client(url: str) -> Any:
     return redis.Redis.from_url(
-        settings.REDIS_URL,
+        url,
         socket_connect_timeout=_TIMEOUT_SECONDS,
         socket_timeout=_TIMEOUT_SECONDS,
         retry=redis.retry.Retry(NoBackoff(), _RETRIES),

@@ -2,18 +2,24 @@
 
 import asyncio
 import uuid
+from datetime import timedelta
 from decimal import Decimal
 from functools import partial
 from typing import Any
 
 import pytest
 from django.db import connection
+from django.db.models import F
+from pytest_django.fixtures import Settings
 
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
-from kernel.errors import InsufficientQuota, PriceUnknown, RateLimited, RequestTooLargeForLimit
+from kernel.errors import InsufficientQuota, LimitsUnavailable, PriceUnknown, RateLimited, RequestTooLargeForLimit
+from launcher.address import any_free_port
+from responses.lifecycle.sweeper import drop_lost_reservations
+from responses.models import Mode, Response, Status
 from tenants import directory, limits, scope
-from tenants.limits import guard, rejections, script
+from tenants.limits import guard, rejections, script, sweeper
 from tenants.limits.rebuild import read_state
 from tenants.limits.values import Demand, Grant
 from tenants.models import Budget, LimitSet, RejectedRequest, Reservation, UsageRecord
@@ -317,3 +323,111 @@ def test_rejected_requests_are_counted(database: None, caller: Caller) -> None:
     with scope.team(caller.team.pk):
         found = RejectedRequest.objects.get(team=caller.team)
     assert (found.limit, found.subject, found.endpoint, found.count) == ("requests_per_minute", "key", "responses", 3)
+
+
+# -- the sweeper -------------------------------------------------------------------------------------------------------
+
+
+def age(caller: Caller) -> None:
+    """Make everything that Redis and PostgreSQL have reserved a minute older."""
+    client, (state, *_) = script.client(), script.state_keys(caller.team.pk)
+    for name, entry in client.hscan_iter(state, match="r:*"):
+        flags, amount, at = entry.split(b"\n")[0].split(b" ")
+        older = b"%s %s %d" % (flags, amount, int(at) - 60_000_000)
+        client.hset(state, name, entry.replace(entry.split(b"\n")[0], older))
+    with scope.team(caller.team.pk):
+        Reservation.objects.filter(team=caller.team).update(created_at=now() - timedelta(minutes=1, seconds=30))
+
+
+def test_a_reservation_that_was_never_stored_is_swept(database: None, caller: Caller) -> None:
+    limit(caller, concurrent_runs=1)
+    reserve(caller)
+    assert sweeper.sweep([caller.team.pk]) == 0
+    age(caller)
+    assert sweeper.sweep([caller.team.pk]) == 1
+    assert store(reserve(caller))
+
+
+def test_a_reservation_that_was_never_settled_is_swept(database: None, caller: Caller) -> None:
+    limit(caller, budget="0.001", concurrent_runs=5)
+    grant = reserve(caller, call(900))
+    assert store(grant)
+    record(grant, Decimal("0.0002"))
+    age(caller)
+    assert sweeper.sweep([caller.team.pk]) == 1
+    (budget,) = limits.status_sync(principal(caller)).budgets
+    assert (budget.spent, budget.reserved) == (Decimal("0.0002"), Decimal(0))
+
+
+def test_stored_reservations_are_left_alone(database: None, caller: Caller) -> None:
+    limit(caller, concurrent_runs=2)
+    assert store(reserve(caller))
+    age(caller)
+    assert sweeper.sweep([caller.team.pk]) == 0
+
+
+def test_reservations_of_runs_that_ended_are_dropped(database: None, caller: Caller) -> None:
+    limit(caller, concurrent_runs=5)
+    ended, active, lost, calling = [reserve(caller) for _ in range(4)]
+    for grant, has_ended in ((ended, True), (active, False)):
+        with scope.team(caller.team.pk):
+            Response.objects.create(
+                id=grant.id, team=caller.team, api_key=caller.key, mode=Mode.JSON, model="m", upstream_model="m",
+                status=Status.COMPLETED if has_ended else Status.IN_PROGRESS,
+                ended_at=now() - timedelta(hours=1) if has_ended else None,
+                completed_at=now() - timedelta(hours=1) if has_ended else None,
+            )  # fmt: skip
+    for grant in (ended, active, lost, calling):
+        assert store(grant)
+    with scope.team(caller.team.pk):
+        Reservation.objects.filter(pk__in=[ended.id, active.id, lost.id]).update(response_id=F("id"))
+        Reservation.objects.filter(pk=calling.id).update(lease_until=now())
+    age(caller)
+    assert caller.team.pk in drop_lost_reservations()
+    with scope.team(caller.team.pk):
+        assert set(Reservation.objects.values_list("pk", flat=True)) == {active.id, calling.id}
+    assert sweeper.sweep([caller.team.pk]) == 1
+
+
+# -- without Redis -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def redis_url(settings: Settings) -> str:
+    """The address of Redis."""
+    return str(settings.REDIS_URL)
+
+
+@pytest.fixture
+def without_redis(redis_url: str, settings: Settings) -> None:
+    """Let the settings name a Redis that does not exist."""
+    settings.REDIS_URL = f"redis://127.0.0.1:{any_free_port()}/0"
+
+
+def test_requests_with_limits_are_refused_without_redis(database: None, caller: Caller, without_redis: None) -> None:
+    limit(caller, requests_per_minute=10)
+    with pytest.raises(LimitsUnavailable) as refused:
+        reserve(caller)
+    assert refused.value.headers["retry-after"] == "2"
+    with pytest.raises(LimitsUnavailable):
+        asyncio.run(limits.reserve(principal(caller), call(10), reservation_id="resp_1"))
+
+
+def test_requests_without_limits_do_not_need_redis(database: None, caller: Caller, without_redis: None) -> None:
+    assert not reserve(caller).is_open
+
+
+def test_limits_can_fail_open(
+    database: None, caller: Caller, without_redis: None, settings: Settings, redis_url: str
+) -> None:
+    settings.LIMITS_FAIL = "open"
+    limit(caller, budget="0.001")
+    grant = reserve(caller, call(100_000))
+    assert (grant.is_open, grant.needs_row) == (True, False)
+    settings.REDIS_URL = redis_url
+    assert store(reserve(caller, call(100)))
+    # What it has cost is only in PostgreSQL, so its end makes the state be rebuilt.
+    record(grant, Decimal("0.0009"))
+    limits.settle_sync(grant, tokens=900, cost=Decimal("0.0009"))
+    with pytest.raises(RateLimited, match=r"spent \$0.0009, reserved by requests in progress \$0.0001"):
+        reserve(caller, call(1))

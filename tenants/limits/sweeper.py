@@ -1,0 +1,74 @@
+"""The sweeper of limits: finds states in Redis that differ from the reservations in PostgreSQL, and rebuilds them.
+
+They differ after a process was killed between a reservation and its insertion, or between a commit and its settlement.
+Until then, Redis counts too much and never too little.
+"""
+
+import logging
+import time
+from collections.abc import Iterable
+
+import redis
+
+from kernel.clock import now
+from tenants import scope
+from tenants.limits import guard, script
+from tenants.limits.periods import microseconds
+from tenants.limits.rebuild import open_reservations
+from tenants.models import LimitEpoch
+
+logger = logging.getLogger(__name__)
+# Longer than it takes to store a reservation, or to settle it after its commit.
+_SETTLED_AFTER = 30_000_000
+# Spending that was recorded without a reservation, such as by a process that was allowed to run without Redis, is read
+# again from time to time; so is that of periods that have begun.
+_REFRESH_AFTER = 3_600_000_000
+_SECONDS = 20.0
+_PAGE = 1000
+
+
+def sweep(team_ids: Iterable[str] | None = None) -> int:
+    """Compare the states of teams (by default of all) and rebuild those that differ. Return how many were rebuilt."""
+    stops_at, rebuilt = time.monotonic() + _SECONDS, 0
+    if team_ids is None:
+        with scope.every_team():
+            team_ids = list(LimitEpoch.objects.order_by("?").values_list("team_id", flat=True))
+    for team_id in team_ids:
+        if time.monotonic() > stops_at:
+            # In random order, so that the next call sees the others.
+            break
+        try:
+            if _differs(team_id):
+                guard.rebuild_sync(team_id)
+                rebuilt += 1
+        except redis.RedisError as error:
+            logger.warning("limits could not be swept: %s", error)
+            break
+    return rebuilt
+
+
+def _differs(team_id: str) -> bool:
+    """Return true if a team has a state in Redis that is old, or whose older reservations are not the stored ones."""
+    client, state = script.client(), script.state_keys(team_id)[0]
+    epoch, loaded = client.hmget(state, "epoch", "loaded")
+    if epoch is None:
+        # The next request builds it.
+        return False
+    present = microseconds(now())
+    if present - int(loaded) > _REFRESH_AFTER:
+        return True
+    # Redis is read first: a reservation that is settled in between is then missing in PostgreSQL, and asked for again.
+    reserved = {name[2:].decode(): entry for name, entry in client.hscan_iter(state, match="r:*", count=_PAGE)}
+    stored = open_reservations(team_id)
+    lost = [name for name, at in stored.items() if name not in reserved and present - at > _SETTLED_AFTER]
+    extra = [
+        name
+        for name, entry in reserved.items()
+        if name not in stored and present - int(entry.split(b"\n")[0].split(b" ")[2]) > _SETTLED_AFTER
+    ]
+    if not (lost or extra):
+        return False
+    fields = [f"r:{name}" for name in (*lost, *extra)]
+    found = client.hmget(state, *fields)
+    again = open_reservations(team_id)
+    return any((entry is None) == (name in again) for name, entry in zip((*lost, *extra), found, strict=True))
