@@ -35,6 +35,9 @@ class AdminScope(models.TextChoices):
     USERS_WRITE = "admin.users.write", "Delete users, change the users of projects"
     LIMITS_READ = "admin.limits.read", "Read rate limits, spend limits and spend alerts"
     LIMITS_WRITE = "admin.limits.write", "Change rate limits, spend limits and spend alerts"
+    AUDIT_LOGS_READ = "admin.audit_logs.read", "Read the audit log"
+    ADMIN_KEYS_READ = "admin.admin_keys.read", "Read admin keys"
+    ADMIN_KEYS_WRITE = "admin.admin_keys.write", "Revoke admin keys"
     USAGE_READ = "admin.usage.read", "Read usage and costs of every team"
 
 

@@ -38,10 +38,13 @@ def reject_unknown(query: QueryDict, arguments: Sequence[QueryArgument]) -> None
 
     A filter with a typing error in its name would otherwise return everything.
     """
-    described = [one["name"] for argument in arguments for one in argument.parameters]
+    parameters = [one for argument in arguments for one in argument.parameters]
+    # Filters such as `effective_at[gte]=…`.
+    ranges = [(one["name"], key) for one in parameters for key in one["schema"].get("properties", ())]
+    described = [one["name"] for one in parameters if "properties" not in one["schema"]]
+    described += [f"{name}[{key}]" for name, key in ranges]
     known = [name for one in described for name in _WRITTEN.get(one, (one,))]
-    lists = [one for argument in arguments for one in argument.parameters if one["schema"].get("type") == "array"]
-    known += [f"{one['name']}[]" for one in lists]
+    known += [f"{one['name']}[]" for one in parameters if one["schema"].get("type") == "array"]
     for name in query:
         plain = "metadata[…]" if name.startswith("metadata[") and name.endswith("]") else name
         if plain not in known:

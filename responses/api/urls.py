@@ -9,7 +9,7 @@ from responses.api import audio, batches, chat_completions, messages, passthroug
 from responses.containers.api import views as containers
 from responses.requests import conversation_items
 from responses.skills.api import views as skills
-from tenants.api import limits, permissions, project_keys, projects, service_accounts, users
+from tenants.api import admin_keys, audit_logs, limits, permissions, project_keys, projects, service_accounts, users
 from tenants.views import ApiView
 
 MODULES = (
@@ -31,6 +31,8 @@ MODULES = (
     users,
     permissions,
     limits,
+    audit_logs,
+    admin_keys,
 )
 VIEWS = [
     view

@@ -39,7 +39,7 @@ def get_service_account(team: Team, account_id: str, *, param: str | None = None
 
 def get_user(user_id: str, *, param: str | None = None) -> User:
     """Return an active user by the id of the admin API, such as `user-12`."""
-    user = User.objects.filter(pk=_user_key(user_id), is_active=True).first()
+    user = User.objects.filter(pk=user_key(user_id), is_active=True).first()
     if user is None:
         raise NotFound(f"No such user: {user_id}", param=param)
     return user
@@ -47,14 +47,15 @@ def get_user(user_id: str, *, param: str | None = None) -> User:
 
 def get_member(team: Team, user_id: str, *, param: str | None = None) -> Membership:
     """Return the membership of a user in the team. Must run inside a scope that sees the team."""
-    members = Membership.objects.filter(team=team, user=_user_key(user_id), user__is_active=True)
+    members = Membership.objects.filter(team=team, user=user_key(user_id), user__is_active=True)
     member = members.select_related("user").first()
     if member is None:
         raise NotFound(f"No such user in the project: {user_id}", param=param)
     return member
 
 
-def _user_key(user_id: str) -> int:
+def user_key(user_id: str) -> int:
+    """Return the primary key of the user with this id; 0, which no user has, for an id that is malformed."""
     digits = user_id.removeprefix("user-")
     is_known = digits != user_id and digits.isascii() and digits.isdigit() and len(digits) <= 10
     return int(digits) if is_known and int(digits) <= _MAX_KEY else 0

@@ -29,7 +29,14 @@ from openai.types import (
     VectorStoreDeleted,
     VectorStoreSearchResponse,
 )
-from openai.types.admin.organization import OrganizationUser, Project, UserDeleteResponse
+from openai.types.admin.organization import (
+    AdminAPIKey,
+    AdminAPIKeyDeleteResponse,
+    AuditLogListResponse,
+    OrganizationUser,
+    Project,
+    UserDeleteResponse,
+)
 from openai.types.admin.organization.projects import (
     APIKeyDeleteResponse,
     ProjectAPIKey,
@@ -151,6 +158,13 @@ class _Compacted(CompactedResponse):
     """A response of `/responses/compact`. The SDK types user messages in it as model output."""
 
     output: list[ResponseItem]  # type: ignore[assignment]
+
+
+class _AuditLog(AuditLogListResponse):
+    """A line of the audit log. Its type may be one that OpenAI does not have."""
+
+    type: str  # type: ignore[assignment]
+    details: dict[str, Any]
 
 
 class _ErrorDetail(_Closed):
@@ -289,6 +303,10 @@ ENDPOINTS = [
     _Endpoint("DELETE", f"/organization/projects/{_ID}/model_permissions", ProjectModelPermissionsDeleted),
     _Endpoint("GET", f"/organization/projects/{_ID}/hosted_tool_permissions", ProjectHostedToolPermissions),
     _Endpoint("POST", f"/organization/projects/{_ID}/hosted_tool_permissions", ProjectHostedToolPermissions),
+    _Endpoint("GET", "/organization/audit_logs", Page[_AuditLog]),
+    _Endpoint("GET", "/organization/admin_api_keys", Page[AdminAPIKey]),
+    _Endpoint("GET", f"/organization/admin_api_keys/{_ID}", AdminAPIKey),
+    _Endpoint("DELETE", f"/organization/admin_api_keys/{_ID}", AdminAPIKeyDeleteResponse),
     _Endpoint("GET", "/organization/users", Page[OrganizationUser]),
     _Endpoint("GET", f"/organization/users/{_ID}", OrganizationUser),
     _Endpoint("DELETE", f"/organization/users/{_ID}", UserDeleteResponse),
