@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 74cf401630753f1d605dd5aa4417b09418511df8856c4f920fd73fa4dea74f9f
+-- PostgreSQL 18, migrations b5f6575c5f3555178e0a3f6c76fce3c7e35bde92eb8524cbc8955c4081955de1
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -505,6 +505,7 @@ CREATE TABLE public.responses_callhour (
     output_tokens bigint NOT NULL,
     reasoning_tokens bigint NOT NULL,
     cost numeric(24,10),
+    unpriced bigint NOT NULL,
     api_key_id character varying(64) NOT NULL COLLATE pg_catalog."C",
     model character varying(200) NOT NULL,
     upstream_id character varying(64) NOT NULL COLLATE pg_catalog."C",
@@ -520,7 +521,8 @@ CREATE TABLE public.responses_callhour (
     CONSTRAINT responses_callhour_input_tokens_check CHECK ((input_tokens >= 0)),
     CONSTRAINT responses_callhour_level_check CHECK ((level >= 0)),
     CONSTRAINT responses_callhour_output_tokens_check CHECK ((output_tokens >= 0)),
-    CONSTRAINT responses_callhour_reasoning_tokens_check CHECK ((reasoning_tokens >= 0))
+    CONSTRAINT responses_callhour_reasoning_tokens_check CHECK ((reasoning_tokens >= 0)),
+    CONSTRAINT responses_callhour_unpriced_check CHECK ((unpriced >= 0))
 );
 
 ALTER TABLE ONLY public.responses_callhour FORCE ROW LEVEL SECURITY;
@@ -709,6 +711,7 @@ CREATE TABLE public.responses_responsehour (
     output_tokens bigint NOT NULL,
     reasoning_tokens bigint NOT NULL,
     cost numeric(24,10),
+    unpriced bigint NOT NULL,
     api_key_id character varying(64) NOT NULL COLLATE pg_catalog."C",
     model character varying(200) NOT NULL,
     upstream_id character varying(64) NOT NULL COLLATE pg_catalog."C",
@@ -727,7 +730,8 @@ CREATE TABLE public.responses_responsehour (
     CONSTRAINT responses_responsehour_output_tokens_check CHECK ((output_tokens >= 0)),
     CONSTRAINT responses_responsehour_reasoning_tokens_check CHECK ((reasoning_tokens >= 0)),
     CONSTRAINT responses_responsehour_responses_check CHECK ((responses >= 0)),
-    CONSTRAINT responses_responsehour_tool_calls_check CHECK ((tool_calls >= 0))
+    CONSTRAINT responses_responsehour_tool_calls_check CHECK ((tool_calls >= 0)),
+    CONSTRAINT responses_responsehour_unpriced_check CHECK ((unpriced >= 0))
 );
 
 ALTER TABLE ONLY public.responses_responsehour FORCE ROW LEVEL SECURITY;

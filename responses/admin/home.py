@@ -251,7 +251,7 @@ def _usage_url(query: UsageQuery, metric: str) -> str:
 def _cost_tile(query: UsageQuery, teams: Sequence[str] | None, *, earlier: timedelta) -> Tile:
     """Return the tile of the cost of all endpoints."""
     now_and_then = [
-        RollupQuery(source=CALLS, since=since, until=until, measures=("cost", "calls"), bucket=bucket, teams=teams)
+        RollupQuery(source=CALLS, since=since, until=until, measures=("cost", "unpriced"), bucket=bucket, teams=teams)
         for since, until, bucket in (
             (query.since, query.until, query.bucket),
             (query.since - earlier, query.until - earlier, ""),
@@ -259,6 +259,7 @@ def _cost_tile(query: UsageQuery, teams: Sequence[str] | None, *, earlier: timed
     ]
     rows, before = map(queries.fetch_rows, now_and_then)
     costs = {row.bucket: row.values["cost"] for row in rows}
+    unpriced = sum(row.values["unpriced"] for row in rows)
     total, previous = reduce(sum_costs, costs.values(), None), before[0].values["cost"] if before else None
     return Tile(
         title="Cost",
@@ -266,6 +267,7 @@ def _cost_tile(query: UsageQuery, teams: Sequence[str] | None, *, earlier: timed
         value=NO_PRICE if total is None and rows else dollars(float(total or 0)),
         icon="payments",
         url=_usage_url(query, "cost"),
+        detail=f"plus {unpriced:,} without a price" if unpriced and total is not None else "",
         change=_change(query, float(total), float(previous)) if total is not None and previous else "",
         spark=charts.sparkline([float(costs.get(start) or 0) for start in buckets(query)[:-1]]),
     )

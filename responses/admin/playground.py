@@ -122,7 +122,7 @@ def ended(request: HttpRequest, response_id: str) -> HttpResponse:
     row = rows_of(request, Response).filter(pk=response_id).first()
     if row is None:
         raise Http404
-    return JsonResponse({"cost": cells.cost(row) if row.cost is not None else ""})
+    return JsonResponse({"cost": cells.cost(row)})
 
 
 def _opened_response(request: HttpRequest) -> dict[str, Any] | None:

@@ -25,7 +25,7 @@ _DAYS = 7
 _MAX_ROWS = 50
 # Active runs are counted and not summed, so the count is limited.
 _MAX_RUNNING = 1000
-_TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "cost")
+_TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "cost", "unpriced")
 
 
 def _week(team: Team, **query: Any) -> list[RollupRow]:
@@ -64,7 +64,13 @@ def overview(request: HttpRequest, team: Team) -> dict[str, Any]:
             icon="timer",
             url=responses,
         ),
-        Tile(title="Cost", value=_dollars(values), detail="calls with known prices", icon="payments", url=responses),
+        Tile(
+            title="Cost",
+            value=_dollars(values),
+            detail=f"{compact(values['unpriced'])} without a price" if values.get("unpriced") else "in 7 days",
+            icon="payments",
+            url=responses,
+        ),
         Tile(
             title="Tokens",
             value=compact(values.get("input_tokens", 0) + values.get("output_tokens", 0)),
@@ -113,7 +119,8 @@ def _dollars(values: dict[str, Any]) -> str:
         return NO_PRICE if values.get("calls") or values.get("responses") else "–"
     cost = Decimal(values["cost"])
     # Four decimals below one dollar, so that small costs are not shown as zero.
-    return f"${cost:,.2f}" if not cost or cost >= 1 else f"${cost:.4f}"
+    shown = f"${cost:,.2f}" if not cost or cost >= 1 else f"${cost:.4f}"
+    return f"at least {shown}" if values["unpriced"] else shown
 
 
 @tab("webhooks", title="Webhooks", template="admin/tenants/team/table.html")

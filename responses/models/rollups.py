@@ -40,6 +40,7 @@ class Tokens(models.Model):
     # Wider than the cost of a single call: this is the sum over an hour.
     # Empty if no call had a price.
     cost = models.DecimalField(max_digits=24, decimal_places=10, null=True)
+    unpriced = models.PositiveBigIntegerField(default=0, help_text="Responses or calls whose cost is unknown.")
 
     class Meta:
         abstract = True

@@ -82,13 +82,14 @@ RESPONSES = RollupSource(
     time="created_at",
     columns=(
         "id", "team_id", "api_key_id", "created_at", "status", "mode", "background", "model", "upstream_id",
-        "first_token_ms", "duration_ms", "tool_calls", "cost", *_TOKENS,
+        "first_token_ms", "duration_ms", "tool_calls", "turns", "cost", *_TOKENS,
     ),
     dimensions=_RESPONSE_DIMENSIONS,
     sums={
         "responses": "count(*)",
         "failed": f"count(*) FILTER (WHERE status = '{Status.FAILED}')",
         "tool_calls": "sum(tool_calls)",
+        "unpriced": "count(*) FILTER (WHERE cost IS NULL AND turns > 0)",
         **_TOKEN_SUMS,
     },
     histograms={"duration": "duration_ms", "first_token": "first_token_ms"},
@@ -118,7 +119,13 @@ CALLS = RollupSource(
         "cost", *_TOKENS,
     ),
     dimensions=_CALL_DIMENSIONS,
-    sums={"calls": "count(*)", "failed": "count(*) FILTER (WHERE outcome = 'failed')", **_TOKEN_SUMS},
+    sums={
+        "calls": "count(*)",
+        "failed": "count(*) FILTER (WHERE outcome = 'failed')",
+        # Calls of the platform's own tools have no upstream that charges for them.
+        "unpriced": "count(*) FILTER (WHERE cost IS NULL AND upstream_id <> '')",
+        **_TOKEN_SUMS,
+    },
     histograms={"duration": "duration_ms"},
     levels=_levels(
         [*_CALL_DIMENSIONS],

@@ -1,10 +1,12 @@
 # mypy: allow-subclassing-any
 """Admin pages of usage records, one row per upstream call."""
 
+from decimal import Decimal
+
 from django.contrib.admin import display, register
 from django.urls import reverse
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
 from unfold.contrib.filters.admin import AutocompleteSelectFilter
 
 from console.widgets import (
@@ -23,6 +25,7 @@ from console.widgets import (
 )
 from tenants.console.roles import TeamScoped
 from tenants.models import UsageRecord
+from tenants.prices import NO_PRICE, amount, label
 
 OUTCOME_TONES = {
     "stop": "success",
@@ -38,7 +41,7 @@ class UsageAdmin(LogAdmin, TeamScoped):
     """Usage records of upstream calls."""
 
     list_display = [
-        "time", "team_name", "key", "subject", "served", "outcome_badge", "tokens_in", "tokens_out", "took",
+        "time", "team_name", "key", "subject", "served", "outcome_badge", "tokens_in", "tokens_out", "dollars", "took",
     ]  # fmt: skip
     list_filter = [
         ("occurred_at", TimeFilter),
@@ -58,11 +61,13 @@ class UsageAdmin(LogAdmin, TeamScoped):
         ),
         ("Model", {"fields": [("served", "outcome_badge"), ("upstream_id", "theirs"), "tier"]}),
         ("Tokens", {"fields": [("input", "cached", "cache_written"), ("output", "reasoning")]}),
-        ("Audio", {"fields": [("seconds", "spoken")]}),
+        ("Audio and images", {"fields": [("audio", "images"), ("seconds", "spoken")]}),
+        ("Cost", {"fields": ["dollars", "applied_prices"]}),
     ]
     readonly_fields = [
         "time", "took", "key", "subject", "request_link", "served", "outcome_badge", "input", "cached",
-        "cache_written", "output", "reasoning", "seconds", "spoken", "user", "theirs", "tier",
+        "cache_written", "output", "reasoning", "seconds", "spoken", "dollars", "applied_prices",
+        "audio", "images", "user", "theirs", "tier",
     ]  # fmt: skip
     time = time_column("Time", "occurred_at")
     team_name = column("Team", lambda row: row.team.name)
@@ -81,7 +86,17 @@ class UsageAdmin(LogAdmin, TeamScoped):
     reasoning = count_column("Reasoning", "reasoning_tokens")
     seconds = column("Seconds of audio", lambda row: f"{row.audio_seconds:,.3f}".rstrip("0").rstrip("."))
     spoken = count_column("Characters spoken", "characters")
+    dollars = column("Cost", lambda row: NO_PRICE if row.cost is None else amount(row.cost))
+    audio = column("Audio tokens in and out", lambda row: f"{row.input_audio_tokens:,} / {row.output_audio_tokens:,}")
+    images = column("Image tokens in and out", lambda row: f"{row.input_image_tokens:,} / {row.output_image_tokens:,}")
     took = column("Duration", lambda row: duration(row.duration_ms))
+
+    @display(description="Prices applied")
+    def applied_prices(self, row: UsageRecord) -> SafeString | str:
+        lines = [
+            (label(each), f"{Decimal(each['quantity']):,f}", amount(Decimal(each["cost"]))) for each in row.prices or ()
+        ]
+        return format_html_join(mark_safe("<br>"), "{} × {} = {}", lines) or "–"
 
     @display(description="Object")
     def subject(self, row: UsageRecord) -> SafeString:

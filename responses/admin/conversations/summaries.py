@@ -31,7 +31,8 @@ _FIRST_ITEMS = 6
 _SUMMARIES_SQL = """
 SELECT one.id, latest.created_at, coalesce(latest.end_user, ''), coalesce(beginning.input_preview, ''),
        coalesce(runs.responses, 0), coalesce(runs.turns, 0), coalesce(runs.tools, 0), coalesce(runs.input, 0),
-       coalesce(runs.output, 0), coalesce(runs.errors, 0), runs.cost, items.number
+       coalesce(runs.output, 0), coalesce(runs.errors, 0), runs.cost, coalesce(runs.unpriced, 0),
+       items.number
 FROM unnest(%(ids)s::text[]) AS one(id)
 LEFT JOIN LATERAL (
     SELECT created_at, end_user FROM responses_response AS response WHERE response.conversation_id = one.id
@@ -43,7 +44,8 @@ LEFT JOIN LATERAL (
 ) AS beginning ON true
 LEFT JOIN LATERAL (
     SELECT count(*) AS responses, sum(turns) AS turns, sum(tool_calls) AS tools, sum(input_tokens) AS input,
-           sum(output_tokens) AS output, count(error_code) AS errors, sum(cost) AS cost
+           sum(output_tokens) AS output, count(error_code) AS errors, sum(cost) AS cost,
+           count(*) FILTER (WHERE cost IS NULL AND turns > 0) AS unpriced
     FROM (
         SELECT turns, tool_calls, input_tokens, output_tokens, error_code, cost FROM responses_response AS response
         WHERE response.conversation_id = one.id ORDER BY created_at DESC LIMIT %(responses)s
@@ -88,6 +90,7 @@ class ConversationSummary:
     output_tokens: int
     errors: int
     cost: Decimal | None
+    unpriced: int
     counted_items: int
 
     @property
@@ -107,8 +110,10 @@ class ConversationSummary:
 
     @property
     def dollars(self) -> str:
-        """Cost in US dollars; "No price" if no price was known."""
-        return NO_PRICE if self.cost is None else f"${self.cost:,.4f}"
+        """Cost in US dollars, a lower bound if some responses had no price; "No price" if none had."""
+        if self.cost is None:
+            return NO_PRICE if self.unpriced else "–"
+        return f"at least ${self.cost:,.4f}" if self.unpriced else f"${self.cost:,.4f}"
 
     @property
     def more_responses(self) -> bool:

@@ -21,12 +21,17 @@ _OTHER_KEY: Key = ("\0rest",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageGroup:
-    """One group with its values per bucket and its total. `key` is None for the remaining groups together ("Other")."""
+    """One group with its values per bucket and its total. `key` is None for the remaining groups together ("Other").
+
+    `unpriced` are the calls per bucket whose cost is unknown, if the metric is the cost.
+    """
 
     key: Key | None
     name: str
     values: Sequence[float | None]
     total: float | None
+    unpriced: Sequence[int] = ()
+    total_unpriced: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +46,7 @@ class UsageReport:
     groups: Sequence[UsageGroup]
     total: float | None
     other_count: int
+    unpriced: int = 0
 
 
 def build_report(query: UsageQuery, *, teams: Sequence[str] | None, top: int = TOP) -> UsageReport:
@@ -65,7 +71,7 @@ def build_report(query: UsageQuery, *, teams: Sequence[str] | None, top: int = T
 
     def weight(row: RollupRow) -> float:
         # Ratios and percentiles rank groups by volume: the slowest group may have a single call.
-        value = row.values[measures[-1]]
+        value = row.values[measures[0 if query.metric.kind is MetricKind.SUM else -1]]
         return float(sum(value) if is_histogram else value or 0)
 
     def value_of(sums: Mapping[str, Any] | None) -> float | None:
@@ -95,11 +101,19 @@ def build_report(query: UsageQuery, *, teams: Sequence[str] | None, top: int = T
             name=OTHER if key == _OTHER_KEY else names[key],
             values=[drawn(value_of(sums[key].get(start))) for start in starts],
             total=value_of(sums[key][None]),
+            unpriced=[sums[key].get(start, {}).get("unpriced", 0) for start in starts],
+            total_unpriced=sums[key][None].get("unpriced", 0),
         )
         for key in [*shown, *([_OTHER_KEY] if len(totals) > top else [])]
     ]
     whole = reduce(add_sums, (row.values for row in totals), None)
-    return UsageReport(edges=edges, groups=groups, total=value_of(whole), other_count=max(0, len(totals) - top))
+    return UsageReport(
+        edges=edges,
+        groups=groups,
+        total=value_of(whole),
+        other_count=max(0, len(totals) - top),
+        unpriced=(whole or {}).get("unpriced", 0),
+    )
 
 
 def add_sums(sums: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[str, Any]:

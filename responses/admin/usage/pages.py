@@ -66,7 +66,7 @@ def usage(request: HttpRequest) -> HttpResponseBase:
             "name": group.name,
             "tone": _tone(query, report, index),
             "url": urls[index],
-            "total": _shown(query, group.total),
+            "total": _shown(query, group.total, unpriced=group.total_unpriced),
             "share": f"{100 * group.total / whole:.1f} %" if whole and group.total is not None else "",
             "spark": charts.sparkline(group.values),
         }
@@ -80,7 +80,8 @@ def usage(request: HttpRequest) -> HttpResponseBase:
         choices=_choices(request, query),
         chart=chart(query, report, title=f"{query.metric.title} by {query.bucket}", urls=urls),
         rows=rows,
-        total=_shown(query, report.total),
+        total=_shown(query, report.total, unpriced=report.unpriced),
+        unpriced=report.unpriced if report.total is not None else 0,
         total_url=_drill(query, query.since, query.until),
         other_count=report.other_count,
         ranges=[(query.url(range=name), title, name == query.range) for name, title in RANGES.items()],
@@ -135,7 +136,8 @@ def pivot(request: HttpRequest) -> HttpResponseBase:
         columns=[(name, _rows_url(query, column=key)) for key, name in found.columns],
         rows=rows,
         totals=[_shown(query, value) for value in found.totals],
-        total=_shown(query, found.total),
+        total=_shown(query, found.total, unpriced=found.unpriced),
+        unpriced=found.unpriced if found.total is not None else 0,
         notes=[*query.notes, *([f"Only the newest {MAX_ROWS:,} responses were counted."] if found.is_cut else [])],
         presets=[(f"?{urlencode(preset)}", title) for title, preset in PRESETS.items()],
         ranges=[(query.url(range=name), title, name == query.range) for name, title in RANGES.items()],
@@ -257,21 +259,32 @@ def _drill(query: UsageQuery, since: datetime, until: datetime, key: Sequence[st
 
 
 def _csv(query: UsageQuery, report: UsageReport) -> HttpResponse:
-    lines = [["from", "to", "time zone", "group", "id", query.metric.name]]
+    is_cost = query.metric.name == "cost"
+    names = ["from", "to", "time zone", "group", "id", query.metric.name]
+    lines = [[*names, *(["calls without a price"] if is_cost else [])]]
     for index, edges in enumerate(zip(report.edges, report.edges[1:], strict=False)):
         span = [edge.astimezone(query.zone).isoformat() for edge in edges]
         lines += [
-            [*span, query.zone.key, group.name, " ".join(group.key or ()), f"{group.values[index]:.10g}"]
+            [
+                *span,
+                query.zone.key,
+                group.name,
+                " ".join(group.key or ()),
+                f"{group.values[index]:.10g}" if group.values[index] else NO_PRICE,
+                *([f"{group.unpriced[index]}"] if is_cost else []),
+            ]
             for group in report.groups
             # Empty buckets are left out: a year by the hour has thousands for each group.
-            if group.values[index]
+            if group.values[index] or group.unpriced[index]
         ]
     name = f"usage-{query.metric.name}-{query.since:%Y%m%d}-{query.until:%Y%m%d}.csv"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return HttpResponse(csv_lines(lines), content_type="text/csv; charset=utf-8", headers=headers)
 
 
-def _shown(query: UsageQuery | PivotQuery, value: float | None) -> str:
+def _shown(query: UsageQuery | PivotQuery, value: float | None, *, unpriced: int = 0) -> str:
     if value is None:
         return NO_PRICE if query.metric.name == "cost" else "–"
-    return query.metric.format_value(value)
+    shown = query.metric.format_value(value)
+    # Calls without a price are not free.
+    return f"at least {shown}" if unpriced else shown

@@ -121,13 +121,17 @@ class PivotRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pivot:
-    """Result of a query. `columns` are values and names; `is_cut` is true if older responses were not read."""
+    """Result of a query. `columns` are values and names; `is_cut` is true if older responses were not read.
+
+    `unpriced` is the number of calls or responses whose cost is unknown, if the metric is the cost.
+    """
 
     columns: Sequence[tuple[str, str]]
     rows: Sequence[PivotRow]
     totals: Sequence[float | None]
     total: float | None
     is_cut: bool
+    unpriced: int = 0
 
 
 def parse_pivot(query: QueryDict, *, current_time: datetime, zone: str = "") -> PivotQuery:
@@ -207,7 +211,8 @@ def build_pivot(
 
     def largest(sums: Mapping[str, Mapping[str, Any]], most: int) -> list[str]:
         # Ratios rank by volume.
-        ranked = sorted(sums, key=lambda key: (-float(sums[key][measures[-1]] or 0), key))
+        measure = measures[0 if query.metric.kind is MetricKind.SUM else -1]
+        ranked = sorted(sums, key=lambda key: (-float(sums[key][measure] or 0), key))
         return [*ranked[:most], *([_OTHER] if len(ranked) > most else [])]
 
     shown_rows, shown_columns = largest(by_row, top[0]), largest(by_column, top[1])
@@ -234,6 +239,7 @@ def build_pivot(
         totals=[value_of(column_sums[key]) for key in shown_columns],
         total=value_of(whole),
         is_cut=is_cut,
+        unpriced=(whole or {}).get("unpriced", 0),
     )
 
 

@@ -118,7 +118,7 @@ METRICS = {
         _percentile("ttft50", "Time to first token p50", 0.5, **_FIRST),
         _percentile("ttft95", "Time to first token p95", 0.95, **_FIRST),
         Metric(name="calls", title="Model calls (all endpoints)", columns={"calls": ("calls",)}),
-        Metric(name="cost", title="Cost", columns={"calls": ("cost",)}, format_value=dollars),
+        Metric(name="cost", title="Cost", columns={"calls": ("cost", "unpriced")}, format_value=dollars),
     )
 }
 GROUPS = {
