@@ -164,7 +164,7 @@ def _alert(one: Spending, percent: int) -> bool:
         subject=f"{percent} % of the {adjective} budget of {owner} is spent",
         text=f"In the period from {begins} to {ends} ({team.time_zone}), {owner} has spent ${one.spent:,.2f} of the "
         f"{adjective} budget of ${budget.amount:,.2f}.\n\n{effect}",
-        path=f"/admin/tenants/team/{team.pk}/change/",
+        path="/admin/budgets/",
     )
     with scope.team(team.pk):
         made = notify(

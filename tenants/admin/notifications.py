@@ -21,7 +21,7 @@ from console.widgets import LogAdmin, TimeFilter, column, duration, exact, time_
 from tenants.console.audited_admin import audit_row
 from tenants.console.roles import EVERY_ROLE, LEADS, OPERATORS, STAFF, TeamScoped, may
 from tenants.console.site import page, render
-from tenants.models import MailDelivery, NotificationKind
+from tenants.models import MailDelivery
 from tenants.notification_models import DELIVERY_TONES
 from tenants.notifications import choices_of, set_choice
 from tenants.outbox import queue
@@ -51,7 +51,7 @@ def notifications(request: HttpRequest) -> HttpResponse:
         team["choices"].append(
             {
                 "value": f"{choice.team_id} {choice.kind.value}",
-                "label": f"{choice.kind.label} of {choice.team_name} by mail",
+                "label": choice.kind.label,
                 "by_mail": choice.by_mail,
             }
         )
@@ -59,7 +59,6 @@ def notifications(request: HttpRequest) -> HttpResponse:
         request,
         "console/notifications.html",
         title="Notifications",
-        kinds=[kind.label for kind in NotificationKind],
         teams=list(teams.values()),
         address=user.email,
         has_mail=bool(settings.EMAIL_HOST),
