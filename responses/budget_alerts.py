@@ -6,30 +6,27 @@ is exactly one alert per budget, percentage, period and subject: the row of its 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from zoneinfo import ZoneInfo
 
-from django.db.models import Exists, OuterRef, Sum
+from django.db.models import Exists, OuterRef
 
 from kernel.clock import now
-from responses.rollups import periods
-from responses.rollups.queries import RollupQuery, fetch_rows
-from responses.rollups.sources import CALLS
+from responses.rollups.spending import end_of_sums, period_of, spent_by_end_user, spent_by_subject, subject_of
 from responses.webhooks.outbox import announce
 from tenants import scope
 from tenants.limit_models import EVERY_END_USER
-from tenants.models import Budget, BudgetCheck, LimitSet, Notification, NotificationKind, UsageRecord
+from tenants.models import Budget, BudgetCheck, Notification, NotificationKind, UsageRecord
 from tenants.notifications import Message, notify
 
 EVENT_TYPE = "budget.alert"
 # Records are stamped by the clock of their process and committed a little later. Records that are later than that are
 # added to the sums when their hour has ended.
 _OVERLAP = timedelta(minutes=10)
-_HOUR = timedelta(hours=1)
-_LATE = 2 * _HOUR
+_LATE = timedelta(hours=2)
 _ADJECTIVES = {"day": "daily", "week": "weekly", "month": "monthly"}
 
 
@@ -84,51 +81,19 @@ def _spending(checked: datetime, at: datetime, *, moments: Sequence[datetime]) -
     budgets = Budget.objects.filter(Exists(recent), alert_percents__len__gt=0, amount__gt=0)
     groups: dict[tuple[datetime, datetime], list[Budget]] = defaultdict(list)
     for budget in budgets.select_related("team", "limit_set__api_key").order_by("pk"):
-        zone = ZoneInfo(budget.team.time_zone)
         # Also the period that has ended since the last run.
-        for since in sorted({periods.start_of(moment, budget.period, zone) for moment in moments}):
-            until = periods.next_start(since, budget.period, zone)
+        for since, until in sorted({period_of(budget, moment) for moment in moments}):
             if budget.created_at < until:
                 groups[since, until].append(budget)
     for (since, until), members in groups.items():
-        end = min(until, periods.start_of(at, "hour", ZoneInfo("UTC")) + _HOUR)
-        keys = [one for one in members if one.limit_set.api_key_id]
-        end_users = [one for one in members if one.limit_set.end_user]
-        teams = [one for one in members if not one.limit_set.api_key_id and not one.limit_set.end_user]
-        of_teams = _sums(teams, since, end, by=["team_id"])
-        of_keys = _sums(keys, since, end, by=["team_id", "api_key_id"])
-        spent = [(one, "", of_teams.get((one.team_id,))) for one in teams]
-        spent += [(one, "", of_keys.get((one.team_id, str(one.limit_set.api_key_id)))) for one in keys]
-        spent += [(one, *row) for one in end_users for row in _of_end_users(one, since, until, checked - _OVERLAP)]
-        for budget, end_user, cost in spent:
-            if cost:
+        spent = spent_by_subject(members, since, min(until, end_of_sums(at)))
+        for budget in members:
+            subject = subject_of(budget)
+            costs = [(subject[2], spent.get(subject, Decimal(0)))]
+            if budget.limit_set.end_user == EVERY_END_USER:
+                costs = spent_by_end_user(budget.team_id, since, until, active_since=checked - _OVERLAP)
+            for end_user, cost in costs:
                 yield Spending(budget=budget, end_user=end_user, since=since, until=until, spent=cost)
-
-
-def _sums(
-    budgets: Sequence[Budget], since: datetime, until: datetime, *, by: Sequence[str]
-) -> Mapping[tuple[str, ...], Decimal | None]:
-    teams = sorted({one.team_id for one in budgets})
-    if not teams:
-        return {}
-    query = RollupQuery(source=CALLS, since=since, until=until, measures=["cost"], by=by, teams=teams)
-    return {row.key: row.values["cost"] for row in fetch_rows(query)}
-
-
-def _of_end_users(
-    budget: Budget, since: datetime, until: datetime, active_since: datetime
-) -> list[tuple[str, Decimal | None]]:
-    """Return the end users of a budget that were active since a time, and what each has spent in the period."""
-    # There are no sums by end user, but an index of the records.
-    records = UsageRecord.objects.filter(team=budget.team_id, occurred_at__lt=until).exclude(end_user="")
-    active = records.filter(occurred_at__gte=max(since, active_since))
-    if budget.limit_set.end_user == EVERY_END_USER:
-        own = LimitSet.objects.filter(team=budget.team_id, api_key=None).values("end_user")
-        active = active.exclude(end_user__in=own)
-    else:
-        active = active.filter(end_user=budget.limit_set.end_user)
-    found = records.filter(occurred_at__gte=since, end_user__in=active.values("end_user").distinct())
-    return list(found.values_list("end_user").annotate(spent=Sum("cost")).order_by("end_user"))
 
 
 def _alert(one: Spending, percent: int) -> bool:

@@ -8,21 +8,18 @@ from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from django.db.models import Sum
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from console.widgets import csv_lines
 from kernel.clock import now
-from responses.rollups import periods
-from responses.rollups.queries import RollupQuery, fetch_rows
-from responses.rollups.sources import CALLS
+from responses.rollups.spending import end_of_sums, period_of, spent_by_subject, subject_of
 from tenants.admin.limits import limits_url, subject_name
 from tenants.admin.team_tabs import tab_url
 from tenants.console.roles import EVERY_ROLE, everywhere, teams_of
 from tenants.console.site import page, render
 from tenants.limit_models import EVERY_END_USER
-from tenants.models import Budget, LimitSet, UsageRecord
+from tenants.models import Budget, LimitSet
 from tenants.prices import amount
 
 MAX_BUDGETS = 200
@@ -30,8 +27,6 @@ _HOUR = timedelta(hours=1)
 # The forecast of a day follows the last day, that of longer periods the last week: both contain nights or weekends.
 _TRENDS = {"day": timedelta(days=1)}
 _TREND = timedelta(days=7)
-Subject = tuple[str, str, str]
-"""Team, key and end user of a budget; empty where it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,21 +64,21 @@ def budget_states(*, teams: Sequence[str] | None, at: datetime) -> list[BudgetSt
     if teams is not None:
         found = found.filter(team__in=teams)
     budgets = list(found.select_related("team", "limit_set__api_key").order_by("-amount", "pk")[:MAX_BUDGETS])
-    spans = {one.pk: _period(one, at) for one in budgets}
-    end = periods.start_of(at, "hour", ZoneInfo("UTC")) + _HOUR
+    spans = {one.pk: period_of(one, at) for one in budgets}
+    end = end_of_sums(at)
     wanted: dict[tuple[datetime, datetime], list[Budget]] = defaultdict(list)
     for one in budgets:
         since, until = spans[one.pk]
         wanted[since, min(until, end)].append(one)
         wanted[end - _TRENDS.get(one.period, _TREND), end].append(one)
-    spent = {span: _spent(members, *span) for span, members in wanted.items()}
+    spent = {span: spent_by_subject(members, *span) for span, members in wanted.items()}
     states = []
     for one in budgets:
         since, until = spans[one.pk]
-        so_far = spent[since, min(until, end)].get(_subject(one), Decimal(0))
+        so_far = spent[since, min(until, end)].get(subject_of(one), Decimal(0))
         trend = _TRENDS.get(one.period, _TREND)
         # A team that began to use the platform yesterday has one day of history, not seven.
-        rate = spent[end - trend, end].get(_subject(one), Decimal(0)) / Decimal(trend.total_seconds())
+        rate = spent[end - trend, end].get(subject_of(one), Decimal(0)) / Decimal(trend.total_seconds())
         left = Decimal((until - at).total_seconds())
         missing = max(one.amount - so_far, Decimal(0))
         lasts = missing / rate if rate else None
@@ -98,39 +93,6 @@ def budget_states(*, teams: Sequence[str] | None, at: datetime) -> list[BudgetSt
             )
         )
     return sorted(states, key=lambda state: -state.percent)
-
-
-def _period(budget: Budget, at: datetime) -> tuple[datetime, datetime]:
-    zone = ZoneInfo(budget.team.time_zone)
-    since = periods.start_of(at, budget.period, zone)
-    return since, periods.next_start(since, budget.period, zone)
-
-
-def _subject(budget: Budget) -> Subject:
-    return budget.team_id, budget.limit_set.api_key_id or "", budget.limit_set.end_user
-
-
-def _spent(budgets: Sequence[Budget], since: datetime, until: datetime) -> dict[Subject, Decimal]:
-    """Return what the subjects of budgets have spent between two times, from the hourly sums and newer records."""
-    teams = sorted({one.team_id for one in budgets})
-    by: tuple[str, ...] = ("team_id",)
-    if any(one.limit_set.api_key_id for one in budgets):
-        by = ("team_id", "api_key_id")
-    rows = fetch_rows(RollupQuery(source=CALLS, since=since, until=until, measures=["cost"], by=by, teams=teams))
-    spent: dict[Subject, Decimal] = defaultdict(Decimal)
-    for row in rows:
-        cost = row.values["cost"] or Decimal(0)
-        spent[row.key[0], "", ""] += cost
-        if len(row.key) == 2:
-            spent[row.key[0], row.key[1], ""] += cost
-    if users := {one.limit_set.end_user for one in budgets} - {""}:
-        # There are no sums by end user, but an index of the records.
-        records = UsageRecord.objects.filter(
-            team__in=teams, end_user__in=users, occurred_at__gte=since, occurred_at__lt=until
-        )
-        for team_id, end_user, cost in records.values_list("team_id", "end_user").annotate(Sum("cost")):
-            spent[team_id, "", end_user] += cost or 0
-    return spent
 
 
 @page("budgets/", name="budgets", viewers=EVERY_ROLE)
