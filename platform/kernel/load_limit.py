@@ -6,8 +6,8 @@ limit then falls step by step, and rises again when the loop is on time (additiv
 
 import asyncio
 
-# The loop runs its callbacks in rounds, and a new one waits for the current round: at 3 ms, about sixty callbacks.
-_LATE_SECONDS = 0.003
+# The loop runs its callbacks in rounds, and a new one waits for the current round: at 1 ms, about twenty callbacks.
+_LATE_SECONDS = 0.001
 _FACTOR = 0.9
 _STEP = 0.2
 _BEAT_SECONDS = 0.02

@@ -215,8 +215,8 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         try:
             authorization = header(self.scope, b"authorization")
             open_requests.check(authorization)
-            admission.check(team_id := admission.team_of(authorization))
-            with open_requests.open_request(authorization), admission.waiting(team_id):
+            admission.check(admission.team_of(authorization))
+            with open_requests.open_request(authorization), admission.waiting():
                 principal = await self._authenticate()
                 await admission.turn(team_id=principal.team_id, weight=principal.weight, authorization=authorization)
                 body = await off_loop(partial(parse_message, values))

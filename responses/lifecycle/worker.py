@@ -29,6 +29,8 @@ from tenants import directory, scope
 
 # Time for runs that are stopped in the middle of a step to store their events.
 _STOP_SECONDS = 2.0
+# While the worker is at its limit, most of the runs that end are replaced by one query.
+_FULL_PACE_SECONDS = 0.02
 # However busy the event loop is.
 _LEAST_RUNS = 8
 # A team that has the worker to itself is not limited, unless another team had a run so recently.
@@ -57,6 +59,11 @@ class Dispatcher(WorkLoop[Claim]):
     def free_slots(self) -> int:
         """Return the number of slots that are free at the moment."""
         return max(0, self._slots - len(self.work))
+
+    @property
+    def pace_seconds(self) -> float:  # type: ignore[override]
+        """The pause between two polls: none while there is room, so that a run starts at once."""
+        return _FULL_PACE_SECONDS if len(self.work) >= self._limit.value else 0.0
 
     @override
     async def run(self) -> None:
