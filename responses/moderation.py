@@ -168,7 +168,7 @@ async def _moderate(
     # Text alone is sent as a plain string: many moderation models accept nothing else.
     given: Any = [*([{"type": "text", "text": text}] if text else []), *image_parts] if images else text
     passed = parse_moderation({"model": model, "input": given})
-    answer = await forward(principal=principal, passed=passed, request=request)
+    answer = await forward(principal=principal, passed=passed, request=request, is_request=False)
     match answer.get("results"):
         case [{"flagged": bool() as flagged} as result, *_]:
             return {

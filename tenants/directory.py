@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
@@ -496,6 +496,17 @@ async def aprincipal_by_id(key_id: str) -> Principal:
     key, limits = _require_key(await _key_by_id.aget(key_id))
     _check_key(key)
     return _principal(key, limits)
+
+
+async def awith_limits(principal: Principal) -> Principal:
+    """Return a principal with the limits of its key, for calls inside of a run, which a key's rights do not concern."""
+    found = await _key_by_id.aget(principal.key_id)
+    if found is None:
+        return principal
+    own = _principal(*found)
+    return replace(
+        principal, limits=own.limits, limits_some_end_users=own.limits_some_end_users, time_zone=own.time_zone
+    )
 
 
 async def aroute(caller: Principal, model: str) -> Route:

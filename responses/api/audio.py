@@ -42,6 +42,7 @@ class TranscriptionsView(ApiView, path="audio/transcriptions"):
     @Endpoint(
         Scope.AUDIO_WRITE,
         "Create a transcription",
+        calls_model=True,
         form=ApiObject("CreateTranscription", lambda: _form(CreateTranscription)),
         errors=FORWARDED,
         returns=unchanged("Transcription", "transcription: JSON, or text for the formats `text`, `srt` and `vtt`"),
@@ -68,6 +69,7 @@ class TranslationsView(ApiView, path="audio/translations"):
     @Endpoint(
         Scope.AUDIO_WRITE,
         "Create a translation",
+        calls_model=True,
         form=ApiObject("CreateTranslation", lambda: _form(CreateTranslation)),
         errors=FORWARDED,
         returns=unchanged("Translation", "translation: JSON, or text for the formats `text`, `srt` and `vtt`"),
@@ -99,6 +101,7 @@ class SpeechView(ApiView, path="audio/speech"):
     @Endpoint(
         Scope.AUDIO_WRITE,
         "Create speech",
+        calls_model=True,
         body=CreateSpeech,
         parse=_parse_speech,
         errors=FORWARDED,

@@ -35,6 +35,7 @@ class ChatCompletionsView(ApiView, path="chat/completions"):
     @Endpoint(
         Scope.CHAT_WRITE,
         "Create a chat completion",
+        calls_model=True,
         body=CreateChatCompletion,
         parse=chat.parse_chat,
         event_stream=ChatStream,

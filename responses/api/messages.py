@@ -108,6 +108,7 @@ class MessagesView(ApiView, path="messages"):
     @Endpoint(
         KeyScope.RESPONSES_WRITE,
         "Create a message",
+        calls_model=True,
         body=_CREATE,
         parse=anthropic.parse_message,
         event_stream=MessageEvents,

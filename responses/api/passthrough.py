@@ -55,6 +55,7 @@ class CompletionsView(ApiView, path="completions"):
     @Endpoint(
         Scope.COMPLETIONS_WRITE,
         "Create a completion",
+        calls_model=True,
         body=CreateCompletion,
         parse=legacy.parse_completion,
         errors=FORWARDED,
@@ -74,6 +75,7 @@ class EmbeddingsView(ApiView, path="embeddings"):
     @Endpoint(
         Scope.EMBEDDINGS_WRITE,
         "Create embeddings",
+        calls_model=True,
         body=CreateEmbedding,
         parse=embeddings_moderations.parse_embedding,
         errors=FORWARDED,
@@ -94,6 +96,7 @@ class ModerationsView(ApiView, path="moderations"):
     @Endpoint(
         Scope.MODERATIONS_WRITE,
         "Create moderation",
+        calls_model=True,
         body=CreateModeration,
         parse=embeddings_moderations.parse_moderation,
         errors=FORWARDED,
@@ -136,6 +139,7 @@ class GenerateImagesView(ApiView, path="images/generations"):
     @Endpoint(
         Scope.IMAGES_WRITE,
         "Create images",
+        calls_model=True,
         body=CreateImage,
         parse=_parse_create,
         errors=FORWARDED,
@@ -154,6 +158,7 @@ class EditImagesView(ApiView, path="images/edits"):
     @Endpoint(
         Scope.IMAGES_WRITE,
         "Edit images",
+        calls_model=True,
         form=ApiObject("EditImage", _edit_form),
         errors=FORWARDED,
         returns=_IMAGES,

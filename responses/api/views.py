@@ -129,6 +129,7 @@ class ResponsesView(ApiView, path="responses"):
     @Endpoint(
         Scope.RESPONSES_WRITE,
         "Create a response",
+        calls_model=True,
         body=CreateResponse,
         parse=parse_create,
         event_stream=ResponseStream,
@@ -262,6 +263,7 @@ class CompactConversationView(ApiView, path="responses/compact"):
     @Endpoint(
         Scope.RESPONSES_WRITE,
         "Compact a conversation",
+        calls_model=True,
         body=ApiObject("CompactConversation", lambda: _parameters(compact.PARAMETERS, required=["model"])),
         parse=compact.parse_compact,
         errors=_RUN_ERRORS,

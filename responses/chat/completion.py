@@ -6,10 +6,13 @@ others expect `choices[0]` in every chunk.
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
+
+import orjson
 
 from kernel.ids import new_id
 from responses.chat import capabilities, stored
@@ -26,7 +29,9 @@ from responses.providers.http_client import Answer
 from responses.runs.identity import RequestInfo
 from responses.runs.rows import Row
 from responses.runs.usage_records import RoutedCall
-from tenants import directory
+from tenants import directory, limits
+from tenants.limits import end_user_of
+from tenants.limits.throttle import is_limited
 from tenants.models import Scope
 from tenants.principal import Principal
 
@@ -34,7 +39,7 @@ from tenants.principal import Principal
 async def complete(*, principal: Principal, body: ChatRequest, request: RequestInfo) -> dict[str, Any]:
     """Return the upstream's completion; raises `ApiError`."""
     call = await _route(principal, body, request)
-    values = {**capabilities.upstream_values(body, call.route), "stream": False}
+    values = {**capabilities.upstream_values(body, call.route), "stream": False} | await call.reserve()
     try:
         async with post(call.route, "/chat/completions", values, attempts=call.attempts) as response:
             completion = await read_document(response)
@@ -57,7 +62,7 @@ async def stream(*, principal: Principal, body: ChatRequest, request: RequestInf
         **capabilities.upstream_values(body, call.route),
         "stream": True,
         "stream_options": {"include_usage": True},
-    }
+    } | await call.reserve()
     # Opened here and not in the generator: errors before the first byte must become HTTP errors.
     stack = AsyncExitStack()
     try:
@@ -132,6 +137,27 @@ class _ChatCall:
         self._tier = ""
         self._id = new_id("chatcmpl")
         self._ended: asyncio.Future[None] | None = None
+
+    async def reserve(self) -> dict[str, Any]:
+        """Reserve what the call needs of the limits. Return the maximum of output if they lower it."""
+        body, principal = self._request.body, self._routed.principal
+        if not is_limited(principal):
+            return {}
+        end_user, choices = end_user_of(self._routed.end_user), body.n or 1
+        name = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
+        given = body.max_completion_tokens or body.max_tokens
+        for each in await limits.applying(principal, end_user):
+            given = min(given or sys.maxsize, each.values.get("max_output_tokens", sys.maxsize))
+        stated = None if given in {None, sys.maxsize} else given
+        allowed = await self._routed.reserve(
+            input_tokens=self._request.estimate_tokens(),
+            most_input_tokens=len(orjson.dumps(self._request.values)),
+            max_output_tokens=None if stated is None else stated * choices,
+            is_stream=bool(body.stream),
+        )
+        if stated is None and allowed is not None:
+            stated = max(1, allowed // choices)
+        return {} if stated is None else {name: stated}
 
     def observe(self, data: Chunk) -> None:
         """Read usage and id from a completion or a chunk."""

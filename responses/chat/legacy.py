@@ -22,10 +22,14 @@ from responses.moderation import reject_if_guarded
 from responses.passthrough.embeddings_moderations import ModelName, inputs_of
 from responses.passthrough.streaming import AnswerReader, ForwardedAnswer, ForwardedRequest, forward
 from responses.runs.identity import RequestInfo
-from tenants import directory
+from tenants import directory, limits
+from tenants.limits import end_user_of
+from tenants.limits.throttle import is_limited
 from tenants.principal import Principal
 
 _MAX_PROMPTS = 2048
+# The documented default of `max_tokens`.
+_DEFAULT_TOKENS = 16
 _Prompt = Annotated[str, Field(max_length=MAX_TEXT)]
 _Tokens = list[Annotated[int, Field(ge=0)]]
 
@@ -148,5 +152,28 @@ async def forward_completion(*, principal: Principal, values: dict[str, Any], re
     if values.get("stream"):
         # The usage is always requested, for its record. Only clients that asked for it get it.
         sent["stream_options"] = {"include_usage": True}
-    forwarded = ForwardedRequest(path="/completions", endpoint="completions", supports="completions", values=sent)
+    if is_limited(principal):
+        sent["max_tokens"] = await _max_tokens(principal, values)
+    choices = (values.get("best_of") or values.get("n") or 1) * _prompts(values["prompt"])
+    forwarded = ForwardedRequest(
+        path="/completions",
+        endpoint="completions",
+        supports="completions",
+        values=sent,
+        max_output_tokens=choices * sent.get("max_tokens", _DEFAULT_TOKENS),
+    )
     return await forward(forwarded, CompletionReader(values), principal=principal, route=route, request=request)
+
+
+async def _max_tokens(principal: Principal, values: dict[str, Any]) -> int:
+    """Return the lower one of the maximum of a request, 16 by default, and of its limits."""
+    given = values.get("max_tokens")
+    allowed = [given if given is not None else _DEFAULT_TOKENS]
+    for each in await limits.applying(principal, end_user_of(values.get("user"))):
+        allowed += [each.values["max_output_tokens"]] if "max_output_tokens" in each.values else []
+    return min(allowed)
+
+
+def _prompts(prompt: Any) -> int:
+    # A list is of texts or of lists of tokens, except for one prompt as tokens.
+    return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1

@@ -13,8 +13,13 @@ from responses.engine.turn import Usage
 from responses.passthrough.streaming import AnswerReader, ForwardedAnswer, ForwardedRequest, forward
 from responses.runs.identity import RequestInfo
 from tenants import directory
+from tenants.prices import Quantities
 from tenants.principal import Principal
 
+# Of the models that report tokens.
+_MOST_TRANSCRIBED = 2_000
+# Speech in Opus at its lowest usual rate.
+_LEAST_BYTES_PER_SECOND = 1_000
 _MAX_SECONDS = 1_000_000.0
 
 
@@ -116,6 +121,9 @@ async def forward_audio(
         supports="translations of audio" if translates else "transcriptions",
         values=values,
         files=(("file", (upload.filename, upload.content, upload.content_type)),),
+        max_output_tokens=_MOST_TRANSCRIBED,
+        # No audio has fewer bits per second; its duration is only known to the upstream.
+        other_cost=Quantities(audio_seconds=len(upload.content) / _LEAST_BYTES_PER_SECOND, calls=1),
     )
     route = await directory.aroute(principal, values["model"])
     return await forward(forwarded, TranscriptReader(), principal=principal, route=route, request=request)
@@ -123,6 +131,14 @@ async def forward_audio(
 
 async def forward_speech(*, principal: Principal, values: dict[str, Any], request: RequestInfo) -> ForwardedAnswer:
     """Send a text to be spoken. Raises `ApiError`."""
-    forwarded = ForwardedRequest(path="/audio/speech", endpoint="audio.speech", supports="speech", values=values)
+    forwarded = ForwardedRequest(
+        path="/audio/speech",
+        endpoint="audio.speech",
+        supports="speech",
+        values=values,
+        # Slow speech has a character for each of its tokens.
+        max_output_tokens=2 * len(values["input"]),
+        other_cost=Quantities(characters=len(values["input"]), calls=1),
+    )
     route = await directory.aroute(principal, values["model"])
     return await forward(forwarded, SpeechReader(values["input"]), principal=principal, route=route, request=request)

@@ -14,6 +14,7 @@ from kernel.clock import now
 from kernel.errors import UnknownParameter
 from kernel.ids import new_id
 from responses.engine.calls.toolbox import Toolbox
+from responses.engine.compaction import token_estimate
 from responses.engine.compaction.items import CompactionPlan
 from responses.engine.compaction.run import Compactor
 from responses.engine.events.response_body import usage_body
@@ -25,10 +26,12 @@ from responses.providers.upstream import UpstreamModel
 from responses.requests import capabilities
 from responses.requests.prepare import prepare
 from responses.runs.identity import RequestInfo
+from responses.runs.reservations import CappedModel
 from responses.runs.usage_records import RoutedCall
 from responses.schema import CreateResponse, parse_create
 from responses.schema.subset import refuse_others
 from tenants import directory
+from tenants.limits.throttle import is_limited
 from tenants.principal import Principal
 
 PARAMETERS = (
@@ -64,7 +67,8 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
     prepared = await prepare(principal=principal, body=body, route=route, response_id=response_id)
     run_context = replace(prepared.run_context, compaction=CompactionPlan(at_once=True))
     capabilities.check_length(run_context)
-    state, model = RunState(), UpstreamModel(route)
+    state = RunState()
+    model = CappedModel(UpstreamModel(route))
     compacting = Compactor(run_context, state, model=model, tools=Toolbox(), now=now)
     # The messages of the user are returned as they are; the compaction item replaces the rest.
     messages = [item.with_id() for item in compacting.kept() if isinstance(item, InputMessage) and item.role == "user"]
@@ -75,6 +79,15 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
         request_id=request.request_id,
         end_user=body.safety_identifier or body.user or "",
     )
+    if is_limited(principal):
+        asked = compacting.build_request()
+        model.max_output_tokens = await call.reserve(
+            input_tokens=token_estimate.input_tokens(
+                instructions=asked.instructions, items=asked.items, sampling=asked.sampling
+            ),
+            most_input_tokens=token_estimate.most_input_tokens(asked),
+            max_output_tokens=None,
+        )
     turn: TurnRecord | None = None
 
     def spent(_: str) -> tuple[str, Usage]:

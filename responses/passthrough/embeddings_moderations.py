@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import httpx2
+import orjson
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from conversations.items import MAX_IMAGE_URL, MAX_TEXT, Wire
@@ -174,8 +175,13 @@ def _texts(given: Any) -> list[str]:
     return []
 
 
-async def forward(*, principal: Principal, passed: PassthroughRequest, request: RequestInfo) -> dict[str, Any]:
-    """Send a request to its upstream and return the answer. Raises `ApiError`. Always writes a usage record."""
+async def forward(
+    *, principal: Principal, passed: PassthroughRequest, request: RequestInfo, is_request: bool = True
+) -> dict[str, Any]:
+    """Send a request to its upstream and return the answer. Raises `ApiError`. Always writes a usage record.
+
+    Not `is_request`: the call belongs to a run.
+    """
     principal.require(passed.scope)
     # The route is resolved before the call starts: an unknown model is no upstream call and leaves no usage record.
     route = await directory.aroute(principal, passed.model)
@@ -187,6 +193,8 @@ async def forward(*, principal: Principal, passed: PassthroughRequest, request: 
         end_user=str(passed.values.get("user") or ""),
         estimate_input=lambda: passed.estimate,
     )
+    most = len(orjson.dumps(passed.values))
+    await call.reserve(input_tokens=passed.estimate, most_input_tokens=most, is_request=is_request)
     answer: Chunk = {}
 
     def spent(_: str) -> tuple[str, Usage]:

@@ -10,6 +10,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import orjson
+
 from kernel.errors import Failure, ModelNotFound, UnsupportedValue
 from kernel.ids import new_id
 from responses.engine.compaction.token_estimate import tokens
@@ -24,9 +26,13 @@ from responses.runs.usage_records import RoutedCall
 from responses.vectors.embedding import UsageAccount
 from tenants import directory
 from tenants.directory import Route
+from tenants.prices import Quantities
 from tenants.principal import Principal
 
 GENERATIONS, EDITS = "/images/generations", "/images/edits"
+# The largest image of the highest quality, and what an image to change has, of OpenAI's models.
+_MOST_TOKENS_OF_AN_IMAGE = 6_240
+_TOKENS_OF_AN_UPLOAD = 6_240
 _ENDPOINT = "images"
 _SETTINGS = ("background", "output_format", "quality", "size")
 UNCONFIGURED = (
@@ -107,7 +113,8 @@ async def forward_images(
         end_user=str(values.get("user") or ""),
     )
     path = EDITS if uploads else GENERATIONS
-    async with aclosing(_answers(path, dict(values), uploads, route=route, account=account)) as answers:
+    sent = _answers(path, dict(values), uploads, route=route, account=account, principal=principal)
+    async with aclosing(sent) as answers:
         return [answer async for answer in answers][-1]
 
 
@@ -147,16 +154,32 @@ class TeamImageGenerator:
 
 
 async def _answers(
-    path: str, values: dict[str, Any], uploads: Sequence[ImageUpload], *, route: Route, account: UsageAccount
+    path: str,
+    values: dict[str, Any],
+    uploads: Sequence[ImageUpload],
+    *,
+    route: Route,
+    account: UsageAccount,
+    principal: Principal | None = None,
 ) -> AsyncGenerator[Chunk, None]:
-    """Yield the answer of one upstream call, or every event of its stream. Raises `ApiError`."""
+    """Yield the answer of one upstream call, or every event of its stream. Raises `ApiError`.
+
+    `principal` is that of a request; without one, the call belongs to a run.
+    """
     call = RoutedCall(
-        principal=account.principal(),
+        principal=principal or account.principal(),
         route=route,
         endpoint=_ENDPOINT,
         request_id=account.request_id,
         end_user=account.end_user,
         estimate_input=lambda: tokens(str(values.get("prompt") or "")),
+    )
+    await call.reserve(
+        input_tokens=call.estimate_input(),
+        most_input_tokens=len(orjson.dumps(values)) + _TOKENS_OF_AN_UPLOAD * len(uploads),
+        max_output_tokens=_MOST_TOKENS_OF_AN_IMAGE * (values.get("n") or 1),
+        other_cost=Quantities(calls=values.get("n") or 1),
+        is_request=principal is not None,
     )
     last = Chunk()
 

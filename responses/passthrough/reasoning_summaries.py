@@ -7,6 +7,7 @@ from typing_extensions import override
 
 from conversations.items import InputMessage, plain_text
 from kernel.errors import ApiError
+from responses.engine.compaction import token_estimate
 from responses.engine.compaction.token_estimate import tokens
 from responses.engine.turn import Sampling, TurnRequest, Usage
 from responses.providers.clients import UpstreamFailed
@@ -67,6 +68,13 @@ class TeamSummarizer(ReasoningSummarizer):
             end_user=account.end_user,
             attempts=stream.attempts,
             estimate_input=lambda: tokens(text),
+        )
+
+        await call.reserve(
+            input_tokens=tokens(text),
+            most_input_tokens=token_estimate.most_input_tokens(request),
+            max_output_tokens=_MAX_TOKENS,
+            is_request=False,
         )
 
         def spent(_: str) -> tuple[str, Usage]:

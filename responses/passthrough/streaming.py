@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from kernel.ids import new_id
 from responses.engine.converter.chat import Chunk
 from responses.engine.events.types import DONE_FRAME
@@ -19,6 +21,7 @@ from responses.providers.http_client import Answer
 from responses.runs.identity import RequestInfo
 from responses.runs.usage_records import RoutedCall
 from tenants.directory import Route
+from tenants.prices import Quantities
 from tenants.principal import Principal
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
@@ -77,7 +80,8 @@ class ForwardedAnswer:
 class ForwardedRequest:
     """A checked request. `path` is below the upstream's base URL, `endpoint` the name in usage records.
 
-    `supports` names what a server without the path does not support.
+    `supports` names what a server without the path does not support. `max_output_tokens` and `other_cost` are the most
+    that the call can be billed.
     """
 
     path: str
@@ -85,6 +89,8 @@ class ForwardedRequest:
     supports: str
     values: dict[str, Any]
     files: tuple[tuple[str, tuple[str, bytes, str]], ...] = ()
+    max_output_tokens: int | None = 0
+    other_cost: Quantities | None = None
 
 
 async def forward(
@@ -98,6 +104,13 @@ async def forward(
         request_id=request.request_id,
         end_user=str(forwarded.values.get("user") or ""),
         estimate_input=reader.estimate_input,
+    )
+    await call.reserve(
+        input_tokens=reader.estimate_input(),
+        most_input_tokens=len(orjson.dumps(forwarded.values)),
+        max_output_tokens=forwarded.max_output_tokens,
+        other_cost=forwarded.other_cost,
+        is_stream=bool(forwarded.values.get("stream")),
     )
     pieces = _pieces(forwarded, reader, call)
     # The first piece is the media type. A generator that has begun is closed in any case, also if the client

@@ -12,9 +12,13 @@ from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
+from django.conf import settings
+
 from kernel import response_headers
+from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, Failure, InsufficientQuota, LimitsUnavailable, Overloaded, RateLimited
 from kernel.leases import lease_until, process_name
 from kernel.statement_pipeline import Statement
@@ -23,7 +27,7 @@ from responses.engine.events.types import Event
 from responses.engine.turn import Finish, LanguageModel, TurnRequest, TurnResult, TurnStream
 from responses.runs.rows import Row, new_row
 from responses.runs.store import GUARDED, Change, ExtraWrite, ReservationGuard, ReservationLost, submit_new, writer
-from tenants import limits
+from tenants import limits, scope
 from tenants.limits import Demand, Grant
 from tenants.limits.throttle import is_limited
 from tenants.limits.values import Cost
@@ -34,7 +38,7 @@ logger = logging.getLogger(__name__)
 # Each time, another process has rebuilt the state of the team's limits between a reservation and its commit.
 _ATTEMPTS = 10
 # A text has four characters per token on average, but hardly ever more than sixteen.
-_LEAST_SHARE = 4
+LEAST_SHARE = 4
 # Between two questions whether there is room for the next call of a run.
 _LONGEST_PAUSE = 5.0
 _PATIENCE = 30
@@ -81,6 +85,39 @@ def in_background(work: Coroutine[Any, Any, None]) -> None:
     task.add_done_callback(_settling.discard)
 
 
+class _Leases:
+    """The rows of this process that belong to no response, whose leases are renewed as long as their calls last."""
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, reservation_id: str) -> None:
+        self._ids.add(reservation_id)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._renew())
+
+    def discard(self, reservation_id: str) -> None:
+        self._ids.discard(reservation_id)
+
+    async def _renew(self) -> None:
+        while self._ids:
+            await asyncio.sleep(settings.LEASE_SECONDS / 3)
+            ids = [*self._ids]
+            try:
+                await in_db_thread(partial(_renew, ids))
+            except Exception:
+                logger.exception("leases of reservations could not be renewed")
+
+
+def _renew(ids: Sequence[str]) -> None:
+    with scope.every_team():
+        Reservation.objects.filter(pk__in=ids).update(lease_until=lease_until())
+
+
+_leases = _Leases()
+
+
 class CallReservation:
     """The reservation of one upstream call that is no turn of a run: its tokens, its cost and its place."""
 
@@ -108,6 +145,8 @@ class CallReservation:
                 in_background(limits.release(grant))
                 raise
             self._grant = grant
+            if grant.needs_row:
+                _leases.add(grant.id)
             return grant
         raise LimitsUnavailable
 
@@ -121,6 +160,7 @@ class CallReservation:
         """Give back what the call has not used, without waiting for it."""
         if self._grant is not None:
             grant, self._grant = self._grant, None
+            _leases.discard(grant.id)
             tokens, cost, at = self._settled
             in_background(limits.settle(grant, tokens=tokens, cost=cost, at=at))
 
@@ -275,7 +315,7 @@ class RunReservation:
         demand = Demand(
             requests=0,
             input_tokens=estimate,
-            least_input_tokens=estimate // _LEAST_SHARE,
+            least_input_tokens=estimate // LEAST_SHARE,
             max_output_tokens=request.sampling.max_output_tokens,
             cost=lambda _, output: self._worst_cost(most, output),
             end_user=self._end_user,
@@ -371,6 +411,21 @@ class LimitedModel:
     def open(self, request: TurnRequest) -> TurnStream:
         """Start a turn. Its call is reserved when its events are iterated."""
         return _LimitedTurn(self._model, request, self._reservation)
+
+
+class CappedModel:
+    """A model whose calls get a maximum of output, once one is known."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self.max_output_tokens: int | None = None
+
+    def open(self, request: TurnRequest) -> TurnStream:
+        """Start a turn."""
+        if self.max_output_tokens is not None:
+            sampling = replace(request.sampling, max_output_tokens=self.max_output_tokens)
+            request = replace(request, sampling=sampling)
+        return self._model.open(request)
 
 
 class _LimitedTurn:

@@ -5,13 +5,19 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from kernel.clock import now
+from kernel.ids import new_id
 from responses.engine.turn import Attempt, Usage
+from responses.runs.reservations import LEAST_SHARE, CallReservation
 from responses.runs.rows import Row, new_row
 from responses.runs.store import Change, submit_new
+from tenants import directory
 from tenants.directory import Route
+from tenants.limits import Demand, end_user_of
+from tenants.limits.throttle import is_limited
 from tenants.models import UsageRecord
 from tenants.prices import PriceList, Quantities
 from tenants.principal import Principal
@@ -60,6 +66,7 @@ class RoutedCall:
     end_user: str = ""
     estimate_input: Callable[[], int] = int
     attempts: list[Attempt] = field(default_factory=list)
+    reservations: list[CallReservation] = field(default_factory=list)
     began: datetime = field(default_factory=now)
 
     @property
@@ -71,6 +78,50 @@ class RoutedCall:
         """Return the estimated usage of a call whose upstream has reported none."""
         read = self.estimate_input() if self.may_be_charged else 0
         return Usage(input_tokens=read, output_tokens=output_tokens, estimated=True)
+
+    async def reserve(
+        self,
+        *,
+        input_tokens: int = 0,
+        most_input_tokens: int | None = None,
+        max_output_tokens: int | None = 0,
+        other_cost: Quantities | None = None,
+        is_request: bool = True,
+        is_stream: bool = False,
+    ) -> int | None:
+        """Reserve what the call needs of the limits. Return the maximum of output that they allow if none is given.
+
+        `most_input_tokens` is the most that the input can have. `other_cost`: what a call is billed by if not by its
+        tokens. Not `is_request`: a call inside of a run, which has a place already. Raises the error of the limit that
+        refuses the call.
+        """
+        principal = self.principal if is_request else await directory.awith_limits(self.principal)
+        if not is_limited(principal):
+            return None
+        most, prices = input_tokens if most_input_tokens is None else most_input_tokens, self.route.prices
+
+        def worst_cost(_: int, output_tokens: int) -> Decimal | None:
+            other = prices.cost(other_cost) if other_cost is not None else None
+            by_tokens = prices.worst_cost(most, output_tokens)
+            known = [cost for cost in (other.total if other is not None else None, by_tokens) if cost is not None]
+            return max(known, default=None)
+
+        reservation = CallReservation(principal, reservation_id=new_id("call"))
+        grant = await reservation.take(
+            Demand(
+                requests=int(is_request),
+                input_tokens=input_tokens,
+                least_input_tokens=input_tokens // LEAST_SHARE,
+                max_output_tokens=max_output_tokens,
+                cost=worst_cost,
+                run=is_request,
+                stream=is_stream,
+                end_user=end_user_of(self.end_user),
+                endpoint=self.endpoint,
+            )
+        )
+        self.reservations.append(reservation)
+        return grant.max_output_tokens if grant is not None else None
 
     @asynccontextmanager
     async def recorded(self, spent: Callable[[str], Spent], *, success: str = "stop") -> AsyncIterator[None]:
@@ -111,7 +162,11 @@ class RoutedCall:
             ended=ended,
             upstream_request_id=self.attempts[-1].request_id if self.attempts else "",
         )
-        await submit_new(Change(team_id=self.principal.team_id, insert=[*lost, record, *rows]))
+        insert = [*lost, record, *rows]
+        extra = [write for reservation in self.reservations for write in reservation.settlement(insert)]
+        await submit_new(Change(team_id=self.principal.team_id, insert=insert, extra=extra))
+        for reservation in self.reservations:
+            reservation.settle()
 
     def _record(
         self,
@@ -129,7 +184,7 @@ class RoutedCall:
             api_key_id=self.principal.key_id,
             occurred_at=ended,
             endpoint=self.endpoint,
-            end_user=self.end_user[:128],
+            end_user=end_user_of(self.end_user),
             object_id=object_id[:64],
             model=self.route.model,
             upstream_id=self.route.upstream.id,

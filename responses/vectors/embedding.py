@@ -8,7 +8,7 @@ from typing import Any
 
 from django.conf import settings
 
-from kernel.errors import Failure, UnsupportedValue
+from kernel.errors import ApiError, Failure, UnsupportedValue
 from responses.engine.compaction.token_estimate import tokens
 from responses.engine.converter.base import read_usage
 from responses.engine.turn import Usage
@@ -23,6 +23,8 @@ from tenants.principal import Principal
 Vector = list[float]
 # Texts per upstream request. Embedding servers commonly limit the size of a batch.
 _BATCH_SIZE = 64
+# Around each text, whose tokens cannot be more than its bytes.
+_BYTES_OF_JSON = 4
 _NO_EMBEDDING_MODEL = (
     "No embedding model is configured for vector stores. An operator can set the team's embedding model in the admin, "
     "or EMBEDDING_MODEL in the server's configuration."
@@ -90,6 +92,12 @@ async def embed(texts: Sequence[str], *, model: str, account: UsageAccount) -> l
             end_user=account.end_user,
             estimate_input=partial(tokens, *part),
         )
+        try:
+            size = sum(len(text.encode()) + _BYTES_OF_JSON for text in part)
+            await call.reserve(input_tokens=tokens(*part), most_input_tokens=size, is_request=False)
+        except ApiError as refused:
+            failure = Failure(code="rate_limit_exceeded", message=refused.message, status=429, headers=refused.headers)
+            raise UpstreamFailed(failure) from refused
         vectors += await _call(call, part, account.object_id)
     return vectors
 

@@ -142,7 +142,7 @@ class Compactor:
         """Yield the steps of one pass."""
         self.failure = None
         self._began = self._now()
-        self._request = self._build_request()
+        self._request = self.build_request()
         self._stream = self._model.open(self._request)
         async with aclosing(self._stream.events()) as turn:
             async for written in turn:
@@ -181,8 +181,8 @@ class Compactor:
         self._opened = {"id": new_id("cmp"), "type": "compaction", "encrypted_content": ""}
         return [OutputItemAdded(output_index=index, item=self._opened), CompactionCompacting(self._opened["id"], index)]
 
-    def _build_request(self) -> TurnRequest:
-        """The conversation as the model knows it, and a last request that is no part of it."""
+    def build_request(self) -> TurnRequest:
+        """Return the conversation as the model knows it, with a last request that is no part of it."""
         context = self._context
         sampling = self._sampling()
         return TurnRequest(
