@@ -25,8 +25,85 @@ class Decision:
 
 DECISIONS = (
     Decision(
-        ("* /organization/*", "* /projects/*"),
-        "the console and commands of `manage.py` manage teams, members, keys, usage and audit",
+        ("* /organization/usage/*", "* /organization/costs"),
+        "the console shows usage and costs",
+    ),
+    Decision(
+        ("* /organization/invites*",),
+        "administrators create accounts in the console",
+    ),
+    Decision(
+        ("POST /organization/admin_api_keys",),
+        "administrators create admin keys, in the console or with `create_key`: a leaked one must not make another",
+    ),
+    Decision(
+        ("POST /organization/users/{user_id}",),
+        "the role of an owner is that of an administrator, which only the console gives and takes; the other fields "
+        "describe customers of OpenAI",
+    ),
+    Decision(
+        (
+            "* /organization/roles*",
+            "* /organization/users/{user_id}/roles*",
+            "* /organization/groups*",
+            "* /organization/projects/{project_id}/groups*",
+            "* /projects/{project_id}/*",
+        ),
+        "roles are fixed: lead, developer and auditor of a team, operator, platform auditor and administrator; there "
+        "are no groups, and an OpenID Connect provider decides who may sign in",
+    ),
+    Decision(
+        ("* /organization/certificates*", "* /organization/projects/{project_id}/certificates*"),
+        "client certificates are verified by the proxy in front of the platform; keys can be bound to networks",
+    ),
+    Decision(
+        ("* /organization/external_keys*", "* /organization/projects*: external_key_id"),
+        "data is encrypted with the key of the server's configuration, not with keys of a cloud provider",
+    ),
+    Decision(
+        (
+            "* /organization/external_storage*",
+            "* /organization/projects*: geography",
+            "* /organization/projects*: residency",
+        ),
+        "all data is stored where the operator runs the platform",
+    ),
+    Decision(
+        ("* /organization/data_retention", "* /organization/projects/{project_id}/data_retention"),
+        "how long data is kept is configured in days, see [configuration](configuration.md), and not by OpenAI's "
+        "contracts; `store: false` stores no content",
+    ),
+    Decision(
+        ("* /organization/workload_identity_providers*",),
+        "programs authenticate with keys of service accounts, which expire and can be rotated",
+    ),
+    Decision(
+        ("* /organization/spend_limit", "* /organization/spend_alerts*"),
+        "budgets are those of a team, a key or an end user; there is none of the whole platform",
+    ),
+    Decision(
+        ("* /organization/projects/{project_id}/service_tier_settings",),
+        "service tiers are those of the upstream, to which `service_tier` is forwarded",
+    ),
+    Decision(
+        (
+            "POST /organization/projects/{project_id}/rate_limits/{rate_limit_id}: batch_1_day_max_input_tokens",
+            "POST /organization/projects/{project_id}/rate_limits/{rate_limit_id}: max_audio_megabytes_per_1_minute",
+            "POST /organization/projects/{project_id}/rate_limits/{rate_limit_id}: max_images_per_1_minute",
+        ),
+        "limits count requests and tokens; those of images, audio and batches are included in them",
+    ),
+    Decision(
+        ("POST /organization/projects/{project_id}/service_accounts/{service_account_id}: role=owner",),
+        "what a service account may do follows from the scopes of its keys",
+    ),
+    Decision(
+        ("POST /organization/projects/{project_id}/spend_alerts*: notification_channel.subject_prefix",),
+        "the subject of a mail begins with the percentage of the budget",
+    ),
+    Decision(
+        ("GET /organization/audit_logs: tenant_only",),
+        "there are no tenants of several organizations",
     ),
     Decision(("* /fine_tuning/*", "* /evals*", "DELETE /models/{model}"), _RUNS_JOBS),
     Decision(
