@@ -21,6 +21,7 @@ from tenants import scope
 from tenants.limit_models import EVERY_END_USER
 from tenants.models import Budget, BudgetCheck, Notification, NotificationKind, UsageRecord
 from tenants.notifications import Message, notify
+from tenants.prices import amount
 
 EVENT_TYPE = "budget.alert"
 # Records are stamped by the clock of their process and committed a little later. Records that are later than that are
@@ -127,8 +128,8 @@ def _alert(one: Spending, percent: int) -> bool:
     adjective = _ADJECTIVES[budget.period]
     message = Message(
         subject=f"{percent} % of the {adjective} budget of {owner} is spent",
-        text=f"In the period from {begins} to {ends} ({team.time_zone}), {owner} has spent ${one.spent:,.2f} of the "
-        f"{adjective} budget of ${budget.amount:,.2f}.\n\n{effect}",
+        text=f"In the period from {begins} to {ends} ({team.time_zone}), {owner} has spent {amount(one.spent)} of the "
+        f"{adjective} budget of {amount(budget.amount)}.\n\n{effect}",
         path="/admin/budgets/",
     )
     with scope.team(team.pk):

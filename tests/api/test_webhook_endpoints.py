@@ -156,6 +156,13 @@ def test_sending_a_test_event_posts_a_signed_payload(reaching: Api, receiver: Re
     assert audit_events(reaching) == ["created", "tested"]
 
 
+def test_a_test_event_of_a_budget_alert_has_the_fields_of_a_real_one(reaching: Api, receiver: Receiver) -> None:
+    made = ok(reaching.post(PATH, {**BODY, "url": receiver.url, "event_types": ["budget.alert"]}))
+    ok(reaching.post(f"{PATH}/{made['id']}/test", {"event_type": "budget.alert"}))
+    data = receiver.requests[0].unwrap(made["signing_secret"]).data
+    assert (data.id[:4], data.percent, data.spent, data.amount) == ("ntf_", 80, "80.5000000000", "100.0000000000")
+
+
 @pytest.mark.parametrize("status", [307, 400, 500])
 def test_a_test_event_that_the_endpoint_rejects_is_an_error(reaching: Api, receiver: Receiver, status: int) -> None:
     receiver.statuses = [status]
