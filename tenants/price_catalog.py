@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
 from decimal import Decimal
+from functools import lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,12 @@ def find(base_url: str, model: str, *, at: datetime) -> ListedModel | None:
     """Return the published prices of the model of an upstream, or None if its provider is unknown or uncertain."""
     if not re.match(r"https://[^/]*[a-z]", base_url) or model == "*":
         return None
+    # Prices begin at midnight, so the results of a day are the same.
+    return _find(base_url, model, at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0))
+
+
+@lru_cache(maxsize=1000)
+def _find(base_url: str, model: str, at: datetime) -> ListedModel | None:
     from genai_prices.data import providers
 
     for provider in providers:

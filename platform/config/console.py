@@ -94,6 +94,7 @@ _NAVIGATION = [
         "separator": True,
         "items": [
             _model_list("Models", "neurology", "tenants.Model"),
+            _model_list("Prices", "sell", "tenants.Price"),
             _model_list("Upstreams", "dns", "tenants.Upstream"),
             _model_list("Connectors", "cable", "tenants.Connector"),
             _model_list("Search engines", "travel_explore", "tenants.SearchEngine"),

@@ -22,9 +22,9 @@ from responses.providers.upstream import UpstreamModel
 from responses.rollups import histograms
 from responses.rollups.queries import RollupQuery, fetch_rows
 from responses.rollups.sources import CALLS
-from tenants import directory
+from tenants import directory, price_updates
 from tenants.admin.health import CallHealth, Health, health_requested
-from tenants.console.audited_admin import audit_row
+from tenants.console.audited_admin import actor, audit_row
 from tenants.console.roles import OPERATORS
 from tenants.console.site import page, render
 from tenants.models import Model, Upstream
@@ -95,6 +95,7 @@ def upstream_models(request: HttpRequest, upstream_id: str) -> HttpResponseBase:
             model, is_new = Model.objects.get_or_create(name=name, upstream=upstream)
             if is_new:
                 audit_row(request, model, "created", after={"name": name, "upstream": upstream.pk})
+                price_updates.add_listed_prices(model, at=now(), actor=actor(request))
             messages.success(request, f"{name} is routed to {upstream.name}." if is_new else f"{name} already exists.")
         return HttpResponseRedirect(request.get_full_path())
     listed, error = _run_sync(_list_models(directory.upstream_of(upstream)))

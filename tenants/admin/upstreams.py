@@ -7,14 +7,12 @@ from django import forms
 from django.contrib.admin import display, register
 from django.contrib.admin.utils import unquote
 from django.db.models import Count, QuerySet
-from django.forms.models import BaseInlineFormSet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from typing_extensions import override
 from unfold.admin import ModelAdmin as UnfoldAdmin
-from unfold.admin import TabularInline
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.widgets import UnfoldAdminTextInputWidget
 
@@ -23,11 +21,12 @@ from kernel.clock import now
 from tenants import price_updates
 from tenants.admin.capabilities import CapabilityForm, capability_labels, fieldsets
 from tenants.admin.health import health_by_route, health_cell
+from tenants.admin.prices import PriceInline, described
 from tenants.admin.team_access import SharedObjectAdmin, TeamsInline
-from tenants.console.audited_admin import AuditedAdmin
-from tenants.console.roles import ADMINISTRATORS_ONLY, OPERATORS, ByRole, PlatformOnly, may
+from tenants.console.audited_admin import AuditedAdmin, actor
+from tenants.console.roles import OPERATORS, PlatformOnly, may
 from tenants.console.secrets import SecretForm, WriteOnlySecrets, forget_field, secret_badge, secret_field
-from tenants.models import Model, ModelVisibility, Price, Upstream
+from tenants.models import Model, ModelVisibility, Upstream
 from tenants.prices import NO_PRICE, Dimension, amount
 
 
@@ -86,7 +85,10 @@ class HealthColumn(UnfoldAdmin):
     ) -> HttpResponse:
         row = self.get_object(request, unquote(object_id))
         found = health_by_route().get(self.health_key(row)) if row is not None else None
-        context = {"may_try": may(request, OPERATORS), "health": health_cell(found) if found else ""}
+        context = (extra_context or {}) | {
+            "may_try": may(request, OPERATORS),
+            "health": health_cell(found) if found else "",
+        }
         return super().change_view(request, object_id, form_url, context)  # type: ignore[no-any-return]
 
     health = column("Successful calls", lambda row: health_cell(getattr(row, "call_health", None)))
@@ -159,41 +161,6 @@ class VisibilityInline(TeamsInline):
     model = ModelVisibility
 
 
-class PriceFormSet(BaseInlineFormSet[Price, Model, Any]):
-    """Prices of a model, of which no two may be for the same dimension and conditions."""
-
-    @override
-    def clean(self) -> None:
-        """Reject duplicates: the database would, but without a message."""
-        super().clean()
-        seen = set()
-        names = ("dimension", "tool", "service_tier", "batch", "above_tokens", "cache_seconds", "hours", "valid_from")
-        for form in self.forms:
-            if not form.cleaned_data or form.cleaned_data.get("DELETE"):
-                continue
-            key = tuple(form.cleaned_data.get(name) for name in names)
-            if key in seen:
-                form.add_error("dimension", "There is a price for this dimension and these conditions already.")
-            seen.add(key)
-
-
-class PriceInline(ByRole, TabularInline):
-    """Prices of a model."""
-
-    model = Price
-    formset = PriceFormSet
-    viewers = ADMINISTRATORS_ONLY
-    extra = 0
-    tab = True
-    ordering = ["pk"]
-    fields = [
-        "dimension", "amount", "per", "tool", "service_tier", "batch", "above_tokens", "cache_seconds", "hours",
-        "valid_from", "source",
-    ]  # fmt: skip
-    readonly_fields = ["source"]
-    verbose_name_plural = "prices"
-
-
 @register(Model)
 class ModelAdmin(HealthColumn, SharedObjectAdmin):
     """Models with their routes, prices and capabilities."""
@@ -216,7 +183,16 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
         super().save_related(request, form, formsets, change)
         # A new model without prices gets the published ones if its provider is certain.
         if not change and not form.instance.price_entries.exists():
-            price_updates.add_listed_prices(form.instance, at=now(), actor=f"user:{request.user.get_username()}")
+            price_updates.add_listed_prices(form.instance, at=now(), actor=actor(request))
+
+    @override
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        model = self.get_object(request, unquote(object_id)) if may(request, OPERATORS) else None
+        compared = price_updates.compare(model, at=now()) if model is not None else None
+        context = {"published": described(compared)} if compared is not None else {}
+        return super().change_view(request, object_id, form_url, {**(extra_context or {}), **context})
 
     @override
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:

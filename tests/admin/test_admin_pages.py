@@ -20,6 +20,7 @@ from tenants.models import (
     MailDelivery,
     Membership,
     Model,
+    Price,
     SearchEngine,
     Team,
     Upstream,
@@ -38,6 +39,7 @@ PAGES = {
     "tenants/apikey": ApiKey,
     "tenants/membership": Membership,
     "tenants/model": Model,
+    "tenants/price": Price,
     "tenants/upstream": Upstream,
     "tenants/connector": Connector,
     "tenants/searchengine": SearchEngine,
@@ -68,6 +70,7 @@ FORMS = [
     "tenants/apikey",
     "tenants/membership",
     "tenants/model",
+    "tenants/price",
     "tenants/upstream",
     "tenants/connector",
     "tenants/searchengine",
@@ -82,7 +85,8 @@ def any_primary_key(model: type, caller: Caller) -> str:
     """Return the primary key of a row of a model, creating rows where necessary."""
     with scope.every_team():
         upstream, _ = Upstream.objects.get_or_create(name="pages", base_url="http://127.0.0.1:9/v1")
-        Model.objects.get_or_create(name="pages", upstream=upstream)
+        served, _ = Model.objects.get_or_create(name="pages", upstream=upstream)
+        Price.objects.get_or_create(model=served, amount=1)
         Connector.objects.get_or_create(name="pages", url="http://127.0.0.1:9/mcp")
         SearchEngine.objects.get_or_create(name="pages", base_url="http://127.0.0.1:9", enabled=False)
         Guardrail.objects.get_or_create(team=caller.team)
