@@ -209,8 +209,12 @@ class Admission:
                 self._teams_by_key.clear()
                 self._weights = {each: self._weights[each] for each in (*self._waiting_by_team, team_id)}
             self._teams_by_key[key] = team_id
-            # It was let in as a request of an unknown key.
-            self.check(team_id)
+            # It was let in as a request of an unknown key. It does not wait for itself.
+            self._waiting -= 1
+            is_full = self.is_full(team_id)
+            self._waiting += 1
+            if is_full:
+                raise self.refusal()
         self._waiting_by_team[team_id] = self._waiting_by_team.get(team_id, 0) + 1
         work.team_id = team_id
 

@@ -61,6 +61,7 @@ class Dispatcher(WorkLoop[Claim]):
         return max(0, self._slots - len(self.work))
 
     @property
+    @override
     def pace_seconds(self) -> float:  # type: ignore[override]
         """The pause between two polls: none while there is room, so that a run starts at once."""
         return _FULL_PACE_SECONDS if len(self.work) >= self._limit.value else 0.0

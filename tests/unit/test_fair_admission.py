@@ -151,6 +151,18 @@ def test_an_overload_refuses_the_loud_team_only() -> None:
     run(test)
 
 
+def test_a_request_of_a_new_key_is_not_refused_because_of_itself() -> None:
+    async def test() -> None:
+        door = Door()
+        door.admission._is_overloaded = True  # for ten seconds after a refusal
+        door.admission._most_waiting = 1  # OVERLOAD_MIN_REQUESTS
+        await door.request("new")
+        assert door.order == ["new"]
+        await door.finish()
+
+    run(test)
+
+
 def test_an_overload_by_many_teams_refuses_all_of_them() -> None:
     async def test() -> None:
         door = Door()
