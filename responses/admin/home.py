@@ -23,6 +23,7 @@ from console.widgets import ago, changelist_url, compact, copyable, duration
 from kernel.clock import now
 from responses.admin import cells
 from responses.admin.budgets import budget_states
+from responses.admin.rejections import rejected, rejections_chart
 from responses.admin.usage import links
 from responses.admin.usage.aggregate import add_sums, buckets, build_report
 from responses.admin.usage.pages import chart, chart_points
@@ -120,6 +121,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         "tiles": [
             *_tiles(query, parts, before[0].values if before else _NO_SUMS),
             _cost_tile(query, teams, earlier=earlier),
+            _rejected_tile(query, teams, earlier=earlier),
         ],
         "now_tiles": _now_tiles(current_time),
         "charts": _charts(query, parts, teams),
@@ -273,6 +275,20 @@ def _cost_tile(query: UsageQuery, teams: Sequence[str] | None, *, earlier: timed
     )
 
 
+def _rejected_tile(query: UsageQuery, teams: Sequence[str] | None, *, earlier: timedelta) -> Tile:
+    """Return the tile of the requests that limits have rejected."""
+    before = rejected(teams=teams, since=query.since - earlier, until=query.until - earlier)
+    total = rejected(teams=teams, since=query.since, until=query.until)
+    return Tile(
+        title="Rejected",
+        value=f"{total:,}",
+        icon="block",
+        url=f"{reverse('console:rejections')}?range={query.range}",
+        detail="by limits",
+        change=_change(query, total, before),
+    )
+
+
 def _now_tiles(current_time: datetime) -> list[Tile]:
     """Return the active runs of the teams that the user sees (by row-level security), and the pending deliveries."""
     with connection.cursor() as cursor:
@@ -329,7 +345,12 @@ def _charts(
     series = [Series(name="input", tone="s0"), Series(name="cached", tone="s1"), Series(name="output", tone="s2")]
     tokens = charts.stacked(chart_points(query, buckets(query), values, suffix=" UTC"), series, title="Tokens")
     url = f"{reverse('console:usage')}{query.url(metric='tokens_in', group='model')}"
-    return [*built[:2], ("Tokens", url, tokens), *built[2:]]
+    limits = (
+        "Rejected requests by limit",
+        f"{reverse('console:rejections')}?range={query.range}",
+        rejections_chart(query, teams, edges=buckets(query)),
+    )
+    return [*built[:2], ("Tokens", url, tokens), *built[2:], limits]
 
 
 # -- panels ------------------------------------------------------------------------------------------------------------
@@ -348,7 +369,7 @@ def _panels(request: HttpRequest, current_time: datetime, teams: Sequence[str] |
     old = keys.filter(idle).exclude(expires_at__lte=current_time).order_by("last_used_at", "created_at")
     found = [
         {
-            "title": f"Budgets of which {_NEARLY_SPENT} % or more is spent",
+            "title": f"Budgets {_NEARLY_SPENT} % spent",
             "icon": "savings",
             "url": reverse("console:budgets"),
             "rows": [

@@ -1,6 +1,8 @@
 """Rejected requests in the console: which limit rejected how many, of whom."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
@@ -8,9 +10,12 @@ from urllib.parse import unquote
 from django.db.models import Sum
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.urls import reverse
 
+from console import charts
 from console.widgets import csv_lines
 from kernel.clock import now
+from responses.admin.usage.pages import chart_points
 from responses.admin.usage.query import FILTERS, RANGES, ZONE_COOKIE, UsageQuery, parse_query
 from tenants.admin.limit_forms import limit_label
 from tenants.admin.limits import limits_url
@@ -21,6 +26,7 @@ from tenants.models import ApiKey, RejectedRequest, Team
 MAX_ROWS = 500
 _SUBJECTS = {"team": "team", "key": "API key", "end_user": "end user"}
 _MAX_CHOICES = 200
+_TOP = 8
 
 
 @page("rejections/", name="rejections", viewers=EVERY_ROLE)
@@ -99,3 +105,21 @@ def rejected(*, teams: Sequence[str] | None, since: datetime, until: datetime) -
     if teams is not None:
         found = found.filter(team__in=teams)
     return int(found.aggregate(number=Sum("count"))["number"] or 0)
+
+
+def rejections_chart(query: UsageQuery, teams: Sequence[str] | None, *, edges: Sequence[datetime]) -> charts.Chart:
+    """Return the rejected requests of each bucket between these times, by limit; the largest `_TOP` limits."""
+    found = RejectedRequest.objects.filter(hour__gte=edges[0], hour__lt=edges[-1])
+    if teams is not None:
+        found = found.filter(team__in=teams)
+    counts: dict[str, list[float]] = {}
+    for hour, limit, number in found.values_list("hour", "limit").annotate(Sum("count")):
+        values = counts.setdefault(limit, [0.0] * (len(edges) - 1))
+        values[bisect_right(edges, hour) - 1] += number
+    # Named like limits, of which there are few; the others would not be told apart by colour.
+    names = sorted(counts, key=lambda limit: -sum(counts[limit]))[:_TOP]
+    series = [charts.Series(name=limit_label(name), tone=f"s{index}") for index, name in enumerate(names)]
+    rows = list(zip(*(counts[name] for name in names), strict=True)) or [()] * (len(edges) - 1)
+    points = chart_points(query, edges, rows, suffix=" UTC")
+    url = f"{reverse('console:rejections')}?range={query.range}"
+    return charts.stacked([replace(point, url=url) for point in points], series, title="Rejected requests by limit")

@@ -44,7 +44,7 @@ from responses.schema import parse_create
 from responses.seeding.scenarios import Parts
 from responses.seeding.teams import MODELS
 from responses.tools import registry  # noqa: F401 - adds the hosted tools to the schema of requests
-from tenants.models import ApiKey, Upstream
+from tenants.models import ApiKey, Upstream, UsageRecord
 
 _FLUSH = timedelta(milliseconds=250)
 # Long enough that no worker resumes a run that only appears to be in progress.
@@ -57,6 +57,7 @@ _DATED: dict[type[models.Model], str] = {
     EventBatch: "created_at",
     Approval: "asked_at",
     ToolCall: "started_at",
+    UsageRecord: "occurred_at",
 }
 _CUT = {Finish.LENGTH: "max_output_tokens", Finish.CONTENT_FILTER: "content_filter"}
 

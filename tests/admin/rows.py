@@ -14,7 +14,7 @@ from kernel.ids import new_id
 from responses.engine.events.compression import compress
 from responses.models import EventBatch, Mode, Response, Status, ToolCall, Turn
 from tenants import scope
-from tenants.models import Membership, Role, StaffMember, StaffRole, Team, UsageRecord
+from tenants.models import Membership, RejectedRequest, Role, StaffMember, StaffRole, Team, UsageRecord
 from tests.support.api import Caller
 from tests.support.site_client import SiteClient
 
@@ -53,6 +53,16 @@ def add_usage(caller: Caller, **columns: Any) -> UsageRecord:
     }  # fmt: skip
     with scope.team(caller.team.pk):
         return UsageRecord.objects.create(team=caller.team, api_key=caller.key, **{**defaults, **columns})
+
+
+def add_rejections(caller: Caller, limit: str, count: int, **columns: Any) -> None:
+    """Count requests of a caller that a limit has rejected in this hour."""
+    hour = now().replace(minute=0, second=0, microsecond=0)
+    with scope.team(caller.team.pk):
+        RejectedRequest.objects.create(
+            team=caller.team, hour=hour, api_key_id=caller.key.pk, limit=limit, count=count,
+            **{"subject": "key", "endpoint": "responses", **columns},
+        )  # fmt: skip
 
 
 def add_response(caller: Caller, **columns: Any) -> Response:

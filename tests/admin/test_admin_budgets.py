@@ -10,10 +10,8 @@ import pytest
 from django.test import Client
 
 from kernel.clock import now
-from tenants import scope
 from tenants.limits import services
-from tenants.models import RejectedRequest
-from tests.admin.rows import add_response, add_usage, member, text
+from tests.admin.rows import add_rejections, add_response, add_usage, member, text
 from tests.support.api import Caller, MakeCaller
 
 pytestmark = pytest.mark.usefixtures("rollups")
@@ -87,15 +85,6 @@ def test_budgets_of_other_teams_are_hidden(caller: Caller, make_caller: MakeCall
     set_budget(other, "10")
     assert table(member(caller.team), BUDGETS) == []
     assert other.team.name not in text(member(caller.team).get(BUDGETS))
-
-
-def add_rejections(caller: Caller, limit: str, count: int, **columns: Any) -> None:
-    hour = now().replace(minute=0, second=0, microsecond=0)
-    with scope.team(caller.team.pk):
-        RejectedRequest.objects.create(
-            team=caller.team, hour=hour, api_key_id=caller.key.pk, limit=limit, count=count,
-            **{"subject": "key", "endpoint": "responses", **columns},
-        )  # fmt: skip
 
 
 def test_rejected_requests_are_shown_by_limit_and_subject(lead: Client, caller: Caller) -> None:

@@ -12,7 +12,7 @@ from responses.models import Status
 from tenants import scope
 from tenants.models import ApiKey, Role
 from tests.admin.conftest import CountQueries
-from tests.admin.rows import add_call, add_response, add_usage, member, text
+from tests.admin.rows import add_call, add_rejections, add_response, add_usage, member, text
 from tests.support.api import Caller, MakeCaller
 
 pytestmark = pytest.mark.usefixtures("rollups")
@@ -130,6 +130,14 @@ def test_the_cost_of_all_endpoints_is_compared_with_the_previous_period(lead: Cl
     assert value == "$0.75"
     assert "+50 % vs. yesterday" in home
     assert url.startswith("/admin/usage/?metric=cost")
+
+
+def test_rejected_requests_are_counted_by_limit(lead: Client, caller: Caller) -> None:
+    add_response(caller)
+    add_rejections(caller, "requests_per_minute", 7)
+    home = text(lead.get(HOME))
+    assert tile(home, "Rejected") == ("7", "/admin/rejections/?range=today")
+    assert "requests per minute" in home
 
 
 def test_calls_without_a_price_are_not_shown_as_free(lead: Client, caller: Caller) -> None:
