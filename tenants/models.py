@@ -599,6 +599,8 @@ class UsageRecord(models.Model):
     output_image_tokens = models.PositiveIntegerField(default=0)
     audio_seconds = models.FloatField(default=0, help_text="Audio that was transcribed or translated.")
     characters = models.PositiveIntegerField(default=0, help_text="Text that was spoken.")
+    images = models.PositiveIntegerField(default=0, help_text="Images that were generated.")
+    batch = models.BooleanField(default=False, help_text="The call was made for a line of a batch.")
     # Spending of end users against their budgets.
     end_user = models.CharField(max_length=END_USER_LENGTH, default="", db_collation="C")
     estimated = models.BooleanField(default=False, help_text="The upstream reported no usage; estimated.")

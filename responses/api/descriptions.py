@@ -104,6 +104,20 @@ OPERATIONS = {
     "webhooks.rotate_secret": "Replaces the signing secret of a webhook endpoint and returns the new one.",
     "webhooks.test": "Sends a test event to a webhook endpoint and returns the status of its answer.",
     "webhooks.event_types.list": "Lists the types of events that webhook endpoints can receive.",
+    "admin.organization.usage.completions": "Returns tokens and requests of responses, chat completions, messages "
+    "and completions.",
+    "admin.organization.usage.embeddings": "Returns the tokens and requests of embeddings, by time bucket and group.",
+    "admin.organization.usage.moderations": "Returns the tokens and requests of moderations, by time bucket and group.",
+    "admin.organization.usage.images": "Returns the generated and edited images, by time bucket and group.",
+    "admin.organization.usage.audio_speeches": "Returns the characters that were spoken, by time bucket and group.",
+    "admin.organization.usage.audio_transcriptions": "Returns the seconds of transcribed or translated audio.",
+    "admin.organization.usage.vector_stores": "Returns the bytes in vector stores at the end of each bucket, of files "
+    "that still exist.",
+    "admin.organization.usage.code_interpreter_sessions": "Returns the number of new containers, without deleted ones.",
+    "admin.organization.usage.file_search_calls": "Returns the number of searches of the tool `file_search`.",
+    "admin.organization.usage.web_search_calls": "Returns the number of searches of the tool `web_search`.",
+    "admin.organization.usage.costs": "Returns costs in US dollars by day and group. Requests without a price are "
+    "counted in `unpriced_requests`.",
     "admin.organization.projects.create": "Creates a project, which is a team of this platform.",
     "admin.organization.projects.list": "Lists the projects, newest first; archived ones only on request.",
     "admin.organization.projects.retrieve": "Returns a project.",
@@ -178,6 +192,18 @@ OPERATIONS = {
 }
 
 PARAMETERS = {
+    "start_time": "Beginning of the time range in Unix seconds. The first bucket is the whole one that contains it.",
+    "end_time": "End of the time range in Unix seconds; now by default. The last bucket is whole as well.",
+    "bucket_width": "Width of the buckets: `1d` (days of `time_zone`), `1h` or `1m` (hours and minutes of UTC).",
+    "group_by": "Properties by which each bucket is divided; one result per combination of their values.",
+    "project_ids": "Only usage or events of these projects, which are teams.",
+    "user_ids": "Only usage of keys that belong to these users or service accounts.",
+    "api_key_ids": "Only usage of these API keys.",
+    "models": "Only usage of these models.",
+    "batch": "True for lines of batches only, false for all other requests only.",
+    "line_items": "Only costs of these line items.",
+    "page": "Cursor: the `next_page` of the previous response.",
+    "time_zone": "Time zone whose days are the buckets, such as `Europe/Berlin`. An extension of OpenAI's API.",
     "after": "Cursor: the id of the entry after which the page begins.",
     "before": "Cursor: the id of the entry before which the page ends.",
     "limit": "Maximum number of entries in the page.",
@@ -210,7 +236,6 @@ PARAMETERS = {
     "api_key_id": "Id of the API key.",
     "key_id": "Id of the admin key.",
     "effective_at": "Only events within this time, such as `effective_at[gte]=1767225600`.",
-    "project_ids": "Only events of these projects.",
     "event_types": "Only events of these types.",
     "actor_ids": "Only events caused by these users, API keys or service accounts.",
     "actor_emails": "Only events caused by users with these e-mail addresses.",
@@ -240,6 +265,30 @@ STATUSES = {
 }
 
 PROPERTIES = {
+    "results": "One result per group; empty without usage.",
+    "next_page": "Cursor of the next page; null on the last one.",
+    "num_model_requests": "Number of requests to models.",
+    "project_id": "Id of the project (team); null unless grouped by it.",
+    "user_id": "Owner of the API key; null unless grouped by it.",
+    "api_key_id": "Id of the API key; null unless grouped by it.",
+    "api_source": "`unlabeled` if grouped by it, null otherwise.",
+    "input_cached_tokens": "Number of input tokens that were read from a cache.",
+    "input_uncached_tokens": "Number of input tokens that were neither read from a cache nor written to one.",
+    "input_cache_write_tokens": "Number of input tokens that were written to a cache.",
+    "input_audio_tokens": "Number of input tokens of audio.",
+    "input_image_tokens": "Number of input tokens of images.",
+    "output_text_tokens": "Number of output tokens of text.",
+    "output_audio_tokens": "Number of output tokens of audio.",
+    "output_image_tokens": "Number of output tokens of images.",
+    "images": "Number of images.",
+    "characters": "Number of characters.",
+    "seconds": "Number of seconds, rounded.",
+    "num_sessions": "Number of containers.",
+    "num_requests": "Number of searches.",
+    "line_item": "The model, or the tool followed by `calls`; null unless grouped by it.",
+    "quantity": "Number of requests; null unless grouped by line item.",
+    "quantity_unit": "`requests`; null unless grouped by line item.",
+    "unpriced_requests": "Number of requests without a price. They are not part of the amount.",
     "acknowledged_safety_checks": "The safety checks that the user has acknowledged.",
     "after": "Id of the last item that the fork shares with its source; all items by default.",
     "allowed_callers": "Who may call the tool: the model directly, a program of the model, or both.",
@@ -1209,4 +1258,28 @@ OBJECTS: dict[str, dict[str, str]] = {
         "response_format": "Whether images are returned as URLs or in base64, for models with this choice.",
         "stream": "Not supported here: use the tool `image_generation`.",
     },
+}
+
+for _kind in (
+    "Completions",
+    "Embeddings",
+    "Moderations",
+    "Images",
+    "AudioSpeeches",
+    "AudioTranscriptions",
+    "VectorStores",
+    "CodeInterpreterSessions",
+    "FileSearchCalls",
+    "WebSearchCalls",
+    "Costs",
+):
+    OBJECTS[f"Usage{_kind}Page"] = {
+        "": "A page of time buckets.",
+        "data": "The buckets of the page, empty ones included.",
+    }
+    OBJECTS[f"Usage{_kind}Bucket"] = {"": "The usage of one time bucket."}
+    OBJECTS[f"Usage{_kind}Result"] = {"": "The usage of one group in a time bucket."}
+OBJECTS["UsageCompletionsResult"] |= {
+    "batch": "Whether the requests were lines of batches; null unless grouped by it.",
+    "service_tier": "Tier that the model's server reported; null unless grouped by it.",
 }

@@ -36,6 +36,7 @@ _OPERATIONS = {
         for name in ("spend_limit", "model_permissions", "hosted_tool_permissions")
         for method, action in (("GET", "retrieve"), ("POST", "update"), ("DELETE", "delete"))
     },
+    ("GET", "organization/costs"): "admin.organization.usage.costs",
 }
 _RESOURCES = {
     "organization": "admin.organization",
@@ -140,7 +141,10 @@ def operation_id(endpoint: Endpoint) -> str:
     if known := _OPERATIONS.get((endpoint.method, "/".join(names))):
         return known
     resource = [_RESOURCES.get(name, name) for name in names]
-    if endpoint.path.endswith(">"):
+    if names[0] == "organization" and names[1] == "usage":
+        # The kinds of usage are methods and not resources.
+        action = resource.pop()
+    elif endpoint.path.endswith(">"):
         action = {"GET": "retrieve", "POST": "update", "DELETE": "delete"}[endpoint.method]
     elif names[-1].endswith("s"):
         action = {"GET": "list", "POST": "create"}[endpoint.method]

@@ -105,6 +105,15 @@ DECISIONS = (
         ("GET /organization/audit_logs: tenant_only",),
         "there are no tenants of several organizations",
     ),
+    Decision(("GET /organization/usage/decisions",), "decisions are a beta of OpenAI that this server does not have"),
+    Decision(
+        (
+            "GET /organization/usage/images: *",
+            "GET /organization/usage/file_search_calls: *",
+            "GET /organization/usage/web_search_calls: *",
+        ),
+        "usage records name model, key and team, but no sizes of images, vector stores or search contexts",
+    ),
     Decision(("* /fine_tuning/*", "* /evals*", "DELETE /models/{model}"), _RUNS_JOBS),
     Decision(
         ("* /assistants*", "* /threads*"),

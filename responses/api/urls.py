@@ -5,7 +5,7 @@ from typing import Any
 from django.urls import path
 
 from conversations.api import conversations, files
-from responses.api import audio, batches, chat_completions, messages, passthrough, vector_stores, views, webhooks
+from responses.api import audio, batches, chat_completions, messages, passthrough, usage, vector_stores, views, webhooks
 from responses.containers.api import views as containers
 from responses.requests import conversation_items
 from responses.skills.api import views as skills
@@ -33,6 +33,7 @@ MODULES = (
     limits,
     audit_logs,
     admin_keys,
+    usage,
 )
 VIEWS = [
     view

@@ -35,7 +35,7 @@ async def execute(claimed: ClaimedLine, body: bytes) -> LineResult:
 
     When cancelled, it closes the connection to the upstream before it ends.
     """
-    request = RequestInfo(request_id=new_id("req"), client_request_id="")
+    request = RequestInfo(request_id=new_id("req"), client_request_id="", batch=True)
     try:
         # Looked up again for each line: a key may be revoked while its batch is running.
         principal = await directory.aprincipal_by_id(claimed.key_id)

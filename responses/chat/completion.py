@@ -200,6 +200,7 @@ async def _route(principal: Principal, body: ChatRequest, request: RequestInfo) 
         endpoint="chat.completions",
         request_id=request.request_id,
         end_user=body.body.safety_identifier or body.body.user or "",
+        batch=request.batch,
         estimate_input=body.estimate_tokens,
     )
     return _ChatCall(routed, body)

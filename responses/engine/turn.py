@@ -18,8 +18,8 @@ class Usage:
     """Tokens of one upstream call or of a whole run. `input_tokens` includes cached tokens.
 
     Tokens of audio and images are included in the input and output, `cache_write_1h_tokens` in the cache writes. Calls
-    with audio may be billed by the seconds of the audio that was read, or by the characters that were spoken.
-    `service_tier` is the tier that the upstream reported.
+    with audio may be billed by the seconds of the audio that was read, or by the characters that were spoken. `images`
+    were generated. `service_tier` is the tier that the upstream reported.
     """
 
     input_tokens: int = 0
@@ -37,6 +37,7 @@ class Usage:
     estimated: bool = False
     audio_seconds: float = 0.0
     characters: int = 0
+    images: int = 0
     service_tier: str = ""
 
     def __add__(self, other: "Usage") -> "Usage":

@@ -355,6 +355,7 @@ async def _build(
         prices=route.prices.at(prepared.created_at),
         endpoint=request.endpoint,
         end_user=end_user,
+        batch=request.batch,
     )
     build_row = partial(_response_row, identity, prepared, options, mode=mode, request=request, secrets=tools.secrets)
     row = await off_loop(build_row)

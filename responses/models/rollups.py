@@ -76,8 +76,17 @@ class CallHour(Hour, Tokens):
     upstream_id = models.CharField(max_length=64, default="", db_collation="C")
     endpoint = models.CharField(max_length=40, default="")
     outcome = models.CharField(max_length=20, default="")
+    batch = models.CharField(max_length=5, default="", help_text="true or false")
+    service_tier = models.CharField(max_length=40, default="")
     calls = models.PositiveBigIntegerField(default=0)
     failed = models.PositiveBigIntegerField(default=0)
+    input_audio_tokens = models.PositiveBigIntegerField(default=0)
+    input_image_tokens = models.PositiveBigIntegerField(default=0)
+    output_audio_tokens = models.PositiveBigIntegerField(default=0)
+    output_image_tokens = models.PositiveBigIntegerField(default=0)
+    audio_seconds = models.FloatField(default=0)
+    characters = models.PositiveBigIntegerField(default=0)
+    images = models.PositiveBigIntegerField(default=0)
     duration = ArrayField(models.IntegerField(), default=list)
 
     class Meta:

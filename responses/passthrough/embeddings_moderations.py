@@ -191,6 +191,7 @@ async def forward(
         endpoint=passed.endpoint,
         request_id=request.request_id,
         end_user=str(passed.values.get("user") or ""),
+        batch=request.batch,
         estimate_input=lambda: passed.estimate,
     )
     most = len(orjson.dumps(passed.values))

@@ -190,8 +190,8 @@ async def _answers(
             used = read_usage(reported) if is_chat else read_usage(reported, read="input", written="output")
             # What these endpoints write are images, also where the upstream does not say so.
             drawn = used.output_image_tokens or used.output_tokens
-            return account.object_id, replace(used, output_image_tokens=drawn)
-        return account.object_id, call.unreported()
+            return account.object_id, replace(used, output_image_tokens=drawn, images=_count_images(last))
+        return account.object_id, replace(call.unreported(), images=_count_images(last))
 
     async with call.recorded(spent):
         try:
@@ -200,6 +200,16 @@ async def _answers(
                     yield last
         except UpstreamFailed as failed:
             raise endpoint_error(failed, route, supports="images") from failed
+
+
+def _count_images(answer: Chunk) -> int:
+    """Return the number of generated images in an answer or an event, without previews."""
+    match answer:
+        case {"data": list() as images}:
+            return len(images)
+        case {"b64_json": str(), "type": str() as event} if event.endswith(".completed"):
+            return 1
+    return 0
 
 
 async def _sent(

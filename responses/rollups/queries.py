@@ -20,6 +20,7 @@ MAX_LIVE_ROWS = 200_000
 """The newest rows that are read without being rolled up. Only reached if the periodic task does not run."""
 
 _MAX_UNROLLED_ROWS = 20_000
+_FRACTIONS = {"cost", "audio_seconds"}
 _EDGE = "(SELECT edge FROM mark)"
 
 
@@ -77,22 +78,13 @@ def fetch_rows(query: RollupQuery) -> list[RollupRow]:
         "until": query.until,
         "level": source.level(needed),
         "edges": periods.edges(query.since, query.until, query.bucket, ZoneInfo(query.zone)) if query.bucket else [],
-        "teams": None if query.teams is None else list(query.teams),
         "source": source.name,
     }
-    conditions = "" if query.teams is None else " AND team_id = ANY(%(teams)s)"
-    row_conditions = conditions
-    for place, (name, kept) in enumerate(query.only.items()):
-        conditions += f" AND {name} = ANY(%(only{place})s)"
-        row_conditions += f" AND {source.dimensions[name]} = ANY(%(only{place})s)"
-        values[f"only{place}"] = list(kept)
+    conditions, row_conditions = _conditions(query, values)
     columns = ", ".join(["hour", *query.by, *wanted])
     live = cells_sql(source, _live(source, row_conditions), sets=[needed], wanted=wanted)
     summed = [
-        f"{histograms.add_sql(name)} AS {name}"
-        if name in source.histograms
-        # No cost is not a cost of zero: then no call had a price.
-        else (f"sum({name}) AS {name}" if name == "cost" else f"coalesce(sum({name}), 0) AS {name}")
+        f"{histograms.add_sql(name)} AS {name}" if name in source.histograms else _sum_sql(name, f"sum({name})")
         for name in wanted
     ]
     # Not `date_trunc`: where clocks go back at midnight, it would move the first hour of a day to the second midnight.
@@ -121,6 +113,44 @@ ORDER BY 1
     return [_sums(row, query) for row in rows]
 
 
+def count_minutes(query: RollupQuery) -> list[RollupRow]:
+    """Return the sums of each minute, ordered by time only. They are counted in the rows, so ask for a day at most."""
+    source = query.source
+    values: dict[str, Any] = {"since": query.since, "until": query.until}
+    _, conditions = _conditions(query, values)
+    keys = "".join(f", {source.dimensions[name]} AS d_{name}" for name in query.by)
+    summed = ", ".join(_sum_sql(name, source.sums[name]) for name in query.measures)
+    sql = f"""
+SELECT date_trunc('minute', {source.time}, 'UTC') AS bucket{keys}, {summed}
+FROM {source.rows}
+WHERE {source.within("%(since)s", "%(until)s")}{conditions}
+GROUP BY 1{"".join(f", d_{name}" for name in query.by)}
+ORDER BY 1
+"""  # noqa: S608 - names and expressions of our own
+    with connection.cursor() as cursor:
+        cursor.execute(sql, values)
+        rows = cursor.fetchall()
+    return [_sums(row, query) for row in rows]
+
+
+def _conditions(query: RollupQuery, values: dict[str, Any]) -> tuple[str, str]:
+    """Return the SQL of the filters for the sums and for the rows; adds their values."""
+    conditions = rows = ""
+    if query.teams is not None:
+        conditions = rows = " AND team_id = ANY(%(teams)s)"
+        values["teams"] = list(query.teams)
+    for place, (name, kept) in enumerate(query.only.items()):
+        conditions += f" AND {name} = ANY(%(only{place})s)"
+        rows += f" AND {query.source.dimensions[name]} = ANY(%(only{place})s)"
+        values[f"only{place}"] = list(kept)
+    return conditions, rows
+
+
+def _sum_sql(name: str, expression: str) -> str:
+    # No cost is not a cost of zero: then no call had a price.
+    return f"{expression} AS {name}" if name == "cost" else f"coalesce({expression}, 0) AS {name}"
+
+
 def _live(source: RollupSource, conditions: str) -> str:
     """Return the SQL of the rows that are in no sum yet: newer than the mark, or not ended when they were rolled up."""
     columns = ", ".join(source.columns)
@@ -141,8 +171,8 @@ def _sums(row: tuple[Any, ...], query: RollupQuery) -> RollupRow:
     values = dict(zip(query.measures, row[first:], strict=True))
     for name, value in values.items():
         if name in query.source.histograms:
-            # PostgreSQL returns sums as Decimal; only costs are fractional.
+            # PostgreSQL returns sums as Decimal.
             values[name] = [int(count) for count in value]
-        elif name != "cost":
+        elif name not in _FRACTIONS:
             values[name] = int(value)
     return RollupRow(bucket=row[0], key=tuple(str(each) for each in row[1:first]), values=values)

@@ -9,6 +9,10 @@ from responses.rollups import histograms, periods
 
 _TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
 _TOKEN_SUMS = {**{name: f"sum({name})" for name in _TOKENS}, "cost": "sum(cost)"}
+_MEDIA = (
+    "input_audio_tokens", "input_image_tokens", "output_audio_tokens", "output_image_tokens",
+    "audio_seconds", "characters", "images",
+)  # fmt: skip
 _RUNNING = ", ".join(f"'{status}'" for status in RUNNING)
 
 
@@ -108,6 +112,8 @@ _CALL_DIMENSIONS = {
     "upstream_id": "upstream_id",
     "endpoint": "endpoint",
     "outcome": "outcome",
+    "batch": "batch::text",
+    "service_tier": "service_tier",
 }
 CALLS = RollupSource(
     name="calls",
@@ -115,8 +121,8 @@ CALLS = RollupSource(
     table="responses_callhour",
     time="occurred_at",
     columns=(
-        "id", "team_id", "api_key_id", "occurred_at", "endpoint", "model", "upstream_id", "outcome", "duration_ms",
-        "cost", *_TOKENS,
+        "id", "team_id", "api_key_id", "occurred_at", "endpoint", "model", "upstream_id", "outcome", "batch",
+        "service_tier", "duration_ms", "cost", *_TOKENS, *_MEDIA,
     ),
     dimensions=_CALL_DIMENSIONS,
     sums={
@@ -125,6 +131,7 @@ CALLS = RollupSource(
         # Calls of the platform's own tools have no upstream that charges for them.
         "unpriced": "count(*) FILTER (WHERE cost IS NULL AND upstream_id <> '')",
         **_TOKEN_SUMS,
+        **{name: f"sum({name})" for name in _MEDIA},
     },
     histograms={"duration": "duration_ms"},
     levels=_levels(

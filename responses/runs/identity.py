@@ -8,11 +8,15 @@ from tenants.prices import UNKNOWN, PriceList
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestInfo:
-    """The HTTP request that caused a call: the platform's id of it, the client's, and the name of its endpoint."""
+    """The HTTP request that caused a call: the platform's id of it, the client's, and the name of its endpoint.
+
+    `batch`: it is a line of a batch.
+    """
 
     request_id: str
     client_request_id: str = ""
     endpoint: str = "responses"
+    batch: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,7 @@ class RunIdentity:
     conversation_id: str | None = None
     prices: PriceList = UNKNOWN
     endpoint: str = "responses"
+    batch: bool = False
     end_user: str = ""
 
     @property

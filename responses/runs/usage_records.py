@@ -64,6 +64,7 @@ class RoutedCall:
     endpoint: str
     request_id: str
     end_user: str = ""
+    batch: bool = False
     estimate_input: Callable[[], int] = int
     attempts: list[Attempt] = field(default_factory=list)
     reservations: list[CallReservation] = field(default_factory=list)
@@ -185,6 +186,7 @@ class RoutedCall:
             occurred_at=ended,
             endpoint=self.endpoint,
             end_user=end_user_of(self.end_user),
+            batch=self.batch,
             object_id=object_id[:64],
             model=self.route.model,
             upstream_id=self.route.upstream.id,

@@ -364,6 +364,8 @@ class Migration(migrations.Migration):
                 ('output_image_tokens', models.PositiveIntegerField(default=0)),
                 ('audio_seconds', models.FloatField(default=0, help_text='Audio that was transcribed or translated.')),
                 ('characters', models.PositiveIntegerField(default=0, help_text='Text that was spoken.')),
+                ('images', models.PositiveIntegerField(default=0, help_text='Images that were generated.')),
+                ('batch', models.BooleanField(default=False, help_text='The call was made for a line of a batch.')),
                 ('end_user', models.CharField(db_collation='C', default='', max_length=128)),
                 ('estimated', models.BooleanField(default=False, help_text='The upstream reported no usage; estimated.')),
                 ('service_tier', models.CharField(default='', help_text='Tier that the upstream reported.', max_length=40)),

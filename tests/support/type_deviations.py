@@ -28,6 +28,7 @@ EXTRA_KEYS: Mapping[str, str] = {
     "ResponseWsCreated.headers": "a connection has no response headers; OpenAI's own clients read headers from events",
     "WebSearchTool.search_content_types": "Codex sends it, and responses show the tools of the request",
     "WebSearchTool.indexed_web_access": "the same",
+    "DataResultOrganizationCostsResult.unpriced_requests": "OpenAI has a price for everything",
     "ChatCompletionStoreMessage.name": "the SDK's type covers only assistant messages; OpenAI returns all messages",
     "ChatCompletionStoreMessage.tool_call_id": "the same; without it, tool messages cannot be matched to calls",
 }

@@ -35,6 +35,17 @@ from openai.types.admin.organization import (
     AuditLogListResponse,
     OrganizationUser,
     Project,
+    UsageAudioSpeechesResponse,
+    UsageAudioTranscriptionsResponse,
+    UsageCodeInterpreterSessionsResponse,
+    UsageCompletionsResponse,
+    UsageCostsResponse,
+    UsageEmbeddingsResponse,
+    UsageFileSearchCallsResponse,
+    UsageImagesResponse,
+    UsageModerationsResponse,
+    UsageVectorStoresResponse,
+    UsageWebSearchCallsResponse,
     UserDeleteResponse,
 )
 from openai.types.admin.organization.projects import (
@@ -269,6 +280,22 @@ ENDPOINTS = [
     _Endpoint("POST", f"/containers/{_ID}/files", FileCreateResponse),
     _Endpoint("GET", f"/containers/{_ID}/files", Page[FileListResponse]),
     _Endpoint("GET", f"/containers/{_ID}/files/{_ID}", FileRetrieveResponse),
+    *(
+        _Endpoint("GET", f"/organization/usage/{name}", kind)
+        for name, kind in (
+            ("completions", UsageCompletionsResponse),
+            ("embeddings", UsageEmbeddingsResponse),
+            ("moderations", UsageModerationsResponse),
+            ("images", UsageImagesResponse),
+            ("audio_speeches", UsageAudioSpeechesResponse),
+            ("audio_transcriptions", UsageAudioTranscriptionsResponse),
+            ("vector_stores", UsageVectorStoresResponse),
+            ("code_interpreter_sessions", UsageCodeInterpreterSessionsResponse),
+            ("file_search_calls", UsageFileSearchCallsResponse),
+            ("web_search_calls", UsageWebSearchCallsResponse),
+        )
+    ),
+    _Endpoint("GET", "/organization/costs", UsageCostsResponse),
     _Endpoint("POST", "/organization/projects", Project),
     _Endpoint("GET", "/organization/projects", Page[Project]),
     _Endpoint("GET", f"/organization/projects/{_ID}", Project),
