@@ -1,11 +1,14 @@
 """`manage.py send_test_mail`, as a process with the variables of an operator."""
 
 import os
+import ssl
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.support.certificates import self_signed
 from tests.support.smtp_server import running_smtp_server
 from tests.support.web import ROOT
 
@@ -36,3 +39,20 @@ def test_the_mail_arrives_or_the_answer_of_the_server_is_printed() -> None:
         assert "wrong password" in failed.stderr
     assert "Mail is not configured: set EMAIL_URL or SMTP_HOST" in run().stderr
     assert "MAIL_FROM is not set" in run(EMAIL_URL="smtp://127.0.0.1").stderr
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("servers")
+@pytest.mark.parametrize("scheme", ["smtps", "smtp+starttls"])
+def test_certificates_of_mail_servers_are_verified(scheme: str, tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path, "localhost")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with running_smtp_server(tls=context if scheme == "smtps" else None) as server:
+        server.starttls, server.password = context, "p/w"
+        url = f"{scheme}://platform:p%2Fw@localhost:{server.port}"
+        unknown = run(EMAIL_URL=url, MAIL_FROM="platform@example.com")
+        assert "certificate verify failed" in unknown.stderr
+        known = run(EMAIL_URL=url, MAIL_FROM="platform@example.com", SSL_CERT_FILE=str(certificate))
+        assert (known.returncode, known.stderr) == (0, "")
+        assert len(server.messages) == 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ class SmtpServer:
     gate: threading.Event = field(default_factory=threading.Event)
     connections: int = 0
     here: int = 0
+    starttls: ssl.SSLContext | None = None
 
     @property
     def url(self) -> str:
@@ -50,8 +52,8 @@ class SmtpServer:
             while not self.gate.is_set():
                 await asyncio.sleep(0.005)
             await self._session(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client has gone
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # the client has gone, or refused the certificate
         finally:
             self.here -= 1
             writer.close()
@@ -65,7 +67,13 @@ class SmtpServer:
         may_send = not self.password
         while line := (await reader.readline()).decode().strip():
             command = line.split(":")[0].upper()
-            if command.startswith("EHLO") and self.password:
+            if command.startswith("EHLO") and self.starttls and writer.get_extra_info("sslcontext") is None:
+                await say("250-localhost")
+                await say("250 STARTTLS")
+            elif command == "STARTTLS" and self.starttls:
+                await say("220 go ahead")
+                await writer.start_tls(self.starttls)
+            elif command.startswith("EHLO") and self.password:
                 await say("250-localhost")
                 await say("250 AUTH PLAIN")
             elif command.startswith("AUTH PLAIN"):
@@ -91,15 +99,15 @@ class SmtpServer:
 
 
 @contextmanager
-def running_smtp_server(*, closed: bool = False) -> Iterator[SmtpServer]:
-    """Run a server on a free port."""
+def running_smtp_server(*, closed: bool = False, tls: ssl.SSLContext | None = None) -> Iterator[SmtpServer]:
+    """Run a server on a free port. With `tls`, connections are encrypted from the start."""
     server = SmtpServer()
     if not closed:
         server.gate.set()
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="smtp", daemon=True)
     thread.start()
-    listening = asyncio.run_coroutine_threadsafe(asyncio.start_server(server.serve, "127.0.0.1", 0), loop)
+    listening = asyncio.run_coroutine_threadsafe(asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls), loop)
     sockets = listening.result(_SECONDS)
     server.port = sockets.sockets[0].getsockname()[1]
     try:
