@@ -40,7 +40,7 @@ from responses.engine.steps import (
     TurnRecord,
     lost_usage,
 )
-from responses.engine.turn import Finish, LanguageModel, TurnResult, TurnStream, Usage
+from responses.engine.turn import Finish, LanguageModel, TurnRequest, TurnResult, TurnStream, Usage
 from responses.engine.turn_outcome import CompleteRun, ContinueRun, EndIncomplete, FailRun, RetryTurn, TurnEvaluator
 
 
@@ -157,6 +157,10 @@ class Run:
                 # item was announced in the stream, because an announced item has to follow.
                 return self.end_idle(failed(compactor.failure))
         return self._completed() if compactor.is_only_step else Action.CALL_MODEL
+
+    def next_request(self) -> TurnRequest | None:
+        """Return the next request of the model as far as it is known now; None for a run that calls none."""
+        return turn_request.build(self._context, self._state, Toolbox()) if self._context.generates else None
 
     @property
     def is_idle(self) -> bool:

@@ -41,10 +41,12 @@ from responses.runs import store
 from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
 from responses.runs.recorder import Recorder, RecorderState
+from responses.runs.reservations import RunReservation, deletions, settle_after_commit, taken
 from responses.runs.rows import Row
 from responses.runs.store import Change
 from responses.tools import registry
 from tenants import scope
+from tenants.limits import Grant
 from tenants.models import UsageRecord
 from tenants.prices import PriceList
 
@@ -63,18 +65,33 @@ class ResumedRun:
     """The model call that was lost with the previous process; estimated."""
     lost_calls: list[Row] = field(default_factory=list)
     """Usage records of hosted calls that were lost with it."""
+    taken: list[Grant] = field(default_factory=list)
+    """What the previous process had reserved, or the place in the queue."""
+    reservation: RunReservation | None = None
+    """What this process reserves for the run before it executes it; None without limits."""
+
+    def within(self, reservation: RunReservation | None) -> "ResumedRun":
+        """Return the run, to be executed within a reservation."""
+        if reservation is not None:
+            self.recorder.use(reservation)
+        return replace(self, reservation=reservation)
 
     def end(self, ending: Ending) -> Exception | None:
         """End a run that this process does not execute. Return why the end was not written, if it was not."""
         _, change = self.recorder.plan(self.run.end_dead(ending, lost=self.lost))
-        (error,) = store.apply([replace(change, insert=[*change.insert, *self.lost_calls])])
+        insert = [*change.insert, *self.lost_calls]
+        (error,) = store.apply([replace(change, insert=insert, extra=[*change.extra, *deletions(*self.taken)])])
+        if error is None:
+            settle_after_commit(self.taken, insert)
         return error
 
     def record_lost(self) -> None:
         """Write the usage records of the lost calls of a run that continues, which repeats them."""
         records = [*self.lost_calls, *(self.recorder.usage_records(self.lost) if self.lost else [])]
-        if records:
-            store.apply([Change(team_id=self.identity.team_id, insert=records)])
+        left = [grant for grant in self.taken if not grant.queued]
+        if records or left:
+            store.apply([Change(team_id=self.identity.team_id, insert=records, extra=deletions(*left))])
+            settle_after_commit(left, records)
 
 
 def load(
@@ -112,6 +129,9 @@ def load(
         model=model,
         checks=checks,
     )
+    # A process that is alive gives back itself what it has reserved.
+    if died or response.status == Status.QUEUED:
+        resumed = replace(resumed, taken=taken(response.pk))
     if not died:
         return resumed
     began = _began(response, is_claimed=lease_token is not None)

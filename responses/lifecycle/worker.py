@@ -3,32 +3,40 @@ workers when its process shuts down.
 """
 
 import asyncio
+import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from django.conf import settings
 from typing_extensions import override
 
 from kernel.db_threads import in_db_thread
-from kernel.errors import ApiError, Failure
+from kernel.errors import ApiError, Failure, LimitsUnavailable, PriceUnknown, RateLimited, RequestTooLargeForLimit
 from kernel.leases import Claim
 from kernel.load_limit import LoadLimit
 from kernel.work_queue import WorkLoop
 from responses import moderation
 from responses.engine import spans
 from responses.engine.events.response_body import failed
+from responses.engine.turn import LanguageModel
 from responses.lifecycle import queue, resume
 from responses.lifecycle.resume import QueuedRun, ResumedRun
 from responses.models import Response
 from responses.passthrough.reasoning_summaries import TeamSummarizer
 from responses.providers.upstream import UpstreamModel
+from responses.runs.reservations import LimitedModel, RunReservation, taken
 from responses.runs.runner import LiveRun
 from responses.vectors.embedding import UsageAccount
 from tenants import directory, scope
+from tenants.limits.throttle import is_limited
+from tenants.prices import PriceList
 
 # Time for runs that are stopped in the middle of a step to store their events.
 _STOP_SECONDS = 2.0
+# Before a run that waits for capacity is claimed again.
+_LONGEST_PAUSE = 30.0
 # While the worker is at its limit, most of the runs that end are replaced by one query.
 _FULL_PACE_SECONDS = 0.02
 # However busy the event loop is.
@@ -98,7 +106,7 @@ class Dispatcher(WorkLoop[Claim]):
         with spans.span(spans.Activity.PREPARE, "Load the run"):
             queued = (await self._reading.pop(claim)).get(claim.id)
             resumed = None if self.is_stopping else await in_db_thread(partial(_load, claim, queued))
-        if resumed is not None and not self.is_stopping:
+        if resumed is not None and not self.is_stopping and await _admit(claim, resumed):
             live = LiveRun(
                 resumed.run, resumed.recorder, resumed.identity, opening=b"", grace_seconds=None, claim=claim
             )
@@ -120,6 +128,32 @@ class Dispatcher(WorkLoop[Claim]):
         for live in self._live.values():
             live.stop_now()
         await self.settle(_STOP_SECONDS)
+
+
+async def _admit(claim: Claim, resumed: ResumedRun) -> bool:
+    """Take what a run needs of its limits. Return False if it waits for them in the queue, or can never start."""
+    if (reservation := resumed.reservation) is None:
+        return True
+    try:
+        await reservation.take(resumed.run.next_request())
+        await reservation.start()
+    except (RequestTooLargeForLimit, PriceUnknown) as never:
+        failure = Failure(code="rate_limit_exceeded", message=never.message, status=never.status)
+        await in_db_thread(partial(_end, claim, resumed, failure))
+        return False
+    except (RateLimited, LimitsUnavailable) as refused:
+        # Also without a budget: it may be raised, and otherwise the next period begins at some time.
+        pause = float(refused.headers.get("retry-after-ms", 1000 * _LONGEST_PAUSE)) / 1000
+        # Spread, so that those that wait for the same place do not ask for it at the same moment.
+        seconds = min(pause, _LONGEST_PAUSE) * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
+        await in_db_thread(partial(queue.postpone, claim, seconds=seconds))
+        return False
+    return True
+
+
+def _end(claim: Claim, resumed: ResumedRun, failure: Failure) -> None:
+    with scope.team(claim.team_id):
+        replace(resumed, taken=taken(claim.id)).end(failed(failure))
 
 
 def _read_queued(claims: Sequence[Claim]) -> dict[str, QueuedRun]:
@@ -162,9 +196,20 @@ def _load(claimed: Claim, queued: QueuedRun | None = None) -> ResumedRun | None:
         request_id=response.request_id,
         end_user=response.end_user or "",
     )
-    model = UpstreamModel(route, summarizer=TeamSummarizer(account))
+    model: LanguageModel = UpstreamModel(route, summarizer=TeamSummarizer(account))
+    reservation = None
+    if is_limited(principal):
+        reservation = RunReservation(
+            principal,
+            response_id=response.pk,
+            lease_token=claimed.token,
+            end_user=response.end_user or "",
+            endpoint=response.endpoint,
+            worst_cost=PriceList.restored(response.options.get("prices")).worst_cost,
+        )
+        model = LimitedModel(model, reservation)
     if queued is not None:
-        return resume.start(queued, model=model, checks=checks)
+        return resume.start(queued, model=model, checks=checks).within(reservation)
     with scope.team(claimed.team_id):
         resumed = resume.load(
             response_id=response.pk,
@@ -174,7 +219,7 @@ def _load(claimed: Claim, queued: QueuedRun | None = None) -> ResumedRun | None:
             died=claimed.has_expired,
         )
     resumed.record_lost()
-    return resumed
+    return resumed.within(reservation)
 
 
 def _claimed_row(claimed: Claim) -> Response | None:

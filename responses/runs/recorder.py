@@ -157,6 +157,10 @@ class Recorder:
             self._settlement.follow()
             self._settlement = None
 
+    def use(self, reservation: RunReservation) -> None:
+        """Record the run within this reservation."""
+        self._reservation = reservation
+
     def release_reservation(self) -> None:
         """Release what the run still has reserved, because this process does not continue it. Does not wait."""
         if self._reservation is not None and self._reservation.is_open:

@@ -16,6 +16,8 @@ from functools import partial
 from typing import Any
 
 from django.conf import settings
+from django.db import transaction
+from django.db.models import Q
 
 from kernel import response_headers
 from kernel.db_threads import in_db_thread
@@ -179,6 +181,38 @@ def _spent(rows: Sequence[Row], grant: Grant | None) -> tuple[int, Decimal | Non
     return tokens, cost, at
 
 
+def taken(response_id: str) -> list[Grant]:
+    """Return what a process has reserved for a response, as it is stored. Runs in a scope of the response's team."""
+    rows = Reservation.objects.filter(Q(response_id=response_id) | Q(pk=response_id))
+    return [
+        Grant(
+            id=row.pk,
+            team_id=row.team_id,
+            key_id=row.api_key_id,
+            end_user=row.end_user,
+            epoch=row.epoch,
+            amount=row.amount,
+            tokens=row.tokens,
+            run=row.is_run,
+            stream=row.is_stream,
+            queued=row.is_queued,
+            needs_row=True,
+            at=row.created_at,
+            time_zone=row.team.time_zone,
+        )
+        for row in rows.select_related("team")
+    ]
+
+
+def settle_after_commit(grants: Sequence[Grant], records: Sequence[Row]) -> None:
+    """Settle reservations of a process that has died, whose rows the transaction deletes, with its last call."""
+    _, cost, at = _spent(records, grants[0] if grants else None)
+    for grant in grants:
+        # The cost is that of one call; which one reserved it makes no difference to the sums of its subjects.
+        settle = partial(limits.settle_sync, grant, tokens=0, cost=cost if grant is grants[0] else None, at=at)
+        transaction.on_commit(settle)
+
+
 class RunReservation:
     """What one run has reserved: its place, and the tokens and the cost of its present call.
 
@@ -223,6 +257,19 @@ class RunReservation:
         self._demand = replace(demand, requests=1, run=True, stream=stream)
         self._place = await limits.reserve(self._principal, self._demand, reservation_id=self._id)
         response_headers.add(self._place.headers)
+
+    async def start(self) -> None:
+        """Store the place of a run that was queued, and leave its place in the queue."""
+        queue_place = Grant(
+            id=self._response_id,
+            team_id=self._principal.team_id,
+            key_id=self._principal.key_id,
+            end_user=self._end_user,
+            queued=True,
+            needs_row=True,
+        )
+        await self.store(Change(team_id=queue_place.team_id, extra=deletions(queue_place)))
+        await limits.release(queue_place)
 
     async def take_queue_place(self) -> None:
         """Reserve a place in the queue for a run that a worker starts later."""
