@@ -1,6 +1,7 @@
 """Admin pages for teams, members, keys, limits, upstreams, models, usage records, notifications and the audit log."""
 
 from tenants.admin import (
+    admin_keys,
     audit_log,
     guardrails,
     hosted_tools,
@@ -17,6 +18,7 @@ from tenants.console import content_access
 
 # Importing these modules registers their pages with the admin site.
 __all__ = [
+    "admin_keys",
     "audit_log",
     "content_access",
     "guardrails",

@@ -128,7 +128,8 @@ def _scopes(**options: Any) -> PermissionsField:
     return PermissionsField(choices=choices, widget=widget, **{**initial, **options})
 
 
-def _addresses() -> AddressesField:
+def addresses_field() -> AddressesField:
+    """Return the form field for the IP addresses from which a key may be used."""
     return AddressesField(
         required=False,
         label="Allowed IP addresses",
@@ -188,7 +189,7 @@ class NewKeyForm(NewLimitsForm):
         widget=UnfoldAdminTextInputWidget(attrs={"type": "date"}),
         help_text="For a day of your choice: the key works until its end in UTC.",
     )
-    allowed_addresses = _addresses()
+    allowed_addresses = addresses_field()
 
     def __init__(self, data: Any = None, *, teams: QuerySet[Team], models: Iterable[str] = (), **options: Any) -> None:
         super().__init__(data, **options)
@@ -273,7 +274,7 @@ class KeyForm(forms.ModelForm[ApiKey]):
     scopes = _scopes()
     allowed_models = _model_names()
     tools = tool_kinds()
-    allowed_addresses = _addresses()
+    allowed_addresses = addresses_field()
 
     class Meta:
         model = ApiKey

@@ -55,6 +55,7 @@ PAGES = {
     "auth/user": User,
 }
 TESTED_ELSEWHERE = {
+    "tenants/adminkey",
     "containers/container",
     "conversations/conversation",
     "conversations/file",
