@@ -152,7 +152,7 @@ class Team(models.Model):
     weight = models.PositiveSmallIntegerField(
         default=1,
         validators=[MinValueValidator(1), MaxValueValidator(1000)],
-        help_text="Share of the team when teams compete for workers: 2 gets twice as much as 1.",
+        help_text="Share of the team when teams compete for web processes and workers: 2 gets twice as much as 1.",
     )
     unknown_usage = models.CharField(
         "unknown usage",

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations c0bc00a949b787a40a465565972c41f09b99f346f4612cca95df3f74883126c0
+-- PostgreSQL 18, migrations 6d80f57cecc61807eaccb2c675844d2cdf22ba2f5c6d34f315a6e9812f61658b
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER

@@ -35,6 +35,7 @@ class TeamForm(forms.ModelForm[Team]):
         model = Team
         fields = [
             "name",
+            "weight",
             "disconnect_grace_seconds",
             "log_retention_hours",
             "embedding_model",
@@ -111,7 +112,10 @@ class TeamAdmin(AuditedAdmin, TeamScoped):
     created = time_column("Created", "created_at", ordering="created_at")
     fieldsets = [
         (None, {"fields": ["name", ("public_id", "created")]}),
-        ("Runs and logs", {"fields": [("disconnect_grace_seconds", "log_retention_hours"), "full_text_search"]}),
+        (
+            "Runs and logs",
+            {"fields": [("disconnect_grace_seconds", "log_retention_hours"), "weight", "full_text_search"]},
+        ),
         ("Vector stores", {"fields": ["embedding_model"]}),
         (
             "Hosted tools",

@@ -50,7 +50,7 @@ class Migration(migrations.Migration):
                 ('suspended_at', models.DateTimeField(blank=True, editable=False, null=True)),
                 ('full_text_search', models.BooleanField(default=True, help_text='Make message content searchable. Turning this off deletes the search index; turning it on again indexes only new content.')),
                 ('time_zone', models.CharField(default='UTC', help_text='Time zone in which the days, weeks and months of budgets and reports begin, such as Europe/Berlin.', max_length=60, validators=[tenants.team_models.validate_time_zone])),
-                ('weight', models.PositiveSmallIntegerField(default=1, help_text='Share of the team when teams compete for workers: 2 gets twice as much as 1.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000)])),
+                ('weight', models.PositiveSmallIntegerField(default=1, help_text='Share of the team when teams compete for web processes and workers: 2 gets twice as much as 1.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000)])),
                 ('unknown_usage', models.CharField(choices=[('estimate', 'Bill the estimate'), ('free', 'Do not bill')], default='estimate', help_text='How calls are billed whose upstream reported no usage, such as streams that were cut.', max_length=8, verbose_name='unknown usage')),
             ],
         ),

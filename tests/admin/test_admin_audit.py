@@ -37,6 +37,7 @@ def test_creating_a_team_is_audited(admin: Client) -> None:
         "name": name,
         "disconnect_grace_seconds": "",
         "log_retention_hours": "48",
+        "weight": "1",
         "full_text_search": "on",
         "tools": "*",
     }
@@ -49,7 +50,7 @@ def test_creating_a_team_is_audited(admin: Client) -> None:
 
 
 def test_a_change_is_audited_with_the_old_values(admin: Client, caller: Caller) -> None:
-    kept = {"log_retention_hours": "24", "tools": "*", "full_text_search": "on"}
+    kept = {"log_retention_hours": "24", "weight": "1", "tools": "*", "full_text_search": "on"}
     form = {"name": caller.team.name, "disconnect_grace_seconds": "0", **kept}
     admin.post(f"/admin/tenants/team/{caller.team.pk}/change/", form)
     (event,) = events("team.updated", caller.team.pk)
@@ -111,6 +112,7 @@ def test_a_form_with_errors_is_not_audited(admin: Client, caller: Caller) -> Non
         "name": "",
         "disconnect_grace_seconds": "-1",
         "log_retention_hours": "24",
+        "weight": "1",
         "tools": "*",
     }
     assert admin.post(f"/admin/tenants/team/{caller.team.pk}/change/", form).status_code == 200

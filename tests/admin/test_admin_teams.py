@@ -103,10 +103,17 @@ def test_the_keys_tab_links_to_keys_and_their_creation(lead: Client, auditor: Cl
 
 
 def test_operators_but_not_leads_change_settings(operator: Client, lead: Client, caller: Caller) -> None:
-    form = {"name": caller.team.name, "disconnect_grace_seconds": "7", "log_retention_hours": "24", "tools": "*"}
+    form = {
+        "name": caller.team.name,
+        "disconnect_grace_seconds": "7",
+        "log_retention_hours": "24",
+        "weight": "3",
+        "tools": "*",
+    }
     assert [each.post(page(caller.team, "settings"), form).status_code for each in (lead, operator)] == [403, 302]
     with scope.every_team():
-        assert Team.objects.get(pk=caller.team.pk).disconnect_grace_seconds == 7
+        team = Team.objects.get(pk=caller.team.pk)
+        assert (team.disconnect_grace_seconds, team.weight) == (7, 3)
 
 
 def test_overview_and_usage_count_only_the_own_team(lead: Client, caller: Caller, make_caller: MakeCaller) -> None:

@@ -173,7 +173,13 @@ def test_a_view_that_raises_is_rolled_back(caller: Caller) -> None:
 def test_a_failed_form_is_rolled_back(admin: Client, caller: Caller) -> None:
     admin.raise_request_exception = False
     with connection.execute_wrapper(_fail_after_audit):
-        form = {"name": "changed", "disconnect_grace_seconds": "30", "log_retention_hours": "24", "tools": "*"}
+        form = {
+            "name": "changed",
+            "disconnect_grace_seconds": "30",
+            "log_retention_hours": "24",
+            "weight": "1",
+            "tools": "*",
+        }
         inline = {"memberships-TOTAL_FORMS": "0", "memberships-INITIAL_FORMS": "0"}
         answer = admin.post(f"/admin/tenants/team/{caller.team.pk}/change/", {**form, **inline})
     assert answer.status_code == 500

@@ -1,0 +1,33 @@
+"""A few seconds of a team with a hundred times the load of others: it is slowed down and refused, they are not.
+
+`python -m benchmarks fairness` does the same for minutes, and compares the times.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.sampling import SEED
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+ROOT = Path(__file__).parents[2]
+# Without turns, quiet teams waited ten times as long beside the loud one. The rest is for what else the machine does.
+MOST_RISE = 4.0
+
+
+@pytest.mark.usefixtures("servers")
+def test_quiet_teams_are_served_beside_a_loud_one() -> None:
+    size = ["--seconds", "4", "--rounds", "1", "--teams", "3", "--seed", str(SEED)]
+    command = [sys.executable, "-m", "benchmarks", "fairness", *size]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-3000:]}"
+    assert "holds   errors and refusals of quiet teams: 0" in done.stdout, done.stdout
+    rises = re.findall(
+        r"^(?:holds  |MISSED ) (.+): p99 beside the loud team ÷ alone: ([\d.]+)", done.stdout, re.MULTILINE
+    )
+    assert len(rises) == 5, done.stdout
+    assert all(float(rise) < MOST_RISE for _, rise in rises), done.stdout
