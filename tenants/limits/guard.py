@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 _LOCK_MS = 5000
+# A process that has announced a rebuild and takes longer may have died.
+_WAIT_SECONDS = 1.0
 _RETRY_SECONDS = 2.0
 
 
@@ -186,13 +188,14 @@ def _reserve_sync(plan: Plan, *, after: int) -> Grant:
 
 async def _run(plan: Plan, op: str, *, after: int) -> script.Reply:
     """Run the script, after rebuilding the state if it is missing or no later than `after`."""
-    keys, document, deadline = plan.keys, plan.document(op, after=after), time.monotonic() + _PATIENCE_SECONDS
+    keys, document = plan.keys, plan.document(op, after=after)
+    waits_until, deadline = time.monotonic() + _WAIT_SECONDS, time.monotonic() + _PATIENCE_SECONDS
     reply = await script.arun(keys, document)
     while reply[0] == "stale":
         if time.monotonic() > deadline:
             raise redis.TimeoutError("the state of the limits could not be rebuilt in time")
         # One process rebuilds, and the others wait. Only for speed: the epochs order several rebuilds.
-        has_lock = await script.loop_client().set(keys[2], "", nx=True, px=_LOCK_MS)
+        has_lock = await script.loop_client().set(keys[2], "", nx=time.monotonic() < waits_until, px=_LOCK_MS)
         if not has_lock:
             await asyncio.sleep(_POLL_SECONDS)
         reply = await script.arun(keys, document)
@@ -206,12 +209,13 @@ async def _run(plan: Plan, op: str, *, after: int) -> script.Reply:
 
 
 def _run_sync(plan: Plan, op: str, *, after: int) -> script.Reply:
-    keys, document, deadline = plan.keys, plan.document(op, after=after), time.monotonic() + _PATIENCE_SECONDS
+    keys, document = plan.keys, plan.document(op, after=after)
+    waits_until, deadline = time.monotonic() + _WAIT_SECONDS, time.monotonic() + _PATIENCE_SECONDS
     reply = script.run(keys, document)
     while reply[0] == "stale":
         if time.monotonic() > deadline:
             raise redis.TimeoutError("the state of the limits could not be rebuilt in time")
-        has_lock = script.client().set(keys[2], "", nx=True, px=_LOCK_MS)
+        has_lock = script.client().set(keys[2], "", nx=time.monotonic() < waits_until, px=_LOCK_MS)
         if not has_lock:
             time.sleep(_POLL_SECONDS)
         reply = script.run(keys, document)
