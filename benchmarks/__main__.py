@@ -24,12 +24,14 @@ from benchmarks import (
     tables,
     vectors,
 )
+from benchmarks.books import command as books
 from benchmarks.chaos import evaluation as chaos
 from benchmarks.console import command as console
 from launcher.errors import LaunchError
 
 COMMANDS: Mapping[str, Callable[..., int]] = {
     "background": background.main,
+    "books": books.main,
     "compare": compare.main,
     "chaos": chaos.main,
     "admin": console.main,

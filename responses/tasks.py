@@ -8,6 +8,7 @@ from responses.containers import services as containers
 from responses.lifecycle import partitions, sweeper
 from responses.lifecycle.worker import Dispatcher
 from responses.rollups import aggregate
+from responses.runs import open_calls
 from responses.vectors import services as vector_stores
 from responses.vectors.ingestion import Ingestion
 from responses.webhooks.models import WebhookDelivery
@@ -17,7 +18,8 @@ from tenants.outbox import queue as outbox
 
 @shared_task(name="responses.tasks.sweep_dead_runs", expires=30)
 def sweep_dead_runs() -> int:
-    """End runs whose process died."""
+    """End runs whose process died, and record its other calls."""
+    open_calls.record_lost_calls()
     return sweeper.sweep_dead_runs()
 
 

@@ -75,12 +75,13 @@ class Deployment:
     servers: Servers
     key: str
     webs: list[tuple[str, Server]] = field(default_factory=list)
+    urls: list[str] = field(default_factory=list)
     workers: list[Server] = field(default_factory=list)
     killed: Counter[str] = field(default_factory=Counter)
     _started: int = 0
 
     def add_web(self) -> None:
-        """Start another web process without waiting for it."""
+        """Start another web process without waiting for it. Clients may use it once it is in `urls`."""
         self._started += 1
         port = any_free_port()
         url = f"http://127.0.0.1:{port}"
@@ -100,10 +101,14 @@ class Deployment:
     async def kill_web(self) -> None:
         """Kill the oldest web process and start a new one."""
         await self._ready([web for _, web in self.webs])
-        _, web = self.webs.pop(0)
+        url, web = self.webs.pop(0)
+        self.urls.remove(url)
         _kill(web)
-        self.add_web()
         self.killed["web"] += 1
+        self.add_web()
+        url, web = self.webs[-1]
+        await self._ready([web])
+        self.urls.append(url)
 
     async def kill_worker(self) -> None:
         """Kill the oldest worker and start a new one."""
@@ -146,6 +151,7 @@ def _start(deployment: Deployment) -> None:
         deployment.add_worker()
     for server in (*deployment.workers, *(web for _, web in deployment.webs)):
         deployment.servers.wait_for(server)
+    deployment.urls += [url for url, _ in deployment.webs]
 
 
 @dataclass(kw_only=True)
@@ -158,28 +164,30 @@ class Books:
     log: Callable[[str], None]
     runs: list[Run] = field(default_factory=list)
     is_over: bool = False
+    _http: aiohttp.ClientSession = field(init=False, repr=False)
 
     async def drive(self) -> None:
         """Execute all runs, and kill processes meanwhile."""
         headers = {"Authorization": f"Bearer {self.deployment.key}"}
         async with (
             asyncio.timeout(self.plan.patience),
-            aiohttp.ClientSession(headers=headers, timeout=_TIMEOUT) as self._http,
-            asyncio.TaskGroup() as group,
+            aiohttp.ClientSession(headers=headers, timeout=_TIMEOUT) as http,
         ):
-            strikes = [
-                group.create_task(self._strike(every, strike))
-                for every, strike in (
-                    (self.plan.kill_workers_every, self.deployment.kill_worker),
-                    (self.plan.kill_webs_every, self.deployment.kill_web),
-                )
-                if every
-            ]
-            numbers = iter(range(self.plan.runs))
-            await asyncio.gather(*(self._client(numbers) for _ in range(self.plan.clients)))
-            self.is_over = True
-            for strike in strikes:
-                strike.cancel()
+            self._http = http
+            async with asyncio.TaskGroup() as group:
+                strikes = [
+                    group.create_task(self._strike(every, strike))
+                    for every, strike in (
+                        (self.plan.kill_workers_every, self.deployment.kill_worker),
+                        (self.plan.kill_webs_every, self.deployment.kill_web),
+                    )
+                    if every
+                ]
+                numbers = iter(range(self.plan.runs))
+                await asyncio.gather(*(self._client(numbers) for _ in range(self.plan.clients)))
+                self.is_over = True
+                for strike in strikes:
+                    strike.cancel()
 
     async def _strike(self, every: float, strike: Callable[[], Any]) -> None:
         chance = Random(self.plan.seed)
@@ -205,7 +213,7 @@ class Books:
                 self.log(f"{number} runs, {len(self.upstream.lines)} calls, killed {dict(self.deployment.killed)}")
 
     def _url(self, chance: Random, path: str) -> str:
-        return f"{chance.choice(self.deployment.webs)[0]}/v1{path}"
+        return f"{chance.choice(self.deployment.urls)}/v1{path}"
 
     # -- responses -----------------------------------------------------------------------------------------------------
 

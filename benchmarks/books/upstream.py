@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import ROUND_HALF_EVEN, Decimal
 from random import Random
 from typing import Any
 
@@ -23,8 +23,8 @@ Body = dict[str, Any]
 LABEL = "box"
 TIERS = ("default", "flex", "priority")
 LONG_CONTEXT = 200_000
-# Dollars per million tokens: input, cached input, cache writes, output. For contexts of more than `LONG_CONTEXT` tokens,
-# the second row of a tier applies to the whole request.
+# Dollars per million tokens: input, cached input, cache writes, output. For contexts of more than `LONG_CONTEXT`
+# tokens, the second row of a tier applies to the whole request.
 PRICES: Mapping[str, Sequence[tuple[str, str, str, str]]] = {
     "default": (("1.25", "0.125", "1.5625", "10"), ("2.50", "0.25", "3.125", "15")),
     "flex": (("0.625", "0.0625", "0.78125", "5"), ("1.25", "0.125", "1.5625", "7.5")),
@@ -81,7 +81,12 @@ def charge(line: Line) -> Decimal:
     plain, cached, written, output = (Decimal(price) for price in prices)
     fresh = line.input - line.cached - line.written
     millionths = fresh * plain + line.cached * cached + line.written * written + line.output * output
-    return millionths.scaleb(-6)
+    return _rounded(millionths.scaleb(-6))
+
+
+def _rounded(dollars: Decimal) -> Decimal:
+    # The books have ten decimal places, like the platform's.
+    return dollars.quantize(Decimal("1e-10"), ROUND_HALF_EVEN)
 
 
 class BookkeepingUpstream:
@@ -196,7 +201,7 @@ class BookkeepingUpstream:
         body = orjson.loads(await request.read())
         line, chance = self._line(str(body["input"]).split(" ")[0], "/embeddings")
         line.input = chance.randrange(1, 5_000)
-        line.cost = (line.input * Decimal(EMBEDDING_PRICE)).scaleb(-6)
+        line.cost = _rounded((line.input * Decimal(EMBEDDING_PRICE)).scaleb(-6))
         usage = {"prompt_tokens": line.input, "total_tokens": line.input}
         data = [{"object": "embedding", "index": 0, "embedding": [0.6, 0.8]}]
         return await self._document(request, line, chance, {"object": "list", "data": data, "usage": usage})
@@ -207,7 +212,7 @@ class BookkeepingUpstream:
         line, chance = self._line(str(body["prompt"]).split(" ")[0], "/images/generations")
         line.input, line.output = chance.randrange(1, 500), chance.randrange(1, 5_000)
         read, drawn = (Decimal(price) for price in IMAGE_PRICES)
-        line.cost = (line.input * read + line.output * drawn).scaleb(-6)
+        line.cost = _rounded((line.input * read + line.output * drawn).scaleb(-6))
         usage = {"input_tokens": line.input, "output_tokens": line.output, "total_tokens": line.input + line.output}
         data = [{"b64_json": base64.b64encode(b"image").decode()}]
         return await self._document(request, line, chance, {"created": 1, "data": data, "usage": usage})

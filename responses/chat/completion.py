@@ -40,6 +40,7 @@ async def complete(*, principal: Principal, body: ChatRequest, request: RequestI
     """Return the upstream's completion; raises `ApiError`."""
     call = await _route(principal, body, request)
     values = {**capabilities.upstream_values(body, call.route), "stream": False} | await call.reserve()
+    await call.open()
     try:
         async with post(call.route, "/chat/completions", values, attempts=call.attempts) as response:
             completion = await read_document(response)
@@ -63,6 +64,7 @@ async def stream(*, principal: Principal, body: ChatRequest, request: RequestInf
         "stream": True,
         "stream_options": {"include_usage": True},
     } | await call.reserve()
+    await call.open()
     # Opened here and not in the generator: errors before the first byte must become HTTP errors.
     stack = AsyncExitStack()
     try:
@@ -158,6 +160,10 @@ class _ChatCall:
         if stated is None and allowed is not None:
             stated = max(1, allowed // choices)
         return {} if stated is None else {name: stated}
+
+    async def open(self) -> None:
+        """Store what is needed to record the call if this process dies. Nothing may be sent before."""
+        await self._routed.open(self.own_id or self._id)
 
     def observe(self, data: Chunk) -> None:
         """Read usage and id from a completion or a chunk."""

@@ -163,6 +163,16 @@ class Run:
         return turn_request.build(self._context, self._state, Toolbox()) if self._context.generates else None
 
     @property
+    def turn(self) -> int:
+        """Number of the next turn."""
+        return self._state.turn
+
+    def count_lost(self, lost: TurnRecord) -> None:
+        """Add a call that was lost with another process, and that this one repeats, to the usage of the run."""
+        self._state.usage += lost.total_usage
+        self._state.lost_tokens += lost.total_usage.output_tokens
+
+    @property
     def is_idle(self) -> bool:
         """True when another process can continue the run without repeating a model call or a tool call."""
         busy = self._turn is not None or self._compactor.is_running

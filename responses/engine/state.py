@@ -157,6 +157,7 @@ class RunState:
     `unproductive_turns`: number of turns since the last one with a valid call.
     `queued`: no worker has started the run yet.
     `compactions`: number of compaction passes; `compaction_tokens` is the number of tokens that they wrote.
+    `lost_tokens`: number of tokens that calls wrote which were lost with their process and repeated by another one.
     """
 
     turn: int = 0
@@ -175,6 +176,7 @@ class RunState:
     compactions: int = 0
     compaction_tokens: int = 0
     compaction_failed: bool = False
+    lost_tokens: int = 0
 
     @property
     def next_output_index(self) -> int:

@@ -72,9 +72,11 @@ def _may_end_early_or_late(sampling: Sampling) -> bool:
 
 def tokens_left(context: RunContext, state: RunState) -> int | None:
     """Return what is left of `max_output_tokens` for later turns; None without a limit."""
-    # Discarded turns count, since they were paid for. Compaction notes do not, since they are no part of the answer.
+    # Discarded turns count, since they were paid for. Compaction notes do not, since they are no part of the answer,
+    # nor do lost calls, which the client cannot help.
     limit = context.sampling.max_output_tokens
-    return limit if limit is None else limit - state.usage.output_tokens + state.compaction_tokens
+    uncounted = state.compaction_tokens + state.lost_tokens
+    return limit if limit is None else limit - state.usage.output_tokens + uncounted
 
 
 def current_context(context: RunContext, state: RunState) -> CompactedContext:

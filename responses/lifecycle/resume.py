@@ -5,12 +5,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from django.db.models import Max
+from django.db.models import Max, Sum
 
 from conversations.items import from_wire
 from conversations.models import Placement, Section
 from kernel.clock import now
-from kernel.leases import Claim
+from kernel.leases import Claim, lease_until
 from responses.engine.calls.outcomes import ToolResult
 from responses.engine.calls.toolbox import Toolbox
 from responses.engine.compaction.items import from_latest_compaction
@@ -40,6 +40,7 @@ from responses.requests.prepare import build_run_context
 from responses.runs import store
 from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
+from responses.runs.open_calls import added_usage, open_row, turn_id
 from responses.runs.recorder import Recorder, RecorderState
 from responses.runs.reservations import RunReservation, deletions, settle_after_commit, taken
 from responses.runs.rows import Row
@@ -65,6 +66,8 @@ class ResumedRun:
     """The model call that was lost with the previous process; estimated."""
     lost_calls: list[Row] = field(default_factory=list)
     """Usage records of hosted calls that were lost with it."""
+    open_turn: list[Row] = field(default_factory=list)
+    """The row of the model call that the process which executes the run has open, and will record when it notices."""
     taken: list[Grant] = field(default_factory=list)
     """What the previous process had reserved, or the place in the queue."""
     reservation: RunReservation | None = None
@@ -79,7 +82,7 @@ class ResumedRun:
     def end(self, ending: Ending) -> Exception | None:
         """End a run that this process does not execute. Return why the end was not written, if it was not."""
         _, change = self.recorder.plan(self.run.end_dead(ending, lost=self.lost))
-        insert = [*change.insert, *self.lost_calls]
+        insert = [*change.insert, *self.lost_calls, *self.open_turn]
         (error,) = store.apply([replace(change, insert=insert, extra=[*change.extra, *deletions(*self.taken)])])
         if error is None:
             settle_after_commit(self.taken, insert)
@@ -87,10 +90,15 @@ class ResumedRun:
 
     def record_lost(self) -> None:
         """Write the usage records of the lost calls of a run that continues, which repeats them."""
-        records = [*self.lost_calls, *(self.recorder.usage_records(self.lost) if self.lost else [])]
-        left = [grant for grant in self.taken if not grant.queued]
+        response_id, turns = self.identity.response_id, list[Row]()
+        if self.lost is not None:
+            # The response contains their usage as well, although it shows nothing of them.
+            self.run.count_lost(self.lost)
+            turns = self.recorder.count_lost(self.lost)
+        records, left = [*self.lost_calls, *turns], [grant for grant in self.taken if not grant.queued]
         if records or left:
-            store.apply([Change(team_id=self.identity.team_id, insert=records, extra=deletions(*left))])
+            extra = [*(added_usage(response_id, record) for record in turns), *deletions(*left)]
+            store.apply([Change(team_id=self.identity.team_id, insert=records, extra=extra)])
             settle_after_commit(left, records)
 
 
@@ -132,10 +140,23 @@ def load(
     # A process that is alive gives back itself what it has reserved.
     if died or response.status == Status.QUEUED:
         resumed = replace(resumed, taken=taken(response.pk))
-    if not died:
-        return resumed
     began = _began(response, is_claimed=lease_token is not None)
     ended = max(began, ended)
+    if not died:
+        # The process lives, and records its open call when it notices that it has lost the run. If it dies before, its
+        # row says what to record.
+        open_turn = resumed.run.lost_turn(began=began, ended=now()) if lease_token is None else None
+        if open_turn is None or response.lease_until is None:
+            return resumed
+        (record,) = resumed.recorder.usage_records(open_turn)
+        row = open_row(
+            turn_id(response.pk, open_turn.number),
+            record,
+            owner=response.lease_owner,
+            until=max(response.lease_until, lease_until()),
+            adds_to=response.pk,
+        )
+        return replace(resumed, open_turn=[row])
     started = ToolCall.objects.filter(response=response, status="in_progress", name__in=_METERED)
     lost_calls = [
         resumed.recorder.call_record(_call(row), row.kind, turn=row.turn, at=ended, outcome=str(Finish.INTERRUPTED))
@@ -313,6 +334,7 @@ def _state(response: Response, fold: Fold) -> RunState:
         compactions=len(passes),
         compaction_tokens=sum(turn.output_tokens for turn in passes),
         compaction_failed=any(turn.state == "failed" for turn in passes),
+        lost_tokens=_lost_tokens(response),
         hosted_calls=sum(call.kind != "function" and call.status not in {"asked", "refused"} for call in calls),
         usage=Usage(
             input_tokens=response.input_tokens,
@@ -322,6 +344,12 @@ def _state(response: Response, fold: Fold) -> RunState:
             reasoning_tokens=response.reasoning_tokens,
         ),
     )
+
+
+def _lost_tokens(response: Response) -> int:
+    """Return the output tokens of calls that were lost with a process: they have no turn."""
+    written = Turn.objects.filter(response=response).aggregate(tokens=Sum("output_tokens"))["tokens"]
+    return 0 if written is None else max(0, response.output_tokens - written)
 
 
 def _insertions(rows: Iterable[ToolCall]) -> list[ContextInsertion]:

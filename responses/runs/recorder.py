@@ -45,6 +45,7 @@ from responses.engine.steps import (
 )
 from responses.engine.turn import Call, Finish, Usage
 from responses.models import Approval, EventBatch, Status, ToolCall, Turn
+from responses.runs import open_calls
 from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
 from responses.runs.log_messages import LogMessage
@@ -406,16 +407,31 @@ class Recorder:
         # Without a guard: the tokens were spent, whichever process owns the run now. If this process was taken for
         # dead, the other one has written an estimate. A run that was stopped while its step was committed does not
         # know whether the step counts.
-        records, settlement = self.usage_records(turn), None
+        identity, settlement = self._identity, None
+        records = self.usage_records(turn)
         if self._reservation is not None:
             settlement = self._reservation.settlement(records, has_call=True, has_ended=True)
-        writes = settlement.writes if settlement is not None else ()
-        if not await in_db_thread(partial(_is_recorded, records[-1], turn.started_at)):
-            await writer.submit(Change(team_id=self._identity.team_id, insert=records, extra=writes))
-        elif writes:
-            await writer.submit(Change(team_id=self._identity.team_id, extra=writes))
+        extra = [*(settlement.writes if settlement is not None else ())]
+        extra.append(open_calls.close(open_calls.turn_id(identity.response_id, turn.number)))
+        if await in_db_thread(partial(_is_recorded, records[-1], turn.started_at)):
+            records = []
+        extra += [open_calls.added_usage(identity.response_id, record) for record in records]
+        await writer.submit(Change(team_id=identity.team_id, insert=records, extra=extra))
         if settlement is not None:
             settlement.follow()
+
+    async def record_no_usage(self, number: int) -> None:
+        """Say that a run that another process has ended was not calling the model."""
+        close = open_calls.close(open_calls.turn_id(self._identity.response_id, number))
+        await writer.submit(Change(team_id=self._identity.team_id, extra=[close]))
+
+    def count_lost(self, turn: TurnRecord) -> list[Row]:
+        """Add a call that was lost with another process to the totals of the run. Return its usage records."""
+        records, state = self.usage_records(turn), self._state
+        state.usage += turn.total_usage
+        for record in records:
+            state.cost = sum_costs(state.cost, record.values["cost"])
+        return records
 
     # -- the rows ------------------------------------------------------------------------------------------------------
 

@@ -336,10 +336,11 @@ class LiveRun:
         self._keep(DONE_FRAME if self._format is None else self._format.close())
         # The turn that was interrupted just now, or the one whose end could not be stored.
         turn = self.end.turn or self._unaccounted
-        if turn is None:
-            return
         try:
-            await self._recorder.record_usage(turn)
+            if turn is None:
+                await self._recorder.record_no_usage(self._run.turn)
+            else:
+                await self._recorder.record_usage(turn)
         except Exception:
             logger.exception("the usage of a turn was not recorded", extra={"response": self.identity.response_id})
 

@@ -6,11 +6,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from kernel.clock import now
+from kernel.db_threads import in_db_thread
 from kernel.ids import new_id
 from responses.engine.turn import Attempt, Usage
+from responses.runs import open_calls
 from responses.runs.reservations import LEAST_SHARE, CallReservation
 from responses.runs.rows import Row, new_row
 from responses.runs.store import Change, submit_new
@@ -69,6 +72,7 @@ class RoutedCall:
     attempts: list[Attempt] = field(default_factory=list)
     reservations: list[CallReservation] = field(default_factory=list)
     began: datetime = field(default_factory=now)
+    id: str = field(default_factory=lambda: new_id("call"))
 
     @property
     def may_be_charged(self) -> bool:
@@ -124,9 +128,38 @@ class RoutedCall:
         self.reservations.append(reservation)
         return grant.max_output_tokens if grant is not None else None
 
+    async def open(self, object_id: str) -> None:
+        """Store what is needed to record the call if this process dies during it. `write` must follow.
+
+        Nothing may be sent to the upstream before.
+        """
+        estimate = self._record(
+            Usage(input_tokens=self.estimate_input(), estimated=True),
+            object_id=object_id,
+            outcome="interrupted",
+            began=self.began,
+            ended=self.began,
+            upstream_request_id="",
+        )
+        row = open_calls.open_row(self.id, estimate)
+        team_id = self.principal.team_id
+        commit = asyncio.ensure_future(submit_new(Change(team_id=team_id, insert=[row])))
+        try:
+            await asyncio.shield(commit)
+        except asyncio.CancelledError:
+            # It may be stored even so. Nothing was sent, and nothing will be.
+            await asyncio.wait([commit])
+            extra = [write for reservation in self.reservations for write in reservation.settlement(())]
+            await submit_new(Change(team_id=team_id, extra=[open_calls.close(self.id), *extra]))
+            for reservation in self.reservations:
+                reservation.settle()
+            raise
+        open_calls.of_loop().add(self.id, row.values["lease_until"])
+
     @asynccontextmanager
     async def recorded(self, spent: Callable[[str], Spent], *, success: str = "stop") -> AsyncIterator[None]:
         """Write the usage record when the block ends. `spent` returns what it says for an outcome."""
+        await self.open(spent("failed")[0])
         outcome = "failed"
         try:
             yield
@@ -163,9 +196,13 @@ class RoutedCall:
             ended=ended,
             upstream_request_id=self.attempts[-1].request_id if self.attempts else "",
         )
-        insert = [*lost, record, *rows]
-        extra = [write for reservation in self.reservations for write in reservation.settlement(insert)]
-        await submit_new(Change(team_id=self.principal.team_id, insert=insert, extra=extra))
+        records = [*lost, record]
+        if not open_calls.of_loop().discard(self.id) and not await in_db_thread(partial(open_calls.is_open, self.id)):
+            # This process was taken for dead, and another one has written an estimate.
+            records = []
+        extra = [write for reservation in self.reservations for write in reservation.settlement(records)]
+        extra.append(open_calls.close(self.id))
+        await submit_new(Change(team_id=self.principal.team_id, insert=[*records, *rows], extra=extra))
         for reservation in self.reservations:
             reservation.settle()
 

@@ -1,6 +1,8 @@
 """Usage of killed processes: whatever ends or continues their runs writes the missing records, as estimates."""
 
 import signal
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 
 import httpx2
 import pytest
@@ -8,8 +10,9 @@ import pytest
 from kernel.clock import now
 from responses.lifecycle import sweeper
 from responses.models import EventBatch, Response
+from responses.runs import open_calls
 from tenants import scope
-from tenants.models import UsageRecord
+from tenants.models import Reservation, UsageRecord
 from tests.support.api import Api, Caller, ok
 from tests.support.background import ended
 from tests.support.chunks import chunk
@@ -132,6 +135,79 @@ def test_a_process_that_dies_during_a_tool_call_has_lost_no_model_call(
     make_worker(**BRIEF)
     assert ended(reaching, response_id)["status"] == "completed"
     assert [one.estimated for one in records(reaching)] == [False, False]
+
+
+def test_a_resumed_response_contains_the_tokens_of_the_lost_call(
+    api: Api, script: Script, make_worker: MakeWorker
+) -> None:
+    script.then(stream(chunk(content="The harbour has four piers."), gate := Gate())).say("Hello")
+    doomed = make_worker(**BRIEF)
+    response_id = api.create(model=script.model, input=QUESTION, background=True)["id"]
+    gate.wait_until_reached()
+    eventually(lambda: "piers" in logged(api))
+    doomed.stop(signal.SIGKILL)
+    make_worker(**BRIEF)
+    usage = ended(api, response_id)["usage"]
+    lost, answered = records(api)
+    assert usage["input_tokens"] == lost.input_tokens + answered.input_tokens
+    assert usage["output_tokens"] == lost.output_tokens + answered.output_tokens
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["stream", "json"])
+def test_the_chat_completion_of_a_killed_process_is_estimated_from_its_request(
+    http: httpx2.Client, caller: Caller, script: Script, *, streamed: bool
+) -> None:
+    gate = Gate()
+    with running_web(**BRIEF) as doomed:
+        api = Api(http, url=doomed.url, caller=caller)
+        body = {"model": script.model, "messages": [{"role": "user", "content": QUESTION}], "user": "anna"}
+        script.then(stream(gate, chunk(content="The harbour")))
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(api.post, "/chat/completions", {**body, "stream": streamed})
+            gate.wait_until_reached()
+            doomed.stop(signal.SIGKILL)
+
+    def recorded() -> list[UsageRecord]:
+        open_calls.record_lost_calls()
+        return records(api)
+
+    (record,) = eventually(recorded)
+    open_calls.record_lost_calls()
+    assert len(records(api)) == 1
+    assert (record.endpoint, record.outcome, record.estimated) == ("chat.completions", "interrupted", True)
+    assert (record.input_tokens, record.output_tokens, record.end_user) == (10, 0, "anna")
+
+
+def test_the_row_of_a_call_is_deleted_with_its_record(api: Api, script: Script) -> None:
+    script.say("Hello")
+    api.post("/chat/completions", {"model": script.model, "messages": [{"role": "user", "content": QUESTION}]})
+    assert [record.outcome for record in records(api)] == ["stop"]
+    with scope.team(api.caller.team.pk):
+        assert not Reservation.objects.exists()
+
+
+def test_a_call_that_takes_longer_than_its_lease_is_recorded_once(
+    http: httpx2.Client, caller: Caller, script: Script
+) -> None:
+    script.then(stream(gate := Gate(), chunk(content="Hi"), chunk(finish="stop")))
+    with running_web(**BRIEF) as web, ThreadPoolExecutor(1) as pool:
+        api = Api(http, url=web.url, caller=caller)
+        body = {"model": script.model, "messages": [{"role": "user", "content": QUESTION}], "stream": True}
+        answer = pool.submit(api.post, "/chat/completions", body)
+        gate.wait_until_reached()
+        first = open_until(caller)
+        eventually(lambda: open_until(caller) > first)
+        assert open_calls.record_lost_calls() == 0
+        gate.open()
+        answer.result()
+        assert [record.outcome for record in records(api)] == ["stop"]
+
+
+def open_until(caller: Caller) -> datetime:
+    with scope.team(caller.team.pk):
+        found = Reservation.objects.get().lease_until
+    assert found is not None
+    return found
 
 
 def test_the_failed_response_shows_the_estimate(http: httpx2.Client, caller: Caller, script: Script, api: Api) -> None:

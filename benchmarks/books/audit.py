@@ -1,0 +1,212 @@
+"""Compare the platform's usage records with the upstream's books, the hourly sums and the responses."""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+from psycopg.rows import namedtuple_row
+
+from benchmarks.books.driver import Books, Run
+from benchmarks.books.upstream import Line
+
+_RECORDS = """
+SELECT id, end_user, endpoint, object_id, turn, outcome, estimated, upstream_request_id, service_tier, cost, prices,
+    input_tokens, cached_tokens, cache_write_tokens, output_tokens, reasoning_tokens
+FROM tenants_usagerecord ORDER BY id
+"""
+_RESPONSES = """
+SELECT id, end_user, status, endpoint, cost, lease_token,
+    input_tokens, cached_tokens, cache_write_tokens, output_tokens, reasoning_tokens
+FROM responses_response
+"""
+_OPEN = "SELECT count(*) FROM responses_response WHERE ended_at IS NULL"
+_HOURS = """
+SELECT date_trunc('hour', occurred_at, 'UTC') AS hour, model, endpoint, outcome, count(*) AS calls,
+    sum(input_tokens) AS input_tokens, sum(cached_tokens) AS cached_tokens, sum(cache_write_tokens) AS written,
+    sum(output_tokens) AS output_tokens, sum(reasoning_tokens) AS reasoning_tokens, sum(cost) AS cost
+FROM tenants_usagerecord GROUP BY 1, 2, 3, 4
+"""
+_SUMS = """
+SELECT date_trunc('hour', hour, 'UTC') AS hour, model, endpoint, outcome, sum(calls) AS calls,
+    sum(input_tokens) AS input_tokens, sum(cached_tokens) AS cached_tokens, sum(cache_write_tokens) AS written,
+    sum(output_tokens) AS output_tokens, sum(reasoning_tokens) AS reasoning_tokens, sum(cost) AS cost
+FROM responses_callhour
+WHERE model <> '' AND endpoint <> '' AND outcome <> '' AND team_id IS NOT NULL AND upstream_id <> '' GROUP BY 1, 2, 3, 4
+"""
+
+
+_ROUNDING = Decimal("5e-11")
+
+
+@dataclass(kw_only=True)
+class Comparison:
+    """What was compared: figures, permitted differences by kind, and faults."""
+
+    figures: dict[str, Any] = field(default_factory=dict)
+    permitted: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+
+    def text(self) -> str:
+        """Return the result as lines."""
+        lines = [f"{name:<62}{value:>16}" for name, value in self.figures.items()]
+        lines += ["permitted differences, each marked as an estimate in its record:"]
+        lines += [f"    {kind:<58}{count:>16}" for kind, count in sorted(self.permitted.items())]
+        lines += [f"{'faults':<62}{len(self.faults):>16}", *(f"    {fault}" for fault in self.faults[:20])]
+        return "\n".join(lines)
+
+
+def is_settled(admin: str) -> bool:
+    """Return whether nothing is open any more, so that the books can be compared."""
+    with psycopg.connect(admin) as connection:
+        responses = connection.execute(_OPEN).fetchone()
+        calls = connection.execute("SELECT count(*) FROM tenants_reservation").fetchone()
+    return responses == (0,) and calls == (0,)
+
+
+def compare(books: Books) -> Comparison:
+    """Compare everything. Nothing may be running any more, and the rows must be rolled up."""
+    with psycopg.connect(books.deployment.servers.admin, row_factory=namedtuple_row) as connection:
+        records: list[Any] = connection.execute(_RECORDS).fetchall()
+        responses: list[Any] = connection.execute(_RESPONSES).fetchall()
+        hours = {row[:4]: row[4:] for row in connection.execute(_HOURS)}
+        sums = {row[:4]: row[4:] for row in connection.execute(_SUMS)}
+    result = Comparison()
+    lines, killed = books.upstream.lines, books.deployment.killed
+    result.figures |= {
+        "runs": len(books.runs),
+        "requests that the upstream received": len(lines),
+        "... of which it refused": sum(not line.is_charged for line in lines),
+        "... connections closed before the answer": sum(line.state == "dropped" for line in lines),
+        "... answers cut": sum(line.state == "cut" for line in lines),
+        "... answers without usage": sum(line.state == "sent" and not line.has_usage for line in lines),
+        "... left by the platform": sum(line.state in {"left", "open"} for line in lines),
+        "tool calls": sum(books.upstream.calls.values()),
+        "runs left or cancelled by their client": sum(run.was_left for run in books.runs),
+        "runs whose connection broke": sum(run.broke for run in books.runs),
+        "workers killed": killed["worker"],
+        "web processes killed": killed["web"],
+        "usage records": len(records),
+        "charged by the upstream": f"${sum((line.cost for line in lines if line.is_charged), Decimal(0)):.10f}",
+        "recorded": f"${sum((row.cost or Decimal(0) for row in records), Decimal(0)):.10f}",
+    }
+    runs = {run.name: run for run in books.runs}
+    _compare_lines(result, lines, records, runs)
+    _compare_responses(result, records, responses, runs)
+    if hours != sums:
+        different = {key for key in hours.keys() | sums.keys() if hours.get(key) != sums.get(key)}
+        result.faults += [f"the sums of {key} are {sums.get(key)}, not {hours.get(key)}" for key in different]
+    result.figures["hourly sums compared"] = len(hours)
+    return result
+
+
+def _compare_lines(result: Comparison, lines: Sequence[Line], records: Sequence[Any], runs: dict[str, Run]) -> None:
+    by_id = {row.upstream_request_id: row for row in records if row.upstream_request_id}
+    if len(by_id) != sum(bool(row.upstream_request_id) for row in records):
+        result.faults.append("several records have the same request id of the upstream")
+    unnamed = defaultdict[str, list[Any]](list)
+    for row in records:
+        if not row.upstream_request_id:
+            unnamed[row.end_user].append(row)
+    unmatched = defaultdict[str, list[Line]](list)
+    exact = 0
+    for line in lines:
+        row = by_id.pop(line.id, None)
+        if row is None:
+            unmatched[line.run].append(line)
+            continue
+        faults = list(_faults_of(line, row, result.permitted))
+        exact += not faults and not row.estimated
+        result.faults += [f"{line.run}, request {line.number} ({line.state}): {fault}" for fault in faults]
+    result.figures["requests recorded exactly"] = exact
+    result.faults += [f"record {row.id} names the unknown request {name}" for name, row in by_id.items()]
+    for name in unmatched.keys() | unnamed.keys():
+        _compare_unnamed(result, unmatched[name], unnamed[name], runs.get(name))
+
+
+def _faults_of(line: Line, row: Any, permitted: Counter[str]) -> Iterator[str]:
+    """Yield the faults of the record of a request whose answer had begun."""
+    tokens = tuple(row[-5:])
+    if not line.is_charged:
+        if any(tokens) or row.cost:
+            yield f"refused, but recorded with {tokens} tokens and {row.cost}"
+    elif row.estimated:
+        if line.state == "sent" and line.has_usage and row.outcome != "interrupted":
+            yield f"sent with its usage, but estimated ({row.outcome})"
+        elif line.state == "sent":
+            permitted["answered without usage" if not line.has_usage else "interrupted at its end"] += 1
+        else:
+            permitted[f"answer {line.state}"] += 1
+    elif tokens != line.tokens():
+        yield f"{tokens} tokens instead of {line.tokens()}"
+    elif row.cost != line.cost:
+        yield f"{row.cost} dollars instead of {line.cost}: {row.prices}"
+    elif abs(sum((Decimal(entry["cost"]) for entry in row.prices or ()), Decimal(0)) - line.cost) > _ROUNDING:
+        yield f"price entries {row.prices} do not add up to {line.cost}"
+    elif row.endpoint in {"responses", "chat.completions"} and row.service_tier != line.tier:
+        yield f"tier {row.service_tier!r} instead of {line.tier!r}"
+
+
+def _compare_unnamed(result: Comparison, lines: Sequence[Line], rows: Sequence[Any], run: Run | None) -> None:
+    """Compare requests whose answer never reached a process that lived with the records of such requests."""
+    charged = [line for line in lines if line.is_charged]
+    estimates = [row for row in rows if row.estimated and (row.input_tokens or row.output_tokens)]
+    name = run.name if run is not None else "?"
+    exact = [row for row in rows if not row.estimated and any(row[-5:])]
+    result.faults += [f"{name}: record {row.id} has tokens, but no request ({row.outcome})" for row in exact]
+    # A refusal that a process did not live to read is estimated as well.
+    for line in charged[: len(estimates)]:
+        result.permitted[f"no answer received ({line.state})"] += 1
+    if len(charged) > len(estimates):
+        missing = len(charged) - len(estimates)
+        # The process died while it repeated a request: its estimate stands for both.
+        if estimates and any(row.outcome == "interrupted" for row in estimates):
+            result.permitted["an earlier request of a call that was lost"] += missing
+        else:
+            states = [(line.number, line.state, line.path) for line in charged]
+            result.faults.append(f"{name} ({run.kind if run else ''}): {missing} requests without a record: {states}")
+    elif len(estimates) > len(charged):
+        surplus = len(estimates) - len(charged)
+        if all(row.outcome == "interrupted" for row in estimates):
+            result.permitted["estimate of a call that was refused or perhaps never sent"] += surplus
+        else:
+            found = [(row.id, row.outcome, row.endpoint) for row in estimates]
+            result.faults.append(f"{name} ({run.kind if run else ''}): {surplus} records without a request: {found}")
+
+
+def _compare_responses(
+    result: Comparison, records: Sequence[Any], responses: Sequence[Any], runs: dict[str, Run]
+) -> None:
+    by_object = defaultdict[str, list[Any]](list)
+    for row in records:
+        by_object[row.object_id].append(row)
+    resumed = 0
+    for response in responses:
+        rows = [row for row in by_object[response.id] if row.endpoint == response.endpoint]
+        tokens = tuple(sum(kind) for kind in zip(*(row[-5:] for row in rows), strict=True)) or (0,) * 5
+        cost = sum((row.cost or Decimal(0) for row in rows), Decimal(0))
+        resumed += response.lease_token > 2
+        if tokens != tuple(response[-5:]) or cost != (response.cost or 0):
+            found = [(row.turn, row.outcome, row.estimated, row.input_tokens, row.output_tokens) for row in rows]
+            result.faults.append(
+                f"{response.end_user}: the records of {response.id} ({response.status}) add up to {tokens} and {cost}, "
+                f"the response has {tuple(response[-5:])} and {response.cost}: {found}"
+            )
+        run = runs.get(response.end_user)
+        if run is None or run.response_id != response.id or run.usage is None or run.status != response.status:
+            continue
+        shown = run.usage
+        seen = (
+            shown["input_tokens"],
+            shown["input_tokens_details"]["cached_tokens"],
+            shown["input_tokens_details"].get("cache_write_tokens", response.cache_write_tokens),
+            shown["output_tokens"],
+            shown["output_tokens_details"]["reasoning_tokens"],
+        )
+        if seen != tuple(response[-5:]):
+            result.faults.append(f"{run.name}: its client has read {json.dumps(shown)}, not {tuple(response[-5:])}")
+    result.figures["responses"] = len(responses)
+    result.figures["... of which resumed"] = resumed

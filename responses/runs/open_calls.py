@@ -1,0 +1,161 @@
+"""Open calls: rows with what is needed to record an upstream call if its process dies before it could.
+
+A call outside of a run stores such a row before its request is sent, and deletes it in the transaction that writes its
+usage record. A run needs none, because its own row and its log say what was open; only when another process ends it,
+the open turn gets one, until the executing process has noticed and recorded it. Rows whose lease has expired belonged
+to a process that died: the sweeper turns them into usage records, with the estimate that they contain.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from django.conf import settings
+
+from kernel.clock import now
+from kernel.db_threads import in_db_thread
+from kernel.leases import lease_until, lock, process_name
+from kernel.statement_pipeline import Statement
+from responses.runs import store
+from responses.runs.rows import Row, new_row
+from responses.runs.store import GUARDED, Change, ExtraWrite
+from tenants import scope
+from tenants.models import Reservation, ReservationKind, UsageRecord
+
+logger = logging.getLogger(__name__)
+_BATCH_SIZE = 100
+_CLOSE = Statement(f"""
+    DELETE FROM tenants_reservation WHERE id = ANY (ARRAY(
+        SELECT id FROM json_to_recordset($1::json) AS closed (id text, guard text) WHERE {GUARDED}
+    ))
+""")  # noqa: S608 - constants only
+_TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
+# Grouped, because an update uses only one of several rows with the same id.
+_ADD = Statement(f"""
+    UPDATE responses_response AS response SET
+        {", ".join(f"{name} = response.{name} + added.{name}" for name in _TOKENS)},
+        cost = CASE WHEN added.cost IS NULL THEN response.cost ELSE coalesce(response.cost, 0) + added.cost END
+    FROM (
+        SELECT id, {", ".join(f"sum({name})::integer AS {name}" for name in _TOKENS)}, sum(cost) AS cost
+        FROM json_to_recordset($1::json) AS spent (
+            id text, {", ".join(f"{name} integer" for name in _TOKENS)}, cost numeric, guard text
+        ) WHERE {GUARDED} GROUP BY id
+    ) AS added
+    WHERE response.id = added.id
+    AND response.id = ANY (ARRAY(SELECT id FROM json_to_recordset($1::json) AS spent (id text)))
+""")  # noqa: S608 - constants only
+
+
+def turn_id(response_id: str, turn: int) -> str:
+    """Return the id of the row of a run's open turn."""
+    return f"{response_id}/turn/{turn}"
+
+
+def open_row(
+    call_id: str, record: Row, *, owner: str | None = None, until: datetime | None = None, adds_to: str = ""
+) -> Row:
+    """Return the row of an open call with its estimated usage record; `adds_to` is the response that it is part of."""
+    values = record.values
+    return new_row(
+        Reservation,
+        id=call_id,
+        team_id=values["team_id"],
+        api_key_id=values["api_key_id"] or "",
+        end_user=values["end_user"],
+        kind=ReservationKind.CALL.value,
+        epoch=0,
+        lease_owner=owner or process_name(),
+        lease_until=until or lease_until(),
+        details={"record": values, "adds_to": adds_to},
+    )
+
+
+def close(call_id: str) -> ExtraWrite:
+    """Return the write that deletes the row of an open call."""
+    return ExtraWrite(_CLOSE, {"id": call_id})
+
+
+def added_usage(response_id: str, record: Row) -> ExtraWrite:
+    """Return the write that adds a usage record to the totals of its response, which no step of its run will do."""
+    values = record.values
+    return ExtraWrite(_ADD, {"id": response_id, "cost": values["cost"], **{name: values[name] for name in _TOKENS}})
+
+
+def record_lost_calls() -> int:
+    """Write the usage records of open calls whose process died. Return their number."""
+    with scope.every_team():
+        lost = Reservation.objects.filter(details__isnull=False, lease_until__lt=now()).order_by("lease_until")
+        rows = list(lock(lost)[:_BATCH_SIZE])
+        changes = [_lost(row.pk, row.team_id, row.details or {}) for row in rows]
+        if changes:
+            store.apply(changes)
+    return len(rows)
+
+
+def _lost(call_id: str, team_id: str, details: Mapping[str, Any]) -> Change:
+    values = {**details["record"], "occurred_at": now()}
+    values["cost"] = None if values["cost"] is None else Decimal(values["cost"])
+    record = Row(UsageRecord, values)
+    added = [added_usage(details["adds_to"], record)] if details["adds_to"] else []
+    return Change(team_id=team_id, insert=[record], extra=[close(call_id), *added])
+
+
+class _OpenCalls:
+    """The open calls of an event loop. Renews their leases."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, datetime] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, call_id: str, until: datetime) -> None:
+        self._until[call_id] = until
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._renew())
+
+    def discard(self, call_id: str) -> bool:
+        """Forget a call. Return whether its lease is valid, so that no other process has recorded it."""
+        until = self._until.pop(call_id, None)
+        return until is not None and until > now()
+
+    async def _renew(self) -> None:
+        while self._until:
+            # Three times per lease, like those of runs.
+            await asyncio.sleep(settings.LEASE_SECONDS / 3)
+            # Most calls end before, and their rows need no update.
+            soon = lease_until()
+            old = [call_id for call_id, until in self._until.items() if (soon - until).total_seconds() > 1]
+            try:
+                renewed = await in_db_thread(partial(_renew, old, soon)) if old else ()
+            except Exception:
+                logger.exception("leases of calls could not be renewed")
+                continue
+            for call_id in renewed:
+                if call_id in self._until:
+                    self._until[call_id] = soon
+
+
+_open_calls: WeakKeyDictionary[asyncio.AbstractEventLoop, _OpenCalls] = WeakKeyDictionary()
+
+
+def of_loop() -> _OpenCalls:
+    """Return the open calls of the running event loop."""
+    return _open_calls.setdefault(asyncio.get_running_loop(), _OpenCalls())
+
+
+def _renew(call_ids: list[str], until: datetime) -> list[str]:
+    with scope.every_team():
+        rows = Reservation.objects.filter(pk__in=call_ids, lease_until__gt=now())
+        found = [*rows.select_for_update(no_key=True).values_list("pk", flat=True)]
+        Reservation.objects.filter(pk__in=found).update(lease_until=until)
+    return found
+
+
+def is_open(call_id: str) -> bool:
+    """Return whether the row of a call exists, so that no other process has recorded the call."""
+    with scope.every_team():
+        return Reservation.objects.filter(pk=call_id).exists()

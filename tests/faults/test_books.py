@@ -1,0 +1,22 @@
+"""Usage records agree with the books of an upstream, also while processes are killed.
+
+`python -m benchmarks books` does the same with 10,000 runs.
+"""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from benchmarks.books.command import compared
+from benchmarks.books.driver import Plan
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.mark.usefixtures("servers")
+def test_records_agree_with_the_books_of_the_upstream(tmp_path: Path) -> None:
+    plan = Plan(runs=60, clients=6, seed=3, kill_workers_every=4, kill_webs_every=5)
+    result = asyncio.run(compared(plan, directory=tmp_path / "books"))
+    assert result.faults == []
+    assert result.figures["requests recorded exactly"] > 40
