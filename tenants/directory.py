@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from django.conf import settings
 from django.contrib.postgres.expressions import ArraySubquery
@@ -44,7 +44,7 @@ from tenants.models import (
     ToolKind,
     WireApi,
 )
-from tenants.prices import UNKNOWN, PriceList
+from tenants.prices import UNKNOWN, PriceEntry, PriceList
 from tenants.principal import BudgetLimit, Principal, SubjectKind, SubjectLimits
 
 logger = logging.getLogger(__name__)
@@ -332,15 +332,14 @@ def _best_route(name: str, visible: Q, *, for_team: Q) -> Route | None:
         candidates = list(
             Model.objects.filter(visible, name__in=[name, "*"], enabled=True)
             .select_related("upstream")
-            .prefetch_related("price_entries")
             .annotate(for_team=for_team)
             .order_by("created_at")
         )
-    # `*` is a wildcard route and not a name that clients may send.
-    if not candidates or name == "*":
-        return None
-    best = max(candidates, key=lambda m: (m.name == name, *_precedence(m)))
-    return _route(best, name, best.upstream_model or name)
+        # `*` is a wildcard route and not a name that clients may send.
+        if not candidates or name == "*":
+            return None
+        best = max(candidates, key=lambda m: (m.name == name, *_precedence(m)))
+        return _route(best, name, best.upstream_model or name, _price_lists([best]))
 
 
 def _precedence(model: Any) -> tuple[bool, bool]:
@@ -371,7 +370,7 @@ def wildcard(team_id: str) -> Wildcard | None:
 
 def route_of(model: Model, name: str) -> Route:
     """Return the route through this row, even if it is disabled; for test calls by operators."""
-    return _route(model, name, model.upstream_model or name)
+    return _route(model, name, model.upstream_model or name, _price_lists([model]))
 
 
 def upstream_of(server: "models.Upstream") -> UpstreamEndpoint:
@@ -385,13 +384,22 @@ def upstreams(*, limit: int) -> list[UpstreamEndpoint]:
         return [upstream_of(one) for one in models.Upstream.objects.order_by("created_at")[:limit]]
 
 
-def _route(best: Model, name: str, upstream_model: str) -> Route:
+def _price_lists(found: Collection[Model]) -> Mapping[int, PriceList]:
+    """Return the prices of models by their key."""
+    # Not prefetched: rows that refer to each other are garbage that only the collector frees.
+    entries: dict[int, list[PriceEntry]] = {each.pk: [] for each in found}
+    for row in models.Price.objects.filter(model__in=[*entries]).order_by("pk"):
+        entries[cast("int", row.model_id)].append(row.entry())
+    return {pk: PriceList(rows) for pk, rows in entries.items()}
+
+
+def _route(best: Model, name: str, upstream_model: str, prices: Mapping[int, PriceList]) -> Route:
     return Route(
         model=name,
         upstream_model=upstream_model,
         upstream=upstream_of(best.upstream),
         capabilities=best.capabilities(),
-        prices=best.prices(),
+        prices=prices[best.pk],
     )
 
 
@@ -563,12 +571,13 @@ def look_up_runs(runs: Collection[tuple[str, str, str, str, str]]) -> None:
         found_guardrails = Guardrail.objects.in_bulk([team_id for (team_id,) in teams])
         upstream_ids, names = {route[2] for route in routes}, {"*", *(route[1] for route in routes)}
         served = Model.objects.filter(upstream__in=upstream_ids, name__in=names, enabled=True)
-        served = served.select_related("upstream").prefetch_related("teams", "price_entries")
+        served = served.select_related("upstream").prefetch_related("teams")
         try:
             candidates = list(served) if routes else []
+            prices = _price_lists(candidates)
         except InvalidToken:
             # Each run then looks up its route itself, so that a key that cannot be decrypted fails only its own runs.
-            candidates, routes = [], set()
+            candidates, routes, prices = [], set(), {}
     for (key_id,) in keys:
         key = found_keys.get(key_id)
         _key_by_id.remember((key, limits) if key is not None else None, key_id)
@@ -582,7 +591,7 @@ def look_up_runs(runs: Collection[tuple[str, str, str, str, str]]) -> None:
             if one.upstream_id == upstream_id and one.name in {model, "*"} and (not only or team_id in only)
         ]
         best = max(mine, key=lambda one: one.name == model, default=None)
-        route = _route(best, model, upstream_model) if best is not None else None
+        route = _route(best, model, upstream_model, prices) if best is not None else None
         _route_of_run.remember(route, team_id, model, upstream_id, upstream_model)
 
 
@@ -591,9 +600,8 @@ def _route_of_run(team_id: str, model: str, upstream_id: str, upstream_model: st
     # Not `scope.team`, for the same reason as in `_best_route`.
     with scope.every_team():
         found = Model.objects.filter(_visible_to(team_id), upstream=upstream_id, name__in=[model, "*"], enabled=True)
-        found = found.select_related("upstream").prefetch_related("price_entries")
-        best = max(found, key=lambda one: one.name == model, default=None)
-    return _route(best, model, upstream_model) if best is not None else None
+        best = max(found.select_related("upstream"), key=lambda one: one.name == model, default=None)
+        return _route(best, model, upstream_model, _price_lists([best])) if best is not None else None
 
 
 def list_models(caller: Principal) -> list[dict[str, Any]]:

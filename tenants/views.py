@@ -95,10 +95,10 @@ class ApiView(APIView):
         raise MethodNotAllowed(request.method, request.path, allowed=self.allowed_methods)
 
     @override
-    def check_throttles(self, request: Request) -> None:
-        # Asynchronous views have their own, which does not block the event loop.
-        if not iscoroutinefunction(self._handler(request)):
-            super().check_throttles(request)
+    def get_throttles(self) -> list[Any]:
+        # Asynchronous views await the limits themselves (`_dispatch_async`).
+        awaits = iscoroutinefunction(self._handler(self.request))
+        return [one for one in super().get_throttles() if not (awaits and isinstance(one, LimitThrottle))]
 
     @override
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -120,8 +120,8 @@ class ApiView(APIView):
             request.principal = principal = await authenticate(authorization)
             await admission.turn(team_id=principal.team_id, weight=principal.weight, authorization=authorization)
             initial = partial(self.initial, wrapped, *args, **kwargs)
-            # Other permissions may query a database or a cache, which would block the event loop.
-            if self.permission_classes != [HasScope]:
+            # Other permissions and throttles may query a database or a cache, which would block the event loop.
+            if self.permission_classes != [HasScope] or self.throttle_classes != [LimitThrottle]:
                 await in_db_thread(initial)
             else:
                 initial()

@@ -75,7 +75,7 @@ def test_choosing_columns_leads_back_to_this_site_only(lead: Client, caller: Cal
     assert lead.get(f"{LIST}columns/").status_code == 405
 
 
-def test_a_full_page_is_at_most_150_kb(admin: Client, caller: Caller) -> None:
+def test_a_full_page_is_at_most_155_kb(admin: Client, caller: Caller) -> None:
     for _ in range(100):
         add_response(
             caller, input_preview="Où est mon colis ? " * 6, output_preview="荷物は明日届きます。" * 12, tool_calls=3,
@@ -84,7 +84,7 @@ def test_a_full_page_is_at_most_150_kb(admin: Client, caller: Caller) -> None:
         )  # fmt: skip
     page = admin.get(LIST, {"team__id__exact": caller.team.pk, "period": "1h"}).content
     assert page.count(b'class="c-list-input"') == 1 + 50
-    assert len(page) <= 150_000
+    assert len(page) <= 155_000
 
 
 def test_text_of_users_and_models_has_its_own_direction(lead: Client, caller: Caller) -> None:
