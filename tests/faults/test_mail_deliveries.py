@@ -5,6 +5,7 @@ In tests a failed delivery is retried three times immediately, and then after te
 
 import signal
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from pytest_django import Settings
 
 from kernel.clock import now
 from tenants import scope
-from tenants.models import MailDelivery
+from tenants.models import MailDelivery, Notification
+from tenants.notifications import sweep
 from tenants.notifications.mail import MailChannel
 from tests.support.api import Caller, MakeCaller
 from tests.support.mail import add_person, mails_of, mails_settled, notify_team, use_mail
@@ -153,6 +155,39 @@ def test_a_mail_server_that_does_not_answer_in_time_fails_the_attempt(caller: Ca
         silent_smtp.gate.set()
         assert "timed out" in delivery.history[0]["error"]
         mails_settled(caller, "delivered")
+
+
+def test_late_mails_are_given_up_and_old_ones_deleted(caller: Caller, smtp: SmtpServer) -> None:
+    """Nothing sends them: the server was taken out of the configuration of all workers."""
+    add_person(caller)
+    made = notify_team(caller)
+    late = now() - timedelta(hours=73)
+    with scope.team(caller.team.pk):
+        MailDelivery.objects.update(created_at=late, next_attempt_at=late)
+    sweep()
+    mails_settled(caller, "failed")
+    with scope.team(caller.team.pk):
+        MailDelivery.objects.update(created_at=now() - timedelta(days=31))
+    sweep()
+    assert mails_of(caller) == []
+    # That the team was notified is remembered longer than the longest period of a budget.
+    assert notify_team(caller) is None
+    with scope.team(caller.team.pk):
+        Notification.objects.filter(pk=made.pk if made else "").update(created_at=now() - timedelta(days=401))
+    sweep()
+    assert notify_team(caller) is not None
+
+
+def test_mails_are_retried_for_three_days(caller: Caller, smtp: SmtpServer) -> None:
+    add_person(caller)
+    smtp.answers = ["451 try again"] * 5
+    with delivering():
+        notify_team(caller)
+        eventually(lambda: [mail for mail in mails_of(caller) if mail.attempts == 4])
+        with scope.team(caller.team.pk):
+            MailDelivery.objects.update(created_at=now() - timedelta(hours=72), next_attempt_at=now())
+        mails_settled(caller, "failed")
+    assert len(smtp.messages) == 5
 
 
 def test_leads_are_told_that_an_endpoint_was_disabled(caller: Caller, smtp: SmtpServer) -> None:
