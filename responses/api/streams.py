@@ -5,7 +5,7 @@ authenticates, checks the scope, parses the body, calls the handler and words er
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from kernel.asgi import Scope as AsgiScope
 from kernel.endpoints import Endpoint
 from kernel.errors import ApiError, UnsupportedParameter
 from kernel.http import JSON, as_api_error
+from kernel.ids import new_id
 from kernel.large_work import off_loop
 from kernel.overload import admission
 from responses import chat
@@ -26,10 +27,12 @@ from responses.chat.requests import ChatRequest
 from responses.lifecycle import create
 from responses.models import Mode
 from responses.runs import follow
+from responses.runs.reservations import CallReservation
 from responses.runs.runner import LiveRun
 from responses.schema import CreateResponse
 from tenants.authentication import authenticate
-from tenants.limits.throttle import add_headers
+from tenants.limits import Demand
+from tenants.limits.throttle import add_headers, is_limited
 from tenants.models import Scope
 from tenants.principal import Principal
 from tenants.views import DirectRequest
@@ -183,6 +186,23 @@ async def _send_events(stream: EventStream, frames: AsyncIterator[bytes], client
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
+async def _reserve_stream(principal: Principal) -> CallReservation:
+    """Count a stream that only reads a run as an open one. Raises `RateLimited`."""
+    reservation = CallReservation(principal, reservation_id=new_id("call"))
+    await reservation.take(Demand(requests=0, stream=True, endpoint="responses"))
+    await add_headers(principal)
+    return reservation
+
+
+async def _counted(frames: AsyncIterator[bytes], reservation: CallReservation) -> AsyncGenerator[bytes, None]:
+    """Yield the bytes of a stream, which counts as open until it ends."""
+    try:
+        async for data in frames:
+            yield data
+    finally:
+        reservation.release()
+
+
 class ResponseStream(EventStream):
     """`POST /v1/responses` with `stream:true`."""
 
@@ -193,9 +213,15 @@ class ResponseStream(EventStream):
         request = info_of(self.scope)
         if body.background:
             # A worker executes it; this process streams the event log that the worker writes.
-            queued = await create.queue_response(principal=principal, body=body, request=request, mode=Mode.STREAM)
+            reservation = await _reserve_stream(principal)
+            try:
+                queued = await create.queue_response(principal=principal, body=body, request=request, mode=Mode.STREAM)
+            except BaseException:
+                reservation.release()
+                raise
             self.headers |= warning_headers(queued.warnings)
-            return follow.follow_new(principal=principal, response_id=queued.body["id"], opening=queued.opening)
+            frames = follow.follow_new(principal=principal, response_id=queued.body["id"], opening=queued.opening)
+            return _counted(frames, reservation) if is_limited(principal) else frames
         self._run = await create.create_response(principal=principal, body=body, request=request, mode=Mode.STREAM)
         self.headers |= warning_headers(self._run.warnings)
         return self._run.frames(self.disconnect)
@@ -217,12 +243,18 @@ class ResponseReplay(EventStream):
         if include:
             name = "include" if b"include=" in self.scope["query_string"] else "include[]"
             raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
-        return await follow.follow(
-            principal=principal,
-            response_id=response_id,
-            after=replay.after,
-            obfuscation=replay.obfuscation,
-        )
+        reservation = await _reserve_stream(principal)
+        try:
+            frames = await follow.follow(
+                principal=principal,
+                response_id=response_id,
+                after=replay.after,
+                obfuscation=replay.obfuscation,
+            )
+        except BaseException:
+            reservation.release()
+            raise
+        return _counted(frames, reservation) if is_limited(principal) else frames
 
 
 class ChatStream(EventStream):

@@ -36,6 +36,7 @@ from kernel.errors import (
     UnsupportedParameter,
 )
 from kernel.http import as_api_error
+from kernel.ids import new_id
 from kernel.large_work import note_size, off_loop
 from kernel.overload import admission
 from kernel.validation import json_type, parse_json
@@ -44,8 +45,11 @@ from responses.api.socket_streams import QueuedRequest, SocketStream, SocketStre
 from responses.lifecycle import create
 from responses.lifecycle.create import StartedRun
 from responses.models import Mode
+from responses.runs.reservations import CallReservation
 from responses.schema import CreateResponse, parse_create
 from tenants.authentication import authenticate
+from tenants.limits import Demand
+from tenants.limits.throttle import add_headers, is_limited
 from tenants.models import Scope as KeyScope
 from tenants.principal import Principal
 
@@ -74,6 +78,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         self._streams = SocketStreams(self._serve, max_waiting_bytes=settings.MAX_BODY_BYTES)
         self._lifetime_seconds = lifetime_seconds
         self._expiry: asyncio.Task[None] | None = None
+        self._reservation: CallReservation | None = None
         self._expired = False
         self._steers = count()
         self._connection: asyncio.Task[None] | None = None
@@ -94,6 +99,8 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         finally:
             if self._expiry is not None:
                 self._expiry.cancel()
+            if self._reservation is not None:
+                self._reservation.release()
             await self._streams.close()
 
     async def dispatch(self, message: Message) -> None:
@@ -107,11 +114,15 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
     async def connect(self) -> None:
         """Accept clients whose key may create responses."""
         response_headers.collect()
+        principal: Principal | None = None
         try:
             _check_request(self.scope)
             open_requests.check(header(self.scope, b"authorization"), counted=1)
-            await self._authenticate()
+            principal = await self._authenticate()
+            if is_limited(principal):
+                await self._reserve(principal)
         except Exception as error:
+            await add_headers(principal)
             await self._deny(as_api_error(error))
             return
         # Daphne ignores these headers.
@@ -141,6 +152,13 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         principal = await authenticate(header(self.scope, b"authorization"))
         principal.require(KeyScope(ENDPOINT.scope))
         return principal
+
+    async def _reserve(self, principal: Principal) -> None:
+        """Count the connection as an open stream, until it ends. Its responses do not count as further ones."""
+        reservation = CallReservation(principal, reservation_id=new_id("call"))
+        await reservation.take(Demand(requests=0, stream=True, endpoint=ENDPOINT.path))
+        self._reservation = reservation
+        await add_headers(principal)
 
     async def _deny(self, error: ApiError) -> None:
         if "websocket.http.response" not in (self.scope.get("extensions") or {}):
@@ -210,6 +228,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
     async def _serve(self, stream: SocketStream, values: dict[str, Any]) -> None:
         """Execute one request; its errors are sent as events."""
         started: StartedRun | None = None
+        principal: Principal | None = None
         # Each request of a connection has headers of its own, which its events carry.
         response_headers.collect()
         try:
@@ -233,6 +252,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             # As at OpenAI, a failed request evicts the previous response that it names: the client has to send the
             # whole context with its next request.
             stream.forget(values.get("previous_response_id"))
+            await add_headers(principal)
             await self._send_error(error, stream.stream_id)
         finally:
             stream.running = None

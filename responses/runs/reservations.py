@@ -152,6 +152,16 @@ class CallReservation:
             return grant
         raise LimitsUnavailable
 
+    def release(self) -> None:
+        """Give everything back, without waiting for it."""
+        if self._grant is not None:
+            in_background(self._release())
+
+    async def _release(self) -> None:
+        if writes := self.settlement(()):
+            await writer.submit(Change(team_id=self._principal.team_id, extra=writes))
+        self.settle()
+
     def settlement(self, rows: Sequence[Row]) -> Sequence[ExtraWrite]:
         """Return what the change with the usage records of the call writes. `settle` follows its commit."""
         tokens, cost, at = _spent(rows, self._grant)

@@ -1,0 +1,313 @@
+"""`python -m benchmarks limit-races`: no limit is exceeded by a single unit, whatever happens at the same time.
+
+In each run, 64 clients on three web processes share a key with a budget, a limit of tokens and a limit of concurrency.
+Meanwhile web processes are killed, and in every other run Redis is emptied. The upstream counts what it has served: the
+most calls at the same time, the tokens and the cost, also of calls that were cut. Everything that is random in a run
+follows from its seed.
+"""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import time
+from argparse import ArgumentParser
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import psutil
+import redis.asyncio
+from aiohttp import web
+
+from benchmarks.stack import Servers, manage, running_servers
+from launcher.address import any_free_port
+
+CLIENTS = 64
+PROCESSES = 3
+MODEL = "races"
+# Dollars per million tokens, and units of 10^-10 dollars per token.
+INPUT_PRICE, OUTPUT_PRICE = "1", "3"
+INPUT_UNITS, OUTPUT_UNITS = 10_000, 30_000
+DOLLAR = 10**10
+_WORD = "word "
+_LONGEST_PAUSE = 0.3
+_MINUTE = 60.0
+
+
+@dataclass(kw_only=True)
+class Run:
+    """The limits of one run, and what the upstream has served within them. The budget is in units of 10^-10 dollars."""
+
+    seed: int
+    tokens_per_minute: int
+    concurrent: int
+    budget: int
+    is_wiped: bool
+    began: float = 0.0
+    wipes: int = 0
+    active: int = 0
+    most_active: int = 0
+    tokens: int = 0
+    cost: int = 0
+    served: int = 0
+    cut: int = 0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    violations: list[str] = field(default_factory=list)
+    answers: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, seed: int, number: int) -> "Run":
+        """Return the run with this seed."""
+        chance = random.Random(seed)
+        return cls(
+            seed=seed,
+            tokens_per_minute=chance.choice([3_000, 10_000, 30_000, 100_000]),
+            concurrent=chance.randint(1, 12),
+            budget=chance.choice([5, 20, 60, 200]) * DOLLAR // 1000,
+            is_wiped=number % 2 == 1,
+        )
+
+    def begin_call(self) -> None:
+        """Count a call that the upstream begins to serve."""
+        self.active += 1
+        self.idle.clear()
+        self.most_active = max(self.most_active, self.active)
+        if self.active > self.concurrent:
+            self.violations.append(f"{self.active} calls at the same time, the limit is {self.concurrent}")
+
+    def end_call(self, *, prompt: int, output: int, is_cut: bool) -> None:
+        """Count what a call has cost, whether its client received the end or not."""
+        self.active -= 1
+        if not self.active:
+            self.idle.set()
+        self.tokens += prompt + output
+        self.cost += prompt * INPUT_UNITS + output * OUTPUT_UNITS
+        self.served += 1
+        self.cut += is_cut
+        if self.cost > self.budget:
+            self.violations.append(f"cost {self.cost / DOLLAR:.10f}, the budget is {self.budget / DOLLAR:.10f}")
+        # A window that is full at the beginning, and what flows back into it. An emptied Redis forgets one window.
+        elapsed = time.monotonic() - self.began
+        most = self.tokens_per_minute * (1 + self.wipes) + self.tokens_per_minute * elapsed / _MINUTE
+        if self.tokens > most:
+            self.violations.append(f"{self.tokens} tokens after {elapsed:.1f} s, at most {most:.0f} are allowed")
+
+    def summary(self) -> dict[str, Any]:
+        """Return what happened, for the report."""
+        return {
+            "seed": self.seed,
+            "concurrent": f"{self.most_active} of {self.concurrent}",
+            "tokens": f"{self.tokens} at {self.tokens_per_minute} per minute",
+            "dollars": f"{self.cost / DOLLAR:.6f} of {self.budget / DOLLAR:.6f}",
+            "calls": self.served,
+            "cut": self.cut,
+            "wiped": self.wipes,
+            "answers": dict(self.answers),
+            "violations": self.violations[:3],
+        }
+
+
+class Upstream:
+    """A chat-completions server that keeps `max_completion_tokens` and counts what it serves for the present run."""
+
+    def __init__(self) -> None:
+        self.run: Run | None = None
+        self._chance = random.Random(0)
+
+    async def start(self) -> str:
+        """Serve on a free port and return the URL."""
+        app = web.Application(client_max_size=2**24)
+        app.router.add_post("/v1/chat/completions", self._complete)
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+        await runner.setup()
+        port = any_free_port()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        return f"http://127.0.0.1:{port}"
+
+    def begin(self, run: Run) -> None:
+        """Count for this run from now on."""
+        self.run, self._chance = run, random.Random(run.seed)
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        body = orjson.loads(await request.read())
+        run, chance = self.run, self._chance
+        assert run is not None
+        # Never more than four characters per token, which the platform estimates.
+        prompt = max(1, sum(len(str(message["content"])) for message in body["messages"]) // 4 - chance.randint(0, 5))
+        most = body.get("max_completion_tokens")
+        if most is None:
+            run.violations.append("a call without a maximum of output")
+            most = 16
+        # Often all that it may use: that is what a wrong reservation would not cover.
+        output = most if chance.random() < 0.3 and most < 2000 else chance.randint(1, min(most, 200))
+        run.begin_call()
+        written = 0
+        try:
+            if not body.get("stream"):
+                await asyncio.sleep(chance.uniform(0, 0.2))
+                written = output
+                return web.json_response(_completion(prompt, output))
+            response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+            await response.prepare(request)
+            for tokens in _parts(output, 4):
+                written += tokens
+                await response.write(_event({"choices": [_choice({"content": _WORD * tokens})]}))
+                await asyncio.sleep(chance.uniform(0, 0.05))
+            await response.write(_event({"choices": [_choice({}, "stop")]}))
+            await response.write(_event({"choices": [], "usage": _usage(prompt, output)}) + b"data: [DONE]\n\n")
+            return response
+        finally:
+            run.end_call(prompt=prompt, output=written, is_cut=written < output)
+
+
+def _parts(number: int, parts: int) -> list[int]:
+    return [number // parts] * (parts - 1) + [number - number // parts * (parts - 1)]
+
+
+def _choice(delta: dict[str, str], finish: str | None = None) -> dict[str, Any]:
+    return {"index": 0, "delta": delta, "finish_reason": finish}
+
+
+def _usage(prompt: int, output: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+
+
+def _event(values: dict[str, Any]) -> bytes:
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": MODEL}
+    return b"data: %b\n\n" % orjson.dumps({**head, **values})
+
+
+def _completion(prompt: int, output: int) -> dict[str, Any]:
+    message = {"role": "assistant", "content": _WORD * output}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": MODEL}
+    return {**head, "choices": [choice], "usage": _usage(prompt, output)}
+
+
+async def _client(number: int, run: Run, session: aiohttp.ClientSession, *, until: float) -> None:
+    """Send requests until the time is over, with the pauses that the platform asks for, but not longer ones."""
+    chance = random.Random(run.seed * 1000 + number)
+    while time.monotonic() < until:
+        body: dict[str, Any] = {"model": MODEL, "stream": chance.random() < 0.5, "store": chance.random() < 0.5}
+        words = _WORD * chance.randint(1, 60)
+        most = chance.choice([None, 16, 50, 200])
+        if chance.random() < 0.3:
+            path = "/v1/chat/completions"
+            body = {"model": MODEL, "stream": body["stream"], "messages": [{"role": "user", "content": words}]}
+            body |= {} if most is None else {"max_completion_tokens": most}
+        else:
+            path = "/v1/responses"
+            body |= {"input": words} | ({} if most is None else {"max_output_tokens": most})
+        pause = 0.0
+        try:
+            async with session.post(path, json=body) as answer:
+                if chance.random() < 0.05:
+                    # This client leaves in the middle of the answer.
+                    answer.close()
+                    continue
+                content = await answer.read()
+                code = orjson.loads(content)["error"]["code"] if answer.status >= 400 else ""
+                run.answers[f"{answer.status} {code}".strip()] += 1
+                if answer.status >= 400:
+                    wait = float(answer.headers.get("retry-after-ms", 200)) / 1000
+                    pause = chance.uniform(0.02, min(wait, _LONGEST_PAUSE) + 0.02)
+        except (aiohttp.ClientError, ConnectionError, TimeoutError):
+            # Its process was killed.
+            run.answers["no answer"] += 1
+            pause = 0.1
+        await asyncio.sleep(pause)
+
+
+async def _disturb(run: Run, *, web_pid: int, redis_url: str, until: float) -> None:
+    """Kill web processes, and empty Redis if the run says so."""
+    chance = random.Random(run.seed + 1)
+    left = until - time.monotonic()
+    moments = sorted(
+        [(chance.uniform(0.1, 0.9) * left, "kill") for _ in range(chance.randint(1, 3))]
+        + [(chance.uniform(0.1, 0.9) * left, "wipe") for _ in range(2 if run.is_wiped else 0)]
+    )
+    began = time.monotonic()
+    for after, what in moments:
+        await asyncio.sleep(max(0.0, began + after - time.monotonic()))
+        if what == "kill":
+            children = psutil.Process(web_pid).children()
+            if children:
+                with suppress(ProcessLookupError):
+                    os.kill(chance.choice(children).pid, signal.SIGKILL)
+        else:
+            run.wipes += 1
+            client = redis.asyncio.Redis.from_url(redis_url)
+            await client.flushall()
+            await client.aclose()
+
+
+async def _first_request(run: Run, session: aiohttp.ClientSession) -> None:
+    """The largest request that fits into the limits must be served."""
+    words = _WORD * 8
+    most = min(run.tokens_per_minute - 10, 400)
+    async with session.post(
+        "/v1/responses", json={"model": MODEL, "input": words, "max_output_tokens": most}
+    ) as answer:
+        if answer.status != 200:
+            run.violations.append(f"the first request was refused: {await answer.text()}")
+
+
+async def _run(run: Run, servers: Servers, upstream: Upstream, *, url: str, web_pid: int, seconds: float) -> None:
+    made = manage(
+        servers.environment,
+        *("create_key", "--team", f"races {run.seed}", "--json", "--tokens-per-minute", str(run.tokens_per_minute)),
+        *("--concurrent", str(run.concurrent), "--budget-usd", f"{run.budget / DOLLAR:.10f}", "--budget-period", "day"),
+    )
+    headers = {"Authorization": f"Bearer {json.loads(made)['key']}"}
+    # Connections of their own, so that the clients reach all processes.
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    async with aiohttp.ClientSession(url, connector=connector, headers=headers) as session:
+        upstream.begin(run)
+        run.began = time.monotonic()
+        await _first_request(run, session)
+        until = time.monotonic() + seconds
+        clients = [_client(number, run, session, until=until) for number in range(CLIENTS)]
+        disturbing = _disturb(run, web_pid=web_pid, redis_url=servers.environment["REDIS_URL"], until=until)
+        await asyncio.gather(*clients, disturbing)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(10):
+            await run.idle.wait()
+
+
+async def _race(servers: Servers, *, seeds: Sequence[int], seconds: float) -> list[Run]:
+    upstream = Upstream()
+    address = await upstream.start()
+    await asyncio.to_thread(servers.route, address)
+    price = ("set_price", MODEL, "--input", INPUT_PRICE, "--output", OUTPUT_PRICE)
+    await asyncio.to_thread(manage, servers.environment, *price)
+    target = await asyncio.to_thread(lambda: servers.start_web(processes=PROCESSES))
+    runs = []
+    for number, seed in enumerate(seeds):
+        run = Run.of(seed, number)
+        await _run(run, servers, upstream, url=target.url, web_pid=target.pid, seconds=seconds)
+        print(json.dumps(run.summary()), flush=True)
+        runs.append(run)
+    return runs
+
+
+def main(arguments: Sequence[str], *, directory: Path) -> int:
+    """Run the races and return 1 if any limit was exceeded."""
+    parser = ArgumentParser(prog="python -m benchmarks limit-races", description=__doc__)
+    parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1, help="of the first run; each further one has the next number")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of each run")
+    options = parser.parse_args(arguments)
+    seeds = range(options.seed, options.seed + options.runs)
+    with running_servers(directory, durable=False) as servers:
+        runs = asyncio.run(_race(servers, seeds=seeds, seconds=options.seconds))
+    failed = [run for run in runs if run.violations]
+    calls, cut, wipes = (sum(getattr(run, name) for run in runs) for name in ("served", "cut", "wipes"))
+    print(f"{len(runs)} runs, {calls} calls, {cut} cut, Redis emptied {wipes} times: {len(failed)} exceeded a limit")
+    return 1 if failed else 0
