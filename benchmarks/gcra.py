@@ -137,7 +137,7 @@ def compare(client: Any, *, sequences: int, seed: int, steps: int = 16, seconds:
                 pipeline.evalsha(theirs, 1, f"{name}:theirs", repr(interval), limit, cost, second, micro)
         replies = iter(pipeline.execute())
         for limit, requests in batch:
-            pairs = [(_ours(next(replies)), _theirs(next(replies))) for _ in requests]
+            pairs = [(_ours(next(replies).split()), _theirs(next(replies))) for _ in requests]
             _judge(agreement, limit, requests, pairs)
     return agreement
 

@@ -30,7 +30,8 @@ def state_keys(team_id: str) -> list[str]:
 
 
 def _decoded(reply: Any) -> Reply:
-    return [each.decode() for each in reply]
+    words: Reply = reply.decode().split(" ")
+    return words
 
 
 def _call(keys: Sequence[str], document: Mapping[str, Any]) -> list[Any]:

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 _SETTLED_AFTER = 30_000_000
 # Spending that was recorded without a reservation, such as by a process that was allowed to run without Redis, is read
 # again from time to time; so is that of periods that have begun.
-_REFRESH_AFTER = 3_600_000_000
+_REFRESH_AFTER = 24 * 3_600_000_000
 _SECONDS = 20.0
 _PAGE = 1000
 
