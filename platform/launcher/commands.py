@@ -33,6 +33,7 @@ GROUPS = {
         "send_test_mail": "Send a mail to an address, to test the mail settings.",
         "audit_check": "Check the seals of the audit log.",
         "rollup": "Aggregate rows for the usage pages.",
+        "reconcile": "Compare usage records with sums, responses, prices and an invoice.",
         "celery": "Run Celery's command line, such as: celery inspect ping",
     },
     "Development": {
