@@ -31,8 +31,10 @@ from tenants.organization_models import (
     ADMIN_KEY_PREFIX,
     AdminKey,
     AdminScope,
+    Invite,
     ServiceAccount,
     admin_key_id,
+    invite_id,
     service_account_id,
 )
 from tenants.prices import MILLION, CostField, Dimension, PriceEntry, PriceList
@@ -70,6 +72,7 @@ __all__ = [
     "Guardrail",
     "GuardrailDecision",
     "IdField",
+    "Invite",
     "KeySource",
     "LimitEpoch",
     "LimitSet",
@@ -106,6 +109,7 @@ __all__ = [
     "WireApi",
     "admin_key_id",
     "connector_id",
+    "invite_id",
     "key_id",
     "search_engine_id",
     "service_account_id",

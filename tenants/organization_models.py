@@ -6,7 +6,7 @@ from django.db import models
 from django.utils.timezone import now
 from typing_extensions import override
 
-from kernel.ids import new_short_id
+from kernel.ids import new_id, new_short_id
 from tenants.team_models import IdField, Team
 
 # As at OpenAI. It decides in which table a key is looked up (`tenants.directory`).
@@ -33,6 +33,8 @@ class AdminScope(models.TextChoices):
     KEYS_WRITE = "admin.keys.write", "Create service accounts with keys, change and revoke keys"
     USERS_READ = "admin.users.read", "Read users and the users of projects"
     USERS_WRITE = "admin.users.write", "Delete users, change the users of projects"
+    INVITES_READ = "admin.invites.read", "Read invites"
+    INVITES_WRITE = "admin.invites.write", "Create and delete invites"
     LIMITS_READ = "admin.limits.read", "Read rate limits, spend limits and spend alerts"
     LIMITS_WRITE = "admin.limits.write", "Change rate limits, spend limits and spend alerts"
     AUDIT_LOGS_READ = "admin.audit_logs.read", "Read the audit log"
@@ -90,3 +92,36 @@ class ServiceAccount(models.Model):
     @override
     def __str__(self) -> str:
         return self.name
+
+
+def invite_id() -> str:
+    """Return a new id of an invitation."""
+    # Not a short one: it is part of a link.
+    return new_id("invite")
+
+
+class Invite(models.Model):
+    """An invitation to create an account. Whoever has its link can accept it once, before it expires.
+
+    `projects` has the ids of teams and the roles in them that the account gets, as `{"id": …, "role": …}`.
+    """
+
+    id = IdField(default=invite_id)
+    email = models.EmailField("e-mail address")
+    projects = models.JSONField("teams", default=list, blank=True)
+    created_at = models.DateTimeField(default=now, editable=False)
+    expires_at = models.DateTimeField(editable=False)
+    accepted_at = models.DateTimeField(null=True, editable=False)
+    accepted_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, editable=False, related_name="+"
+    )
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["created_at", "id"], name="invite_by_time"),
+            models.Index(fields=["email"], name="invite_by_email"),
+        ]
+
+    @override
+    def __str__(self) -> str:
+        return self.email

@@ -25,8 +25,9 @@ from django.utils.http import urlencode
 from typing_extensions import override
 
 from kernel.crypto import decrypt, encrypt
-from tenants import scope
+from tenants import invitations, scope
 from tenants.audit import audit
+from tenants.models import Invite
 
 _MOST_NAME = 100
 
@@ -72,21 +73,29 @@ class SecondFactorAdapter(DefaultMFAAdapter):
 class ProviderAdapter(DefaultSocialAccountAdapter):
     """Signs in users of the OpenID Connect provider, matched by verified e-mail address.
 
-    Unknown users get an account only if OIDC_SIGNUP is set.
+    Unknown users get an account only if OIDC_SIGNUP is set or if they are invited.
     """
 
     @override
     def is_open_for_signup(self, request: HttpRequest, sociallogin: SocialLogin) -> bool:
         allowed: bool = settings.OIDC_SIGNUP
-        return allowed
+        return allowed or self._invite_of(sociallogin) is not None
+
+    @staticmethod
+    def _invite_of(sociallogin: SocialLogin) -> Invite | None:
+        # Unverified addresses are what somebody claims to have.
+        return invitations.find_pending(one.email for one in sociallogin.email_addresses if one.verified)
 
     @override
     def save_user(self, request: HttpRequest, sociallogin: SocialLogin, form: Any = None) -> User:
+        invite = self._invite_of(sociallogin)
         user: User = super().save_user(request, sociallogin, form)
         # The user may sign in to the admin, but sees nothing until an administrator or lead assigns a role.
         user.is_staff = True
         user.save(update_fields=["is_staff"])
         _note("user.created", user, after={"by": "the OpenID Connect provider", "email": user.email})
+        if invite is not None:
+            invitations.join(invite, user)
         return user
 
 

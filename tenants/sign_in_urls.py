@@ -4,12 +4,14 @@ from allauth.account import views
 from allauth.socialaccount import views as provider_views
 from django.urls import include, path
 
+from tenants.invitations.page import accept_invitation
 from tenants.notifications.views import unsubscribe
 
 urlpatterns = [
     path("login/", views.login, name="account_login"),
     path("logout/", views.logout, name="account_logout"),
     # Only shows that sign-up is closed; allauth's templates and views link to it.
+    path("invitations/<str:token>/", accept_invitation, name="account_invitation"),
     path("signup/", views.signup, name="account_signup"),
     path("inactive/", views.account_inactive, name="account_inactive"),
     path("reauthenticate/", views.reauthenticate, name="account_reauthenticate"),

@@ -122,6 +122,7 @@ _NAVIGATION = [
             _model_list("Guardrail decisions", "gavel", "tenants.GuardrailDecision"),
             _model_list("Audit log", "policy", "tenants.AuditEvent"),
             _model_list("Users", "person", "auth.User"),
+            _model_list("Invites", "mail", "tenants.Invite"),
             _model_list("Admin keys", "admin_panel_settings", "tenants.AdminKey"),
             _page("System", "monitor_heart", "system"),
         ],

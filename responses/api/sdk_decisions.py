@@ -25,12 +25,8 @@ class Decision:
 
 DECISIONS = (
     Decision(
-        ("* /organization/usage/*", "* /organization/costs"),
-        "the console shows usage and costs",
-    ),
-    Decision(
-        ("* /organization/invites*",),
-        "administrators create accounts in the console",
+        ("POST /organization/invites: role=owner",),
+        "owners are administrators, which only the console appoints",
     ),
     Decision(
         ("POST /organization/admin_api_keys",),
@@ -54,7 +50,7 @@ DECISIONS = (
     ),
     Decision(
         ("* /organization/certificates*", "* /organization/projects/{project_id}/certificates*"),
-        "client certificates are verified by the proxy in front of the platform; keys can be bound to networks",
+        "a proxy in front of the platform can verify client certificates; keys can be bound to networks",
     ),
     Decision(
         ("* /organization/external_keys*", "* /organization/projects*: external_key_id"),

@@ -9,7 +9,17 @@ from responses.api import audio, batches, chat_completions, messages, passthroug
 from responses.containers.api import views as containers
 from responses.requests import conversation_items
 from responses.skills.api import views as skills
-from tenants.api import admin_keys, audit_logs, limits, permissions, project_keys, projects, service_accounts, users
+from tenants.api import (
+    admin_keys,
+    audit_logs,
+    invites,
+    limits,
+    permissions,
+    project_keys,
+    projects,
+    service_accounts,
+    users,
+)
 from tenants.views import ApiView
 
 MODULES = (
@@ -32,6 +42,7 @@ MODULES = (
     permissions,
     limits,
     audit_logs,
+    invites,
     admin_keys,
     usage,
 )

@@ -103,7 +103,9 @@ class AdminKeyAdmin(PlatformOnly):
 
     @override
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
-        return super().add_view(request, form_url, {"show_save_and_add_another": False, **(extra_context or {})})  # type: ignore[no-any-return]  # Unfold has no types
+        context = {"show_save_and_add_another": False, **(extra_context or {})}
+        page: HttpResponse = super().add_view(request, form_url, context)
+        return page
 
     @override
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:

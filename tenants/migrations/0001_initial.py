@@ -127,6 +127,21 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='Invite',
+            fields=[
+                ('id', tenants.team_models.IdField(db_collation='C', default=tenants.organization_models.invite_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('email', models.EmailField(max_length=254, verbose_name='e-mail address')),
+                ('projects', models.JSONField(blank=True, default=list, verbose_name='teams')),
+                ('created_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
+                ('expires_at', models.DateTimeField(editable=False)),
+                ('accepted_at', models.DateTimeField(editable=False, null=True)),
+                ('accepted_by', models.ForeignKey(editable=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'indexes': [models.Index(fields=['created_at', 'id'], name='invite_by_time'), models.Index(fields=['email'], name='invite_by_email')],
+            },
+        ),
+        migrations.CreateModel(
             name='ServiceAccount',
             fields=[
                 ('id', tenants.team_models.IdField(db_collation='C', default=tenants.organization_models.service_account_id, editable=False, max_length=64, primary_key=True, serialize=False)),

@@ -56,6 +56,7 @@ PAGES = {
 }
 TESTED_ELSEWHERE = {
     "tenants/adminkey",
+    "tenants/invite",
     "containers/container",
     "conversations/conversation",
     "conversations/file",

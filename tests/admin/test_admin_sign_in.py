@@ -13,9 +13,11 @@ from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.test import Client
 
-from tenants import scope
-from tenants.models import AuditEvent
+from tenants import invitations, scope
+from tenants.invitations import ProjectRole
+from tenants.models import AuditEvent, Membership
 from tests.admin.rows import sign_in, text
+from tests.support.api import Caller
 from tests.support.identity_provider import CLIENT, SECRET, IdentityProvider, running_identity_provider
 from tests.support.site_client import SiteClient
 
@@ -213,6 +215,18 @@ def test_an_unknown_provider_user_is_created_only_with_sign_up_enabled(
     assert is_signed_in(client)
     assert client.get("/admin/tenants/team/").status_code == 403
     assert not User.objects.get(email=email).is_superuser
+
+
+def test_an_invited_provider_user_is_created_and_joins_the_team(provider: IdentityProvider, caller: Caller) -> None:
+    email = f"{uuid.uuid4().hex}@example.com"
+    project = ProjectRole(team=caller.team, role="member")
+    invite = invitations.create_invite(email=email, projects=[project], actor="system")
+    assert not is_signed_in(sign_in_through(provider, email=email, email_verified=False))
+    assert is_signed_in(sign_in_through(provider, email=email.upper(), email_verified=True))
+    invite.refresh_from_db()
+    assert invitations.status_of(invite) == "accepted"
+    with scope.team(caller.team.pk):
+        assert Membership.objects.filter(user=invite.accepted_by, role="developer").exists()
 
 
 def test_the_sign_in_page_offers_the_provider(provider: IdentityProvider) -> None:

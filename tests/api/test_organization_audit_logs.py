@@ -42,7 +42,9 @@ def test_events_have_openais_types(admin_client: OpenAI, caller: Caller) -> None
     set_limits(team=team, values={"requests_per_minute": 60})
     services.suspend_team(team=team, suspended=True)
     services.revoke_key(key=caller.key)
-    logs = {one.type: one for one in admin_client.admin.organization.audit_logs.list(project_ids=[team.pk])}
+    logs: dict[str, Any] = {
+        one.type: one for one in admin_client.admin.organization.audit_logs.list(project_ids=[team.pk])
+    }
     assert logs.keys() == {
         "project.created",
         "api_key.created",
@@ -79,7 +81,7 @@ def test_actors_are_users_and_keys(admin_client: OpenAI, caller: Caller) -> None
     note(caller, "a.user", actor=f"user:{user.username}")
     note(caller, "a.key", actor=f"key:{caller.key.pk}")
     note(caller, "a.service", actor=f"key:{new.key.pk}")
-    logs = {
+    logs: dict[str, Any] = {
         one.type: one.actor for one in admin_client.admin.organization.audit_logs.list(project_ids=[caller.team.pk])
     }
     session, key, service = logs["a.user"], logs["a.key"], logs["a.service"]
@@ -94,11 +96,8 @@ def test_actors_are_users_and_keys(admin_client: OpenAI, caller: Caller) -> None
     assert service.api_key is not None
     assert service.api_key.service_account is not None
     assert service.api_key.service_account.id == account.pk
-    for filters in (
-        {"actor_ids": [f"user-{user.pk}"]},
-        {"actor_emails": [user.email]},
-    ):
-        assert types(admin_client, caller, **filters) == ["a.user"]
+    assert types(admin_client, caller, actor_ids=[f"user-{user.pk}"]) == ["a.user"]
+    assert types(admin_client, caller, actor_emails=[user.email]) == ["a.user"]
     assert types(admin_client, caller, actor_ids=[caller.key.pk]) == ["a.key"]
     assert types(admin_client, caller, actor_ids=[account.pk]) == ["a.service"]
 

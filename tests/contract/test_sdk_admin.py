@@ -135,6 +135,11 @@ def call_everything(client: OpenAI, caller: Caller) -> None:
     projects.hosted_tool_permissions.update(team, mcp={"enabled": False})
     assert not projects.hosted_tool_permissions.retrieve(team).mcp.enabled
 
+    invite = organization.invites.create(email=f"{uuid.uuid4().hex}@example.com", role="reader")
+    assert organization.invites.retrieve(invite.id).status == "pending"
+    assert organization.invites.list(limit=1).data[0].id == invite.id
+    assert organization.invites.delete(invite.id).deleted
+
     assert organization.audit_logs.list(project_ids=[team]).data
     key = services.create_admin_key(name="other", scopes=[AdminScope.ALL.value]).key
     assert organization.admin_api_keys.retrieve(key.pk).name == "other"

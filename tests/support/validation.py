@@ -33,6 +33,8 @@ from openai.types.admin.organization import (
     AdminAPIKey,
     AdminAPIKeyDeleteResponse,
     AuditLogListResponse,
+    Invite,
+    InviteDeleteResponse,
     OrganizationUser,
     Project,
     UsageAudioSpeechesResponse,
@@ -169,6 +171,17 @@ class _Compacted(CompactedResponse):
     """A response of `/responses/compact`. The SDK types user messages in it as model output."""
 
     output: list[ResponseItem]  # type: ignore[assignment]
+
+
+class _InviteProject(_Closed):
+    id: str
+    role: Literal["member", "owner", "auditor"]
+
+
+class _Invite(Invite):
+    """An invite. The role of auditors is an extension."""
+
+    projects: list[_InviteProject]  # type: ignore[assignment]
 
 
 class _AuditLog(AuditLogListResponse):
@@ -330,6 +343,10 @@ ENDPOINTS = [
     _Endpoint("DELETE", f"/organization/projects/{_ID}/model_permissions", ProjectModelPermissionsDeleted),
     _Endpoint("GET", f"/organization/projects/{_ID}/hosted_tool_permissions", ProjectHostedToolPermissions),
     _Endpoint("POST", f"/organization/projects/{_ID}/hosted_tool_permissions", ProjectHostedToolPermissions),
+    _Endpoint("POST", "/organization/invites", _Invite),
+    _Endpoint("GET", "/organization/invites", Page[_Invite]),
+    _Endpoint("GET", f"/organization/invites/{_ID}", _Invite),
+    _Endpoint("DELETE", f"/organization/invites/{_ID}", InviteDeleteResponse),
     _Endpoint("GET", "/organization/audit_logs", Page[_AuditLog]),
     _Endpoint("GET", "/organization/admin_api_keys", Page[AdminAPIKey]),
     _Endpoint("GET", f"/organization/admin_api_keys/{_ID}", AdminAPIKey),

@@ -1,0 +1,108 @@
+# mypy: allow-subclassing-any
+"""Admin pages of invitations. Only administrators see them, as whoever has the link can create an account."""
+
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.admin import display, register
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.safestring import SafeString
+from typing_extensions import override
+from unfold.widgets import UnfoldAdminSelectWidget
+
+from console.widgets import badge, column, copyable, id_column, time_column
+from tenants import invitations, scope
+from tenants.console.audited_admin import actor
+from tenants.console.roles import ADMINISTRATORS_ONLY, PlatformOnly, may
+from tenants.invitations import ProjectRole
+from tenants.members import public_role
+from tenants.models import Invite, Role, Team
+
+_TONES = {"pending": "info", "accepted": "success", "expired": "warning"}
+
+
+class InviteForm(forms.ModelForm[Invite]):
+    """A new invitation."""
+
+    team = forms.ModelChoiceField(
+        Team.objects.all(), required=False, widget=UnfoldAdminSelectWidget, empty_label="No team"
+    )
+    role = forms.ChoiceField(choices=Role.choices, initial=Role.DEVELOPER, widget=UnfoldAdminSelectWidget)
+
+    class Meta:
+        model = Invite
+        fields = ["email"]
+
+    def clean_email(self) -> str:
+        """Refuse the address of a user."""
+        email: str = self.cleaned_data["email"]
+        if User.objects.filter(email__iexact=email).exists():
+            raise ValidationError("A user has this e-mail address already. Add the user to a team instead.")
+        return email
+
+
+@register(Invite)
+class InviteAdmin(PlatformOnly):
+    """Invitations: the page of a pending one shows the link to pass on."""
+
+    viewers = ADMINISTRATORS_ONLY
+    managers = ADMINISTRATORS_ONLY
+    form = InviteForm
+    list_display = ["email", "state", "teams", "created", "expires"]
+    search_fields = ["email", "id"]
+    ordering = ["-created_at", "-id"]
+    readonly_fields = ["state", "address", "teams", "created", "expires", "public_id", "account"]
+    state = column("Status", lambda row: badge(invitations.status_of(row), _TONES[invitations.status_of(row)]))
+    teams = column("Teams", lambda row: ", ".join(f"{one['id']} ({one['role']})" for one in row.projects) or "–")
+    public_id = id_column()
+    account = column("Account", lambda row: row.accepted_by.get_username() if row.accepted_by else "–")
+    created = time_column("Created", "created_at", ordering="created_at")
+    expires = time_column("Expires", "expires_at", ordering="expires_at")
+
+    @display(description="Link")
+    def address(self, row: Invite) -> SafeString | str:
+        if invitations.status_of(row) != "pending":
+            return "–"
+        return copyable(f"{settings.PUBLIC_URL}{invitations.path_of(row)}")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[Any, Any]]:
+        if obj is None:
+            return [(None, {"fields": ["email", "team", "role"]})]
+        shown = [("email", "state"), "address", "teams", ("created", "expires"), ("public_id", "account")]
+        return [(None, {"fields": shown})]
+
+    @override
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    @override
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return may(request, ADMINISTRATORS_ONLY) and (obj is None or obj.accepted_at is None)
+
+    @override
+    def save_model(self, request: HttpRequest, obj: Invite, form: Any, change: Any) -> None:
+        team = form.cleaned_data["team"]
+        projects = [ProjectRole(team=team, role=public_role(form.cleaned_data["role"]))] if team else []
+        made = invitations.create_invite(email=obj.email, projects=projects, actor=actor(request))
+        obj.pk = made.pk
+
+    @override
+    def response_add(self, request: HttpRequest, obj: Invite, post_url_continue: Any = None) -> HttpResponse:
+        messages.success(request, "Invited. Copy the link and send it to the person.")
+        return HttpResponseRedirect(self.page_of(obj))
+
+    @override
+    def delete_model(self, request: HttpRequest, obj: Invite) -> None:
+        with scope.every_team():
+            invitations.delete_invite(invite=obj, actor=actor(request))
+
+    @override
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Invite]) -> None:
+        # Accepted ones are records and remain.
+        for invite in queryset.filter(accepted_at=None):
+            self.delete_model(request, invite)

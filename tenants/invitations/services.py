@@ -1,0 +1,127 @@
+"""Invitations: links with which people create their accounts. There is no other way to sign up.
+
+The link is a signed id, so it can be shown again while the invitation is pending, and ends with it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.contrib.auth.models import User
+from django.core.signing import BadSignature, Signer
+from django.db import transaction
+from django.urls import reverse
+
+from kernel.clock import now
+from tenants import scope
+from tenants.audit import audit
+from tenants.members import add_member, role_of
+from tenants.models import Invite, Team
+
+LIFETIME = timedelta(days=7)
+# In a URL, a colon would be escaped.
+_SIGNER = Signer(sep="~", salt="tenants.invitations")
+
+
+class EmailTaken(Exception):
+    """A user has the e-mail address already."""
+
+
+class NotPending(Exception):
+    """The invitation was accepted or deleted, or has expired."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectRole:
+    """A team of an invitation and the role in it, as the admin API names it."""
+
+    team: Team
+    role: str
+
+
+def status_of(invite: Invite) -> str:
+    """Return `accepted`, `expired` or `pending`."""
+    if invite.accepted_at is not None:
+        return "accepted"
+    return "expired" if invite.expires_at <= now() else "pending"
+
+
+def create_invite(*, email: str, projects: Iterable[ProjectRole], actor: str) -> Invite:
+    """Invite a person. Raises `EmailTaken`."""
+    if User.objects.filter(email__iexact=email).exists():
+        raise EmailTaken
+    with scope.every_team():
+        at = now()
+        roles = [{"id": one.team.pk, "role": one.role} for one in projects]
+        invite = Invite.objects.create(email=email, projects=roles, created_at=at, expires_at=at + LIFETIME)
+        after = {"email": email, "role": "reader", "projects": roles}
+        audit(team_id=None, actor=actor, action="invite.sent", target=invite.pk, after=after)
+    return invite
+
+
+def delete_invite(*, invite: Invite, actor: str) -> None:
+    """Delete an invitation, whose link no longer works. Raises `NotPending` for one that was accepted."""
+    with scope.every_team():
+        if not Invite.objects.filter(pk=invite.pk, accepted_at=None).delete()[0]:
+            raise NotPending
+        audit(team_id=None, actor=actor, action="invite.deleted", target=invite.pk, before={"email": invite.email})
+
+
+def path_of(invite: Invite) -> str:
+    """Return the path of the page that accepts an invitation. Its secret part is the signature."""
+    return reverse("account_invitation", args=[_SIGNER.sign(invite.pk)])
+
+
+def find_by_token(token: str) -> Invite | None:
+    """Return the pending invitation of a link, or None."""
+    try:
+        invite_id = _SIGNER.unsign(token)
+    except BadSignature:
+        return None
+    invite = Invite.objects.filter(pk=invite_id).first()
+    return invite if invite is not None and status_of(invite) == "pending" else None
+
+
+def find_pending(addresses: Iterable[str]) -> Invite | None:
+    """Return the newest pending invitation of one of these verified e-mail addresses, or None."""
+    wanted = {address.casefold() for address in addresses if address}
+    pending = Invite.objects.filter(accepted_at=None, expires_at__gt=now()).order_by("-created_at")
+    return next((one for one in pending if one.email.casefold() in wanted), None)
+
+
+def accept(invite: Invite, *, values: Mapping[str, str]) -> User:
+    """Create the account of an invitation, with these username, first and last name and password, and add it to teams.
+
+    Raises `NotPending` if the invitation was accepted or deleted meanwhile, or has expired.
+    """
+    with transaction.atomic():
+        user = User(
+            username=values["username"],
+            first_name=values.get("first_name", ""),
+            last_name=values.get("last_name", ""),
+            email=invite.email,
+            is_staff=True,
+        )
+        user.set_password(values["password"])
+        user.save()
+        join(invite, user)
+        with scope.every_team():
+            actor, after = f"user:{user.get_username()}", {"by": "invitation", "email": user.email}
+            audit(team_id=None, actor=actor, action="user.created", target=actor, after=after)
+    return user
+
+
+def join(invite: Invite, user: User) -> None:
+    """Mark an invitation as accepted by a new user and add the user to its teams. Raises `NotPending`."""
+    actor = f"user:{user.get_username()}"
+    with scope.every_team():
+        # Conditional update: of two people with the same link, one creates an account.
+        pending = Invite.objects.filter(pk=invite.pk, accepted_at=None, expires_at__gt=now())
+        if not pending.update(accepted_at=now(), accepted_by=user):
+            raise NotPending
+        audit(team_id=None, actor=actor, action="invite.accepted", target=invite.pk, after={"email": invite.email})
+        # Archived since then, or deleted: left out.
+        teams = Team.objects.filter(suspended_at=None).in_bulk([one["id"] for one in invite.projects])
+        for one in invite.projects:
+            if (team := teams.get(one["id"])) is not None:
+                add_member(team=team, user=user, role=role_of(one["role"]), actor=actor)
