@@ -119,6 +119,8 @@ class Instance:
     def forget_upstreams(self) -> None:
         """Delete what a page has added, so that `*` of one page does not compete with `*` of another."""
         self.sql(
+            "DELETE FROM tenants_price WHERE model_id IN (SELECT tenants_model.id FROM tenants_model "
+            "JOIN tenants_upstream ON tenants_upstream.id = upstream_id WHERE tenants_upstream.name <> 'demo');"
             "DELETE FROM tenants_model WHERE upstream_id IN (SELECT id FROM tenants_upstream WHERE name <> 'demo');"
             "DELETE FROM tenants_upstream WHERE name <> 'demo'"
         )
