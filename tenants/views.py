@@ -11,7 +11,7 @@ from rest_framework.views import APIView
 from typing_extensions import override
 
 from kernel.asgi import Scope as AsgiScope
-from kernel.db_threads import in_db_thread
+from kernel.db_threads import in_db_thread, in_view_thread
 from kernel.endpoints import Endpoint
 from kernel.errors import MethodNotAllowed
 from kernel.overload import admission
@@ -107,7 +107,8 @@ class ApiView(APIView):
         if self.view_is_async:
             synchronous: Any = super().dispatch
             # Rendered in the thread as well: JSON of a long list would block the event loop.
-            return in_db_thread(lambda: synchronous(request, *args, **kwargs).render())
+            authorization = request.headers.get("Authorization", "")
+            return in_view_thread(lambda: synchronous(request, *args, **kwargs).render(), authorization=authorization)
         return super().dispatch(request, *args, **kwargs)
 
     async def _dispatch_async(self, request: Any, *args: Any, **kwargs: Any) -> HttpResponseBase:

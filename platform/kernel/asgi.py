@@ -20,7 +20,7 @@ from django.urls import Resolver404, resolve, set_script_prefix
 from typing_extensions import override
 
 from kernel import response_headers
-from kernel.db_threads import in_db_thread
+from kernel.db_threads import in_view_thread
 from kernel.errors import ApiError, BadRequest, NotFound
 from kernel.http import as_api_error, error_response
 from kernel.ids import new_id
@@ -268,7 +268,7 @@ class ApiHandler(ASGIHandler):
             # DRF's responses are rendered late, in Django by its handler, which this one replaces.
             if iscoroutinefunction(match.func):
                 return _rendered(await view())
-            return await in_db_thread(lambda: _rendered(view()))
+            return await in_view_thread(lambda: _rendered(view()), authorization=header(scope, b"authorization"))
         except Exception as error:
             return error_response(as_api_error(error))
 

@@ -13,9 +13,13 @@ from typing import TypeVar
 
 from django.db import connection
 
+from kernel.turns import Turns
+
 Result = TypeVar("Result")
 # Each thread holds a PostgreSQL connection, in every process.
 _SIZE = 4
+# Of the threads, so that one remains for the lookups that every request waits for.
+_VIEW_TURNS = Turns(_SIZE - 1)
 _THREADS = ThreadPoolExecutor(max_workers=_SIZE, thread_name_prefix="db")
 
 
@@ -23,6 +27,12 @@ async def in_db_thread(call: Callable[[], Result]) -> Result:
     """Run `call` in one of the threads and return its result; a broken connection is replaced first."""
     # The context carries the request's origin and the team scope into the thread.
     return await asyncio.get_running_loop().run_in_executor(_THREADS, copy_context().run, _with_connection, call)
+
+
+async def in_view_thread(call: Callable[[], Result], *, authorization: str) -> Result:
+    """Run a whole view in one of the threads; the keys of its callers take turns."""
+    async with _VIEW_TURNS.turn(hash(authorization)):
+        return await in_db_thread(call)
 
 
 async def connect_threads() -> None:

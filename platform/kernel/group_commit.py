@@ -8,11 +8,13 @@ interpreter lock of a busy event loop again and again.
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain, repeat
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from kernel.load_limit import commit_times
 from kernel.statement_pipeline import ConnectionLost
 
 logger = logging.getLogger(__name__)
@@ -97,7 +99,10 @@ class _LoopWriter(Generic[Change]):
     async def _write(self) -> None:
         while self._queue:
             batch = [self._queue.popleft() for _ in range(min(len(self._queue), _MAX_BATCH))]
-            for waiting, outcome in zip(batch, await self._outcomes(batch), strict=True):
+            began = time.monotonic()
+            outcomes = await self._outcomes(batch)
+            commit_times.add(time.monotonic() - began)
+            for waiting, outcome in zip(batch, outcomes, strict=True):
                 # Otherwise the run was cancelled while it was waiting.
                 if not waiting.future.done():
                     if outcome is None:

@@ -1,18 +1,50 @@
-"""A limit of concurrency that follows the load of an event loop.
+"""A limit of concurrency that follows the load of an event loop and of its commits.
 
-While the loop is late, it has more to do than it can, and what it does besides only makes everything wait longer. The
-limit then falls step by step, and rises again when the loop is on time (additive increase, multiplicative decrease).
+While they are late, there is more to do than can be done, and what is begun besides only makes everything wait longer.
+The limit then falls step by step, and rises again when they are on time (additive increase, multiplicative decrease).
 """
 
 import asyncio
+import time
 
 # The loop runs its callbacks in rounds, and a new one waits for the current round: at 1 ms, about twenty callbacks.
 _LATE_SECONDS = 0.001
 _FACTOR = 0.9
 _STEP = 0.2
 _BEAT_SECONDS = 0.02
-# Of the mean over the last beats, so that a single long callback changes little.
-_SHARE_OF_BEAT = 0.2
+# Of the mean over the last beats or commits, so that a single long one changes little.
+_SHARE = 0.2
+# Commits are slow from this multiple of the fastest one of the last minute, which tells how fast the database is.
+_SLOW_FACTOR = 4.0
+_SLOW_SECONDS = 0.002
+_WINDOW_SECONDS = 30.0
+
+
+class CommitTimes:
+    """Durations of the commits of this process."""
+
+    def __init__(self) -> None:
+        self._mean = 0.0
+        # Of this window and of the one before.
+        self._fastest = self._fastest_before = float("inf")
+        self._window_ends = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Take account of a commit."""
+        at = time.monotonic()
+        if at > self._window_ends:
+            self._fastest_before, self._fastest = self._fastest, float("inf")
+            self._window_ends = at + _WINDOW_SECONDS
+        self._fastest = min(self._fastest, seconds)
+        self._mean += _SHARE * (seconds - self._mean)
+
+    @property
+    def are_slow(self) -> bool:
+        """Return true if the last commits took much longer than the fastest one."""
+        return self._mean > _SLOW_FACTOR * min(self._fastest, self._fastest_before) + _SLOW_SECONDS
+
+
+commit_times = CommitTimes()
 
 
 class LoadLimit:
@@ -27,10 +59,10 @@ class LoadLimit:
         """The current limit."""
         return int(self._limit)
 
-    def observe(self, late_seconds: float) -> None:
-        """Take account of a delay of the loop."""
-        self._late += _SHARE_OF_BEAT * (late_seconds - self._late)
-        if self._late > _LATE_SECONDS:
+    def observe(self, late_seconds: float, *, are_commits_slow: bool = False) -> None:
+        """Take account of a delay of the loop, and of the last commits."""
+        self._late += _SHARE * (late_seconds - self._late)
+        if self._late > _LATE_SECONDS or are_commits_slow:
             self._limit = max(self._least, self._limit * _FACTOR)
         else:
             self._limit = min(self._most, self._limit + _STEP)
@@ -41,4 +73,4 @@ class LoadLimit:
         while True:
             due = loop.time() + _BEAT_SECONDS
             await asyncio.sleep(_BEAT_SECONDS)
-            self.observe(max(0.0, loop.time() - due))
+            self.observe(max(0.0, loop.time() - due), are_commits_slow=commit_times.are_slow)
