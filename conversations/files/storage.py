@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -75,19 +76,30 @@ def check_limits(principal: Principal, *, size: int) -> None:
 
     Call it in the transaction that creates the file. Parts of uploads do not count.
     """
-
-    def files(key_id: str | None) -> "QuerySet[File]":
-        rows = File.objects.filter(team_id=principal.team_id, part=None).exclude(state=FileState.GONE)
-        return (rows if key_id is None else rows.filter(api_key=key_id)).exclude(expires_at__lte=now())
-
-    quotas.check(principal, "files", adds=1, used=lambda key_id: files(key_id).count(), unit="files")
+    quotas.check(principal, "files", adds=1, used=partial(count_files, principal), unit="files")
     quotas.check(
         principal,
         "stored_bytes",
         adds=size,
-        used=lambda key_id: files(key_id).aggregate(total=Sum("size", default=0))["total"],
+        used=partial(count_stored_bytes, principal),
         unit="stored bytes",
     )
+
+
+def count_files(principal: Principal, key_id: str | None) -> int:
+    """Return the number of files of the team, or of one key, that count for its limit."""
+    return _counted(principal, key_id).count()
+
+
+def count_stored_bytes(principal: Principal, key_id: str | None) -> int:
+    """Return the size of the files of the team, or of one key, that count for its limit."""
+    total: int = _counted(principal, key_id).aggregate(total=Sum("size", default=0))["total"]
+    return total
+
+
+def _counted(principal: Principal, key_id: str | None) -> "QuerySet[File]":
+    rows = File.objects.filter(team_id=principal.team_id, part=None).exclude(state=FileState.GONE)
+    return (rows if key_id is None else rows.filter(api_key=key_id)).exclude(expires_at__lte=now())
 
 
 async def write_file(

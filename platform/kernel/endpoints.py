@@ -98,7 +98,7 @@ class ApiObject:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A method of a path below /v1/; as a decorator it declares the handler of a view.
+    """A method of a path below /v1/; as a decorator it declares the handler of a view. Any key has the empty scope.
 
     The handler receives the ids of the path, the arguments of `query`, and `body`. Method and path are those of the
     view (`tenants.views.ApiView`); the converter of an id in the path is its prefix, as in `<resp:response_id>`.

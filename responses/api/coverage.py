@@ -283,7 +283,7 @@ def update_tables(manual: str) -> str:
         "endpoints": _table(
             ("endpoint", "scope", "notes"),
             (
-                (f"`{one.method} /v1{one.template}`", f"`{one.scope}`", one.note)
+                (f"`{one.method} /v1{one.template}`", f"`{one.scope}`" if one.scope else "", one.note)
                 for one in (*ENDPOINTS, websocket.ENDPOINT)
             ),
         ),

@@ -22,6 +22,7 @@ TAGS = {
     "Images": "Generated and edited images.",
     "Audio": "Transcriptions and translations of audio, and speech.",
     "Completions": "Legacy completions of prompts.",
+    "Me": "The key of a request.",
     "Webhooks": "Endpoints of your own that receive events.",
     "Organization": "Administration of this platform for admin keys. A project is a team.",
 }
@@ -104,6 +105,8 @@ OPERATIONS = {
     "webhooks.rotate_secret": "Replaces the signing secret of a webhook endpoint and returns the new one.",
     "webhooks.test": "Sends a test event to a webhook endpoint and returns the status of its answer.",
     "webhooks.event_types.list": "Lists the types of events that webhook endpoints can receive.",
+    "me.retrieve": "Returns the key of the request: its team, scopes, models and tools, and what is left of its limits "
+    "and budgets. An extension of OpenAI's API.",
     "admin.organization.usage.completions": "Returns tokens and requests of responses, chat completions, messages "
     "and completions.",
     "admin.organization.usage.embeddings": "Returns the tokens and requests of embeddings, by time bucket and group.",
@@ -196,6 +199,7 @@ OPERATIONS = {
 }
 
 PARAMETERS = {
+    "end_user": "Also return the limits and budgets of this end user, as in `safety_identifier`.",
     "start_time": "Beginning of the time range in Unix seconds. The first bucket is the whole one that contains it.",
     "end_time": "End of the time range in Unix seconds; now by default. The last bucket is whole as well.",
     "bucket_width": "Width of the buckets: `1d` (days of `time_zone`), `1h` or `1m` (hours and minutes of UTC).",
@@ -1302,4 +1306,45 @@ for _kind in (
 OBJECTS["UsageCompletionsResult"] |= {
     "batch": "Whether the requests were lines of batches; null unless grouped by it.",
     "service_tier": "Tier that the model's server reported; null unless grouped by it.",
+}
+OBJECTS |= {
+    "Me": {
+        "": "The key of the request.",
+        "key": "The key, without its secret.",
+        "team": "The team of the key; null for an admin key.",
+        "scopes": "Scopes of the key; `*` is every scope of a team.",
+        "allowed_models": "Models that the key may use; null if all models of the team.",
+        "denied_models": "Models that the team may not use.",
+        "allowed_tools": "Hosted tools that the key may use; `*` is every tool.",
+        "limits": "Limits of the team, the key and the end user. The lowest wins.",
+        "budgets": "Budgets of the team, the key and the end user.",
+    },
+    "MeKey": {
+        "": "An API key.",
+        "prefix": "First characters of the secret.",
+        "last_four": "Last characters of the secret.",
+        "expires_at": "Time from which the key is refused, in Unix seconds; null if it does not expire.",
+    },
+    "MeLimit": {
+        "": "A limit of the team, the key or the end user.",
+        "subject": "Whose limit it is: `team`, `key` or `end_user`.",
+        "subject_id": "Id of the team or key, or the name of the end user.",
+        "limit": "Name of the limit, such as `requests_per_minute`.",
+        "value": "The limit.",
+        "remaining": "What is left of it now; null for limits of a single request.",
+        "reset_seconds": "Seconds until all of it is available again, if nothing is used; null if it does not reset.",
+    },
+    "MeBudget": {
+        "": "A budget of the team, the key or the end user in its current period.",
+        "subject": "Whose budget it is: `team`, `key` or `end_user`.",
+        "subject_id": "Id of the team or key, or the name of the end user.",
+        "period": "`day`, `week` or `month`, in the time zone of the team.",
+        "is_hard": "True if calls that could exceed it are refused, false if it only alerts.",
+        "amount": "US dollars per period.",
+        "spent": "US dollars that were spent in this period.",
+        "reserved": "US dollars that requests in progress may cost at most.",
+        "remaining": "US dollars that are left.",
+        "period_start": "Start of the period in Unix seconds.",
+        "period_end": "End of the period in Unix seconds.",
+    },
 }

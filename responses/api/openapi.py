@@ -37,6 +37,7 @@ _OPERATIONS = {
         for method, action in (("GET", "retrieve"), ("POST", "update"), ("DELETE", "delete"))
     },
     ("GET", "organization/costs"): "admin.organization.usage.costs",
+    ("GET", "me"): "me.retrieve",
 }
 _RESOURCES = {
     "organization": "admin.organization",

@@ -5,7 +5,18 @@ from typing import Any
 from django.urls import path
 
 from conversations.api import conversations, files
-from responses.api import audio, batches, chat_completions, messages, passthrough, usage, vector_stores, views, webhooks
+from responses.api import (
+    audio,
+    batches,
+    chat_completions,
+    me,
+    messages,
+    passthrough,
+    usage,
+    vector_stores,
+    views,
+    webhooks,
+)
 from responses.containers.api import views as containers
 from responses.requests import conversation_items
 from responses.skills.api import views as skills
@@ -45,6 +56,7 @@ MODULES = (
     invites,
     admin_keys,
     usage,
+    me,
 )
 VIEWS = [
     view

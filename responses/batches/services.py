@@ -34,7 +34,9 @@ def create_batch(*, principal: Principal, body: CreateBatch, request: RequestInf
                 f"The input file of a batch must have the purpose 'batch', but '{file_id}' has '{file.purpose}'.",
                 param="input_file_id",
             )
-        quotas.check(principal, "open_batches", adds=1, used=partial(_open_batches, principal), unit="open batches")
+        quotas.check(
+            principal, "open_batches", adds=1, used=partial(count_open_batches, principal), unit="open batches"
+        )
         batch = Batch.objects.create(
             team_id=principal.team_id,
             api_key_id=principal.key_id,
@@ -51,7 +53,8 @@ def create_batch(*, principal: Principal, body: CreateBatch, request: RequestInf
     return batch
 
 
-def _open_batches(principal: Principal, key_id: str | None) -> int:
+def count_open_batches(principal: Principal, key_id: str | None) -> int:
+    """Return the number of batches of the team, or of one key, that have not ended."""
     rows = Batch.objects.filter(team_id=principal.team_id, status__in=OPEN_BATCHES)
     return (rows if key_id is None else rows.filter(api_key=key_id)).count()
 

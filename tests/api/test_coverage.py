@@ -182,6 +182,8 @@ def test_each_endpoint_resolves_to_its_view(one: Endpoint) -> None:
 def test_each_endpoint_wants_a_key_with_its_scope(web: WebProcess, make_api: Any, one: Endpoint) -> None:
     path = re.sub(r"{\w+}", "unknown", one.template)
     assert httpx2.request(one.method, f"{web.url}/v1{path}").status_code == 401
+    if not one.scope:
+        return
     other = "files.read" if one.scope != "files.read" else "models.read"
     refused = make_api(scopes=[other]).request(one.method, path)
     assert (refused.status_code, refused.json()["error"]["type"]) == (403, "permission_error")

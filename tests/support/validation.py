@@ -143,6 +143,58 @@ class _Models(_Closed):
     data: list[Model]
 
 
+class _MeKey(_Closed):
+    id: str
+    name: str
+    prefix: str
+    last_four: str
+    created_at: int
+    expires_at: int | None
+
+
+class _MeTeam(_Closed):
+    id: str
+    name: str
+    time_zone: str
+
+
+class _MeLimit(_Closed):
+    subject: Literal["team", "key", "end_user"]
+    subject_id: str
+    limit: str
+    value: int
+    remaining: int | None
+    reset_seconds: float | None
+
+
+class _MeBudget(_Closed):
+    subject: Literal["team", "key", "end_user"]
+    subject_id: str
+    period: Literal["day", "week", "month"]
+    is_hard: bool
+    amount: float
+    spent: float
+    reserved: float
+    remaining: float
+    currency: Literal["usd"]
+    period_start: int
+    period_end: int
+
+
+class _Me(_Closed):
+    """The key of the request, an extension."""
+
+    object: Literal["me"]
+    key: _MeKey
+    team: _MeTeam | None
+    scopes: list[str]
+    allowed_models: list[str] | None
+    denied_models: list[str]
+    allowed_tools: list[str]
+    limits: list[_MeLimit]
+    budgets: list[_MeBudget]
+
+
 class _DeletedResponse(_Closed):
     """A body that the SDK ignores and has no type for."""
 
@@ -309,6 +361,7 @@ ENDPOINTS = [
         )
     ),
     _Endpoint("GET", "/organization/costs", UsageCostsResponse),
+    _Endpoint("GET", "/me", _Me),
     _Endpoint("POST", "/organization/projects", Project),
     _Endpoint("GET", "/organization/projects", Page[Project]),
     _Endpoint("GET", f"/organization/projects/{_ID}", Project),

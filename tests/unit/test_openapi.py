@@ -19,6 +19,7 @@ EXTENSIONS = {
     "conversations.cancel",
     "conversations.fork",
     "conversations.export",
+    "me.retrieve",
     "messages.create",  # of Anthropic's SDK
     "messages.count_tokens",
 }
