@@ -67,7 +67,8 @@
     ├── UrlTooLong 414                    url_too_long
     ├── HeadersTooLarge 431               headers_too_large
     ├── RateLimited 429                   rate_limit_exceeded, slow_down
-    │   ├── InsufficientQuota             insufficient_quota
+    │   ├── LimitReached                  rate_limit_exceeded
+    │   │   └── InsufficientQuota         insufficient_quota
     │   └── RequestTooLargeForLimit       request_too_large_for_limit
     ├── ServerError 500                   server_error
     │   └── UpstreamError                 server_error
@@ -587,7 +588,13 @@ class RateLimited(ApiError):
     codes = {"slow_down": "The key has too many requests open, or too many are waiting on a WebSocket connection."}
 
 
-class InsufficientQuota(RateLimited):
+class LimitReached(RateLimited):
+    """A limit of the team, the API key or the end user leaves no room at the moment."""
+
+    default_code = "rate_limit_exceeded"
+
+
+class InsufficientQuota(LimitReached):
     """The budget is used up."""
 
     type = "insufficient_quota"

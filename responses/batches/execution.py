@@ -3,11 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
-from kernel.errors import ApiError, InvalidValue, ServerError
+from kernel.errors import ApiError, InvalidValue, LimitReached, LimitsUnavailable, ServerError
 from kernel.ids import new_id
 from kernel.validation import parse_json
 from responses import chat
@@ -42,6 +43,11 @@ async def execute(claimed: ClaimedLine, body: bytes) -> LineResult:
         values = parse_json(body)
         _reject_unsupported(values)
         response = await _HANDLERS[claimed.endpoint](principal, values, request)
+    except _RunFailed as failed:
+        return _error_result(failed.error, request)
+    except (LimitReached, LimitsUnavailable) as refused:
+        # Nothing of it has run: a batch waits for capacity instead of failing.
+        return replace(_error_result(refused, request), waits=True)
     except ApiError as error:
         return _error_result(error, request)
     except Exception:
@@ -54,6 +60,14 @@ async def execute(claimed: ClaimedLine, body: bytes) -> LineResult:
         request_id=request.request_id,
         usage=_usage(response),
     )
+
+
+class _RunFailed(Exception):
+    """A run has failed, which is the result of its line."""
+
+    def __init__(self, error: ApiError) -> None:
+        self.error = error
+        super().__init__(error.message)
 
 
 def _reject_unsupported(values: _Body) -> None:
@@ -92,7 +106,7 @@ async def _response(principal: Principal, values: _Body, request: RequestInfo) -
     if end is None or end.ending.status == "cancelled":
         raise ServerError("The response was cancelled.")
     if end.ending.status == "failed":
-        raise end.ending.failure.as_api_error() if end.ending.failure else ServerError()
+        raise _RunFailed(end.ending.failure.as_api_error() if end.ending.failure else ServerError())
     return end.response
 
 

@@ -46,13 +46,17 @@ class ClaimedLine(Claim):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineResult:
-    """HTTP status and body of an executed line. `retry_after` is the pause in seconds that the upstream asks for."""
+    """HTTP status and body of an executed line. `retry_after` is the pause in seconds that the upstream asks for.
+
+    `waits`: a limit has refused the line before it ran.
+    """
 
     status_code: int
     body: str
     request_id: str
     usage: Usage = field(default_factory=Usage)
     retry_after: float | None = None
+    waits: bool = False
 
     @property
     def is_success(self) -> bool:
@@ -264,6 +268,17 @@ def retry_later(claimed: ClaimedLine, *, seconds: float) -> None:
     with scope.team(claimed.team_id):
         _claimed_line(claimed).update(
             state=LineState.QUEUED, lease_until=None, not_before=now() + timedelta(seconds=seconds)
+        )
+
+
+def wait(claimed: ClaimedLine, *, seconds: float) -> None:
+    """Put a line back into the queue, to be claimed after a pause, without counting the attempt."""
+    with scope.team(claimed.team_id):
+        _claimed_line(claimed).update(
+            state=LineState.QUEUED,
+            lease_until=None,
+            attempt=F("attempt") - 1,
+            not_before=now() + timedelta(seconds=seconds),
         )
 
 

@@ -11,8 +11,8 @@ from kernel.clock import now
 from kernel.errors import (
     ApiError,
     InsufficientQuota,
+    LimitReached,
     PriceUnknown,
-    RateLimited,
     RequestTooLargeForLimit,
     retry_headers,
 )
@@ -180,14 +180,16 @@ class Plan:
                 f"Rate limit reached for {_NAMES[rate.name]} of {whose(rate.subject)}: limit {rate.limit}, "
                 f"used {used}{asked}. Please try again in {duration(int(wait))}."
             )
-            return Refusal(RateLimited(message, headers={**headers, **retry_headers(seconds)}), rate.subject, rate.name)
+            return Refusal(
+                LimitReached(message, headers={**headers, **retry_headers(seconds)}), rate.subject, rate.name
+            )
         if kind == "count":
             count = self.counts[number]
             message = (
                 f"Limit reached for {_NAMES[count.name]} of {whose(count.subject)}: limit {count.limit}, "
                 f"in use {used}. Please try again when one of them has ended."
             )
-            return Refusal(RateLimited(message, headers={**headers, **retry_headers(1)}), count.subject, count.name)
+            return Refusal(LimitReached(message, headers={**headers, **retry_headers(1)}), count.subject, count.name)
         one = self.budgets[number]
         name = f"budget_{one.budget.period}"
         spent, held = Decimal(used) / UNITS, Decimal(reserved) / UNITS
@@ -200,7 +202,7 @@ class Plan:
                 f"The budget of {whose(one.subject)} is reserved by requests in progress: {figures}. "
                 "Please try again when one of them has ended."
             )
-            return Refusal(RateLimited(message, headers={**headers, **retry_headers(1)}), one.subject, name)
+            return Refusal(LimitReached(message, headers={**headers, **retry_headers(1)}), one.subject, name)
         message = f"You exceeded the budget of {whose(one.subject)}: {figures}. It is renewed in {duration(int(wait))}."
         return Refusal(InsufficientQuota(message, headers=headers), one.subject, name)
 
