@@ -36,6 +36,7 @@ def rolled_back(database: None) -> Iterator[None]:
         # Hide what other tests have left.
         Response.objects.filter(background=True, ended_at=None).update(attempt=1000)
         VectorStoreFile.objects.filter(status=EntryStatus.IN_PROGRESS).update(status=EntryStatus.FAILED)
+        WebhookDelivery.objects.filter(state="pending").update(next_attempt_at=now() + timedelta(days=1))
         yield
         transaction.set_rollback(True)
 
