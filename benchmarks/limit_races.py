@@ -50,6 +50,7 @@ class Run:
     concurrent: int
     budget: int
     is_wiped: bool
+    waits: bool = True
     began: float = 0.0
     wipes: int = 0
     active: int = 0
@@ -151,7 +152,8 @@ class Upstream:
         written = 0
         try:
             if not body.get("stream"):
-                await asyncio.sleep(chance.uniform(0, 0.2))
+                if run.waits:
+                    await asyncio.sleep(chance.uniform(0, 0.2))
                 written = output
                 return web.json_response(_completion(prompt, output))
             response = web.StreamResponse(headers={"content-type": "text/event-stream"})
