@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
-from urllib.parse import unquote
 
 from django.db.models import Sum
 from django.http import HttpRequest, HttpResponse
@@ -15,8 +14,8 @@ from django.urls import reverse
 from console import charts
 from console.widgets import csv_lines
 from kernel.clock import now
-from responses.admin.usage.pages import chart_points
-from responses.admin.usage.query import FILTERS, RANGES, ZONE_COOKIE, UsageQuery, parse_query
+from responses.admin.usage.pages import chart_points, default_zone
+from responses.admin.usage.query import FILTERS, RANGES, UsageQuery, parse_query
 from tenants.admin.limit_forms import limit_label
 from tenants.admin.limits import limits_url
 from tenants.console.roles import EVERY_ROLE, everywhere, teams_for, teams_of
@@ -33,7 +32,7 @@ _TOP = 8
 def rejections(request: HttpRequest) -> HttpResponseBase:
     """Render the requests that limits have rejected, or the CSV file with `format=csv`."""
     # The range and the filters are those of the usage page.
-    query = parse_query(request.GET, current_time=now(), zone=unquote(request.COOKIES.get(ZONE_COOKIE, "")))
+    query = parse_query(request.GET, current_time=now(), zone=default_zone(request))
     teams = None if everywhere(request) else teams_of(request)
     rows = _rows(query, teams)
     if request.GET.get("format") == "csv":

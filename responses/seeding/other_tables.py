@@ -187,7 +187,7 @@ class OtherTables:
                 body={**head, "choices": [choice]},
                 **common,
             )
-            for endpoint, object_id in (("chat_completions", made), ("embeddings", f"emb-{number}")):
+            for endpoint, object_id in (("chat.completions", made), ("embeddings", f"emb-{number}")):
                 UsageRecord.objects.create(
                     occurred_at=at,
                     endpoint=endpoint,

@@ -12,7 +12,7 @@ from django.test import Client
 from kernel.clock import now
 from responses.models import Status
 from tenants import scope
-from tenants.models import UsageRecord
+from tenants.models import Team, UsageRecord
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_call, add_response, text
 from tests.support.api import Caller, MakeCaller
@@ -119,6 +119,18 @@ def test_days_begin_at_midnight_of_the_time_zone(lead: Client, caller: Caller) -
         (row,) = table(lead, group="none", bucket="day", tz=zone)
         assert row["time zone"] == zone
         assert "T00:00:00" in row["from"]
+
+
+def test_the_time_zone_of_the_team_is_the_default(lead: Client, operator: Client, caller: Caller) -> None:
+    add_response(caller)
+    with scope.team(caller.team.pk):
+        Team.objects.filter(pk=caller.team.pk).update(time_zone="Asia/Kathmandu")
+    lead.cookies["console_zone"] = "Europe/Berlin"
+    for browser, query in ((lead, {}), (lead, {"team": caller.team.pk}), (operator, {"team": caller.team.pk})):
+        (row,) = table(browser, group="none", bucket="day", **query)
+        assert (row["time zone"], row["from"][11:]) == ("Asia/Kathmandu", "00:00:00+05:45")
+    (row,) = table(lead, group="none", bucket="day", tz="UTC")
+    assert row["time zone"] == "UTC"
 
 
 def test_months_of_a_time_zone_can_be_chosen(lead: Client, caller: Caller) -> None:

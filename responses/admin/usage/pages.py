@@ -51,10 +51,20 @@ _MAX_CHOICES = 200
 _MAX_GROUPS = 1000
 
 
+def default_zone(request: HttpRequest) -> str:
+    """Return the time zone of the only team that the page shows, if it has set one, otherwise that of the browser."""
+    named = request.GET.get("team", "").replace("\0", "").strip()
+    teams = teams_for(request).filter(pk=named) if named else teams_for(request)
+    zones_of_teams = list(teams.values_list("time_zone", flat=True)[:2])
+    if len(zones_of_teams) == 1 and zones_of_teams[0] != "UTC":
+        return zones_of_teams[0]
+    return unquote(request.COOKIES.get(ZONE_COOKIE, ""))
+
+
 @page("usage/", name="usage", viewers=EVERY_ROLE)
 def usage(request: HttpRequest) -> HttpResponseBase:
     """Render the usage page, or the CSV file with `format=csv`."""
-    query = parse_query(request.GET, current_time=now(), zone=unquote(request.COOKIES.get(ZONE_COOKIE, "")))
+    query = parse_query(request.GET, current_time=now(), zone=default_zone(request))
     teams = _teams(request, query.filters)
     if request.GET.get("format") == "csv":
         return _csv(query, build_report(query, teams=teams, top=_MAX_GROUPS))
@@ -103,7 +113,7 @@ def _teams(request: HttpRequest, filters: Mapping[str, str]) -> list[str] | None
 @page("usage/pivot/", name="usage_pivot", viewers=EVERY_ROLE)
 def pivot(request: HttpRequest) -> HttpResponseBase:
     """Render the pivot of usage, or the CSV file with `format=csv`."""
-    query = parse_pivot(request.GET, current_time=now(), zone=unquote(request.COOKIES.get(ZONE_COOKIE, "")))
+    query = parse_pivot(request.GET, current_time=now(), zone=default_zone(request))
     teams = _teams(request, query.filters)
     if request.GET.get("format") == "csv":
         return _pivot_csv(query, build_pivot(query, teams=teams, top=(_MAX_GROUPS, _MAX_GROUPS)))
