@@ -11,7 +11,7 @@ from responses.lifecycle import resume
 from responses.models import Response
 from tenants import scope
 from tenants.models import Price, UsageRecord
-from tenants.prices import PriceList
+from tenants.prices import PriceEntry, PriceList
 from tests.support.api import Api, Caller
 from tests.support.chunks import calls, chunk, text, usage
 from tests.support.model_capabilities import describe
@@ -109,3 +109,39 @@ def test_who_goes_on_with_a_run_counts_on(caller: Caller) -> None:
     assert taken.identity.prices == PRICES
     assert change.update is not None
     assert change.update.cost == COST
+
+
+def test_the_reported_service_tier_decides_about_the_price(api: Api, script: Script, caller: Caller) -> None:
+    flex = PriceEntry(dimension="input", amount=Decimal("0.2"), service_tier="flex")
+    described = describe(script, prices=PriceList([*PRICES.entries, flex]))
+    told = usage(prompt_tokens=10, completion_tokens=5)
+    described.then(stream({**chunk(content="Hello"), "service_tier": "flex"}, chunk(finish="stop"), told))
+    api.create(model=described.model, input="Hi", service_tier="priority")
+    _, [row] = kept(caller)
+    # 10 tokens at 0.2 and 5 at 1.6 dollars for a million: a tier without a price of its own has the general one.
+    assert (row.service_tier, row.cost) == ("flex", Decimal("0.00001"))
+    assert row.prices[0]["service_tier"] == "flex"
+
+
+def test_a_tier_without_a_price_has_no_cost(api: Api, script: Script, caller: Caller) -> None:
+    flex = PriceEntry(dimension="input", amount=Decimal("0.2"), service_tier="flex")
+    described = describe(script, prices=PriceList([*PRICES.entries, flex]))
+    told = usage(prompt_tokens=10, completion_tokens=5)
+    described.then(stream({**chunk(content="Hello"), "service_tier": "priority"}, chunk(finish="stop"), told))
+    api.create(model=described.model, input="Hi")
+    response, [row] = kept(caller)
+    assert (row.service_tier, row.cost, response.cost) == ("priority", None, None)
+
+
+def test_kinds_of_tokens_are_recorded(api: Api, priced: Script, caller: Caller) -> None:
+    told = usage(
+        prompt_tokens=100,
+        completion_tokens=50,
+        prompt_tokens_details={"cached_tokens": 10, "audio_tokens": 20, "image_tokens": 30},
+        completion_tokens_details={"audio_tokens": 40, "reasoning_tokens": 5},
+    )
+    priced.then(stream(chunk(content="Hello"), chunk(finish="stop"), told))
+    api.create(model=priced.model, input="Hi")
+    _, [row] = kept(caller)
+    kinds = (row.input_audio_tokens, row.input_image_tokens, row.output_audio_tokens, row.reasoning_tokens)
+    assert kinds == (20, 30, 40, 5)
