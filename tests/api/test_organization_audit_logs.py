@@ -33,7 +33,7 @@ def note(caller: Caller, action: str, *, actor: str = "system", **changes: Any) 
 def types(admin: OpenAI, caller: Caller, **filters: Any) -> list[str]:
     """Return the types of the events of a team, oldest first."""
     logs = admin.admin.organization.audit_logs.list(project_ids=[caller.team.pk], **filters)
-    return [one.type for one in logs][::-1]
+    return [str(one.type) for one in logs][::-1]
 
 
 def test_events_have_openais_types(admin_client: OpenAI, caller: Caller) -> None:
