@@ -45,6 +45,8 @@ MOST_RISE = 1.2
 WARM_UP_SECONDS = 3.0
 LOUD_CONNECTIONS = 400
 PRIORITY = -10
+# Whatever the environment of this process says, as that of a test run does.
+ENVIRONMENT = {"EGRESS_ALLOW": "127.0.0.1", "WEBHOOK_CONCURRENCY": "200"}
 JSON, FIRST_TEXT, STREAM = "JSON response", "stream, first text", "stream"
 STARTED, BACKGROUND, WEBHOOK = "background, in_progress", "background run", "webhook"
 JUDGED = (JSON, FIRST_TEXT, STREAM, BACKGROUND, WEBHOOK)
@@ -367,7 +369,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of everything random")
     options = parser.parse_args(arguments)
     with (
-        running_stack(directory=directory, processes=options.processes, EGRESS_ALLOW="127.0.0.1") as (servers, stack),
+        running_stack(directory=directory, processes=options.processes, **ENVIRONMENT) as (servers, stack),
         Receiver() as receiver,
     ):
         for number in range(1, options.workers + 1):

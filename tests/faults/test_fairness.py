@@ -15,8 +15,9 @@ from tests.support.sampling import SEED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
-# Without turns, quiet teams waited ten times as long beside the loud one. The rest is for what else the machine does.
-MOST_RISE = 4.0
+# Without turns, quiet teams waited 10 to 20 times as long beside the loud one, and most of their requests were refused.
+# The rest is for what else the machine does.
+MOST_RISE = 8.0
 
 
 @pytest.mark.usefixtures("servers")
