@@ -42,6 +42,7 @@ from tenants.models import (
     SearchKind,
     Team,
     ToolKind,
+    UnknownUsage,
     WireApi,
 )
 from tenants.prices import UNKNOWN, PriceEntry, PriceList
@@ -444,6 +445,14 @@ def summary_model(team_id: str) -> str:
 
 
 @CachedLookup
+def bills_estimates(team_id: str) -> bool:
+    """Return whether a team is billed for calls whose usage is unknown, by the estimate."""
+    with scope.team(team_id):
+        policy = Team.objects.values_list("unknown_usage", flat=True).filter(pk=team_id).first()
+    return policy != UnknownUsage.FREE
+
+
+@CachedLookup
 def tool_prices() -> PriceList:
     """Return the prices of the platform's hosted tools, which apply where a model has none of its own."""
     return PriceList(row.entry() for row in models.Price.objects.filter(model=None).order_by("pk"))
@@ -749,4 +758,5 @@ def _principal(key: ApiKey, limits: Limits) -> Principal:
         limits_some_end_users=any(each.end_user not in {"", EVERY_END_USER} for each in sets),
         time_zone=key.team.time_zone,
         weight=key.team.weight,
+        bills_estimates=key.team.unknown_usage != UnknownUsage.FREE,
     )

@@ -51,6 +51,7 @@ class Principal:
     `continues_without_servers`: a response continues without an MCP server whose tools cannot be listed.
     `limits` are those of the team, of the key and of every end user (`*`). `limits_some_end_users`: some end users of
     the team have limits of their own, which `tenants.limits` looks up. `time_zone` is where the team's budgets begin.
+    `bills_estimates`: calls whose usage is unknown are billed by an estimate.
     """
 
     team_id: str
@@ -65,6 +66,7 @@ class Principal:
     denied_models: frozenset[str] = frozenset()
     limits: tuple[SubjectLimits, ...] = field(default=())
     limits_some_end_users: bool = False
+    bills_estimates: bool = True
     time_zone: str = "UTC"
     weight: int = 1
 

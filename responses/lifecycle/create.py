@@ -44,6 +44,7 @@ from tenants import directory, limits
 from tenants.limits import end_user_of
 from tenants.limits.throttle import is_limited
 from tenants.models import Scope
+from tenants.prices import UNKNOWN
 from tenants.principal import Principal, SubjectLimits
 
 
@@ -338,6 +339,10 @@ async def _build(
             response_id=response_id,
         )
     options = {**prepared.options, **(checks.stored_options() if checks is not None else {})}
+    # Most requests have no tools. The prices of the others are read at most once a second.
+    tool_prices = await directory.tool_prices.aget() if body.tools else UNKNOWN
+    options |= {"tool_prices": tool_prices.stored()} if tool_prices else {}
+    options |= {} if principal.bills_estimates else {"waives_estimates": True}
     parameters = prepared.run_context.parameters
     identity = RunIdentity(
         response_id=response_id,
@@ -355,6 +360,8 @@ async def _build(
         prices=route.prices.at(prepared.created_at),
         endpoint=request.endpoint,
         end_user=end_user,
+        bills_estimates=principal.bills_estimates,
+        tool_prices=tool_prices,
         batch=request.batch,
     )
     build_row = partial(_response_row, identity, prepared, options, mode=mode, request=request, secrets=tools.secrets)
@@ -426,7 +433,8 @@ def _response_row(
         # With `store: false` the row exists for usage and administration only, and holds no content; just enough to
         # estimate the usage of a call that is lost with its process.
         tokens = token_estimate.input_tokens(instructions=run.instructions, items=run.items, sampling=run.sampling)
-        columns = {"options": {"input_tokens": tokens, "prices": identity.prices.stored()}}
+        kept = {name: options[name] for name in ("tool_prices", "waives_estimates") if name in options}
+        columns = {"options": {"input_tokens": tokens, "prices": identity.prices.stored(), **kept}}
     # Without a lease a background response waits in the queue for a worker.
     columns |= (
         {"status": Status.QUEUED, "background": True}

@@ -250,6 +250,8 @@ def _resumed(
         prices=PriceList.restored(response.options.get("prices")),
         endpoint=response.endpoint,
         end_user=response.end_user or "",
+        bills_estimates=not response.options.get("waives_estimates"),
+        tool_prices=PriceList.restored(response.options.get("tool_prices")),
     )
     progress = RecorderState(
         next_sequence=next_sequence,

@@ -40,6 +40,8 @@ class RunIdentity:
     endpoint: str = "responses"
     batch: bool = False
     end_user: str = ""
+    bills_estimates: bool = True
+    tool_prices: PriceList = UNKNOWN
 
     @property
     def channel(self) -> str:

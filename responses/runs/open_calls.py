@@ -25,7 +25,7 @@ from responses.runs import store
 from responses.runs.rows import Row, new_row
 from responses.runs.store import GUARDED, Change, ExtraWrite
 from tenants import scope
-from tenants.models import Reservation, ReservationKind, UsageRecord
+from tenants.models import Reservation, ReservationKind, Team, UnknownUsage, UsageRecord
 
 logger = logging.getLogger(__name__)
 _BATCH_SIZE = 100
@@ -100,6 +100,9 @@ def record_lost_calls() -> int:
 def _lost(call_id: str, team_id: str, details: Mapping[str, Any]) -> Change:
     values = {**details["record"], "occurred_at": now()}
     values["cost"] = None if values["cost"] is None else Decimal(values["cost"])
+    policy = Team.objects.values_list("unknown_usage", flat=True).filter(pk=team_id).first()
+    if values["cost"] is not None and policy == UnknownUsage.FREE:
+        values["cost"] = Decimal(0)
     record = Row(UsageRecord, values)
     added = [added_usage(details["adds_to"], record)] if details["adds_to"] else []
     return Change(team_id=team_id, insert=[record], extra=[close(call_id), *added])

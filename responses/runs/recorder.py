@@ -52,11 +52,11 @@ from responses.runs.log_messages import LogMessage
 from responses.runs.reservations import RunReservation, Settlement, in_background
 from responses.runs.rows import Row, new_row
 from responses.runs.store import GUARDED, CallUpdate, Change, ExtraWrite, LeaseGuard, ResponseUpdate, writer
-from responses.runs.usage_records import usage_columns
+from responses.runs.usage_records import usage_columns, waive
 from responses.webhooks.outbox import announcement, event_row
 from tenants import scope
 from tenants.models import UsageRecord
-from tenants.prices import sum_costs
+from tenants.prices import Quantities, sum_costs
 
 # Followers receive what is committed, so a short delay keeps their stream smooth. What the runs of a process emit in
 # this time is one commit.
@@ -504,7 +504,7 @@ class Recorder:
         upstream_request_id: str,
     ) -> Row:
         identity = self._identity
-        return new_row(
+        record = new_row(
             UsageRecord,
             team_id=identity.team_id,
             api_key_id=identity.key_id,
@@ -523,6 +523,9 @@ class Recorder:
             upstream_request_id=upstream_request_id[:200],
             **usage_columns(usage, identity.prices, at=began, tier=turn.result.service_tier or ""),
         )
+        if not identity.bills_estimates:
+            waive(record)
+        return record
 
     def _finished_call(self, step: ToolFinished) -> tuple[list[Row], list[CallUpdate]]:
         result = step.result
@@ -543,8 +546,12 @@ class Recorder:
     def call_record(self, call: Call, endpoint: str, *, turn: int, at: datetime, outcome: str) -> Row:
         """Return the usage record of a hosted tool call."""
         identity = self._identity
-        return new_row(
+        calls = Quantities(tool_calls={endpoint: 1})
+        cost = identity.prices.cost(calls, at=at) or identity.tool_prices.cost(calls, at=at)
+        record = new_row(
             UsageRecord,
+            cost=None if cost is None else cost.total,
+            prices=None if cost is None else cost.stored(),
             team_id=identity.team_id,
             api_key_id=identity.key_id,
             occurred_at=max(at, now() - _LATEST),
@@ -560,6 +567,9 @@ class Recorder:
             estimated=outcome == str(Finish.INTERRUPTED),
             request_id=identity.request_id,
         )
+        if not identity.bills_estimates:
+            waive(record)
+        return record
 
     def _item_rows(self, items: Sequence[OutputItem]) -> list[Row]:
         stored = self._identity.stored

@@ -49,6 +49,12 @@ def usage_columns(usage: Usage, prices: PriceList, *, at: datetime, tier: str = 
     }
 
 
+def waive(record: Row) -> None:
+    """Set the cost of an estimated record to zero; its prices still say what the estimate would have cost."""
+    if record.values["estimated"] and record.values["cost"] is not None:
+        record.values["cost"] = Decimal(0)
+
+
 _QUANTITIES = tuple({each.name for each in fields(Usage)} & {each.name for each in fields(Quantities)})
 # Cached audio and image tokens are in the applied prices only.
 _COLUMNS = tuple({each.name for each in fields(Usage)} - {"cached_audio_tokens", "cached_image_tokens", "service_tier"})
@@ -197,6 +203,10 @@ class RoutedCall:
             upstream_request_id=self.attempts[-1].request_id if self.attempts else "",
         )
         records = [*lost, record]
+        is_estimated = any(one.values["estimated"] for one in records)
+        if is_estimated and not await directory.bills_estimates.aget(self.principal.team_id):
+            for one in records:
+                waive(one)
         if not open_calls.of_loop().discard(self.id) and not await in_db_thread(partial(open_calls.is_open, self.id)):
             # This process was taken for dead, and another one has written an estimate.
             records = []

@@ -1,9 +1,15 @@
 """Usage records: one for each HTTP request that an upstream may charge for, with what is known of it."""
 
+from decimal import Decimal
+
 import pytest
 
+from tenants import scope
+from tenants.models import Team
+from tenants.prices import PriceList
 from tests.support.api import Api, Caller
 from tests.support.chunks import chunk
+from tests.support.model_capabilities import describe
 from tests.support.upstream import Answer, Cut, Script, refusal, stream
 from tests.support.usage_records import usage_record, usage_records
 
@@ -11,6 +17,7 @@ QUESTION = "Tell me all about the harbour, please."
 CHAT = {"messages": [{"role": "user", "content": QUESTION}]}
 RETRIED = {"x-should-retry": "true"}
 BROKEN = Answer(pieces=[Cut()], delayed_head=True)
+PRICES = PriceList.simple(input="2", output="8")
 CUT = Answer(pieces=[b"data: {", Cut()])
 
 
@@ -64,3 +71,28 @@ def test_a_chat_completion_that_was_cut_has_read_the_input(
     api.post("/chat/completions", {"model": script.model, "stream": stream, **CHAT})
     record = usage_record(caller)
     assert (record.outcome, record.estimated, record.input_tokens) == ("failed", True, 10)
+
+
+def test_a_team_may_not_be_billed_for_unknown_usage(api: Api, script: Script, caller: Caller) -> None:
+    with scope.team(caller.team.pk):
+        Team.objects.filter(pk=caller.team.pk).update(unknown_usage="free")
+    describe(script, prices=PRICES).then(CUT)
+    api.post("/responses", {"model": script.model, "input": QUESTION})
+    record = usage_record(caller)
+    assert (record.estimated, record.input_tokens, record.cost) == (True, 10, 0)
+    assert record.prices is not None
+    assert record.prices[0]["cost"] == "0.00002"
+
+
+def test_the_chat_completions_of_such_a_team_are_free_as_well(api: Api, script: Script, caller: Caller) -> None:
+    with scope.team(caller.team.pk):
+        Team.objects.filter(pk=caller.team.pk).update(unknown_usage="free")
+    describe(script, prices=PRICES).then(CUT)
+    api.post("/chat/completions", {"model": script.model, **CHAT})
+    assert (usage_record(caller).cost, usage_record(caller).input_tokens) == (0, 10)
+
+
+def test_an_estimate_is_billed_by_default(api: Api, script: Script, caller: Caller) -> None:
+    describe(script, prices=PRICES).then(CUT)
+    api.post("/responses", {"model": script.model, "input": QUESTION})
+    assert usage_record(caller).cost == Decimal("0.00002")

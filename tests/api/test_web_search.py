@@ -1,6 +1,7 @@
 """The `web_search` tool with a search engine on this machine and the pages it finds."""
 
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -9,10 +10,12 @@ import pytest
 from responses.engine.citation_markers import mark
 from tenants import scope
 from tenants.models import UsageRecord
+from tenants.prices import PriceEntry, PriceList
 from tests.support.api import Api, error
 from tests.support.background import ended
 from tests.support.chunks import text
 from tests.support.mcp_requests import of
+from tests.support.model_capabilities import describe
 from tests.support.search_engine import SearchServer, engine, search_server
 from tests.support.streams import types
 from tests.support.upstream import Answer, Gate, Piece, Script
@@ -255,6 +258,17 @@ def test_each_search_has_a_usage_record(reaching: Api, script: Script, search_en
     with scope.team(reaching.caller.team.pk):
         lines = UsageRecord.objects.filter(object_id=response["id"], endpoint="web_search")
         assert [(line.outcome, line.upstream_model) for line in lines] == [("completed", "web_search")]
+
+
+def test_a_search_costs_what_the_model_has_as_its_price(
+    reaching: Api, script: Script, search_engine: SearchServer
+) -> None:
+    entry = PriceEntry(dimension="tool_call", tool="web_search", amount=Decimal("0.01"), per=1)
+    describe(script, prices=PriceList([entry])).call(open_page=arguments(url=search_engine.page))
+    response = reaching.create(model=searching(script).say("They do.").model, **ASKED)
+    with scope.team(reaching.caller.team.pk):
+        (line,) = UsageRecord.objects.filter(object_id=response["id"], endpoint="web_search")
+    assert (line.cost, line.prices and line.prices[0]["quantity"]) == (Decimal("0.01"), "1")
 
 
 @pytest.mark.usefixtures("worker")
