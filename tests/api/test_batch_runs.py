@@ -65,7 +65,7 @@ def test_a_batch_writes_an_output_file_and_an_error_file(client: OpenAI, script:
     assert codes(answers(api, done.error_file_id)) == {"c": "invalid_value", "d": "model_not_found"}
     with scope.team(api.caller.team.pk):
         assert not BatchLine.objects.filter(batch=batch.id).exists()
-        assert UsageRecord.objects.filter(team=api.caller.team, outcome="stop").count() == 2
+        assert UsageRecord.objects.filter(team=api.caller.team, outcome="stop", batch=True).count() == 2
 
 
 def test_a_chat_completion_of_a_batch_is_stored_on_request(api: Api, script: Script) -> None:

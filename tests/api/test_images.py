@@ -54,6 +54,7 @@ def test_request_and_answer_are_forwarded(api: Api, images: ImageServer) -> None
     with scope.team(api.caller.team.pk):
         row = UsageRecord.objects.get()
     assert (row.endpoint, row.input_tokens, row.output_tokens, row.estimated) == ("images", 7, 40, False)
+    assert (row.images, row.batch) == (1, False)
 
 
 def test_an_edit_is_sent_as_a_form(api: Api, images: ImageServer) -> None:
