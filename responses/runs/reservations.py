@@ -26,7 +26,7 @@ from kernel.leases import lease_until, process_name
 from kernel.statement_pipeline import Statement
 from responses.engine.compaction import token_estimate
 from responses.engine.events.types import Event
-from responses.engine.turn import Finish, LanguageModel, TurnRequest, TurnResult, TurnStream
+from responses.engine.turn import Finish, FunctionTool, LanguageModel, TurnRequest, TurnResult, TurnStream
 from responses.runs.rows import Row, new_row
 from responses.runs.store import GUARDED, Change, ExtraWrite, ReservationGuard, ReservationLost, submit_new, writer
 from tenants import limits, scope
@@ -252,6 +252,7 @@ class RunReservation:
         self._call: Grant | None = None
         # The most input that the first call may have within its reservation.
         self._covered = 0
+        self._texts: tuple[Sequence[FunctionTool], str | None] = ((), None)
         self._calls = 0
 
     # -- before the run ------------------------------------------------------------------------------------------------
@@ -264,6 +265,7 @@ class RunReservation:
         demand = Demand(end_user=self._end_user, endpoint=self._endpoint)
         if request is not None:
             demand, self._covered = self._demand_of(request)
+            self._texts = (request.sampling.tools, request.instructions)
         self._demand = replace(demand, requests=1, run=True, stream=stream)
         self._place = await limits.reserve(self._principal, self._demand, reservation_id=self._id)
         response_headers.add(self._place.headers)
@@ -317,15 +319,17 @@ class RunReservation:
 
         Waits while a rate or other requests leave no room. Raises `InsufficientQuota` if a budget is used up.
         """
-        demand, most = self._demand_of(request)
         self._calls += 1
         if self._calls == 1 and self._place is not None:
-            if most <= self._covered or not self._place.amount:
+            # The texts of files may be known only now.
+            is_same = request.attachments is None and (request.sampling.tools, request.instructions) == self._texts
+            if is_same or not self._place.amount or token_estimate.most_input_tokens(request) <= self._covered:
                 self._call = self._place
                 return _lowered(request, self._place)
             # Functions of hosted tools are only known now, and their definitions cost as well.
             await writer.submit(Change(team_id=self._place.team_id, extra=_kept(self._place)))
             await self._settle_place()
+        demand, _ = self._demand_of(request)
         self._call = await self._reserve(demand, reservation_id=f"{self._id}/{self._calls}")
         return _lowered(request, self._call)
 

@@ -75,7 +75,9 @@ def most_input_tokens(request: TurnRequest) -> int:
     )
     files = request.attachments.file_texts(request.items) if request.attachments else ()
     texts = [request.instructions or "", *files, *_definitions(request.sampling)]
-    return images + sum(map(_bytes, bodies)) + sum(len(text.encode()) for text in texts) + _TEMPLATE_TOKENS
+    # Contents of images and files are data URLs, which are no texts. Most requests have none.
+    read = sum(map(_bytes, bodies)) if images or request.attachments is not None else len(orjson.dumps(bodies))
+    return images + read + sum(len(text.encode()) for text in texts) + _TEMPLATE_TOKENS
 
 
 def _bytes(value: Any) -> int:
