@@ -247,3 +247,59 @@ def test_redis_agrees_with_postgresql_when_everything_is_settled(
     with scope.team(simulation.caller.team.pk):
         spent = sum((each.cost or Decimal(0) for each in UsageRecord.objects.all()), Decimal(0))
     assert simulation.totals() == (spent, Decimal(0), simulation.concurrent)
+
+
+# -- periods -----------------------------------------------------------------------------------------------------------
+
+
+class DailyBudget:
+    """The script with a budget of 100 units a day, at given times."""
+
+    day = 86_400_000_000
+    first = 1_780_000_000_000_000 // day * day
+
+    def __init__(self) -> None:
+        team = f"team_{uuid4().hex}"
+        self._keys = script.state_keys(team)
+        self._run("load", self.first, epoch=1, tracked=" tday ", spent=[], rows=[], token="")
+
+    def _run(self, op: str, at: int, **document: Any) -> list[str]:
+        return script.run(self._keys, {"op": op, "now": at, "zone": "UTC", "stateful": True, "rates": [], **document})
+
+    def reserve(self, name: str, amount: int, at: int) -> str:
+        """Reserve an amount at a time of which the caller knows the day; return the result, or the kind of refusal."""
+        start = at // self.day * self.day
+        budget = {"subject": "t", "period": "day", "start": start, "stop": start + self.day, "amount": 100}
+        document = {"id": name, "after": -1, "flags": "", "subjects": ["t"], "counts": [], "budgets": [budget]}
+        reply = self._run("reserve", at, want=amount, least=amount, **document)
+        return reply[2] if reply[0] == "refused" else reply[0]
+
+    def settle(self, name: str, cost: int, at: int) -> None:
+        """Settle a reservation with a record of this time."""
+        self._run("settle", at, id=name, keep=False, cost=cost, starts={"day": at // self.day * self.day})
+
+
+def test_reservations_count_in_the_period_that_begins_while_they_are_open(database: None) -> None:
+    budget, midnight = DailyBudget(), DailyBudget.first + DailyBudget.day
+    assert budget.reserve("a", 60, midnight - 10) == "ok"
+    assert budget.reserve("b", 50, midnight - 5) == "reserved"
+    assert budget.reserve("b", 50, midnight + 5) == "reserved"
+    budget.settle("a", 60, midnight + 6)
+    assert budget.reserve("b", 50, midnight + 7) == "budget"
+    assert budget.reserve("b", 40, midnight + 8) == "ok"
+
+
+def test_spending_of_the_old_period_does_not_count_in_the_new_one(database: None) -> None:
+    budget, midnight = DailyBudget(), DailyBudget.first + DailyBudget.day
+    assert budget.reserve("a", 100, midnight - 10) == "ok"
+    budget.settle("a", 100, midnight - 5)
+    assert budget.reserve("b", 1, midnight - 1) == "budget"
+    assert budget.reserve("b", 100, midnight) == "ok"
+
+
+def test_spending_that_a_fast_clock_has_recorded_in_the_next_period_counts(database: None) -> None:
+    budget, midnight = DailyBudget(), DailyBudget.first + DailyBudget.day
+    assert budget.reserve("a", 80, midnight - 10) == "ok"
+    budget.settle("a", 80, midnight + 1)
+    assert budget.reserve("b", 30, midnight - 5) == "budget"
+    assert budget.reserve("b", 20, midnight - 4) == "ok"
