@@ -41,6 +41,8 @@ class TeamForm(forms.ModelForm[Team]):
             "embedding_model",
             "image_model",
             "summary_model",
+            "model_policy",
+            "model_names",
             "tools",
             "reject_unavailable_tools",
             "continue_without_mcp_servers",
@@ -116,6 +118,7 @@ class TeamAdmin(AuditedAdmin, TeamScoped):
             "Runs and logs",
             {"fields": [("disconnect_grace_seconds", "log_retention_hours"), "weight", "full_text_search"]},
         ),
+        ("Models", {"fields": ["model_policy", "model_names"]}),
         ("Vector stores", {"fields": ["embedding_model"]}),
         (
             "Hosted tools",

@@ -243,3 +243,16 @@ def test_only_operators_can_suspend_a_team(
 def test_the_team_list_shows_suspended_teams(admin: Client, caller: Caller) -> None:
     services.suspend_team(team=caller.team, suspended=True)
     assert "suspended" in text(admin.get("/admin/tenants/team/", {"q": caller.team.name}))
+
+
+def test_the_platform_and_not_a_lead_restricts_the_models_of_a_team(
+    lead: Client, operator: Client, caller: Caller
+) -> None:
+    page = f"/admin/tenants/team/{caller.team.pk}/change/?tab=settings"
+    form = {"name": caller.team.name, "log_retention_hours": 24, "tools": ["*"], "time_zone": "UTC", "weight": 1}
+    form |= {"unknown_usage": "estimate", "model_policy": "allow_list", "model_names": "small, large"}
+    assert lead.post(page, form).status_code == 403
+    assert operator.post(page, form).status_code == 302
+    with scope.team(caller.team.pk):
+        team = Team.objects.get(pk=caller.team.pk)
+    assert (team.model_policy, team.model_names) == ("allow_list", ["small", "large"])
