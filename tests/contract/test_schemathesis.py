@@ -6,12 +6,14 @@ requests` generates thousands of requests, with any seed.
 
 import asyncio
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import hypothesis
 import pytest
 import schemathesis
+from django.contrib.auth.models import User
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
@@ -25,8 +27,8 @@ from schemathesis.specs.openapi.checks import (
 from demo_upstream.app import running
 from responses.api.openapi import document
 from responses.schema import CreateResponse
-from tenants import scope, services
-from tenants.models import Team
+from tenants import members, scope, services
+from tenants.models import AdminScope, Role, Team
 from tests.support.api import Api, ok
 from tests.support.sampling import SEED, sized
 from tests.support.skills import skill_files
@@ -70,6 +72,8 @@ MODEL = "demo-d0"
 EMBEDDINGS = "demo-embedding"
 MESSAGES: Any = [{"role": "user", "content": "Hi"}]
 LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {"model": "demo-d0", "input": "Hi"}}'
+PROJECT = "/organization/projects/{project_id}"
+LIMIT = {"currency": "USD", "interval": "month", "threshold_amount": 100}
 WEBHOOK = {"name": "hook", "url": "https://example.com/hook", "event_types": ["response.completed"]}
 TAKES_MESSAGES = {"/chat/completions", "/messages", "/messages/count_tokens"}
 TAKES_INPUT = {"/responses", "/responses/input_tokens", "/embeddings", "/moderations"}
@@ -116,9 +120,16 @@ def demo(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
 class Existing(dict[str, str]):
     """Ids of existing objects by parameter name. Each is created when a request first needs it."""
 
-    def __init__(self, api: Api) -> None:
-        super().__init__(model=MODEL, container_id="cntr_unknown")  # there is no sandbox
+    def __init__(self, api: Api, admin_api: Api) -> None:
+        super().__init__(
+            model=MODEL,
+            container_id="cntr_unknown",  # there is no sandbox
+            project_id=api.caller.team.pk,
+            api_key_id=api.caller.key.pk,
+            rate_limit_id="rl-all-models",
+        )
         self._api = api
+        self._admin_api = admin_api
 
     def __missing__(self, name: str) -> str:
         self[name] = self._create(name)
@@ -154,6 +165,27 @@ class Existing(dict[str, str]):
                 return str(item["id"])
             case "completion_id":
                 return self._post("/chat/completions", {"model": MODEL, "messages": MESSAGES, "store": True})
+        return self._create_as_admin(name)
+
+    def _create_as_admin(self, name: str) -> str:
+        match name:
+            case "user_id":
+                return f"user-{self._add_member(Role.DEVELOPER).pk}"
+            case "new_user_id":
+                return f"user-{_add_user().pk}"
+            case "recipient":
+                return self._add_member(Role.TEAM_LEAD).email
+            case "service_account_id":
+                return self._administer("/service_accounts", {"name": "nightly"})
+            case "alert_id":
+                return self._administer("/spend_alerts", alert(self))
+            case "spend_limit":
+                ok(self._admin_api.post(f"{PROJECT}/spend_limit".format_map(self), LIMIT))
+                return "set"  # it has no id
+            case "invite_id":
+                return str(ok(self._admin_api.post("/organization/invites", invite()))["id"])
+            case "key_id":
+                return services.create_admin_key(name="unused", scopes=[AdminScope.ALL.value]).key.pk
         raise LookupError(f"Create an object for the parameter {name}.")
 
     def _upload(self, file: tuple[str, bytes], *, purpose: str) -> str:
@@ -162,13 +194,36 @@ class Existing(dict[str, str]):
     def _post(self, path: str, body: dict[str, Any]) -> str:
         return str(ok(self._api.post(path, body))["id"])
 
+    def _administer(self, path: str, body: dict[str, Any]) -> str:
+        return str(ok(self._admin_api.post(PROJECT.format_map(self) + path, body))["id"])
+
+    def _add_member(self, role: Role) -> User:
+        user = _add_user()
+        members.add_member(team=self._api.caller.team, user=user, role=role, actor="system")
+        return user
+
+
+def _add_user() -> User:
+    name = uuid.uuid4().hex
+    return User.objects.create_user(name, f"{name}@example.com", is_staff=True)
+
+
+def invite() -> dict[str, Any]:
+    """Return the body of a new invitation."""
+    return {"email": f"{uuid.uuid4().hex}@example.com", "role": "reader"}
+
+
+def alert(known: Existing) -> dict[str, Any]:
+    """Return the body of a spend alert, which needs a member of the team as its recipient."""
+    return {**LIMIT, "notification_channel": {"type": "email", "recipients": [known["recipient"]]}}
+
 
 @pytest.fixture
-def known(api: Api, demo: None) -> Existing:
+def known(api: Api, admin_api: Api, demo: None) -> Existing:
     """The objects of a team that can embed texts."""
     with scope.every_team():
         Team.objects.filter(pk=api.caller.team.pk).update(embedding_model=EMBEDDINGS)
-    return Existing(api)
+    return Existing(api, admin_api)
 
 
 def test_the_full_size_is_at_least_5000_requests() -> None:
@@ -185,6 +240,14 @@ BODIES: dict[str, Callable[[Existing], Any]] = {
     "/skills/{skill_id}": lambda known: {"default_version": "1"},
     "/webhook_endpoints": lambda known: WEBHOOK,
     "/conversations/{conversation_id}/items": lambda known: {"items": MESSAGES},
+    "/organization/projects": lambda known: {"name": uuid.uuid4().hex},
+    "/organization/invites": lambda known: invite(),
+    f"{PROJECT}/users": lambda known: {"user_id": known["new_user_id"], "role": "member"},
+    f"{PROJECT}/service_accounts/{{service_account_id}}/api_keys": lambda known: {"name": "second"},
+    f"{PROJECT}/api_keys/{{api_key_id}}": lambda known: {"scopes": ["models.read"]},
+    f"{PROJECT}/spend_limit": lambda known: LIMIT,
+    f"{PROJECT}/spend_alerts": alert,
+    f"{PROJECT}/spend_alerts/{{alert_id}}": alert,
 }
 """Bodies whose values cannot be generated from a schema."""
 
@@ -215,6 +278,8 @@ def make_sense(case: Case[Any], known: Existing) -> None:
     """Insert ids of existing objects, and values that a schema cannot express, such as the model."""
     # Without this, nearly every request would fail at the first unknown id.
     case.path_parameters = {name: known[name] for name in case.path_parameters or {}}
+    if case.path == f"{PROJECT}/spend_limit" and case.method != "POST":
+        known["spend_limit"]
     if case.media_type != "application/json" or not isinstance(case.body, dict):
         return
     case.body = {name: value for name, value in case.body.items() if name not in ELSEWHERE}
@@ -233,8 +298,9 @@ def make_sense(case: Case[Any], known: Existing) -> None:
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["valid", "not valid"])
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_every_response_conforms_to_the_openapi_document(
-    api: Api, web: WebProcess, known: Existing, label: str, mode: GenerationMode
+    api: Api, admin_api: Api, web: WebProcess, known: Existing, label: str, mode: GenerationMode
 ) -> None:
+    headers = (admin_api if " /organization/" in label else api).headers
     sent: list[int] = []
     may_fail = mode.is_negative or any(below in label for below in LACKING) or label in NEVER_GOOD
 
@@ -249,11 +315,11 @@ def test_every_response_conforms_to_the_openapi_document(
         )
         @given(case=cases(label, mode))
         def run(case: Case[Any]) -> None:
-            case.headers.update(api.headers)
+            case.headers.update(headers)
             # Every second request names objects that exist.
             if len(sent) % 2 == 0:
                 make_sense(case, known)
-            answer = case.call(base_url=f"{web.url}/v1", headers=api.headers, timeout=SECONDS)
+            answer = case.call(base_url=f"{web.url}/v1", headers=headers, timeout=SECONDS)
             sent.append(answer.status_code)
             case.validate_response(answer, checks=CHECKS)
 
