@@ -113,7 +113,7 @@ def create_key(visit: Visit, team: str) -> tuple[str, str]:
     """Create a key. Return its secret, from the clipboard, and the path of its page."""
     page = visit.page
     visit.open("/admin/tenants/apikey/add/")
-    page.get_by_label("Team").select_option(label=team)
+    page.get_by_role("combobox", name="Team").select_option(label=team)
     page.get_by_label("Name").fill("laptop")
     page.get_by_role("button", name="Create key").click()
     page.get_by_role("button", name="Copy", exact=True).click()
