@@ -166,13 +166,15 @@ class CallReservation:
         """Return what the change with the usage records of the call writes. `settle` follows its commit."""
         tokens, cost, at = _spent(rows, self._grant)
         self._settled = (tokens, cost, at)
+        if self._grant is not None:
+            # Before the commit: if it fails, the row expires, and the sweeper deletes it.
+            _leases.discard(self._grant.id)
         return deletions(self._grant)
 
     def settle(self) -> None:
         """Give back what the call has not used, without waiting for it."""
         if self._grant is not None:
             grant, self._grant = self._grant, None
-            _leases.discard(grant.id)
             tokens, cost, at = self._settled
             in_background(limits.settle(grant, tokens=tokens, cost=cost, at=at))
 
@@ -404,20 +406,23 @@ class RunReservation:
         writes = _kept(call) if call is place else deletions(call)
         return Settlement(self, writes, call, tokens=tokens, cost=cost, at=at)
 
-    async def settle(self, settlement: "Settlement") -> None:
-        """Settle in Redis what was committed."""
+    def settle(self, settlement: "Settlement") -> None:
+        """Settle in Redis what was committed, without waiting for it."""
         call, place, has_ended = settlement.call, self._place, settlement.has_ended
-        # Before the first wait: what follows finds what is still reserved.
-        self._call = None
+        # At once: the run may begin its next call before the background has its turn.
+        if call is not None or has_ended:
+            self._call = None
         if has_ended:
             self._place = None
         elif place is not None and call is place:
             self._place = replace(place, amount=Decimal(0), tokens=0, rates=())
         if call is not None:
             keep = call is place and not has_ended
-            await limits.settle(call, tokens=settlement.tokens, cost=settlement.cost, at=settlement.at, keep=keep)
+            in_background(
+                limits.settle(call, tokens=settlement.tokens, cost=settlement.cost, at=settlement.at, keep=keep)
+            )
         if has_ended and place is not None and place is not call:
-            await limits.release(place)
+            in_background(limits.release(place))
 
     @property
     def is_open(self) -> bool:
@@ -430,7 +435,7 @@ class RunReservation:
         settlement = self.settlement((), has_call=False, has_ended=True)
         if settlement.writes:
             await writer.submit(Change(team_id=self._principal.team_id, extra=settlement.writes))
-        await self.settle(settlement)
+        self.settle(settlement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,7 +453,7 @@ class Settlement:
 
     def follow(self) -> None:
         """Settle in Redis, without waiting for it."""
-        in_background(self.reservation.settle(self))
+        self.reservation.settle(self)
 
 
 def _kept(place: Grant) -> list[ExtraWrite]:
@@ -521,10 +526,11 @@ class _LimitedTurn:
         """Return the result of the turn."""
         if self._stream is not None:
             return self._stream.result()
-        return TurnResult(finish=Finish.ERROR, failure=self._failure)
+        return TurnResult(finish=Finish.ERROR, failure=self._failure, attempts=())
 
     def interrupt(self) -> tuple[list[Event], TurnResult]:
         """Stop the turn."""
         if self._stream is not None:
             return self._stream.interrupt()
-        return [], TurnResult(finish=Finish.INTERRUPTED)
+        # Nothing was sent, so nothing is charged.
+        return [], TurnResult(finish=Finish.INTERRUPTED, attempts=())

@@ -92,6 +92,9 @@ def test_a_run_that_can_never_fit_fails(api: Api, script: Script, worker: Worker
 def test_the_usage_of_a_background_run_is_settled(api: Api, script: Script, worker: WorkerProcess) -> None:
     limit(api.caller, tokens_per_minute=10_000, budget="1")
     describe(script, prices=PriceList.simple(input="1", output="1")).then(stream(*text("Hello")))
-    assert ended(api, queue(api, script))["status"] == "completed"
+    first = ended(api, queue(api, script))
+    assert first["status"] == "completed"
+    spent = (first["usage"]["input_tokens"] + first["usage"]["output_tokens"]) / 1_000_000
+    eventually(lambda: [budget["spent"] for budget in ok(api.get("/me"))["budgets"]] == [pytest.approx(spent)])
     eventually(lambda: int(api.get("/models").headers["x-ratelimit-remaining-tokens"]) >= 9_980)
     eventually(lambda: reservations(api) == [])
