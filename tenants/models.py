@@ -172,12 +172,6 @@ class Scope(models.TextChoices):
     WEBHOOKS_READ = "webhooks.read", "Read webhook endpoints"
     WEBHOOKS_WRITE = "webhooks.write", "Create, change and delete webhook endpoints"
     USAGE_READ = "usage.read", "Read usage and costs of the team"
-    ADMIN_USAGE_READ = "admin.usage.read", "Read usage and costs of every team"
-
-    @property
-    def is_admin(self) -> bool:
-        """True for permissions beyond the key's own team. `*` does not include them."""
-        return self.value.startswith("admin.")
 
 
 def _all_scopes() -> list[str]:
@@ -247,11 +241,6 @@ class ApiKey(models.Model):
     @override
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…{self.last_four})"
-
-    @property
-    def is_admin(self) -> bool:
-        """True if the key has permissions beyond its team."""
-        return any(Scope(each).is_admin for each in self.scopes if each in Scope)
 
 
 class WireApi(models.TextChoices):

@@ -98,9 +98,7 @@ class Principal:
             )
         if isinstance(scope, AdminScope):
             return False
-        if not self.scopes.isdisjoint({scope.value, f"admin.{scope.value}"}):
-            return True
-        return Scope.ALL.value in self.scopes and not scope.is_admin
+        return not self.scopes.isdisjoint({Scope.ALL.value, scope.value})
 
     def require(self, scope: Scope | AdminScope) -> None:
         """Raise `Forbidden` if the key lacks the scope."""

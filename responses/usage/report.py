@@ -18,7 +18,7 @@ from responses.rollups.sources import CALLS
 from responses.usage.kinds import CODE_INTERPRETER_SESSIONS, COSTS, DIMENSIONS, FILE_SEARCH, VECTOR_STORES, WEB_SEARCH
 from responses.usage.query import UsageQuery
 from tenants import scope
-from tenants.models import ApiKey, Scope
+from tenants.models import AdminScope, ApiKey
 from tenants.principal import Principal
 
 Key = tuple[str | None, ...]
@@ -38,7 +38,7 @@ class _Row:
 
 def usage_page(query: UsageQuery, *, principal: Principal) -> dict[str, Any]:
     """Return one page of buckets, empty ones included. A key sees the usage of its team, an admin key all usage."""
-    if principal.has(Scope.ADMIN_USAGE_READ):
+    if principal.has(AdminScope.USAGE_READ):
         projects = query.only.get("project_ids")
         with scope.every_team():
             buckets = _buckets(query, teams=projects)

@@ -31,9 +31,7 @@ _LIFETIMES = (
     ("", "Never"),
 )
 _GRACES = (("0", "Immediately"), ("1", "In 1 hour"), ("24", "In 24 hours"), ("168", "In 7 days"))
-# Leads give scopes to keys of their team, so scopes beyond it are not offered.
-_TEAM_SCOPES = [scope for scope in Scope if not scope.is_admin]
-_READ_SCOPES = [scope.value for scope in _TEAM_SCOPES if scope.value.endswith(".read")]
+_READ_SCOPES = [scope.value for scope in Scope if scope.value.endswith(".read")]
 _RESPONSES_SCOPES = [
     *(scope.value for scope in Scope if scope.value.partition(".")[0] in {"responses", "conversations"}),
     Scope.MODELS_READ.value,
@@ -102,14 +100,12 @@ class AddressesField(ModelNamesField):
 
 
 class PermissionsField(forms.MultipleChoiceField):
-    """Scopes or tools. `*` replaces all choices that it includes."""
+    """Scopes or tools. `*` replaces all other choices."""
 
     @override
     def clean(self, value: Any) -> list[str]:
         chosen: list[str] = super().clean(value)
-        if Scope.ALL.value not in chosen:
-            return chosen
-        return [Scope.ALL.value, *(each for each in chosen if each in Scope and Scope(each).is_admin)]
+        return [Scope.ALL.value] if Scope.ALL.value in chosen else chosen
 
 
 def _model_names(**options: Any) -> ModelNamesField:
@@ -124,8 +120,7 @@ def _model_names(**options: Any) -> ModelNamesField:
 def _scopes(**options: Any) -> PermissionsField:
     initial = {"initial": [Scope.ALL.value]}
     widget = UnfoldAdminCheckboxSelectMultipleWidget
-    choices = [(scope.value, scope.label) for scope in _TEAM_SCOPES]
-    return PermissionsField(choices=choices, widget=widget, **{**initial, **options})
+    return PermissionsField(choices=Scope.choices, widget=widget, **{**initial, **options})
 
 
 def addresses_field() -> AddressesField:
@@ -279,12 +274,6 @@ class KeyForm(forms.ModelForm[ApiKey]):
     class Meta:
         model = ApiKey
         fields = ["name", "purpose", "scopes", "allowed_models", "tools", "expires_at", "allowed_addresses"]
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        if self.instance.is_admin:
-            # Only administrators change such a key; saving the form must not remove its scopes.
-            cast("Any", self.fields["scopes"]).choices = Scope.choices
 
 
 class RotateKeyForm(forms.Form):

@@ -28,7 +28,6 @@ from tenants import scope, services
 from tenants.admin.key_forms import KeyForm, NewKeyForm, RotateKeyForm, initial_from, model_names_of
 from tenants.console.audited_admin import AuditedAdmin, actor
 from tenants.console.roles import (
-    ADMINISTRATORS_ONLY,
     CONTRIBUTORS,
     LEADS,
     OPERATORS,
@@ -51,19 +50,12 @@ def _created_by_user(request: HttpRequest, key: ApiKey) -> bool:
 
 
 def may_manage_key(request: HttpRequest, key: ApiKey) -> bool:
-    """Return true for users who may change, disable and revoke a key: leads, operators and the key's developer.
-
-    Only administrators may do that with a key that has permissions beyond its team.
-    """
-    if key.is_admin:
-        return may(request, ADMINISTRATORS_ONLY, key)
+    """Return true for users who may change, disable and revoke a key: leads, operators and the key's developer."""
     return may(request, KEY_MANAGERS, key) or _created_by_user(request, key)
 
 
 def may_rotate_key(request: HttpRequest, key: ApiKey) -> bool:
     """Return true for users who may rotate a key: leads and the key's developer."""
-    if key.is_admin:
-        return may(request, ADMINISTRATORS_ONLY, key)
     # Not operators: they would see the new secret and could act as the team.
     return may(request, LEADS, key) or _created_by_user(request, key)
 

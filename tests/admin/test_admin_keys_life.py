@@ -40,17 +40,9 @@ def test_a_preset_selects_scopes(preset: str, scope_of: str, lead: Client, calle
     assert preset != "read" or all(each.endswith(".read") for each in key.scopes)
 
 
-def test_only_administrators_manage_keys_with_permissions_beyond_the_team(
-    lead: Client, operator: Client, admin: Client, caller: Caller
-) -> None:
-    assert "Select a valid choice" in make(lead, caller, preset="custom", scopes=["admin.usage.read"])
-    with scope.every_team():
-        ApiKey.objects.filter(pk=caller.key.pk).update(scopes=["*", "admin.usage.read"])
-    for browser in (lead, operator):
-        assert [act(browser, caller, verb, grace="0").status_code for verb in ACTIONS] == [403] * len(ACTIONS)
-    page = admin.get(f"{LIST}{caller.key.pk}/change/")
-    assert "admin.usage.read" in page.content.decode()
-    assert act(admin, caller, "rotate", grace="0").status_code == 200
+def test_a_key_of_a_team_cannot_have_scopes_of_the_admin_api(lead: Client, caller: Caller) -> None:
+    for name in ("admin.usage.read", "admin.*"):
+        assert "Select a valid choice" in make(lead, caller, preset="custom", scopes=[name])
 
 
 def test_custom_scopes_must_not_be_empty(lead: Client, caller: Caller) -> None:

@@ -21,21 +21,19 @@ def principal(*scopes: str, team_id: str = "team_1") -> Principal:
 
 def test_all_permissions_are_those_of_the_team() -> None:
     everything = principal("*")
-    assert all(everything.has(scope) for scope in Scope if not scope.is_admin)
-    assert not any(everything.has(scope) for scope in Scope if scope.is_admin)
+    assert all(everything.has(scope) for scope in Scope)
     with pytest.raises(Forbidden, match=r"admin\.usage\.read"):
-        everything.require(Scope.ADMIN_USAGE_READ)
+        everything.require(AdminScope.USAGE_READ)
 
 
-def test_an_admin_scope_includes_the_teams_scope_of_the_same_name() -> None:
-    assert principal("admin.usage.read").has(Scope.USAGE_READ)
-    assert not principal("usage.read").has(Scope.ADMIN_USAGE_READ)
+def test_a_scope_of_the_admin_api_gives_a_key_of_a_team_nothing() -> None:
+    assert not principal("admin.usage.read").has(Scope.USAGE_READ)
 
 
 def test_an_admin_key_has_the_scopes_of_the_admin_api_only() -> None:
     everything = principal("admin.*", "*", team_id="")
     assert all(everything.has(scope) for scope in AdminScope)
-    assert {scope for scope in Scope if everything.has(scope)} == {Scope.USAGE_READ, Scope.ADMIN_USAGE_READ}
+    assert {scope for scope in Scope if everything.has(scope)} == {Scope.USAGE_READ}
     assert not principal("admin.projects.read", team_id="").has(AdminScope.PROJECTS_WRITE)
 
 
