@@ -96,6 +96,10 @@ class LimitsForm(forms.Form):
             for kind, is_hard in KINDS:
                 budget = budgets.get((period, is_hard))
                 self._stored[f"{kind}_{period}"] = budget.amount.normalize() if budget is not None else None
+        # Calls without a price do not count, so that allowing them lifts a hard budget.
+        self._refuses_unknown_prices = any(
+            is_hard and not one.allow_unknown_prices for (_, is_hard), one in budgets.items()
+        )
         self._may_raise = may_raise
         initial = dict(self._stored)
         initial |= {name: f"{value:f}" for name, value in initial.items() if isinstance(value, Decimal)}
@@ -125,6 +129,8 @@ class LimitsForm(forms.Form):
                 if before is not None and name not in self.errors and (after is None or after > before):
                     shown = f"{before:f}" if isinstance(before, Decimal) else f"{before:,}"
                     self.add_error(name, f"You may not raise or remove this limit, which is {shown}.")
+            if self._refuses_unknown_prices and cleaned.get("allow_unknown_prices"):
+                self.add_error("allow_unknown_prices", "You may not allow these models.")
         return cleaned
 
     def save(self, *, team: Team, api_key: ApiKey | None, end_user: str, actor: str) -> None:

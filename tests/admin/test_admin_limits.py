@@ -73,6 +73,16 @@ def test_a_lead_may_only_lower_the_limits_of_the_team(lead: Client, operator: Cl
     assert limits(caller).requests_per_minute == 300
 
 
+def test_a_lead_does_not_lift_the_budget_of_the_team(lead: Client, operator: Client, caller: Caller) -> None:
+    url, form = page_of(caller), {"hard_month": "50", "allow_unknown_prices": "on"}
+    operator.post(url, {"hard_month": "50"})
+    assert "You may not allow these models" in text(lead.post(url, form))
+    assert [one.allow_unknown_prices for one in limits(caller).budgets.all()] == [False]
+    assert operator.post(url, form).status_code == 302
+    assert lead.post(url, {**form, "hard_month": "40"}).status_code == 302
+    assert [one.allow_unknown_prices for one in limits(caller).budgets.all()] == [True]
+
+
 def test_developers_cannot_change_the_limits_of_the_team(developer: Client, caller: Caller) -> None:
     assert developer.get(page_of(caller)).status_code == 403
     assert "Change limits" not in text(developer.get(f"{TEAMS}{caller.team.pk}/change/?tab=limits"))
