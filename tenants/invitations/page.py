@@ -24,6 +24,18 @@ class AccountForm(BaseUserCreationForm[User]):
         model = User
         fields = ["username", "first_name", "last_name"]
 
+    def clean_username(self) -> str:
+        """Refuse the name of a user in other letters, and addresses except the own one.
+
+        Leads add people by username or e-mail address, and would add whoever is named like the address of another.
+        """
+        username: str = self.cleaned_data["username"]
+        if User.objects.filter(username__iexact=username).exists():
+            raise forms.ValidationError("A user with that username already exists.")
+        if "@" in username and username.casefold() != self.instance.email.casefold():
+            raise forms.ValidationError("Only your own e-mail address may be your username.")
+        return username
+
 
 @never_cache
 @sensitive_post_parameters("password1", "password2")
@@ -33,7 +45,8 @@ def accept_invitation(request: HttpRequest, token: str) -> HttpResponse:
     invite = services.find_by_token(token)
     if invite is None:
         raise Http404
-    form = AccountForm(request.POST or None, initial={"username": invite.email})
+    initial, account = {"username": invite.email}, User(email=invite.email)
+    form = AccountForm(request.POST or None, initial=initial, instance=account)
     if request.method == "POST" and form.is_valid():
         cleaned = form.cleaned_data
         try:

@@ -130,6 +130,14 @@ def test_a_weak_password_or_a_known_name_creates_nothing(caller: Caller) -> None
     assert invitations.status_of(invite) == "pending"
 
 
+def test_an_account_is_not_named_like_somebody_else(database: None) -> None:
+    invite, known = make_invite(), User.objects.create_user(f"Name{uuid.uuid4().hex}", email=new_address())
+    for name in (known.email, known.username.upper()):
+        assert SiteClient().post(invitations.path_of(invite), form(name)).status_code == 200
+        assert not User.objects.filter(username=name).exists()
+    assert SiteClient().post(invitations.path_of(invite), form(invite.email)).status_code == 302
+
+
 def test_only_the_signed_link_of_a_pending_invite_opens(database: None) -> None:
     invite, expired = make_invite(), make_invite()
     Invite.objects.filter(pk=expired.pk).update(expires_at=now() - timedelta(seconds=1))
