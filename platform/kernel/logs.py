@@ -65,7 +65,7 @@ class Access:
         record = logging.LogRecord(logger.name, level, __file__, 0, "request", None, None)
         record.__dict__.update(
             method=self.method,
-            path=self.path,
+            path=_without_token(self.path),
             status=self.status,
             ms=round((time.perf_counter() - self.started) * 1000, 1),
             bytes=self.bytes_sent,
@@ -91,6 +91,15 @@ class AccessFormatter(logging.Formatter):
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
         }
         return orjson.dumps(line).decode()
+
+
+# Whoever has such a link may use it, so that its last part must not be in the log.
+_LINKS = ("/account/invitations/", "/account/unsubscribe/")
+
+
+def _without_token(path: str) -> str:
+    prefix = next((one for one in _LINKS if path.startswith(one)), None)
+    return path if prefix is None else f"{prefix}…/"
 
 
 _FIELDS = ("method", "path", "status", "ms", "bytes", "request_id", "team", "key", "disconnected")

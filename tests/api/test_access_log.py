@@ -40,6 +40,13 @@ def api(process: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> Ap
     return Api(http, url=process.url, caller=make_caller())
 
 
+@pytest.mark.parametrize("page", ["invitations", "unsubscribe"])
+def test_links_that_are_permissions_are_not_logged(process: WebProcess, http: httpx2.Client, page: str) -> None:
+    answer = http.get(f"{process.url}/account/{page}/secret/")
+    line = line_of(process, answer.headers["x-request-id"])
+    assert line["path"] == f"/account/{page}/…/"
+
+
 def test_a_request_has_one_line(process: WebProcess, api: Api, script: Script) -> None:
     script.say("Hello")
     answer = api.post("/responses?secret=1", {"model": script.model, "input": "Hi"})
