@@ -140,6 +140,12 @@ async def test_a_follower_of_a_new_response_begins_with_its_first_events(
 ) -> None:
     begun = await abegin(caller, background=True)
     live = begun.live(ScriptedModel([chunk(content="Hel"), chunk(finish="stop")]))
+    # Until the process receives notifications, followers poll several times a second.
+    notifications, connected = loop_notifications(), asyncio.Event()
+    with notifications.listening("any", connected):
+        while not notifications.is_connected:
+            await connected.wait()
+            connected.clear()
     async with captured_statements() as statements:
         opening = begun.opening if is_small else b""
         frames = follow.follow_new(principal=principal, response_id=begun.who.response_id, opening=opening)

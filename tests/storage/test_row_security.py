@@ -37,6 +37,7 @@ GLOBAL = {
     "tenants_budgetcheck",
     "tenants_price",
     "tenants_adminkey",
+    "tenants_invite",
 }
 """Tables of the operator's and of the platform's own: no team owns their rows."""
 APPEND_ONLY = {"tenants_auditevent"}
