@@ -401,6 +401,10 @@ class RunReservation:
         tokens, cost, at = _spent(rows, call) if has_call else (0, None, None)
         if has_ended:
             return Settlement(self, deletions(call, place), call, tokens=tokens, cost=cost, at=at, has_ended=True)
+        if not has_call and place is not None and self._calls and any(table is UsageRecord for table, _ in rows):
+            # Hosted calls between two calls of the model. What the place has reserved is settled by then.
+            _, cost, at = _spent(rows, place)
+            return Settlement(self, [], place, cost=cost, at=at)
         if not has_call or call is None:
             return Settlement(self, [], None)
         writes = _kept(call) if call is place else deletions(call)

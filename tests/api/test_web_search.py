@@ -11,14 +11,16 @@ from responses.engine.citation_markers import mark
 from tenants import scope
 from tenants.models import UsageRecord
 from tenants.prices import PriceEntry, PriceList
-from tests.support.api import Api, error
+from tests.support.api import Api, error, ok
 from tests.support.background import ended
 from tests.support.chunks import text
+from tests.support.limits import limit
 from tests.support.mcp_requests import of
 from tests.support.model_capabilities import describe
 from tests.support.search_engine import SearchServer, engine, search_server
 from tests.support.streams import types
 from tests.support.upstream import Answer, Gate, Piece, Script
+from tests.support.waiting import eventually
 
 TOOL = {"type": "web_search"}
 ASKED: dict[str, Any] = {"input": "Do cats purr?", "tools": [TOOL]}
@@ -269,6 +271,20 @@ def test_a_search_costs_what_the_model_has_as_its_price(
     with scope.team(reaching.caller.team.pk):
         (line,) = UsageRecord.objects.filter(object_id=response["id"], endpoint="web_search")
     assert (line.cost, line.prices and line.prices[0]["quantity"]) == (Decimal("0.01"), "1")
+
+
+def test_the_price_of_a_search_counts_for_the_budget(
+    reaching: Api, script: Script, search_engine: SearchServer
+) -> None:
+    limit(reaching.caller, budget="1")
+    searches = PriceEntry(dimension="tool_call", tool="web_search", amount=Decimal("0.01"), per=1)
+    tokens = [PriceEntry(dimension=each, amount=Decimal(1), per=1_000_000) for each in ("input", "output")]
+    describe(script, prices=PriceList([*tokens, searches]))
+    response = reaching.create(model=searching(script).say("They do.").model, **ASKED)
+    with scope.team(reaching.caller.team.pk):
+        costs = [line.cost or 0 for line in UsageRecord.objects.filter(object_id=response["id"])]
+    assert Decimal("0.01") in costs
+    eventually(lambda: [one["spent"] for one in ok(reaching.get("/me"))["budgets"]] == [float(sum(costs))])
 
 
 @pytest.mark.usefixtures("worker")
