@@ -5,7 +5,7 @@ authenticates, checks the scope, parses the body, calls the handler and words er
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ from responses.runs.runner import LiveRun
 from responses.schema import CreateResponse
 from tenants.authentication import authenticate
 from tenants.limits import Demand
-from tenants.limits.throttle import add_headers, is_limited
+from tenants.limits.throttle import add_headers
 from tenants.models import Scope
 from tenants.principal import Principal
 from tenants.views import DirectRequest
@@ -57,6 +57,7 @@ class EventStream:
         self.scope = scope
         self.disconnect = disconnect
         self.headers: dict[str, str] = {}
+        self.reservation: CallReservation | None = None
 
     async def open(self, principal: Principal, **arguments: Any) -> AsyncIterator[bytes]:
         """Start the work and return an iterator over the bytes of whole events; errors become HTTP errors.
@@ -65,11 +66,23 @@ class EventStream:
         """
         raise NotImplementedError
 
+    async def reserve(self, principal: Principal) -> None:
+        """Count a stream that only reads a run as an open one until it is closed. Raises `RateLimited`."""
+        self.reservation = CallReservation(principal, reservation_id=new_id("call"))
+        await self.reservation.take(Demand(requests=0, stream=True, endpoint="responses"))
+        await add_headers(principal)
+
     def disconnected(self) -> None:
         """Handle a disconnect of the client; the task that reads the iterator has been cancelled.
 
         A followed run does not depend on its client. Cancelling the task closes the connection of a completion.
         """
+
+    def close(self) -> None:
+        """Release what the stream has reserved; the client may have disconnected before its first event."""
+        if self.reservation is not None:
+            self.reservation.release()
+            self.reservation = None
 
     def error_frame(self, error: ApiError) -> bytes:
         """Return the event for an error after the first byte."""
@@ -128,6 +141,8 @@ class EndpointApp:
             scope[ABORT]()
         finally:
             client.release()
+            if stream is not None:
+                stream.close()
 
 
 class _Client:
@@ -183,24 +198,9 @@ async def _send_events(stream: EventStream, frames: AsyncIterator[bytes], client
         data = stream.error_frame(as_api_error(error))
         await send({"type": "http.response.body", "body": data, "more_body": True})
     client.release()
+    # Before the client receives the end, so that its next request finds the place free.
+    stream.close()
     await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _reserve_stream(principal: Principal) -> CallReservation:
-    """Count a stream that only reads a run as an open one. Raises `RateLimited`."""
-    reservation = CallReservation(principal, reservation_id=new_id("call"))
-    await reservation.take(Demand(requests=0, stream=True, endpoint="responses"))
-    await add_headers(principal)
-    return reservation
-
-
-async def _counted(frames: AsyncIterator[bytes], reservation: CallReservation) -> AsyncGenerator[bytes, None]:
-    """Yield the bytes of a stream, which counts as open until it ends."""
-    try:
-        async for data in frames:
-            yield data
-    finally:
-        reservation.release()
 
 
 class ResponseStream(EventStream):
@@ -213,15 +213,10 @@ class ResponseStream(EventStream):
         request = info_of(self.scope)
         if body.background:
             # A worker executes it; this process streams the event log that the worker writes.
-            reservation = await _reserve_stream(principal)
-            try:
-                queued = await create.queue_response(principal=principal, body=body, request=request, mode=Mode.STREAM)
-            except BaseException:
-                reservation.release()
-                raise
+            await self.reserve(principal)
+            queued = await create.queue_response(principal=principal, body=body, request=request, mode=Mode.STREAM)
             self.headers |= warning_headers(queued.warnings)
-            frames = follow.follow_new(principal=principal, response_id=queued.body["id"], opening=queued.opening)
-            return _counted(frames, reservation) if is_limited(principal) else frames
+            return follow.follow_new(principal=principal, response_id=queued.body["id"], opening=queued.opening)
         self._run = await create.create_response(principal=principal, body=body, request=request, mode=Mode.STREAM)
         self.headers |= warning_headers(self._run.warnings)
         return self._run.frames(self.disconnect)
@@ -243,18 +238,13 @@ class ResponseReplay(EventStream):
         if include:
             name = "include" if b"include=" in self.scope["query_string"] else "include[]"
             raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
-        reservation = await _reserve_stream(principal)
-        try:
-            frames = await follow.follow(
-                principal=principal,
-                response_id=response_id,
-                after=replay.after,
-                obfuscation=replay.obfuscation,
-            )
-        except BaseException:
-            reservation.release()
-            raise
-        return _counted(frames, reservation) if is_limited(principal) else frames
+        await self.reserve(principal)
+        return await follow.follow(
+            principal=principal,
+            response_id=response_id,
+            after=replay.after,
+            obfuscation=replay.obfuscation,
+        )
 
 
 class ChatStream(EventStream):

@@ -3,6 +3,8 @@
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from tenants import scope
+from tenants.models import Reservation
 from tests.support.api import Api, error
 from tests.support.chunks import chunk, usage
 from tests.support.limits import limit
@@ -66,3 +68,18 @@ def test_a_stream_that_is_read_again_is_an_open_stream(api: Api, script: Script)
         live.rest()
     eventually(lambda: api.get(f"/responses/{response_id}", stream="true").status_code == 200)
     eventually(lambda: api.get(f"/responses/{response_id}", stream="true").status_code == 200)
+
+
+def test_a_client_that_leaves_before_the_first_event_leaves_no_stream(
+    api: Api, script: Script, no_worker: None
+) -> None:
+    limit(api.caller, open_streams=30)
+    for _ in range(20):
+        with api.open("/responses", {"model": script.model, "input": "Hi", "background": True, "stream": True}):
+            pass
+
+    def open_streams() -> int:
+        with scope.team(api.caller.team.pk):
+            return Reservation.objects.filter(team=api.caller.team, is_stream=True).count()
+
+    eventually(lambda: open_streams() == 0)
