@@ -10,7 +10,7 @@ import pytest
 from pytest_django import Settings
 
 from kernel.db_threads import in_db_thread
-from kernel.notifications import Notifier
+from kernel.notifications import Notifier, loop_notifications
 from responses.lifecycle import cancel
 from responses.models import EventBatch, Response
 from responses.runs import follow
