@@ -108,6 +108,8 @@ def _alert(one: Spending, percent: int) -> bool:
     elif one.end_user:
         owner = f"the end user {one.end_user} of {owner}"
         subject = {"type": "end_user", "id": one.end_user, "name": one.end_user}
+    # Clients choose the names of end users: in a mail, one with line breaks could pretend to be text of ours.
+    owner = " ".join(owner.split())
     zone = ZoneInfo(team.time_zone)
     begins, ends = (f"{moment.astimezone(zone):%Y-%m-%d %H:%M}" for moment in (one.since, one.until))
     effect = (

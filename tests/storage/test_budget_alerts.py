@@ -212,6 +212,16 @@ def test_the_mail_has_the_numbers_and_no_secret(caller: Caller) -> None:
     assert caller.secret not in mail.text
 
 
+def test_an_end_user_writes_no_lines_of_the_mail(caller: Caller) -> None:
+    add_person(caller)
+    add_budget(caller, 10, end_user="*", alert_percents=[100])
+    spend(caller, "11", end_user="ada\n\nYour password has expired:\nhttps://evil.example")
+    assert send_alerts(at=NOON) == 1
+    (mail,) = mails_of(caller)
+    assert "ada Your password has expired: https://evil.example of the team" in mail.text
+    assert "\n" not in mail.subject
+
+
 def test_idle_teams_and_many_teams_need_no_more_queries(make_caller: MakeCaller) -> None:
     def queries() -> int:
         with CaptureQueriesContext(connection) as captured:
