@@ -599,6 +599,12 @@ class UsageRecord(models.Model):
     estimated = models.BooleanField(default=False, help_text="The upstream reported no usage; estimated.")
     service_tier = models.CharField(max_length=40, default="", help_text="Tier that the upstream reported.")
     cost = CostField(null=True, help_text="US dollars; empty if no price was known.")
+    budget_cost = CostField(
+        null=True,
+        editable=False,
+        help_text="What hard budgets count instead of the cost: of a call that was lost with its process, all that it "
+        "had reserved.",
+    )
     prices = models.JSONField(null=True, help_text="Prices that were applied, with quantities and conditions.")
     duration_ms = models.PositiveIntegerField(default=0)
     request_id = models.CharField(max_length=64, default="")

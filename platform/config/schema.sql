@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations b3981b8d467db1c30490058a1870b0e9f41c34d877f3e95ee2c5a2715d3d640f
+-- PostgreSQL 18, migrations 9e7a1956c7148bd6832cadf3c5e32962474e009f409efd66b9b107cccd8a8b34
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1766,6 +1766,7 @@ CREATE TABLE public.tenants_usagerecord (
     estimated boolean NOT NULL,
     service_tier character varying(40) NOT NULL,
     cost numeric(20,10),
+    budget_cost numeric(20,10),
     prices jsonb,
     duration_ms integer NOT NULL,
     request_id character varying(64) NOT NULL,
@@ -1819,6 +1820,7 @@ CREATE TABLE public.tenants_usagerecord_default (
     estimated boolean CONSTRAINT tenants_usagerecord_estimated_not_null NOT NULL,
     service_tier character varying(40) CONSTRAINT tenants_usagerecord_service_tier_not_null NOT NULL,
     cost numeric(20,10),
+    budget_cost numeric(20,10),
     prices jsonb,
     duration_ms integer CONSTRAINT tenants_usagerecord_duration_ms_not_null NOT NULL,
     request_id character varying(64) CONSTRAINT tenants_usagerecord_request_id_not_null NOT NULL,

@@ -42,7 +42,7 @@ from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
 from responses.runs.open_calls import added_usage, open_row, turn_id
 from responses.runs.recorder import Recorder, RecorderState
-from responses.runs.reservations import RunReservation, deletions, settle_after_commit, taken
+from responses.runs.reservations import RunReservation, deletions, hold, settle_after_commit, taken
 from responses.runs.rows import Row
 from responses.runs.store import Change
 from responses.tools import registry
@@ -83,6 +83,7 @@ class ResumedRun:
         """End a run that this process does not execute. Return why the end was not written, if it was not."""
         _, change = self.recorder.plan(self.run.end_dead(ending, lost=self.lost))
         insert = [*change.insert, *self.lost_calls, *self.open_turn]
+        hold(self.taken, insert)
         (error,) = store.apply([replace(change, insert=insert, extra=[*change.extra, *deletions(*self.taken)])])
         if error is None:
             settle_after_commit(self.taken, insert)
@@ -96,6 +97,7 @@ class ResumedRun:
             self.run.count_lost(self.lost)
             turns = self.recorder.count_lost(self.lost)
         records, left = [*self.lost_calls, *turns], [grant for grant in self.taken if not grant.queued]
+        hold(left, records)
         if records or left:
             extra = [*(added_usage(response_id, record) for record in turns), *deletions(*left)]
             store.apply([Change(team_id=self.identity.team_id, insert=records, extra=extra)])

@@ -57,9 +57,18 @@ def turn_id(response_id: str, turn: int) -> str:
 
 
 def open_row(
-    call_id: str, record: Row, *, owner: str | None = None, until: datetime | None = None, adds_to: str = ""
+    call_id: str,
+    record: Row,
+    *,
+    owner: str | None = None,
+    until: datetime | None = None,
+    adds_to: str = "",
+    reserved: Mapping[str, Decimal] | None = None,
 ) -> Row:
-    """Return the row of an open call with its estimated usage record; `adds_to` is the response that it is part of."""
+    """Return the row of an open call with its estimated usage record.
+
+    `adds_to` is the response that the call is part of, `reserved` the amounts of its reservations by their ids.
+    """
     values = record.values
     return new_row(
         Reservation,
@@ -71,7 +80,11 @@ def open_row(
         epoch=0,
         lease_owner=owner or process_name(),
         lease_until=until or lease_until(),
-        details={"record": values, "adds_to": adds_to},
+        details={
+            "record": values,
+            "adds_to": adds_to,
+            "reserved": {name: f"{amount:f}" for name, amount in (reserved or {}).items()},
+        },
     )
 
 
@@ -103,9 +116,14 @@ def _lost(call_id: str, team_id: str, details: Mapping[str, Any]) -> Change:
     policy = Team.objects.values_list("unknown_usage", flat=True).filter(pk=team_id).first()
     if values["cost"] is not None and policy == UnknownUsage.FREE:
         values["cost"] = Decimal(0)
+    reserved = {name: Decimal(amount) for name, amount in details["reserved"].items()}
+    if (total := sum(reserved.values(), Decimal(0))) > (values["cost"] or 0):
+        # Nobody knows what the upstream has charged. With less, a hard budget could be exceeded.
+        values["budget_cost"] = total
     record = Row(UsageRecord, values)
     added = [added_usage(details["adds_to"], record)] if details["adds_to"] else []
-    return Change(team_id=team_id, insert=[record], extra=[close(call_id), *added])
+    closed = [close(name) for name in (call_id, *reserved)]
+    return Change(team_id=team_id, insert=[record], extra=[*closed, *added])
 
 
 class _OpenCalls:

@@ -152,6 +152,11 @@ class CallReservation:
             return grant
         raise LimitsUnavailable
 
+    @property
+    def amount(self) -> tuple[str, Decimal]:
+        """The id of the reservation, and what it reserves of budgets in US dollars."""
+        return self._id, self._grant.amount if self._grant is not None else Decimal(0)
+
     def release(self) -> None:
         """Give everything back, without waiting for it."""
         if self._grant is not None:
@@ -188,7 +193,8 @@ def _spent(rows: Sequence[Row], grant: Grant | None) -> tuple[int, Decimal | Non
     for table, values in rows:
         if grant is not None and table is UsageRecord:
             tokens += values["input_tokens"] + values["output_tokens"]
-            cost = values["cost"] if cost is None else cost + (values["cost"] or 0)
+            counted = values["cost"] if values.get("budget_cost") is None else values["budget_cost"]
+            cost = counted if cost is None else cost + (counted or 0)
             at = values["occurred_at"] = grant.occurred(values["occurred_at"])
     return tokens, cost, at
 
@@ -214,6 +220,17 @@ def taken(response_id: str) -> list[Grant]:
         )
         for row in rows.select_related("team")
     ]
+
+
+def hold(grants: Sequence[Grant], rows: Sequence[Row]) -> None:
+    """Let budgets count all that a process that died had reserved for the calls of these usage records.
+
+    Their records are estimates: nobody knows what the upstream has charged. With less, a hard budget could be exceeded.
+    """
+    records = [values for table, values in rows if table is UsageRecord and values["estimated"]]
+    reserved = sum((grant.amount for grant in grants), Decimal(0))
+    if records and reserved > (records[-1]["cost"] or 0):
+        records[-1]["budget_cost"] = reserved
 
 
 def settle_after_commit(grants: Sequence[Grant], records: Sequence[Row]) -> None:

@@ -147,7 +147,7 @@ class RoutedCall:
             ended=self.began,
             upstream_request_id="",
         )
-        row = open_calls.open_row(self.id, estimate)
+        row = open_calls.open_row(self.id, estimate, reserved=dict(one.amount for one in self.reservations))
         team_id = self.principal.team_id
         commit = asyncio.ensure_future(submit_new(Change(team_id=team_id, insert=[row])))
         try:

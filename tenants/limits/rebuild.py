@@ -30,9 +30,9 @@ _RESERVATIONS = f"""
     FROM tenants_reservation WHERE team_id = %s AND {_OPEN}
 """  # noqa: S608 - a constant
 _SPENT = """
-    SELECT %s::text, {subject}, '', '', '', sum(cost), %s::bigint
+    SELECT %s::text, {subject}, '', '', '', sum(coalesce(budget_cost, cost)), %s::bigint
     FROM tenants_usagerecord
-    WHERE team_id = %s AND occurred_at >= %s AND occurred_at < %s AND cost > 0 {condition}
+    WHERE team_id = %s AND occurred_at >= %s AND occurred_at < %s AND (cost > 0 OR budget_cost > 0) {condition}
     GROUP BY {subject}
 """
 _SUBJECTS = {

@@ -385,6 +385,7 @@ class Migration(migrations.Migration):
                 ('estimated', models.BooleanField(default=False, help_text='The upstream reported no usage; estimated.')),
                 ('service_tier', models.CharField(default='', help_text='Tier that the upstream reported.', max_length=40)),
                 ('cost', tenants.prices.CostField(blank=True, decimal_places=10, help_text='US dollars; empty if no price was known.', max_digits=20, null=True)),
+                ('budget_cost', tenants.prices.CostField(blank=True, decimal_places=10, editable=False, help_text='What hard budgets count instead of the cost: of a call that was lost with its process, all that it had reserved.', max_digits=20, null=True)),
                 ('prices', models.JSONField(help_text='Prices that were applied, with quantities and conditions.', null=True)),
                 ('duration_ms', models.PositiveIntegerField(default=0)),
                 ('request_id', models.CharField(default='', max_length=64)),

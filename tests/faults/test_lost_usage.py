@@ -3,6 +3,7 @@
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from decimal import Decimal
 
 import httpx2
 import pytest
@@ -11,13 +12,16 @@ from kernel.clock import now
 from responses.lifecycle import sweeper
 from responses.models import EventBatch, Response
 from responses.runs import open_calls
-from tenants import scope
+from tenants import directory, scope
+from tenants.limits import guard, services, status_sync
 from tenants.models import Reservation, UsageRecord
+from tenants.prices import PriceList
 from tests.support.api import Api, Caller, ok
 from tests.support.background import ended
 from tests.support.chunks import chunk
 from tests.support.mcp_requests import calling, tool
 from tests.support.mcp_servers import McpServer
+from tests.support.model_capabilities import describe
 from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
 from tests.support.web import running_web
@@ -176,6 +180,49 @@ def test_the_chat_completion_of_a_killed_process_is_estimated_from_its_request(
     assert len(records(api)) == 1
     assert (record.endpoint, record.outcome, record.estimated) == ("chat.completions", "interrupted", True)
     assert (record.input_tokens, record.output_tokens, record.end_user) == (10, 0, "anna")
+
+
+def test_a_budget_counts_all_that_the_lost_call_of_a_run_had_reserved(
+    http: httpx2.Client, caller: Caller, script: Script
+) -> None:
+    describe(script, prices=PriceList.simple(input="1", output="1"))
+    services.set_budget(team=caller.team, period="month", amount=Decimal(1))
+    for stored in (True, False):
+        kill_during_call(http, caller, script, stream=True, store=stored, max_output_tokens=200)
+    assert_budget_counts(caller, Decimal("0.0002"), lost=2)
+
+
+def test_a_budget_counts_all_that_a_lost_chat_completion_had_reserved(
+    http: httpx2.Client, caller: Caller, script: Script
+) -> None:
+    describe(script, prices=PriceList.simple(input="1", output="1"))
+    services.set_budget(team=caller.team, period="month", amount=Decimal(1))
+    script.then(stream(gate := Gate(), chunk(content="The harbour")))
+    with running_web(**BRIEF) as doomed, ThreadPoolExecutor(1) as pool:
+        api = Api(http, url=doomed.url, caller=caller)
+        body = {"model": script.model, "messages": [{"role": "user", "content": QUESTION}]}
+        pool.submit(api.post, "/chat/completions", {**body, "max_completion_tokens": 200})
+        gate.wait_until_reached()
+        doomed.stop(signal.SIGKILL)
+
+    def recorded() -> bool:
+        open_calls.record_lost_calls()
+        return bool(records(api))
+
+    eventually(recorded)
+    assert_budget_counts(caller, Decimal("0.0002"), lost=1)
+
+
+def assert_budget_counts(caller: Caller, least: Decimal, *, lost: int) -> None:
+    with scope.team(caller.team.pk):
+        found = list(UsageRecord.objects.filter(team=caller.team))
+        assert not Reservation.objects.exists()
+    assert len(found) == lost
+    for record in found:
+        assert record.cost < least <= record.budget_cost
+    guard.rebuild_sync(caller.team.pk)
+    (budget,) = status_sync(directory.principal(caller.secret)).budgets
+    assert (budget.spent, budget.reserved) == (sum(record.budget_cost for record in found), Decimal(0))
 
 
 def test_the_row_of_a_call_is_deleted_with_its_record(api: Api, script: Script) -> None:
