@@ -101,6 +101,8 @@ class Recorder:
         self._reservation = reservation
         self._settlement: Settlement | None = None
         self._identity = identity
+        # Estimates of its calls by processes that take this one for dead are later.
+        self._since = identity.created_at
         self._state = state
         self._append = append
         self._buffer: list[bytes] = []
@@ -413,7 +415,7 @@ class Recorder:
             settlement = self._reservation.settlement(records, has_call=True, has_ended=True)
         extra = [*(settlement.writes if settlement is not None else ())]
         extra.append(open_calls.close(open_calls.turn_id(identity.response_id, turn.number)))
-        if await in_db_thread(partial(_is_recorded, records[-1], turn.started_at)):
+        if await in_db_thread(partial(_is_recorded, records[-1], self._since)):
             records = []
         extra += [open_calls.added_usage(identity.response_id, record) for record in records]
         await writer.submit(Change(team_id=identity.team_id, insert=records, extra=extra))
@@ -428,6 +430,8 @@ class Recorder:
     def count_lost(self, turn: TurnRecord) -> list[Row]:
         """Add a call that was lost with another process to the totals of the run. Return its usage records."""
         records, state = self.usage_records(turn), self._state
+        # Those of the previous process, which this one writes, are earlier than its own calls.
+        self._since = now()
         state.usage += turn.total_usage
         for record in records:
             state.cost = sum_costs(state.cost, record.values["cost"])
@@ -652,10 +656,10 @@ def _counts(usage: Usage) -> dict[str, int]:
     }
 
 
-def _is_recorded(record: Row, began: datetime) -> bool:
-    """Return whether this record of a turn is stored, or an estimate of it by another process."""
+def _is_recorded(record: Row, since: datetime) -> bool:
+    """Return whether this record of a turn is stored, or an estimate of it by another process since a time."""
     stored = Q(occurred_at=record.values["occurred_at"])
-    estimate = Q(estimated=True, outcome=str(Finish.INTERRUPTED), occurred_at__gte=began)
+    estimate = Q(estimated=True, outcome=str(Finish.INTERRUPTED), occurred_at__gte=since)
     with scope.team(record.values["team_id"]):
         same = UsageRecord.objects.filter(**{name: record.values[name] for name in ("object_id", "turn", "endpoint")})
         return same.filter(stored | estimate).exists()
