@@ -6,6 +6,7 @@ load generators of PyPI (locust, molotov) would use more of it than the platform
 
 import contextlib
 import json
+import os
 import subprocess
 import tempfile
 import time
@@ -34,13 +35,16 @@ def program(name: str) -> Path:
     if built.exists() and built.stat().st_mtime > source.stat().st_mtime:
         return built
     BUILD.mkdir(exist_ok=True)
-    command = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(built), str(source), "-lm"]
+    # Replaced at once: another benchmark may be building or running it.
+    building = BUILD / f"{name}.{os.getpid()}"
+    command = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(building), str(source), "-lm"]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)
     except FileNotFoundError:
         raise SystemExit("The benchmark needs a C compiler (`cc`) for its mock upstream and its load driver.") from None
     except subprocess.CalledProcessError as refused:
         raise SystemExit(refused.stderr) from None
+    building.replace(built)
     return built
 
 
