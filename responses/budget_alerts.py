@@ -33,7 +33,7 @@ _ADJECTIVES = {"day": "daily", "week": "weekly", "month": "monthly"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """What a subject has spent in the current period of a budget. `end_user` is never `*`."""
+    """Spending of a subject in the current period of a budget. `end_user` is never `*`."""
 
     budget: Budget
     end_user: str

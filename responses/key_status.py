@@ -1,4 +1,4 @@
-"""What a key may do, and how much of its limits and budgets is left: for `GET /v1/me`."""
+"""Permissions of a key, and the rest of its limits and budgets: for `GET /v1/me`."""
 
 from collections.abc import Iterator, Sequence
 from decimal import Decimal

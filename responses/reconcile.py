@@ -50,7 +50,7 @@ class Difference:
 
 @dataclass(slots=True, kw_only=True)
 class Reconciliation:
-    """What was compared, by part, and the differences."""
+    """Result of a comparison: the counts of each part, and the differences."""
 
     compared: dict[str, int] = field(default_factory=dict)
     facts: dict[str, int] = field(default_factory=dict)

@@ -109,7 +109,7 @@ class Budget(TeamRow):
 
 
 class ReservationKind(models.TextChoices):
-    """What a reservation is for."""
+    """Purpose of a reservation."""
 
     RUN = "run", "Run"
     CALL = "call", "Call"

@@ -25,7 +25,7 @@ _NOTHING = Decimal(0)
 
 
 class Dimension(models.TextChoices):
-    """What a price is for."""
+    """Quantity that a price is for."""
 
     INPUT = "input", "Input"
     CACHED_INPUT = "cached_input", "Cached input"
@@ -111,7 +111,7 @@ class PriceEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantities:
-    """What a call used. Kinds of tokens are parts of `input_tokens` and `output_tokens`, as upstreams report them.
+    """Quantities of a call. Kinds of tokens are parts of `input_tokens` and `output_tokens`, as upstreams report them.
 
     `cache_write_1h_tokens` are a part of `cache_write_tokens`. `calls` is 0 for what was no call of a model.
     """

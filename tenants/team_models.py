@@ -59,7 +59,7 @@ class ToolKindsField(ArrayField[Any, Any]):
 
 
 class UnknownUsage(models.TextChoices):
-    """How a call is billed whose upstream reported no usage, such as a stream that was cut."""
+    """Billing of a call whose upstream reported no usage, such as a stream that was cut."""
 
     ESTIMATE = "estimate", "Bill the estimate"
     FREE = "free", "Do not bill"

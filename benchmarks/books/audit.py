@@ -44,7 +44,7 @@ _ROUNDING = Decimal("5e-11")
 
 @dataclass(kw_only=True)
 class Comparison:
-    """What was compared: figures, permitted differences by kind, and faults."""
+    """Result of a comparison: figures, permitted differences by kind, and faults."""
 
     figures: dict[str, Any] = field(default_factory=dict)
     permitted: Counter[str] = field(default_factory=Counter)

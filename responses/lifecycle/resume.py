@@ -69,9 +69,9 @@ class ResumedRun:
     open_turn: list[Row] = field(default_factory=list)
     """The row of the model call that the process which executes the run has open, and will record when it notices."""
     taken: list[Grant] = field(default_factory=list)
-    """What the previous process had reserved, or the place in the queue."""
+    """Reservations of the previous process, or the place in the queue."""
     reservation: RunReservation | None = None
-    """What this process reserves for the run before it executes it; None without limits."""
+    """Reservation of this process, made before it executes the run; None without limits."""
 
     def within(self, reservation: RunReservation | None) -> "ResumedRun":
         """Return the run, to be executed within a reservation."""

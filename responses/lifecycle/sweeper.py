@@ -97,7 +97,7 @@ def _claim(*, at: datetime, response_id: str | None = None) -> list[_DeadRun]:
 
 # Reservations end in the transaction that ends their run, or their call. What is left belonged to a process that died
 # or lost its run; it may record a call that it still had in progress. Rows with `details` are recorded by others.
-# Nobody renews the lease of a call without them, so that it must have outlived any call.
+# A process may be slow to renew the lease of a call without them, so that the lease must have outlived any call.
 _DROP_RESERVATIONS = """
 DELETE FROM tenants_reservation AS reservation
 WHERE created_at < %(at)s - interval '1 minute' AND details IS NULL AND CASE

@@ -1,4 +1,4 @@
-"""What the subjects of budgets have spent, from the hourly sums and newer usage records.
+"""Spending of the subjects of budgets, from the hourly sums and newer usage records.
 
 What running calls have reserved does not count. Every function runs inside a scope (`tenants.scope`).
 """

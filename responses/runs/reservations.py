@@ -243,7 +243,7 @@ def settle_after_commit(grants: Sequence[Grant], records: Sequence[Row]) -> None
 
 
 class RunReservation:
-    """What one run has reserved: its place, and the tokens and the cost of its present call.
+    """The reservation of one run: its place, and the tokens and the cost of its present call.
 
     The first call is reserved together with the place, each later one before it is sent. The ids contain the lease
     token: a process that resumes the run makes reservations of its own.

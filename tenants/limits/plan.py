@@ -1,4 +1,4 @@
-"""What a request asks of the script, and what the script's reply means: pure functions without Redis or PostgreSQL."""
+"""Arguments of the script for a request, and the meaning of its reply: pure functions without Redis or PostgreSQL."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -17,7 +17,7 @@ Cost = Callable[[int, int], Decimal | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What a request, run or call wants to reserve.
+    """Demand of a request, run or call on the limits.
 
     - `requests`: requests of the rate limits; 0 for the later calls of a run.
     - `input_tokens`: the estimated input. `least_input_tokens` is what it has at the very least; a request is only too
@@ -42,7 +42,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenRate:
-    """What a reservation has taken of a rate of tokens."""
+    """Tokens that a reservation has taken of a rate."""
 
     key: str
     limit: int
@@ -128,7 +128,7 @@ class BudgetUse:
 
     @property
     def remaining(self) -> Decimal:
-        """What may still be spent; not below zero."""
+        """US dollars that may still be spent; not below zero."""
         return max(self.amount - self.spent - self.reserved, Decimal(0))
 
 

@@ -1,4 +1,4 @@
-"""Who receives which notifications by mail: the choice of each member, else the default of their role."""
+"""Recipients of notifications by mail: the choice of each member, else the default of their role."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ DEFAULT_ROLES: "dict[NotificationKind, frozenset[Role]]" = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Whether a member receives the notifications of one kind of one team by mail."""
+    """Choice of a member to receive the notifications of one kind of one team by mail."""
 
     team_id: str
     team_name: str
@@ -73,7 +73,7 @@ def set_choice(*, user_id: int, team_id: str, kinds: Sequence[NotificationKind],
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What a link to unsubscribe ends."""
+    """Subscription that a link to unsubscribe ends."""
 
     user_id: int
     team_id: str

@@ -1,4 +1,4 @@
-"""Who is notified of what: defaults, choices in the console, links to unsubscribe; the list of mails."""
+"""Notifications of members: defaults, choices in the console, links to unsubscribe; the list of mails."""
 
 import re
 
