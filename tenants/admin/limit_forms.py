@@ -90,7 +90,8 @@ class LimitsForm(forms.Form):
     )
 
     def __init__(self, data: Any = None, *, found: LimitSet | None, may_raise: bool) -> None:
-        budgets = {(one.period, one.is_hard): one for one in found.budgets.all()} if found is not None else {}
+        rows = found.budgets.order_by("pk") if found is not None else ()
+        budgets = {(one.period, one.is_hard): one for one in rows}
         self._stored: dict[str, Any] = {name: getattr(found, name, None) for name in LIMITS}
         for period in Period.values:
             for kind, is_hard in KINDS:
@@ -147,8 +148,12 @@ class LimitsForm(forms.Form):
                     period=period,
                     amount=cleaned[name],
                     is_hard=is_hard,
-                    alert_percents=cleaned["alert_percents"],
-                    allow_unknown_prices=cleaned["allow_unknown_prices"],
+                    # Budgets that differ from the first one, whose values the form shows, keep theirs.
+                    **{
+                        option: cleaned[option]
+                        for option in ("alert_percents", "allow_unknown_prices")
+                        if option in self.changed_data or self._stored[name] is None
+                    },
                     **subject,
                 )
 

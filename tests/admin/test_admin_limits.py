@@ -61,6 +61,17 @@ def test_a_lead_changes_the_limits_of_a_key(lead: Client, caller: Caller) -> Non
     assert actions.count("budget.deleted") == 1
 
 
+def test_budgets_with_different_alerts_keep_them(lead: Client, caller: Caller) -> None:
+    for period, percents in (("day", [90]), ("month", [10, 20])):
+        services.set_budget(
+            team=caller.team, api_key=caller.key, period=period, amount=Decimal(5), alert_percents=percents
+        )
+    form = {"hard_day": "4", "hard_month": "5", "alert_percents": "90"}
+    assert lead.post(page_of(caller, f"?key={caller.key.pk}"), form).status_code == 302
+    found = limits(caller, api_key=caller.key)
+    assert {one.period: one.alert_percents for one in found.budgets.all()} == {"day": [90], "month": [10, 20]}
+
+
 def test_a_lead_may_only_lower_the_limits_of_the_team(lead: Client, operator: Client, caller: Caller) -> None:
     url = page_of(caller)
     operator.post(url, {"requests_per_minute": "100", "hard_month": "50"})
