@@ -129,7 +129,7 @@ def compare(client: Any, *, sequences: int, seed: int, steps: int = 16, seconds:
             name = f"gcra:{uuid4().hex}"
             quota = throttled.per_min(limit, burst=limit)
             for at, cost in requests:
-                rate = {"key": 4, "limit": limit, "period": MINUTE, "tick": 1, "cost": cost}
+                rate = {"limit": limit, "period": MINUTE, "tick": 1, "cost": cost}
                 document = {"op": "reserve", "stateful": False, "now": at, "rates": [rate], "want": 0, "least": 0}
                 document |= {"counts": [], "budgets": [], "id": "", "zone": "UTC", "after": -1}
                 pipeline.evalsha(ours, 4, "-", "-", "-", f"{name}:ours", orjson.dumps(document))

@@ -74,7 +74,7 @@ def deletions(*grants: Grant | None) -> list[ExtraWrite]:
 
 
 def in_background(work: Coroutine[Any, Any, None]) -> None:
-    """Send a change to Redis without waiting for the reply. A reservation that stays there is swept later."""
+    """Release a reservation without waiting for it. One that stays is swept later."""
 
     async def settled() -> None:
         try:
@@ -144,7 +144,7 @@ class CallReservation:
                 continue
             except BaseException:
                 # It may be stored even so. Then the sweeper deletes the row of a process that does not know it.
-                in_background(limits.release(grant))
+                limits.release_soon(grant)
                 raise
             self._grant = grant
             if grant.needs_row:
@@ -181,7 +181,7 @@ class CallReservation:
         if self._grant is not None:
             grant, self._grant = self._grant, None
             tokens, cost, at = self._settled
-            in_background(limits.settle(grant, tokens=tokens, cost=cost, at=at))
+            limits.settle_soon(grant, tokens=tokens, cost=cost, at=at)
 
 
 def _spent(rows: Sequence[Row], grant: Grant | None) -> tuple[int, Decimal | None, datetime | None]:
@@ -328,7 +328,7 @@ class RunReservation:
     def give_up(self) -> None:
         """Release the reservation of a run that was not stored."""
         if self._place is not None:
-            in_background(limits.release(self._place))
+            limits.release_soon(self._place)
             self._place = None
 
     # -- calls ---------------------------------------------------------------------------------------------------------
@@ -439,11 +439,9 @@ class RunReservation:
             self._place = replace(place, amount=Decimal(0), tokens=0, rates=())
         if call is not None:
             keep = call is place and not has_ended
-            in_background(
-                limits.settle(call, tokens=settlement.tokens, cost=settlement.cost, at=settlement.at, keep=keep)
-            )
+            limits.settle_soon(call, tokens=settlement.tokens, cost=settlement.cost, at=settlement.at, keep=keep)
         if has_ended and place is not None and place is not call:
-            in_background(limits.release(place))
+            limits.release_soon(place)
 
     @property
     def is_open(self) -> bool:

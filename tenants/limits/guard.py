@@ -87,9 +87,18 @@ async def settle(
         return
     keys, document = _settlement(grant, tokens=tokens, cost=cost, keep=keep, at=at)
     try:
-        await script.arun(keys, document)
+        await script.arun(grant.team_id, keys, document)
     except (redis.RedisError, OSError) as error:
         logger.warning("a reservation could not be settled: %s", error, extra={"reservation": grant.id})
+
+
+def settle_soon(
+    grant: Grant, *, tokens: int, cost: Decimal | None, at: datetime | None = None, keep: bool = False
+) -> None:
+    """Like `settle`, but without waiting for the reply. It is sent with the next iteration of the event loop."""
+    if _is_needed(grant):
+        keys, document = _settlement(grant, tokens=tokens, cost=cost, keep=keep, at=at)
+        script.send(grant.team_id, keys, document)
 
 
 def settle_sync(
@@ -100,7 +109,7 @@ def settle_sync(
         return
     keys, document = _settlement(grant, tokens=tokens, cost=cost, keep=keep, at=at)
     try:
-        script.run(keys, document)
+        script.run(grant.team_id, keys, document)
     except (redis.RedisError, OSError) as error:
         logger.warning("a reservation could not be settled: %s", error, extra={"reservation": grant.id})
 
@@ -111,6 +120,11 @@ async def release(grant: Grant) -> None:
     The row, if it was stored, must have been deleted. Requests remain counted.
     """
     await settle(grant, tokens=0, cost=None)
+
+
+def release_soon(grant: Grant) -> None:
+    """Like `release`, but without waiting for the reply."""
+    settle_soon(grant, tokens=0, cost=None)
 
 
 def release_sync(grant: Grant) -> None:
@@ -152,18 +166,18 @@ def applying_sync(principal: Principal, end_user: str = "") -> list[SubjectLimit
 
 async def rebuild(team_id: str) -> None:
     """Load the state of a team from PostgreSQL. Raises `redis.RedisError`."""
-    token, keys = new_id("rebuild"), script.state_keys(team_id)
+    token, lock = new_id("rebuild"), script.state_keys(team_id)[2]
     # Before the rows are read: what is settled from then on is listed for the load.
-    await script.loop_client().set(keys[2], token, px=_LOCK_MS)
+    await script.loop_client().set(lock, token, px=_LOCK_MS)
     document = await in_db_thread(lambda: read_state(team_id))
-    await script.arun(keys, {**document, "token": token})
+    await script.arun(team_id, (), {**document, "token": token})
 
 
 def rebuild_sync(team_id: str) -> None:
     """Like `rebuild`, for code without an event loop."""
-    token, keys = new_id("rebuild"), script.state_keys(team_id)
-    script.client().set(keys[2], token, px=_LOCK_MS)
-    script.run(keys, {**read_state(team_id), "token": token})
+    token, lock = new_id("rebuild"), script.state_keys(team_id)[2]
+    script.client().set(lock, token, px=_LOCK_MS)
+    script.run(team_id, (), {**read_state(team_id), "token": token})
 
 
 async def _reserve(plan: Plan, *, after: int) -> Grant:
@@ -188,42 +202,44 @@ def _reserve_sync(plan: Plan, *, after: int) -> Grant:
 
 async def _run(plan: Plan, op: str, *, after: int) -> script.Reply:
     """Run the script, after rebuilding the state if it is missing or no later than `after`."""
-    keys, document = plan.keys, plan.document(op, after=after)
+    team_id, keys, document = plan.principal.team_id, plan.keys, plan.document(op, after=after)
     waits_until, deadline = time.monotonic() + _WAIT_SECONDS, time.monotonic() + _PATIENCE_SECONDS
-    reply = await script.arun(keys, document)
+    reply = await script.arun(team_id, keys, document)
     while reply[0] == "stale":
+        lock = script.state_keys(team_id)[2]
         if time.monotonic() > deadline:
             raise redis.TimeoutError("the state of the limits could not be rebuilt in time")
         # One process rebuilds, and the others wait. Only for speed: the epochs order several rebuilds.
-        has_lock = await script.loop_client().set(keys[2], "", nx=time.monotonic() < waits_until, px=_LOCK_MS)
+        has_lock = await script.loop_client().set(lock, "", nx=time.monotonic() < waits_until, px=_LOCK_MS)
         if not has_lock:
             await asyncio.sleep(_POLL_SECONDS)
-        reply = await script.arun(keys, document)
+        reply = await script.arun(team_id, keys, document)
         if has_lock and reply[0] == "stale":
-            await rebuild(plan.principal.team_id)
-            reply = await script.arun(keys, document)
+            await rebuild(team_id)
+            reply = await script.arun(team_id, keys, document)
         elif has_lock:
             # Another process has just rebuilt it.
-            await script.loop_client().delete(keys[2])
+            await script.loop_client().delete(lock)
     return reply
 
 
 def _run_sync(plan: Plan, op: str, *, after: int) -> script.Reply:
-    keys, document = plan.keys, plan.document(op, after=after)
+    team_id, keys, document = plan.principal.team_id, plan.keys, plan.document(op, after=after)
     waits_until, deadline = time.monotonic() + _WAIT_SECONDS, time.monotonic() + _PATIENCE_SECONDS
-    reply = script.run(keys, document)
+    reply = script.run(team_id, keys, document)
     while reply[0] == "stale":
+        lock = script.state_keys(team_id)[2]
         if time.monotonic() > deadline:
             raise redis.TimeoutError("the state of the limits could not be rebuilt in time")
-        has_lock = script.client().set(keys[2], "", nx=time.monotonic() < waits_until, px=_LOCK_MS)
+        has_lock = script.client().set(lock, "", nx=time.monotonic() < waits_until, px=_LOCK_MS)
         if not has_lock:
             time.sleep(_POLL_SECONDS)
-        reply = script.run(keys, document)
+        reply = script.run(team_id, keys, document)
         if has_lock and reply[0] == "stale":
-            rebuild_sync(plan.principal.team_id)
-            reply = script.run(keys, document)
+            rebuild_sync(team_id)
+            reply = script.run(team_id, keys, document)
         elif has_lock:
-            script.client().delete(keys[2])
+            script.client().delete(lock)
     return reply
 
 
@@ -300,5 +316,5 @@ def _settlement(
 ) -> tuple[list[str], dict[str, object]]:
     if grant.is_open:
         # Its cost was not reserved, so only PostgreSQL knows it.
-        return script.state_keys(grant.team_id), {"op": "forget"}
+        return [], {"op": "forget"}
     return settlement(grant, tokens=tokens, cost=cost, keep=keep, at=grant.occurred(at or now()))

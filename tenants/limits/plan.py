@@ -18,7 +18,7 @@ from kernel.errors import (
 )
 from tenants.limits.periods import PERIODS, bounds, microseconds
 from tenants.limits.rebuild import UNITS, subjects
-from tenants.limits.script import Reply, state_keys
+from tenants.limits.script import Reply
 from tenants.limits.values import BudgetUse, Demand, Grant, LimitStatus, LimitUse, TakenRate
 from tenants.principal import BudgetLimit, Principal, SubjectLimits
 
@@ -52,10 +52,10 @@ class _Rate:
     def key(self) -> str:
         return f"{self.subject.kind}:{self.subject.id}:{self.name}"
 
-    def document(self, place: int) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         # A day is counted in milliseconds: in microseconds, the level of a large limit would exceed 2^53.
         period, tick = (DAY, 1000) if self.name == "requests_per_day" else (MINUTE, 1)
-        return {"key": place, "limit": self.limit, "period": period, "tick": tick, "cost": self.cost}
+        return {"limit": self.limit, "period": period, "tick": tick, "cost": self.cost}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +98,8 @@ class Plan:
 
     @property
     def keys(self) -> list[str]:
-        """The keys of the script."""
-        return [
-            *state_keys(self.principal.team_id),
-            *(_rate_key(self.principal.team_id, each.key) for each in self.rates),
-        ]
+        """The keys of the rates."""
+        return [_rate_key(self.principal.team_id, each.key) for each in self.rates]
 
     def document(self, op: str = "reserve", *, after: int = -1) -> dict[str, Any]:
         """Return the argument of the script. The state must be of a later epoch than `after`."""
@@ -116,8 +113,7 @@ class Plan:
             "stateful": self.is_stateful,
             "flags": "".join(name for name, is_set in flags if is_set),
             "subjects": subjects(self.principal.key_id, demand.end_user),
-            # Counted from one; the first three keys are those of the state.
-            "rates": [each.document(place) for place, each in enumerate(self.rates, start=4)],
+            "rates": [each.document() for each in self.rates],
             "counts": [
                 {"kind": _COUNTS[each.name], "subject": _subject(each.subject), "limit": each.limit}
                 for each in self.counts
@@ -371,7 +367,7 @@ def read_status(plan: Plan, reply: Reply) -> LimitStatus:
 def settlement(
     grant: Grant, *, tokens: int, cost: Decimal | None, keep: bool, at: datetime
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return keys and argument of the script that settles a grant."""
+    """Return the keys of the rates and the argument of the script that settles a grant."""
     since = microseconds(grant.at) if grant.at is not None else 0
     document = {
         "op": "settle",
@@ -383,7 +379,6 @@ def settlement(
         "starts": {each: microseconds(bounds(each, at, grant.time_zone)[0]) for each in PERIODS},
         "rates": [
             {
-                "key": place,
                 "limit": each.limit,
                 "period": MINUTE,
                 "tick": 1,
@@ -391,10 +386,10 @@ def settlement(
                 "used": tokens,
                 "since": since,
             }
-            for place, each in enumerate(grant.rates, start=4)
+            for each in grant.rates
         ],
     }
-    return [*state_keys(grant.team_id), *(_rate_key(grant.team_id, each.key) for each in grant.rates)], document
+    return [_rate_key(grant.team_id, each.key) for each in grant.rates], document
 
 
 def rate_headers(rates: Sequence[tuple[_Rate, int, int]]) -> Mapping[str, str]:

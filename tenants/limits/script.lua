@@ -9,20 +9,15 @@
 --            r:ID                           a reservation: flags, amount, time, subjects
 -- KEYS[2]  hash: reservations that were settled while the state was missing or being rebuilt
 -- KEYS[3]  string: exists while the state is being rebuilt
--- KEYS[4…] strings: the level of a rate and its time
--- ARGV[1]  a JSON document with `op` and its arguments
+-- KEYS[4…] strings: the level of a rate and its time; those of the first request, of the second, and so on
+-- ARGV[1…] requests of the team that a process has at the same time, each a JSON document with `op` and its arguments
 --
 -- Amounts are whole units of 10^-10 dollars, and times are microseconds. Lua's numbers are exact up to 2^53, and all
 -- limits are small enough for that. Numbers are written as text: JSON would cut them to 14 digits.
 
-local request = cjson.decode(ARGV[1])
 local state, settled, rebuilding = KEYS[1], KEYS[2], KEYS[3]
-
-local now = request.now
-if not now then
-    local time = redis.call('TIME')
-    now = time[1] * 1000000 + time[2]
-end
+-- The present request, its text and its time.
+local request, document, now
 
 local function text(number)
     return string.format('%.0f', number)
@@ -40,7 +35,7 @@ end
 -- `limit`, so that level and capacity are integers. A tick is a microsecond, or `tick` of them.
 local function read_rate(rate)
     local at, level = math.floor(now / rate.tick), 0
-    local stored = redis.call('GET', KEYS[rate.key])
+    local stored = redis.call('GET', rate.key)
     if stored then
         local then_at, then_level = string.match(stored, '(%d+) (%d+)')
         -- The clock may have been set back.
@@ -53,9 +48,9 @@ end
 local function write_rate(rate)
     if rate.level > 0 then
         local left = math.ceil(rate.level / rate.limit * rate.tick / 1000) + 1000
-        redis.call('SET', KEYS[rate.key], text(rate.at) .. ' ' .. text(rate.level), 'PX', text(left))
+        redis.call('SET', rate.key, text(rate.at) .. ' ' .. text(rate.level), 'PX', text(left))
     else
-        redis.call('DEL', KEYS[rate.key])
+        redis.call('DEL', rate.key)
     end
 end
 
@@ -270,7 +265,7 @@ function ops.settle()
     if not found[1] or not found[4] or redis.call('EXISTS', rebuilding) == 1 then
         -- A rebuild may have read the rows before that commit. It then loads a reservation that is listed here.
         local earlier = redis.call('HGET', settled, request.id)
-        redis.call('HSET', settled, request.id, (earlier and earlier .. ',' or '') .. ARGV[1])
+        redis.call('HSET', settled, request.id, (earlier and earlier .. ',' or '') .. document)
         redis.call('EXPIRE', settled, 120)
     end
     if not found[1] or not found[4] then
@@ -354,5 +349,16 @@ function ops.status()
     return reply
 end
 
+local time = redis.call('TIME')
+local replies, key = {}, 3
+for place, argument in ipairs(ARGV) do
+    document, request = argument, cjson.decode(argument)
+    now = request.now or time[1] * 1000000 + time[2]
+    for _, rate in ipairs(request.rates or {}) do
+        key = key + 1
+        rate.key = KEYS[key]
+    end
+    replies[place] = table.concat(ops[request.op](), ' ')
+end
 -- One text: clients read it in one step, and an array of twenty in forty.
-return table.concat(ops[request.op](), ' ')
+return table.concat(replies, '\n')

@@ -2,10 +2,11 @@
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import redis
@@ -18,8 +19,10 @@ from redis.backoff import NoBackoff
 
 from tenants.limits.pipeline import Pipeline
 
+logger = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("script.lua").read_text()
 SHA = hashlib.sha1(SOURCE.encode(), usedforsecurity=False).hexdigest()
+_SHA = SHA.encode()
 # Not less: the event loop of a busy process may be late by a second.
 _TIMEOUT_SECONDS = 2.0
 _CONNECTIONS = 8
@@ -33,13 +36,9 @@ def state_keys(team_id: str) -> list[str]:
     return [f"{{{team_id}}}:limits", f"{{{team_id}}}:limits:settled", f"{{{team_id}}}:limits:rebuilding"]
 
 
-def _decoded(reply: Any) -> Reply:
-    words: Reply = reply.decode().split(" ")
-    return words
-
-
-def _call(keys: Sequence[str], document: Mapping[str, Any]) -> list[Any]:
-    return [len(keys), *keys, orjson.dumps(document)]
+def _decoded(reply: Any) -> list[Reply]:
+    """Return the replies to the requests of a call."""
+    return [line.split(" ") for line in reply.decode().split("\n")]
 
 
 _by_loop: "dict[asyncio.AbstractEventLoop, redis.asyncio.Redis]" = {}
@@ -79,38 +78,99 @@ def _client(url: str) -> Any:
     )
 
 
-_pipelines: dict[asyncio.AbstractEventLoop, Pipeline] = {}
+class _Request(NamedTuple):
+    """A request that is not sent yet. `keys` are those of its rates; without a reply, nobody waits for it."""
+
+    keys: Sequence[str]
+    document: bytes
+    reply: "asyncio.Future[Reply] | None"
 
 
-def _pipeline() -> Pipeline:
-    loop = asyncio.get_running_loop()
-    if loop not in _pipelines:
-        for closed in [known for known in _pipelines if known.is_closed()]:
-            del _pipelines[closed]
-        _pipelines[loop] = Pipeline(parse_url(settings.REDIS_URL), seconds=_TIMEOUT_SECONDS)
-    return _pipelines[loop]
+class _Batches:
+    """The calls of an event loop. What a team asks for in one iteration of the loop is sent as one call.
 
+    Sending to Redis and waking up for its reply takes more CPU than all other parts of a call.
+    """
 
-async def arun(keys: Sequence[str], document: Mapping[str, Any]) -> Reply:
-    """Run the script on the event loop. Raises `redis.RedisError`."""
-    if settings.REDIS_URL.startswith("redis://"):
-        call = [b"%d" % len(keys), *(key.encode() for key in keys), orjson.dumps(document)]
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pipeline = Pipeline(parse_url(settings.REDIS_URL), seconds=_TIMEOUT_SECONDS)
+        self._waiting: dict[str, list[_Request]] = {}
+        self._calls: set[asyncio.Task[None]] = set()
+
+    def add(self, team_id: str, request: _Request) -> None:
+        """Send a request with the others of this iteration."""
+        if not self._waiting:
+            self._loop.call_soon(self._send)
+        self._waiting.setdefault(team_id, []).append(request)
+
+    def _send(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for team_id, requests in waiting.items():
+            call = self._loop.create_task(self._call(team_id, requests))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+
+    async def _call(self, team_id: str, requests: Sequence[_Request]) -> None:
+        keys = [*state_keys(team_id), *(key for request in requests for key in request.keys)]
         try:
-            return _decoded(await _pipeline().call(b"EVALSHA", SHA.encode(), *call))
+            replies = await self._run(keys, [request.document for request in requests])
+        except (redis.RedisError, OSError) as error:
+            if any(request.reply is None for request in requests):
+                logger.warning("reservations could not be settled: %s", error, extra={"team": team_id})
+            for request in requests:
+                if request.reply is not None and not request.reply.done():
+                    request.reply.set_exception(error)
+            return
+        for request, reply in zip(requests, replies, strict=True):
+            # It was cancelled if the client has disconnected.
+            if request.reply is not None and not request.reply.done():
+                request.reply.set_result(reply)
+
+    async def _run(self, keys: Sequence[str], documents: Sequence[bytes]) -> list[Reply]:
+        if settings.REDIS_URL.startswith("redis://"):
+            call = [b"%d" % len(keys), *(key.encode() for key in keys), *documents]
+            try:
+                return _decoded(await self._pipeline.call(b"EVALSHA", _SHA, *call))
+            except redis.exceptions.NoScriptError:
+                return _decoded(await self._pipeline.call(b"EVAL", SOURCE.encode(), *call))
+        # TLS and sockets of the file system are left to the library.
+        slower = [len(keys), *keys, *documents]
+        try:
+            return _decoded(await loop_client().evalsha(SHA, *slower))
         except redis.exceptions.NoScriptError:
-            return _decoded(await _pipeline().call(b"EVAL", SOURCE.encode(), *call))
-    # TLS and sockets of the file system are left to the library.
-    slower = _call(keys, document)
-    try:
-        return _decoded(await loop_client().evalsha(SHA, *slower))
-    except redis.exceptions.NoScriptError:
-        return _decoded(await loop_client().eval(SOURCE, *slower))
+            return _decoded(await loop_client().eval(SOURCE, *slower))
 
 
-def run(keys: Sequence[str], document: Mapping[str, Any]) -> Reply:
+_batches: dict[asyncio.AbstractEventLoop, _Batches] = {}
+
+
+def _of_loop() -> _Batches:
+    loop = asyncio.get_running_loop()
+    if loop not in _batches:
+        for closed in [known for known in _batches if known.is_closed()]:
+            del _batches[closed]
+        _batches[loop] = _Batches()
+    return _batches[loop]
+
+
+async def arun(team_id: str, keys: Sequence[str], document: Mapping[str, Any]) -> Reply:
+    """Run the script on the event loop; `keys` are those of the rates. Raises `redis.RedisError`."""
+    reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    _of_loop().add(team_id, _Request(keys, orjson.dumps(document), reply))
+    return await reply
+
+
+def send(team_id: str, keys: Sequence[str], document: Mapping[str, Any]) -> None:
+    """Run the script without waiting for its reply. A failure is logged."""
+    _of_loop().add(team_id, _Request(keys, orjson.dumps(document), None))
+
+
+def run(team_id: str, keys: Sequence[str], document: Mapping[str, Any]) -> Reply:
     """Run the script, for code without an event loop. Raises `redis.RedisError`."""
-    call = _call(keys, document)
+    given = [*state_keys(team_id), *keys]
+    call = [len(given), *given, orjson.dumps(document)]
     try:
-        return _decoded(client().evalsha(SHA, *call))
+        return _decoded(client().evalsha(SHA, *call))[0]
     except redis.exceptions.NoScriptError:
-        return _decoded(client().eval(SOURCE, *call))
+        return _decoded(client().eval(SOURCE, *call))[0]

@@ -45,9 +45,9 @@ def test_the_script_agrees_with_gcra_of_throttled_py(database: None) -> None:
 def run(op: str, at: int, *rates: dict[str, Any], key: str) -> list[int]:
     """Run the script at a time; return what is left of each rate, or an empty list if it refuses."""
     common = {"stateful": False, "id": "", "zone": "UTC", "after": -1, "counts": [], "budgets": []}
-    values = [{"key": 4, "limit": 0, "period": MINUTE, "tick": 1, **rate} for rate in rates]
+    values = [{"limit": 0, "period": MINUTE, "tick": 1, **rate} for rate in rates]
     document = {**common, "op": op, "now": at, "rates": values, "want": 0, "least": 0}
-    reply = script.run(["-", "-", "-", key], document)
+    reply = script.run("-", [key], document)
     return [] if reply[0] == "refused" else [int(number) for number in reply[-2:-1] if number != "ok"]
 
 
@@ -183,7 +183,7 @@ class Simulation:
         """Finish a rebuild that may be old."""
         if self.snapshots:
             snapshot = self.snapshots.pop(number % len(self.snapshots))
-            script.run(script.state_keys(self.caller.team.pk), {**snapshot, "token": "other"})
+            script.run(self.caller.team.pk, [], {**snapshot, "token": "other"})
 
     def finish_rebuilds(self) -> None:
         """Finish all rebuilds, the latest first."""
@@ -259,12 +259,13 @@ class DailyBudget:
     first = 1_780_000_000_000_000 // day * day
 
     def __init__(self) -> None:
-        team = f"team_{uuid4().hex}"
-        self._keys = script.state_keys(team)
+        self._team = f"team_{uuid4().hex}"
         self._run("load", self.first, epoch=1, tracked=" tday ", spent=[], rows=[], token="")
 
     def _run(self, op: str, at: int, **document: Any) -> list[str]:
-        return script.run(self._keys, {"op": op, "now": at, "zone": "UTC", "stateful": True, "rates": [], **document})
+        return script.run(
+            self._team, [], {"op": op, "now": at, "zone": "UTC", "stateful": True, "rates": [], **document}
+        )
 
     def reserve(self, name: str, amount: int, at: int) -> str:
         """Reserve an amount at a time of which the caller knows the day; return the result, or the kind of refusal."""

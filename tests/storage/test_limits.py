@@ -252,12 +252,11 @@ def test_a_settlement_during_a_rebuild_is_not_lost(database: None, caller: Calle
     limit(caller, budget="0.001", concurrent_runs=5)
     grant = reserve(caller, call(600))
     assert store(grant)
-    keys = script.state_keys(caller.team.pk)
-    script.client().set(keys[2], "t", px=5000)
+    script.client().set(script.state_keys(caller.team.pk)[2], "t", px=5000)
     snapshot = read_state(caller.team.pk)
     record(grant, Decimal("0.0004"))
     limits.settle_sync(grant, tokens=400, cost=Decimal("0.0004"))
-    assert script.run(keys, {**snapshot, "token": "t"}) == ["ok"]
+    assert script.run(caller.team.pk, [], {**snapshot, "token": "t"}) == ["ok"]
     (budget,) = limits.status_sync(principal(caller)).budgets
     assert (budget.spent, budget.reserved) == (Decimal("0.0004"), Decimal(0))
 
@@ -276,9 +275,8 @@ def test_a_settlement_after_a_rebuild_that_has_counted_it_is_ignored(database: N
 def test_an_older_rebuild_does_not_replace_a_newer_one(database: None, caller: Caller) -> None:
     limit(caller, budget="0.001")
     older, newer = read_state(caller.team.pk), read_state(caller.team.pk)
-    keys = script.state_keys(caller.team.pk)
-    assert script.run(keys, {**newer, "token": ""}) == ["ok"]
-    assert script.run(keys, {**older, "token": ""}) == ["older"]
+    assert script.run(caller.team.pk, [], {**newer, "token": ""}) == ["ok"]
+    assert script.run(caller.team.pk, [], {**older, "token": ""}) == ["older"]
 
 
 def test_a_budget_that_is_added_later_counts_what_was_spent_before(database: None, caller: Caller) -> None:
