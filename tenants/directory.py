@@ -21,7 +21,7 @@ from django.db import Error as DatabaseError
 from django.db.models import Exists, OuterRef, Q
 from typing_extensions import override
 
-from kernel import clock
+from kernel import clock, metrics
 from kernel.crypto import InvalidToken, keyed_digest
 from kernel.db_threads import in_db_thread
 from kernel.errors import Forbidden, ModelNotFound, Unauthorized
@@ -60,12 +60,13 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamEndpoint:
-    """Address and credentials of an upstream. `base_url` ends in /v1; `api_key` is plain text: never log it."""
+    """Address, credentials and name of an upstream. `base_url` ends in /v1; `api_key` is plain text: never log it."""
 
     id: str
     base_url: str
     api_key: str
     wire_api: str = WireApi.CHAT_COMPLETIONS.value
+    name: str = ""
 
     @override
     def __repr__(self) -> str:
@@ -376,7 +377,9 @@ def route_of(model: Model, name: str) -> Route:
 
 def upstream_of(server: "models.Upstream") -> UpstreamEndpoint:
     """Return address and credentials of an upstream."""
-    return UpstreamEndpoint(id=server.id, base_url=server.base_url, api_key=server.api_key, wire_api=server.wire_api)
+    return UpstreamEndpoint(
+        id=server.id, base_url=server.base_url, api_key=server.api_key, wire_api=server.wire_api, name=server.name
+    )
 
 
 def upstreams(*, limit: int) -> list[UpstreamEndpoint]:
@@ -395,6 +398,8 @@ def _price_lists(found: Collection[Model]) -> Mapping[int, PriceList]:
 
 
 def _route(best: Model, name: str, upstream_model: str, prices: Mapping[int, PriceList]) -> Route:
+    if best.name == name:
+        metrics.add_model(name)
     return Route(
         model=name,
         upstream_model=upstream_model,

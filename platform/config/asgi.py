@@ -4,6 +4,7 @@ Endpoints that run models are plain ASGI apps (`responses.api.streams`); the oth
 """
 
 import os
+from collections import defaultdict
 from collections.abc import Awaitable
 from typing import Any
 
@@ -39,6 +40,7 @@ from kernel.db_threads import in_db_thread
 from kernel.endpoints import Endpoint
 from kernel.errors import ApiError, NotFound, RequestTooLarge
 from kernel.http import error_response
+from kernel.metrics import OTHER
 from kernel.open_requests import with_bound
 from kernel.overload import counted, with_refusal
 from kernel.request_bodies import FREE_BYTES, BodyGuard, BodyRule, Pace
@@ -176,10 +178,33 @@ _allows_origins = settings.CORS_ALLOW_ALL_ORIGINS or settings.CORS_ALLOWED_ORIGI
 _checked_http: App = with_cors(_clients) if _allows_origins else _clients
 
 
+_PAGES = frozenset(
+    {"/", "/livez", "/readyz", "/version", "/metrics", "/openapi.json", "/docs", "/favicon.ico", "/llms.txt"}
+)
+_SECTIONS = ("/admin/", "/account/", "/static/", "/docs/guide/")
+_EXACT = {f"/v1{one.template}" for one in ENDPOINTS if not one.ids}
+# By the number of their parts, as there are a hundred of them.
+_WITH_IDS: dict[int, list[Endpoint]] = defaultdict(list)
+for _one in ENDPOINTS:
+    if _one.ids:
+        _WITH_IDS[_one.path.count("/")].append(_one)
+
+
+def _route_of(scope: Scope) -> str:
+    """Return the template of a request's path for the metrics; any other path is "other"."""
+    path: str = scope["path"]
+    if path in _EXACT or path in _PAGES:
+        return path
+    if path.startswith("/v1/"):
+        candidates = _WITH_IDS.get(path.count("/") - 2, ())
+        return next((f"/v1{one.template}" for one in candidates if one.matches(one.method, path)), OTHER)
+    return next((section for section in _SECTIONS if path.startswith(section)), OTHER)
+
+
 def _protocol(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
     # Not a `ProtocolTypeRouter` of channels, whose coroutine would live as long as the stream.
     return (_websocket if scope["type"] == "websocket" else _checked_http)(scope, receive, send)
 
 
 # Any: libraries declare the types of ASGI in different ways.
-application: Any = with_request_id(_protocol, trusted_proxies=settings.TRUSTED_PROXIES)
+application: Any = with_request_id(_protocol, route_of=_route_of, trusted_proxies=settings.TRUSTED_PROXIES)

@@ -10,9 +10,9 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
-from config import process_metrics, warm_up
+from config import metrics_server, warm_up
 from config.safety import powerful_role
 
 # Load balancers probe every web process often; a positive result is reused for this long.
@@ -54,9 +54,19 @@ def version(_: HttpRequest) -> HttpResponse:
     return JsonResponse({"version": settings.VERSION})
 
 
-def metrics(_: HttpRequest) -> HttpResponse:
-    """Respond with the metrics of the web processes in Prometheus' text format."""
-    return HttpResponse(generate_latest(process_metrics.registry()), content_type=CONTENT_TYPE_LATEST)
+def metrics(request: HttpRequest) -> HttpResponse:
+    """Respond with the metrics of the web processes in Prometheus' text format, to those who may read them."""
+    if settings.METRICS_TOKEN:
+        if not metrics_server.has_token(request.headers.get("authorization", "")):
+            return HttpResponse("METRICS_TOKEN is required.\n", status=401, content_type="text/plain")
+    elif settings.METRICS_PORT:
+        return HttpResponse("The metrics have a port of their own.\n", status=404, content_type="text/plain")
+    elif not metrics_server.is_local(
+        request.META.get("REMOTE_ADDR", ""), is_forwarded="x-forwarded-for" in request.headers
+    ):
+        text = "Only clients on this machine may read the metrics. Set METRICS_TOKEN or METRICS_PORT for others.\n"
+        return HttpResponse(text, status=403, content_type="text/plain")
+    return HttpResponse(metrics_server.exposition(of_system=True), content_type=CONTENT_TYPE_LATEST)
 
 
 def _database() -> str | None:

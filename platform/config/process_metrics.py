@@ -1,10 +1,13 @@
 """Metrics of several web processes: `/metrics` of any of them returns those of all, with the label `process`.
 
-The processes share memory that was allocated before they were forked. Each writes its metrics to its part of it.
+The processes share memory that was allocated before they were forked. The one that is asked for the metrics asks the
+others, which write theirs to their parts of the memory: nothing is written while nobody asks.
 """
 
+import logging
 import mmap
 import pickle
+import struct
 import threading
 import time
 from collections.abc import Iterable
@@ -14,26 +17,38 @@ from prometheus_client import REGISTRY, CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-_PART_BYTES = 256 * 1024
-_HEAD_BYTES = 8
-_WRITE_SECONDS = 2.0
+logger = logging.getLogger(__name__)
+# Of each process; memory that is never written takes nothing.
+_PART_BYTES = 8 * 1024 * 1024
+# Length, checksum, and the time for which it was written.
+_HEAD = struct.Struct("<IIQ")
+_TIME = struct.Struct("<Q")
+_POLL_SECONDS = 0.1
+# A process whose event loop is busy writes late, and one that is dead never.
+_WAIT_SECONDS = 1.0
 
 
 class ProcessMetrics(Collector):
     """Metrics of `count` processes; created before they are forked."""
 
     def __init__(self, count: int) -> None:
+        # When the metrics were last asked for, by the system's monotonic clock, which all processes share.
+        self._asked = mmap.mmap(-1, _TIME.size)
         self._parts = [mmap.mmap(-1, _PART_BYTES) for _ in range(count)]
 
     def start(self, number: int) -> None:
-        """Write the metrics of this process, the one with this number, from now on."""
-        _Shared.registry = CollectorRegistry()
-        _Shared.registry.register(self)
+        """Write the metrics of this process, the one with this number, whenever they are asked for."""
+        _Shared.collector = self
         threading.Thread(target=self._write, args=(self._parts[number],), name="metrics", daemon=True).start()
 
     @override
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics of all processes that have written theirs."""
+        """Return the metrics of all processes. Of those that do not answer, the last ones."""
+        asked = time.monotonic_ns()
+        _TIME.pack_into(self._asked, 0, asked)
+        gives_up = time.monotonic() + _WAIT_SECONDS
+        while time.monotonic() < gives_up and any(_HEAD.unpack_from(part)[2] < asked for part in self._parts):
+            time.sleep(_POLL_SECONDS / 10)
         merged: dict[str, Metric] = {}
         for number, part in enumerate(self._parts):
             for metric in _read(part):
@@ -43,19 +58,25 @@ class ProcessMetrics(Collector):
         return merged.values()
 
     def _write(self, part: mmap.mmap) -> None:
+        written = 0
         while True:
-            data = pickle.dumps(list(REGISTRY.collect()))
-            if len(data) <= _PART_BYTES - _HEAD_BYTES:
-                head = len(data).to_bytes(4, "big") + crc32(data).to_bytes(4, "big")
-                part[: _HEAD_BYTES + len(data)] = head + data
-            time.sleep(_WRITE_SECONDS)
+            (asked,) = _TIME.unpack_from(self._asked)
+            if asked > written:
+                written = time.monotonic_ns()
+                data = pickle.dumps(list(REGISTRY.collect()))
+                if len(data) > _PART_BYTES - _HEAD.size:
+                    logger.error("the metrics of this process are too large: %d bytes", len(data))
+                    data = b""
+                part[_HEAD.size : _HEAD.size + len(data)] = data
+                _HEAD.pack_into(part, 0, len(data), crc32(data), written)
+            time.sleep(_POLL_SECONDS)
 
 
 def _read(part: mmap.mmap) -> list[Metric]:
     # The checksum differs while the process writes, which takes microseconds.
     for _ in range(3):
-        length, checksum = (int.from_bytes(part[at : at + 4], "big") for at in (0, 4))
-        data = part[_HEAD_BYTES : _HEAD_BYTES + length]
+        length, checksum, _ = _HEAD.unpack_from(part)
+        data = part[_HEAD.size : _HEAD.size + length]
         if data and crc32(data) == checksum:
             metrics: list[Metric] = pickle.loads(data)  # noqa: S301 - written by this program
             return metrics
@@ -63,10 +84,21 @@ def _read(part: mmap.mmap) -> list[Metric]:
     return []
 
 
+class _OwnMetrics(Collector):
+    """The metrics of this process."""
+
+    @override
+    def collect(self) -> Iterable[Metric]:
+        return REGISTRY.collect()
+
+
 class _Shared:
-    registry = REGISTRY
+    collector: Collector = _OwnMetrics()
 
 
-def registry() -> CollectorRegistry:
-    """Return the metrics of this process, or of all if there are several."""
-    return _Shared.registry
+def registry(*others: Collector) -> CollectorRegistry:
+    """Return a registry with the metrics of this process, or of all if there are several, and of other collectors."""
+    found = CollectorRegistry(auto_describe=False)
+    for collector in (_Shared.collector, *others):
+        found.register(collector)
+    return found

@@ -12,6 +12,8 @@ import uvloop
 from django.conf import settings
 from typing_extensions import override
 
+from config import metrics_server
+
 # Twisted's default of 50 makes simultaneous connects wait for a second, until the kernel repeats the handshake.
 _BACKLOG = 2048
 # libuv accepts one connection per listener in each iteration of the event loop, and iterations of an overloaded process
@@ -25,11 +27,11 @@ _KEEP_ALIVE_SECONDS = 75
 _GC_THRESHOLDS = (20_000, 10, 10)
 
 
-def serve(server: str, *, host: str, port: int, processes: int) -> None:
+def serve(server: str, *, host: str, port: int, processes: int, metrics_port: int = 0) -> None:
     """Serve until a signal arrives, then store a terminal state for every active run."""
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     allow_many_sockets()
-    listener = _listen(host, port)
+    listener, metrics_listener = _listen(host, port), metrics_server.listen(metrics_port)
     # Imported late: these modules need the app registry. Before the fork, so that the processes share their memory.
     import config.asgi
     from config import process_metrics, warm_up, web_processes
@@ -45,6 +47,8 @@ def serve(server: str, *, host: str, port: int, processes: int) -> None:
         if number is None:
             return
         metrics.start(number)
+    metrics_server.register()
+    metrics_server.serve(metrics_listener, of_system=True)
     # Until the server has installed its own. uvicorn sends itself the signal again at the end.
     signal.signal(signal.SIGTERM, _exit)
     heartbeats.start("web", name=process_name(), facts=lambda: {"server": server, "runs": live_runs()})

@@ -30,6 +30,12 @@ ALLOWED_HOSTS = env.names("ALLOWED_HOSTS", default=("localhost", "127.0.0.1", "[
 PORT = env.integer("PORT", default=8000, minimum=0)
 # Prepares a process for its first request before it counts as ready.
 WARM_UP = env.flag("WARM_UP", default=True)
+# Protects /metrics. Without it, only clients on this machine may read it, or those that reach the port of its own.
+METRICS_TOKEN = env.text("METRICS_TOKEN")
+METRICS_HOST = env.text("METRICS_HOST", "127.0.0.1")
+METRICS_PORT = env.integer("METRICS_PORT", default=0, minimum=0)
+# Counts responses, tokens and cost by team as well: each team is a time series per model.
+METRICS_TEAM_LABEL = env.flag("METRICS_TEAM_LABEL", default=False)
 # Number of our proxies in front of the platform: as many entries of X-Forwarded-For are trusted, from the right.
 TRUSTED_PROXIES = env.integer("TRUSTED_PROXIES", default=0, minimum=0)
 UPSTREAM_BASE_URL = env.text("UPSTREAM_BASE_URL")

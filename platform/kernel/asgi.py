@@ -19,7 +19,7 @@ from django.template.response import SimpleTemplateResponse
 from django.urls import Resolver404, resolve, set_script_prefix
 from typing_extensions import override
 
-from kernel import response_headers
+from kernel import metrics, response_headers
 from kernel.db_threads import in_view_thread
 from kernel.errors import ApiError, BadRequest, NotFound
 from kernel.http import as_api_error, error_response
@@ -53,10 +53,15 @@ def header(scope: Scope, name: bytes) -> str:
     return ""
 
 
-def with_request_id(app: App, *, trusted_proxies: int = 0) -> App:
+def _unknown_route(_: Scope) -> str:
+    return metrics.OTHER
+
+
+def with_request_id(app: App, *, route_of: Callable[[Scope], str] = _unknown_route, trusted_proxies: int = 0) -> App:
     """Wrap an app so that every request has an id: `scope["request_id"]`, sent as the header `x-request-id`.
 
-    Also sets the request's origin (`kernel.origin`) and writes its line of the access log.
+    Also sets the request's origin (`kernel.origin`), writes its line of the access log and counts it. `route_of`
+    returns the template of a request's path, one of few.
     """
 
     async def with_id(scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,6 +89,13 @@ def with_request_id(app: App, *, trusted_proxies: int = 0) -> App:
                 await app(scope, receive, send_with_id)
             finally:
                 access.write()
+                metrics.count_request(
+                    route=route_of(scope),
+                    method=access.method,
+                    status=access.status,
+                    seconds=time.perf_counter() - access.started,
+                    is_complete=access.is_complete,
+                )
 
     return with_id
 

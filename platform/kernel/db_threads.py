@@ -6,6 +6,7 @@ as the process, and so do their connections.
 
 import asyncio
 import select
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -13,6 +14,7 @@ from typing import TypeVar
 
 from django.db import connection
 
+from kernel import metrics
 from kernel.turns import Turns
 
 Result = TypeVar("Result")
@@ -26,7 +28,8 @@ _THREADS = ThreadPoolExecutor(max_workers=_SIZE, thread_name_prefix="db")
 async def in_db_thread(call: Callable[[], Result]) -> Result:
     """Run `call` in one of the threads and return its result; a broken connection is replaced first."""
     # The context carries the request's origin and the team scope into the thread.
-    return await asyncio.get_running_loop().run_in_executor(_THREADS, copy_context().run, _with_connection, call)
+    asked = time.perf_counter()
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, copy_context().run, _with_connection, call, asked)
 
 
 async def in_view_thread(call: Callable[[], Result], *, authorization: str) -> Result:
@@ -45,7 +48,8 @@ def _connect() -> None:
     connection.ensure_connection()
 
 
-def _with_connection(call: Callable[[], Result]) -> Result:
+def _with_connection(call: Callable[[], Result], asked: float) -> Result:
+    metrics.DB_THREAD_WAIT.observe(time.perf_counter() - asked)
     # A connection of the pool would be checked for each call with a query: a sixth of the time of a lookup by key.
     # An idle connection with something to read was closed by the server, for example when it was restarted.
     kept = connection.connection

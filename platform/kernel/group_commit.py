@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain, repeat
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from kernel import metrics
 from kernel.load_limit import commit_times
 from kernel.statement_pipeline import ConnectionLost
 
@@ -101,7 +102,10 @@ class _LoopWriter(Generic[Change]):
             batch = [self._queue.popleft() for _ in range(min(len(self._queue), _MAX_BATCH))]
             began = time.monotonic()
             outcomes = await self._outcomes(batch)
-            commit_times.add(time.monotonic() - began)
+            took = time.monotonic() - began
+            commit_times.add(took)
+            metrics.COMMIT_SIZE.observe(len(batch))
+            metrics.COMMIT_DURATION.observe(took)
             for waiting, outcome in zip(batch, outcomes, strict=True):
                 # Otherwise the run was cancelled while it was waiting.
                 if not waiting.future.done():

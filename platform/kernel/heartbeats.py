@@ -18,6 +18,7 @@ from typing import Any
 import redis
 from django.conf import settings
 
+from kernel import metrics
 from kernel.clock import now
 from kernel.notifications import blocking_client
 
@@ -89,6 +90,7 @@ def _beat(kind: str, name: str, facts: Facts) -> None:
             client.set(f"{_PREFIX}{kind}:{name}", json.dumps(note), ex=_EXPIRY_SECONDS)
             is_away = False
         except redis.RedisError as error:
+            metrics.REDIS_ERRORS.labels("heartbeats").inc()
             if not is_away:
                 logger.warning("heartbeats cannot be sent: %s", error)
             is_away = True

@@ -20,6 +20,7 @@ from rest_framework.renderers import BaseRenderer
 from rest_framework.response import Response
 from typing_extensions import override
 
+from kernel import metrics
 from kernel.errors import (
     ApiError,
     BadRequest,
@@ -99,11 +100,13 @@ def as_api_error(error: BaseException) -> ApiError:
 def exception_handler(error: Exception, _: Mapping[str, Any]) -> Response:
     """Render any error of a DRF view in OpenAI's error envelope."""
     api_error = as_api_error(error)
+    metrics.count_rejection(api_error.code, api_error.status)
     return Response(api_error.envelope(), status=api_error.status, headers=api_error.headers)
 
 
 def error_response(error: ApiError) -> HttpResponse:
     """Return the HTTP response of an error, for code outside of DRF."""
+    metrics.count_rejection(error.code, error.status)
     return HttpResponse(
         orjson.dumps(error.envelope()), status=error.status, content_type=JSON, headers=dict(error.headers)
     )

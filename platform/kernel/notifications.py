@@ -21,6 +21,8 @@ from django.conf import settings
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from kernel import metrics
+
 logger = logging.getLogger(__name__)
 # Notifications of this period share one round trip: runs flush their logs at the same points in time.
 _GATHER_SECONDS = 0.002
@@ -32,6 +34,7 @@ _TIMEOUT_SECONDS = 2.0
 _BLOCKING_TIMEOUT_SECONDS = 0.5
 # Every connection subscribes to this channel first: its confirmation proves that the connection receives messages.
 _PROBE_CHANNEL = "wakeups"
+_ERRORS = metrics.REDIS_ERRORS.labels("notifications")
 
 
 @dataclass(eq=False, slots=True)
@@ -107,6 +110,7 @@ class Notifications:
             try:
                 await self._listen_until_broken()
             except (redis.RedisError, OSError) as error:
+                _ERRORS.inc()
                 # Logged once per outage, not once per attempt to reconnect.
                 if self.is_connected:
                     logger.warning("notifications cannot be received: %s", error)
@@ -190,6 +194,7 @@ class Notifications:
                 try:
                     receivers = await pipeline.execute()
                 except (redis.RedisError, OSError) as error:
+                    _ERRORS.inc()
                     if not is_away:
                         logger.warning("notifications cannot be sent: %s", error)
                     is_away = True
@@ -252,6 +257,7 @@ def notify_from_thread(*channels: str) -> None:
     try:
         pipeline.execute()
     except redis.RedisError as error:
+        _ERRORS.inc()
         logger.warning("a notification cannot be sent: %s", error)
 
 

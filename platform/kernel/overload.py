@@ -18,21 +18,13 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar, Token
 
 from django.conf import settings
-from prometheus_client import Counter, Histogram, disable_created_metrics
 
+from kernel import metrics
 from kernel.asgi import App, Receive, Scope, Send, header
 from kernel.errors import Overloaded, retry_headers
 from kernel.load_limit import LoadLimit
 from kernel.request_bodies import REJECTED
 
-# The time at which each metric was created tells nothing that the start of the process does not.
-disable_created_metrics()  # type: ignore[no-untyped-call]  # in the library
-_LAG = Histogram(
-    "event_loop_lag_seconds",
-    "How late the event loop runs a timer.",
-    buckets=(0.001, 0.005, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
-)
-_REFUSALS = Counter("overload_rejections_total", "Requests that were refused with server_is_overloaded.")
 _BEAT_SECONDS = 0.1
 # Over this time, starts are counted, and a queue must have been too long: it contains the commits of several batches,
 # and a burst of a thousand connections has been accepted by then.
@@ -129,9 +121,8 @@ class Admission:
             raise self.refusal()
 
     def refusal(self) -> Overloaded:
-        """Return the error of a request that is refused because of `is_full`, and count it."""
+        """Return the error of a request that is refused because of `is_full`."""
         self._last_refusal = asyncio.get_running_loop().time()
-        _REFUSALS.inc()
         headers = retry_headers(random.uniform(*_RETRY_SECONDS))  # noqa: S311 - no secret
         return Overloaded("The server is currently overloaded. Please try again later.", headers=headers)
 
@@ -257,7 +248,7 @@ class Admission:
             due = loop.time() + _BEAT_SECONDS
             await asyncio.sleep(_BEAT_SECONDS)
             now = loop.time()
-            _LAG.observe(max(0.0, now - due))
+            metrics.EVENT_LOOP_LAG.observe(max(0.0, now - due))
             self._update(now)
 
     def _update(self, now: float) -> None:

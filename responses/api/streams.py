@@ -13,6 +13,7 @@ import orjson
 from django.http import QueryDict
 from typing_extensions import override
 
+from kernel import metrics
 from kernel.asgi import ABORT, Receive, Send, header, headers_of, send_error
 from kernel.asgi import Scope as AsgiScope
 from kernel.endpoints import Endpoint
@@ -45,6 +46,7 @@ _HEADERS = [
 ]
 
 _PIECE_BYTES = 256 * 1024
+_OPEN = metrics.OPEN_STREAMS.labels("sse")
 
 
 class EventStream:
@@ -187,6 +189,7 @@ async def _send_events(stream: EventStream, frames: AsyncIterator[bytes], client
     headers = [*_HEADERS, *((name.encode(), value.encode()) for name, value in stream.headers.items())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     admission.started()
+    _OPEN.inc()
     try:
         async for data in frames:
             # In pieces: a server copies what its socket does not take at once.
@@ -197,6 +200,8 @@ async def _send_events(stream: EventStream, frames: AsyncIterator[bytes], client
         # The status has been sent, so the error can only be an event, after which the stream is closed.
         data = stream.error_frame(as_api_error(error))
         await send({"type": "http.response.body", "body": data, "more_body": True})
+    finally:
+        _OPEN.dec()
     client.release()
     # Before the client receives the end, so that its next request finds the place free.
     stream.close()

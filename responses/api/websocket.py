@@ -19,7 +19,7 @@ from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 
-from kernel import open_requests, response_headers
+from kernel import metrics, open_requests, response_headers
 from kernel.asgi import ABORT, Message, Receive, Scope, Send, check_client_request_id, header, send_error
 from kernel.endpoints import Endpoint
 from kernel.errors import (
@@ -67,6 +67,7 @@ _CLOSED_NORMALLY = 1000
 _REFUSED = 4000
 _EVENTS = ("response.create", "response.steer")
 _CREATED = b"event: response.created\n"
+_OPEN = metrics.OPEN_STREAMS.labels("websocket")
 _TERMINAL = tuple(b"event: response.%b\n" % end for end in (b"completed", b"incomplete", b"failed"))
 
 
@@ -87,6 +88,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # However the connection ends, its runs are detached like those of an HTTP stream whose client has disconnected.
         self._connection = asyncio.current_task()
+        _OPEN.inc()
         try:
             with open_requests.open_request(header(scope, b"authorization")):
                 await super().__call__(scope, receive, send)
@@ -97,6 +99,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             if abort := scope.get(ABORT):
                 abort()
         finally:
+            _OPEN.dec()
             if self._expiry is not None:
                 self._expiry.cancel()
             if self._reservation is not None:
@@ -305,6 +308,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
 
     async def _send_error(self, error: Exception, stream_id: str | None = None) -> None:
         api_error = as_api_error(error)
+        metrics.count_rejection(api_error.code, api_error.status)
         detail: dict[str, Any] = dict(api_error.detail())
         if headers := {**response_headers.added(), **api_error.headers}:
             detail["headers"] = headers

@@ -14,7 +14,7 @@ from responses.engine.calls.outcomes import RequireApproval, ToolResult
 from responses.engine.events.response_body import Ending
 from responses.engine.events.types import Body, Event
 from responses.engine.state import DiscardedTurn, OutputItem, PendingCall
-from responses.engine.turn import Call, TurnResult, Usage
+from responses.engine.turn import Call, Finish, TurnResult, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,15 @@ class TurnRecord:
     def total_usage(self) -> Usage:
         """Usage of the call and of the HTTP requests that it repeated."""
         return sum(self.repeated, self.usage)
+
+    @property
+    def outcome(self) -> str:
+        """How the call ended, as in its usage record."""
+        if self.result.finish is Finish.ERROR or self.failed:
+            return "failed"
+        if self.compacts and self.result.finish is not Finish.INTERRUPTED:
+            return "compacted"
+        return "discarded" if self.discarded is not None else str(self.result.finish)
 
 
 def lost_usage(result: TurnResult, *, input_tokens: Callable[[], int]) -> list[Usage]:
@@ -158,9 +167,10 @@ class ToolsReturned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFinished:
-    """A hosted call ended; `items` are its output items."""
+    """A hosted call ended; `items` are its output items, `kind` is the kind of its tool."""
 
     call: Call
+    kind: str
     turn: int
     result: ToolResult
     ended_at: datetime

@@ -356,6 +356,7 @@ async def _build(
         obfuscate=options["obfuscate"],
         created_at=prepared.created_at,
         background=bool(body.background),
+        streamed=mode is Mode.STREAM,
         conversation_id=context.conversation_id,
         prices=route.prices.at(prepared.created_at),
         endpoint=request.endpoint,

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db.models import Max
 
-from kernel import partitions
+from kernel import metrics, partitions
 from kernel.clock import now
 from kernel.ids import Prefix, lowest_id
 from kernel.partitions import MonthlyTable, Partition
@@ -42,7 +42,9 @@ def drop_old_partitions(*, at: datetime | None = None) -> list[str]:
         if months:
             first_kept = partitions.month_of(at, later=-months)
             old += [partition for partition in partitions.partitions(table) if partition.month < first_kept]
-    return [partition.name for partition in old if partitions.drop(partition)]
+    dropped = [partition.name for partition in old if partitions.drop(partition)]
+    metrics.PARTITIONS_DROPPED.inc(len(dropped))
+    return dropped
 
 
 def _is_expired_log(partition: Partition, at: datetime) -> bool:

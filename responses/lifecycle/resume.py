@@ -31,7 +31,7 @@ from responses.engine.state import (
 )
 from responses.engine.steps import TurnRecord
 from responses.engine.turn import Call, Finish, LanguageModel, TurnRequest, TurnStream, Usage
-from responses.models import EventBatch, Response, Status, ToolCall, Turn
+from responses.models import EventBatch, Mode, Response, Status, ToolCall, Turn
 from responses.requests import parameters
 from responses.requests.attachments import TeamAttachments
 from responses.requests.context import RequestContext, load_history
@@ -81,12 +81,14 @@ class ResumedRun:
 
     def end(self, ending: Ending) -> Exception | None:
         """End a run that this process does not execute. Return why the end was not written, if it was not."""
-        _, change = self.recorder.plan(self.run.end_dead(ending, lost=self.lost))
+        step = self.run.end_dead(ending, lost=self.lost)
+        _, change = self.recorder.plan(step)
         insert = [*change.insert, *self.lost_calls, *self.open_turn]
         hold(self.taken, insert)
         (error,) = store.apply([replace(change, insert=insert, extra=[*change.extra, *deletions(*self.taken)])])
         if error is None:
             settle_after_commit(self.taken, insert)
+            self.recorder.metrics.count(step)
         return error
 
     def record_lost(self) -> None:
@@ -248,6 +250,7 @@ def _resumed(
         created_at=response.created_at,
         lease_token=lease_token,
         background=response.background,
+        streamed=response.mode == Mode.STREAM,
         conversation_id=response.conversation_id,
         prices=PriceList.restored(response.options.get("prices")),
         endpoint=response.endpoint,

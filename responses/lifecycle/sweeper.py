@@ -13,6 +13,7 @@ from django.core.cache import cache
 from django.db import connection
 from django.db.models import Min, Q
 
+from kernel import metrics
 from kernel.clock import now
 from kernel.errors import Failure
 from kernel.ids import Prefix, lowest_id
@@ -72,6 +73,7 @@ def _end(dead: _DeadRun) -> bool:
         logger.exception("a dead run could not be ended", extra={"response": dead.response_id})
         return False
     if error is None:
+        metrics.DEAD_RUNS.inc()
         logger.warning("a dead run was ended", extra={"response": dead.response_id})
     return error is None
 
@@ -166,6 +168,7 @@ def drop_expired_logs(*, seconds: float = _DROP_SECONDS) -> int:
     dropped, after = 0, cache.get(_DROPPED_TO, "")
     while (step := _drop_next(after=after, at=now())) is not None:
         dropped, after = dropped + step.dropped, step.last
+        metrics.ROWS_DROPPED.labels("eventbatch").inc(step.dropped)
         cache.set(_DROPPED_TO, after, timeout=None)
         if not after or time.monotonic() >= stops_at:
             break

@@ -8,6 +8,7 @@ three times, and sleep as long as an overloaded one says.
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from django.conf import settings
 from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
 from openai._types import RequestOptions
 
-from kernel import large_json
+from kernel import large_json, metrics
 from kernel.clock import now
 from kernel.errors import FINAL, UPSTREAM_REJECTIONS, Failure, ModelNotFound
 from kernel.large_work import off_loop
@@ -49,6 +50,8 @@ from tenants.directory import Route, UpstreamEndpoint
 # already have received output.
 _RETRY_PAUSES = (0.3, 1.0)
 _MAX_CONNECTIONS = 2000
+# Those that have a name: a server may send any number.
+_STATUSES = frozenset(int(code) for code in httpx2.codes)
 # Wording of OpenAI, vLLM, llama.cpp and others for an input that exceeds the context window. Few of them send a code.
 _TOO_LONG = re.compile(
     r"context[ _](length|window|size)|maximum context|prompt is too long|input is too long|too many tokens",
@@ -142,7 +145,7 @@ async def post(
     one, whose answer is streamed. On exit the connection is closed unless the body was read completely.
     """
     admission.started()
-    clients = clients_for(route.upstream)
+    clients, upstream = clients_for(route.upstream), route.upstream.name
     content = body if isinstance(body, Form) else await off_loop(partial(large_json.dumps, body))
     # Freed here and below: the answer may take minutes, and the request may have images.
     del body
@@ -150,14 +153,18 @@ async def post(
         name = FIRST_ATTEMPT if number == 1 else f"Request {number}"
         attempt = Attempt(began=now())
         attempts.append(attempt)
+        sent = time.perf_counter()
         try:
             if isinstance(content, Form):
                 answer: Answer = await _post_form(clients.sdk, path, content)
             else:
                 answer = await clients.http.post(path, content, silent=silent)
             attempt.status, attempt.request_id = answer.status, answer.headers.get("x-request-id", "")
+            seconds = time.perf_counter() - sent
+            metrics.count_upstream_request(upstream=upstream, code=str(answer.status), seconds=seconds, is_up=True)
             break
         except RequestFailed as error:
+            _count_failed(error, upstream, seconds=time.perf_counter() - sent)
             attempt.ended, attempt.was_sent = now(), error.was_sent
             if isinstance(error, ErrorStatus):
                 attempt.status, attempt.request_id = error.status, error.headers.get("x-request-id", "")
@@ -173,10 +180,27 @@ async def post(
         try:
             yield answer
         except UpstreamFailed as failed:
+            metrics.count_upstream_error(upstream=upstream, reason="broken_answer")
             # Some upstreams report an unknown model with status 200.
             raise UpstreamFailed(naming(route.model, failed.failure)) from failed
         finally:
             await answer.close()
+
+
+def _count_failed(error: RequestFailed, upstream: str, *, seconds: float) -> None:
+    match error:
+        case ErrorStatus(status=status):
+            code = str(status) if status in _STATUSES else metrics.OTHER
+            is_limit = status == httpx2.codes.TOO_MANY_REQUESTS
+            reason = "rate_limited" if is_limit else f"http_{status // 100}xx"
+            # It works, but does not like the request.
+            is_up = status < httpx2.codes.INTERNAL_SERVER_ERROR
+        case Unreachable():
+            code, reason, is_up = "unreachable", "unreachable", False
+        case _:
+            code, reason, is_up = "timeout", "timeout", False
+    metrics.count_upstream_request(upstream=upstream, code=code, seconds=seconds, is_up=is_up)
+    metrics.count_upstream_error(upstream=upstream, reason=reason)
 
 
 def _reason(error: RequestFailed) -> str:

@@ -35,6 +35,7 @@ class RunIdentity:
     created_at: datetime
     lease_token: int = 1
     background: bool = False
+    streamed: bool = False
     conversation_id: str | None = None
     prices: PriceList = UNKNOWN
     endpoint: str = "responses"

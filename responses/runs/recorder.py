@@ -51,6 +51,7 @@ from responses.runs.identity import RunIdentity
 from responses.runs.log_messages import LogMessage
 from responses.runs.reservations import RunReservation, Settlement, in_background
 from responses.runs.rows import Row, new_row
+from responses.runs.run_metrics import RunMetrics, count_usage
 from responses.runs.store import GUARDED, CallUpdate, Change, ExtraWrite, LeaseGuard, ResponseUpdate, writer
 from responses.runs.usage_records import usage_columns, waive
 from responses.webhooks.outbox import announcement, event_row
@@ -101,6 +102,7 @@ class Recorder:
         self._reservation = reservation
         self._settlement: Settlement | None = None
         self._identity = identity
+        self.metrics = RunMetrics(identity)
         # Estimates of its calls by processes that take this one for dead are later.
         self._since = identity.created_at
         self._state = state
@@ -147,14 +149,15 @@ class Recorder:
         except asyncio.CancelledError:
             await asyncio.wait([commit])
             if commit.exception() is None:
-                self._settle()
+                self._committed(step)
             if not isinstance(step, RunEnded) or commit.exception() is not None:
                 raise
         else:
-            self._settle()
+            self._committed(step)
         return commit.result() or data
 
-    def _settle(self) -> None:
+    def _committed(self, step: Step) -> None:
+        self.metrics.count(step, first_token_ms=self._state.first_token_ms)
         # Sent to Redis before the client receives the end of the run, so that its next request finds the place free.
         if self._settlement is not None:
             self._settlement.follow()
@@ -419,6 +422,7 @@ class Recorder:
             records = []
         extra += [open_calls.added_usage(identity.response_id, record) for record in records]
         await writer.submit(Change(team_id=identity.team_id, insert=records, extra=extra))
+        count_usage(records)
         if settlement is not None:
             settlement.follow()
 
@@ -446,6 +450,7 @@ class Recorder:
         state.usage += turn.total_usage
         for record in usage_records:
             state.cost = sum_costs(state.cost, record.values["cost"])
+        self.metrics.add_costs(usage_records)
         if state.first_token_ms is None and result.first_token_at is not None:
             state.first_token_ms = _milliseconds(result.first_token_at - identity.created_at)
         row = new_row(
@@ -469,7 +474,7 @@ class Recorder:
 
     def usage_records(self, turn: TurnRecord) -> list[Row]:
         """Return the usage records of a turn: one for each HTTP request, the last of which was answered or cut."""
-        lost = turn.result.lost_attempts
+        lost, outcome = turn.result.lost_attempts, turn.outcome
         repeated = [
             self._usage_record(
                 turn,
@@ -481,12 +486,6 @@ class Recorder:
             )
             for attempt, usage in zip(lost, turn.repeated, strict=True)
         ]
-        if turn.result.finish is Finish.ERROR or turn.failed:
-            outcome = "failed"
-        elif turn.compacts and turn.result.finish is not Finish.INTERRUPTED:
-            outcome = "compacted"
-        else:
-            outcome = "discarded" if turn.discarded is not None else str(turn.result.finish)
         record = self._usage_record(
             turn,
             turn.usage,

@@ -16,6 +16,7 @@ from django.db import Error as DatabaseError
 from django.db import InterfaceError, OperationalError
 from structlog.contextvars import bind_contextvars
 
+from kernel import metrics
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.errors import FINAL, Failure
@@ -355,6 +356,7 @@ class _Registry:
 
     def add(self, run: LiveRun) -> None:
         self._runs.add(run)
+        metrics.ACTIVE_RUNS.inc()
         if self._lease_task is None or self._lease_task.done():
             self._lease_task = asyncio.get_running_loop().create_task(self._renew_leases())
         if self._watch_task is None or self._watch_task.done():
@@ -362,6 +364,7 @@ class _Registry:
 
     def discard(self, run: LiveRun) -> None:
         self._runs.discard(run)
+        metrics.ACTIVE_RUNS.dec()
 
     def all(self) -> list[LiveRun]:
         return list(self._runs)

@@ -16,6 +16,7 @@ from responses.engine.turn import Attempt, Usage
 from responses.runs import open_calls
 from responses.runs.reservations import LEAST_SHARE, CallReservation
 from responses.runs.rows import Row, new_row
+from responses.runs.run_metrics import count_usage
 from responses.runs.store import Change, submit_new
 from tenants import directory
 from tenants.directory import Route
@@ -213,6 +214,7 @@ class RoutedCall:
         extra = [write for reservation in self.reservations for write in reservation.settlement(records)]
         extra.append(open_calls.close(self.id))
         await submit_new(Change(team_id=self.principal.team_id, insert=[*records, *rows], extra=extra))
+        count_usage(records)
         for reservation in self.reservations:
             reservation.settle()
 

@@ -318,6 +318,7 @@ class SeedRun:
             self._record(
                 ToolFinished(
                     call=requested.call,
+                    kind=_kind(call),
                     turn=turn,
                     result=ToolResult(output=call["output"], error=error, cost=cost),
                     ended_at=ended,

@@ -10,6 +10,7 @@ from decimal import Decimal
 import redis
 from django.conf import settings
 
+from kernel import metrics
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.errors import LimitsUnavailable, retry_headers
@@ -38,6 +39,7 @@ _LOCK_MS = 5000
 # A process that has announced a rebuild and takes longer may have died.
 _WAIT_SECONDS = 1.0
 _RETRY_SECONDS = 2.0
+_ERRORS = metrics.REDIS_ERRORS.labels("limits")
 
 
 async def reserve(principal: Principal, demand: Demand, *, reservation_id: str) -> Grant:
@@ -89,6 +91,7 @@ async def settle(
     try:
         await script.arun(grant.team_id, keys, document)
     except (redis.RedisError, OSError) as error:
+        _ERRORS.inc()
         logger.warning("a reservation could not be settled: %s", error, extra={"reservation": grant.id})
 
 
@@ -111,6 +114,7 @@ def settle_sync(
     try:
         script.run(grant.team_id, keys, document)
     except (redis.RedisError, OSError) as error:
+        _ERRORS.inc()
         logger.warning("a reservation could not be settled: %s", error, extra={"reservation": grant.id})
 
 
@@ -298,11 +302,13 @@ def _unlimited(plan: Plan) -> Grant:
 def _without_redis(plan: Plan, error: Exception) -> Grant:
     if settings.LIMITS_FAIL != "open":
         raise _unavailable(error) from error
+    _ERRORS.inc()
     logger.warning("limits are not checked: %s", error)
     return replace(_unlimited(plan), is_open=True)
 
 
 def _unavailable(error: Exception) -> LimitsUnavailable:
+    _ERRORS.inc()
     logger.warning("limits cannot be checked: %s", error)
     return LimitsUnavailable(headers=retry_headers(_RETRY_SECONDS))
 

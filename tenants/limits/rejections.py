@@ -12,6 +12,7 @@ from typing import NamedTuple
 from django.db import Error as DatabaseError
 from django.db import connection, connections
 
+from kernel import metrics
 from kernel.clock import now
 from tenants import scope
 from tenants.limits.plan import Refusal
@@ -48,6 +49,7 @@ _timer: threading.Timer | None = None
 def count(principal: Principal, demand: Demand, refusal: Refusal) -> None:
     """Count a rejected request; it is written soon."""
     global _timer  # noqa: PLW0603 - one timer per process
+    metrics.LIMIT_REJECTIONS.labels(refusal.limit).inc()
     hour = now().replace(minute=0, second=0, microsecond=0)
     subject = refusal.subject.kind
     one = _Rejected(

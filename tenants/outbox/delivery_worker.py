@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
+from kernel import metrics
 from kernel.clock import now
 from kernel.database_notifications import listen
 from kernel.db_threads import in_db_thread
@@ -88,6 +89,9 @@ class DeliveryWorker(WorkLoop[ClaimedDelivery]):
     async def execute(self, claim: ClaimedDelivery) -> None:
         channel = self._channels[claim.channel]
         result = await channel.send(claim.delivery)
+        outcome = "delivered" if result.succeeded else "failed"
+        metrics.DELIVERIES.labels(channel.name, outcome).inc()
+        metrics.DELIVERY_DURATION.labels(channel.name).observe(result.milliseconds / 1000)
         await in_db_thread(partial(self._record, channel, claim, result))
 
     @staticmethod

@@ -13,6 +13,7 @@ from typing import Any
 from django.conf import settings
 from django.db import connection
 
+from kernel import metrics
 from kernel.clock import now
 from kernel.leases import Claim
 from tenants import scope
@@ -123,4 +124,5 @@ def sweep(model: type[Delivery]) -> int:
         )
         outdated = rows.filter(created_at__lt=at - RETENTION).order_by("created_at").values("pk")[:_BATCH_SIZE]
         deleted, _ = rows.filter(pk__in=outdated).delete()
+    metrics.ROWS_DROPPED.labels(model.__name__.lower()).inc(deleted)
     return failed + deleted

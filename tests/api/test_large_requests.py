@@ -19,8 +19,8 @@ LARGE = {name: (path, body) for name, path, body in requests()}
 def long_lags(web: WebProcess, http: httpx2.Client) -> float:
     """Return how often the event loop was late by more than 0.3 s, which is generous for a busy machine."""
     metrics = http.get(f"{web.url}/metrics").text
-    (prompt,) = re.findall(r'^event_loop_lag_seconds_bucket\{le="0.3"\} (\S+)$', metrics, re.MULTILINE)
-    (total,) = re.findall(r"^event_loop_lag_seconds_count (\S+)$", metrics, re.MULTILINE)
+    (prompt,) = re.findall(r'^ors_event_loop_lag_seconds_bucket\{le="0.3"\} (\S+)$', metrics, re.MULTILINE)
+    (total,) = re.findall(r"^ors_event_loop_lag_seconds_count (\S+)$", metrics, re.MULTILINE)
     return float(total) - float(prompt)
 
 

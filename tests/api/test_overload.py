@@ -75,7 +75,9 @@ def test_everything_but_new_work_is_served(small: Api, small_web: WebProcess, ht
     assert small.get("/responses").status_code == 200
     assert small.post("/responses/resp_0/cancel", b"").status_code in {400, 404}
     metrics = http.get(f"{small_web.url}/metrics").text
-    (rejections,) = re.findall(r"^overload_rejections_total (\S+)$", metrics, re.MULTILINE)
+    (rejections,) = re.findall(
+        r'^ors_rejected_requests_total{reason="server_is_overloaded"} (\S+)$', metrics, re.MULTILINE
+    )
     assert float(rejections) >= 1
 
 

@@ -4,8 +4,10 @@ import json
 import re
 
 import httpx2
+from prometheus_client import Counter, Gauge, Histogram
 
 from guide import commands
+from kernel import metrics
 from responses.tools.mcp.schema import McpToolParam
 from tests.docs.blocks import ROOT, blocks
 from tests.support.api import Api
@@ -23,10 +25,19 @@ def test_the_page_of_metrics_lists_those_of_a_web_process_with_types_and_labels(
     served = {}
     for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? \S+$", text, re.MULTILINE):
         family = name if name in types else re.sub(r"_(bucket|sum|count|created)$", "", name)
-        served[family] = (types[family], sorted(set(re.findall(r"(\w+)=", labels)) - {"le"}))
+        served[family] = sorted(set(re.findall(r"(\w+)=\"", labels)) - {"le"})
+    declared = [one for one in vars(metrics).values() if isinstance(one, Counter | Gauge | Histogram)]
+    for one in declared:
+        served[_exposed_name(one)] = sorted(one._labelnames)
     page = (ROOT / "docs/reference/metrics.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*)\| \S", page, re.MULTILINE)
-    assert {name: (kind, sorted(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows} == served
+    assert {name: kind for name, kind, _ in rows} == types
+    assert {name: sorted(re.findall(r"`(\w+)`", labels)) for name, _, labels in rows} == served
+    assert all(one.startswith(("ors_", "process_", "python_")) for one in types)
+
+
+def _exposed_name(metric: Counter | Gauge | Histogram) -> str:
+    return f"{metric._name}_total" if isinstance(metric, Counter) else metric._name
 
 
 def test_the_error_of_the_reference_is_the_one_of_a_misspelt_parameter(api: Api) -> None:

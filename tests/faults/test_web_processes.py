@@ -74,7 +74,7 @@ def test_all_processes_serve_requests_and_report_their_metrics(
 def test_any_process_reports_the_current_metrics_of_all(several: WebProcess) -> None:
     def measured() -> dict[str, float]:
         text = httpx2.get(f"{several.url}/metrics").text
-        found = re.findall(r'^event_loop_lag_seconds_count{process="(\d)"} (\S+)$', text, re.MULTILINE)
+        found = re.findall(r'^ors_event_loop_lag_seconds_count{process="(\d)"} (\S+)$', text, re.MULTILINE)
         return {number: float(count) for number, count in found}
 
     eventually(lambda: len(measured()) == PROCESSES)

@@ -159,6 +159,7 @@ class HostedCalls:
             events += [*self._open(following.call), *self._progress_events(following.call)]
         return ToolFinished(
             call=pending.call,
+            kind=self._tools[pending.call.name].kind,
             turn=pending.turn,
             result=result,
             ended_at=pending.returned_at or self._now(),

@@ -23,6 +23,12 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")
         parser.add_argument("--port", type=int, default=settings.PORT)
+        parser.add_argument(
+            "--metrics-port",
+            type=int,
+            default=settings.METRICS_PORT,
+            help="port of the metrics (default: METRICS_PORT)",
+        )
         parser.add_argument("--server", choices=["daphne", "uvicorn"], default="uvicorn")
         parser.add_argument(
             "--processes", type=int, default=os.cpu_count() or 1, help="processes on the port (default: one per core)"
@@ -33,7 +39,13 @@ class Command(BaseCommand):
         refuse_powerful_role()
         logging.captureWarnings(capture=True)
         try:
-            serve(options["server"], host=options["host"], port=options["port"], processes=options["processes"])
+            serve(
+                options["server"],
+                host=options["host"],
+                port=options["port"],
+                processes=options["processes"],
+                metrics_port=options["metrics_port"],
+            )
         except OSError as error:
             raise CommandError(f"Cannot listen on {options['host']}:{options['port']}: {error.strerror}.") from error
         sys.exit(0)

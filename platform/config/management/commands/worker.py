@@ -12,11 +12,11 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from typing_extensions import override
 
-from config import warm_up
+from config import metrics_server, warm_up
 from config.celery import app
 from config.safety import refuse_powerful_role
 from config.server import allow_many_sockets, freeze_startup_objects
-from kernel import egress, heartbeats, work_queue, worker_loop
+from kernel import egress, heartbeats, task_runs, work_queue, worker_loop
 from kernel.leases import process_name
 from responses.batches.runner import BatchRunner
 from responses.lifecycle.queue import MESSAGE
@@ -46,6 +46,12 @@ class Command(BaseCommand):
         parser.add_argument(
             "--concurrency", type=int, default=200, help="maximum number of responses to run at the same time"
         )
+        parser.add_argument(
+            "--metrics-port",
+            type=int,
+            default=settings.METRICS_PORT,
+            help="port of the metrics (default: METRICS_PORT)",
+        )
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
@@ -53,6 +59,9 @@ class Command(BaseCommand):
         # Celery and other libraries warn at start; as lines of the log, these are JSON as well.
         logging.captureWarnings(capture=True)
         allow_many_sockets()
+        metrics_server.register()
+        metrics_server.serve(metrics_server.listen(options["metrics_port"]))
+        task_runs.watch()
         # Without a database a worker has nothing else to do, so its writes wait for it instead of failing.
         store.writer.wait_forever()
         # Runs start to drain with Celery's shutdown signal: `worker_main` returns only after Celery's own tasks have
