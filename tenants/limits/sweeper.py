@@ -7,6 +7,7 @@ Until then, Redis counts too much and never too little.
 import logging
 import time
 from collections.abc import Iterable
+from datetime import timedelta
 
 import redis
 
@@ -15,7 +16,7 @@ from tenants import scope
 from tenants.limits import guard, script
 from tenants.limits.periods import microseconds
 from tenants.limits.rebuild import open_reservations
-from tenants.models import LimitEpoch
+from tenants.models import Budget, LimitEpoch
 
 logger = logging.getLogger(__name__)
 # Longer than it takes to store a reservation, or to settle it after its commit.
@@ -23,6 +24,9 @@ _SETTLED_AFTER = 30_000_000
 # Spending that was recorded without a reservation, such as by a process that was allowed to run without Redis, is read
 # again from time to time; so is that of periods that have begun.
 _REFRESH_AFTER = 24 * 3_600_000_000
+# Calls that began before there was a budget have no reservation, so Redis is not told what they cost.
+_NEW_BUDGET = timedelta(days=1)
+_NEW_BUDGET_REFRESH_AFTER = 60_000_000
 _SECONDS = 20.0
 _PAGE = 1000
 
@@ -57,6 +61,10 @@ def _differs(team_id: str) -> bool:
     present = microseconds(now())
     if present - int(loaded) > _REFRESH_AFTER:
         return True
+    if present - int(loaded) > _NEW_BUDGET_REFRESH_AFTER:
+        with scope.team(team_id):
+            if Budget.objects.filter(team=team_id, is_hard=True, created_at__gte=now() - _NEW_BUDGET).exists():
+                return True
     # Redis is read first: a reservation that is settled in between is then missing in PostgreSQL, and asked for again.
     reserved = {name[2:].decode(): entry for name, entry in client.hscan_iter(state, match="r:*", count=_PAGE)}
     stored = open_reservations(team_id)

@@ -364,6 +364,18 @@ def test_stored_reservations_are_left_alone(database: None, caller: Caller) -> N
     assert sweeper.sweep([caller.team.pk]) == 0
 
 
+def test_a_new_budget_counts_calls_that_began_before_it(database: None, caller: Caller) -> None:
+    limit(caller, budget="0.001")
+    assert store(reserve(caller))
+    record(Grant(id="earlier", team_id=caller.team.pk, key_id=caller.key.pk), Decimal("0.0003"))
+    assert sweeper.sweep([caller.team.pk]) == 0
+    client, (state, *_) = script.client(), script.state_keys(caller.team.pk)
+    client.hincrby(state, "loaded", -61_000_000)
+    assert sweeper.sweep([caller.team.pk]) == 1
+    (budget,) = limits.status_sync(principal(caller)).budgets
+    assert budget.spent == Decimal("0.0003")
+
+
 def test_reservations_of_runs_that_ended_are_dropped(database: None, caller: Caller) -> None:
     limit(caller, concurrent_runs=5)
     ended, active, lost, calling = [reserve(caller) for _ in range(4)]
