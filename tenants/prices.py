@@ -21,6 +21,7 @@ CACHE_SECONDS = 300
 """Duration of a cache write whose duration the upstream does not report: the shortest that providers offer."""
 STANDARD_TIERS = frozenset({"", "auto", "default", "standard", "standard_only", "on_demand"})
 """Names that upstreams use for the tier without a surcharge or discount."""
+
 _NOTHING = Decimal(0)
 
 
@@ -272,6 +273,12 @@ class PriceList:
             total += tokens * max(prices, default=_NOTHING)
         return total.quantize(COST_PLACES, ROUND_CEILING)
 
+    def worst_cost_of_call(self, tool: str) -> Decimal | None:
+        """Return the highest cost of a call of a hosted tool; None if the list has no price for it."""
+        entries = self._by_dimension.get(Dimension.TOOL_CALL, ())
+        found = [each.amount / each.per for each in entries if each.tool in {"", tool}]
+        return max(found).quantize(COST_PLACES, ROUND_CEILING) if found else None
+
     def usual(self, dimension: Dimension) -> Decimal | None:
         """Return the price of a million units without any condition, or None."""
         entry = next((each for each in self._by_dimension.get(dimension, ()) if not _conditions(each)), None)
@@ -424,6 +431,17 @@ def _parts(used: Quantities) -> Iterable[tuple[Dimension, Decimal, str | int]]:
 UNKNOWN = PriceList()
 NO_PRICE = "No price"
 """Shown instead of the cost of calls whose model had no price."""
+
+
+def possible_tiers(requested: str | None) -> frozenset[str] | None:
+    """Return the service tiers that a call may be served with; None for all of them.
+
+    A requested tier may be busy, and then the call is served with the standard one. "auto" leaves the choice to the
+    upstream.
+    """
+    if requested is None or requested == "auto":
+        return None
+    return frozenset({"", requested})
 
 
 def sum_costs(one: Decimal | None, other: Decimal | None) -> Decimal | None:

@@ -42,7 +42,9 @@ async def complete(*, principal: Principal, body: ChatRequest, request: RequestI
     values = {**capabilities.upstream_values(body, call.route), "stream": False} | await call.reserve()
     await call.open()
     try:
-        async with post(call.route, "/chat/completions", values, attempts=call.attempts) as response:
+        async with post(
+            call.route, "/chat/completions", values, attempts=call.attempts, may_repeat=call.may_repeat
+        ) as response:
             completion = await read_document(response)
     except UpstreamFailed as failed:
         await call.end(outcome="failed")
@@ -69,7 +71,7 @@ async def stream(*, principal: Principal, body: ChatRequest, request: RequestInf
     stack = AsyncExitStack()
     try:
         response = await stack.enter_async_context(
-            post(call.route, "/chat/completions", values, attempts=call.attempts)
+            post(call.route, "/chat/completions", values, attempts=call.attempts, may_repeat=call.may_repeat)
         )
     except UpstreamFailed as failed:
         await call.end(outcome="failed")
@@ -140,6 +142,11 @@ class _ChatCall:
         self._id = new_id("chatcmpl")
         self._ended: asyncio.Future[None] | None = None
 
+    @property
+    def may_repeat(self) -> bool:
+        """See `RoutedCall.may_repeat`."""
+        return self._routed.may_repeat
+
     async def reserve(self) -> dict[str, Any]:
         """Reserve what the call needs of the limits. Return the maximum of output if they lower it."""
         body, principal = self._request.body, self._routed.principal
@@ -155,6 +162,7 @@ class _ChatCall:
             input_tokens=self._request.estimate_tokens(),
             most_input_tokens=len(orjson.dumps(self._request.values)),
             max_output_tokens=None if stated is None else stated * choices,
+            service_tier=body.service_tier,
             is_stream=bool(body.stream),
         )
         if stated is None and allowed is not None:

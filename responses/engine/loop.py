@@ -173,6 +173,11 @@ class Run:
         self._state.lost_tokens += lost.total_usage.output_tokens
 
     @property
+    def returned_calls(self) -> list[str]:
+        """Ids of the hosted calls that have returned and have no item yet."""
+        return [pending.call.call_id for pending in self._state.pending if pending.result is not None]
+
+    @property
     def is_idle(self) -> bool:
         """True when another process can continue the run without repeating a model call or a tool call."""
         busy = self._turn is not None or self._compactor.is_running

@@ -162,7 +162,8 @@ class TurnRequest:
 
     `attachments` loads the images and files that the items reference, `cipher` encrypts and decrypts reasoning; each is
     None where it is not needed. `first_output_index` is the output index of the turn's first item. Not `streamed`: the
-    upstream may answer with one document, because nothing needs the answer before its end.
+    upstream may answer with one document, because nothing needs the answer before its end. Not `may_repeat`: budgets
+    cover the request once, so that it is not sent again once the upstream may charge for it.
     """
 
     model: str
@@ -173,6 +174,7 @@ class TurnRequest:
     attachments: Attachments | None = None
     cipher: ReasoningCipher | None = None
     streamed: bool = True
+    may_repeat: bool = True
 
 
 class Finish(StrEnum):

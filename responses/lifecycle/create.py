@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -135,7 +135,7 @@ async def start_response(
             new.prepared.run_context,
             state,
             model=new.model(UpstreamModel(new.route, summarizer=TeamSummarizer(account))),
-            tools=new.tools.toolbox,
+            tools=replace(new.tools.toolbox, budget=new.reservation),
             now=now,
             checks=new.checks if new.prepared.body.generates else None,
         )
@@ -269,7 +269,8 @@ async def _check(
             lease_token=1,
             end_user=end_user,
             endpoint=request.endpoint,
-            worst_cost=route.prices.worst_cost,
+            prices=route.prices,
+            tool_prices=await directory.tool_prices.aget() if body.tools else UNKNOWN,
         )
         if body.background:
             await reservation.take_queue_place()

@@ -12,7 +12,7 @@ from conversations.models import Placement, Section
 from kernel.clock import now
 from kernel.leases import Claim, lease_until
 from responses.engine.calls.outcomes import ToolResult
-from responses.engine.calls.toolbox import Toolbox
+from responses.engine.calls.toolbox import CallBudget, Toolbox
 from responses.engine.compaction.items import from_latest_compaction
 from responses.engine.events.fold import Fold, read_frames
 from responses.engine.events.response_body import Ending, opening
@@ -41,8 +41,17 @@ from responses.runs import store
 from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
 from responses.runs.open_calls import added_usage, open_row, turn_id
-from responses.runs.recorder import Recorder, RecorderState
-from responses.runs.reservations import RunReservation, deletions, hold, settle_after_commit, taken
+from responses.runs.recorder import PRICE_KEYS, Recorder, RecorderState
+from responses.runs.reservations import (
+    RunReservation,
+    deletions,
+    hold,
+    is_for,
+    is_of_tool,
+    price_key_of,
+    settle_after_commit,
+    taken,
+)
 from responses.runs.rows import Row
 from responses.runs.store import Change
 from responses.tools import registry
@@ -50,9 +59,6 @@ from tenants import scope
 from tenants.limits import Grant
 from tenants.models import UsageRecord
 from tenants.prices import PriceList
-
-# Functions of hosted tools whose calls have usage records.
-_METERED = ("web_search", "file_search")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +83,22 @@ class ResumedRun:
         """Return the run, to be executed within a reservation."""
         if reservation is not None:
             self.recorder.use(reservation)
+            reservation.adopt(self._returned)
         return replace(self, reservation=reservation)
+
+    @property
+    def _returned(self) -> dict[str, Grant]:
+        """Reservations of hosted calls that returned in the previous process, and whose cost is not recorded yet."""
+        calls = self.run.returned_calls
+        return {call_id: grant for call_id in calls for grant in self.taken if is_for(grant.id, call_id)}
 
     def end(self, ending: Ending) -> Exception | None:
         """End a run that this process does not execute. Return why the end was not written, if it was not."""
         step = self.run.end_dead(ending, lost=self.lost)
         _, change = self.recorder.plan(step)
-        insert = [*change.insert, *self.lost_calls, *self.open_turn]
+        # Those of a stored response are among what its end has left unfinished.
+        lost_calls = [] if self.identity.stored else self.lost_calls
+        insert = [*change.insert, *lost_calls, *self.open_turn]
         hold(self.taken, insert)
         (error,) = store.apply([replace(change, insert=insert, extra=[*change.extra, *deletions(*self.taken)])])
         if error is None:
@@ -98,7 +113,8 @@ class ResumedRun:
             # The response contains their usage as well, although it shows nothing of them.
             self.run.count_lost(self.lost)
             turns = self.recorder.count_lost(self.lost)
-        records, left = [*self.lost_calls, *turns], [grant for grant in self.taken if not grant.queued]
+        records, kept = [*self.lost_calls, *turns], {grant.id for grant in self._returned.values()}
+        left = [grant for grant in self.taken if not grant.queued and grant.id not in kept]
         hold(left, records)
         if records or left:
             extra = [*(added_usage(response_id, record) for record in turns), *deletions(*left)]
@@ -113,6 +129,7 @@ def load(
     tools: Toolbox | None = None,
     model: LanguageModel | None = None,
     checks: OutputCheck | None = None,
+    budget: CallBudget | None = None,
     died: bool = False,
 ) -> ResumedRun:
     """Rebuild a run as of its last committed step. Runs inside a scope that sees the response's team.
@@ -140,6 +157,7 @@ def load(
         tools=tools,
         model=model,
         checks=checks,
+        budget=budget,
     )
     # A process that is alive gives back itself what it has reserved.
     if died or response.status == Status.QUEUED:
@@ -161,11 +179,27 @@ def load(
             adds_to=response.pk,
         )
         return replace(resumed, open_turn=[row])
-    started = ToolCall.objects.filter(response=response, status="in_progress", name__in=_METERED)
+    started = ToolCall.objects.filter(response=response, status="in_progress", name__in=PRICE_KEYS)
     lost_calls = [
-        resumed.recorder.call_record(_call(row), row.kind, turn=row.turn, at=ended, outcome=str(Finish.INTERRUPTED))
+        resumed.recorder.call_record(
+            _call(row), PRICE_KEYS[row.name], turn=row.turn, at=ended, outcome=str(Finish.INTERRUPTED)
+        )
         for row in started
     ]
+    if not response.stored:
+        # It has no rows of its calls, only those that its reservations name.
+        lost_calls = [
+            resumed.recorder.call_record(
+                Call(item_id="", call_id="", name=key, arguments=""),
+                key,
+                turn=max(0, response.turns - 1),
+                at=ended,
+                outcome=str(Finish.INTERRUPTED),
+            )
+            for grant in resumed.taken
+            if is_of_tool(grant.id)
+            for key in [price_key_of(grant.id)]
+        ]
     lost = resumed.run.lost_turn(began=began, ended=ended)
     if lost is not None and not response.stored:
         lost = replace(lost, usage=_usage_without_log(response))
@@ -206,7 +240,9 @@ def read_queued(claims: Collection[Claim]) -> dict[str, QueuedRun]:
     }
 
 
-def start(queued: QueuedRun, *, model: LanguageModel, checks: OutputCheck | None) -> ResumedRun:
+def start(
+    queued: QueuedRun, *, model: LanguageModel, checks: OutputCheck | None, budget: CallBudget | None = None
+) -> ResumedRun:
     """Build a run that no process has begun; call it in a database thread."""
     response = queued.response
     # Most runs bring their whole context and no tools. For them nothing is left to read.
@@ -223,6 +259,7 @@ def start(queued: QueuedRun, *, model: LanguageModel, checks: OutputCheck | None
             tools=None if reads else Toolbox(),
             model=model,
             checks=checks,
+            budget=budget,
         )
 
 
@@ -236,6 +273,7 @@ def _resumed(
     tools: Toolbox | None,
     model: LanguageModel | None,
     checks: OutputCheck | None,
+    budget: CallBudget | None,
 ) -> ResumedRun:
     identity = RunIdentity(
         response_id=response.pk,
@@ -270,7 +308,7 @@ def _resumed(
     )
     if tools is None:
         tools = Toolbox() if model is None else registry.restore_tools(response, context.items)
-    run = Run(context, state, model=model or _NoModel(), tools=tools, now=now, checks=checks)
+    run = Run(context, state, model=model or _NoModel(), tools=replace(tools, budget=budget), now=now, checks=checks)
     recorder = Recorder(identity, progress, ConversationAppend.of(response))
     if next_sequence == 0 and response.stored and not response.background:
         # The process died before it stored the first events, which the client may have received. They depend on nothing

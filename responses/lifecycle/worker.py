@@ -205,17 +205,19 @@ def _load(claimed: Claim, queued: QueuedRun | None = None) -> ResumedRun | None:
             lease_token=claimed.token,
             end_user=response.end_user or "",
             endpoint=response.endpoint,
-            worst_cost=PriceList.restored(response.options.get("prices")).worst_cost,
+            prices=PriceList.restored(response.options.get("prices")),
+            tool_prices=PriceList.restored(response.options.get("tool_prices")),
         )
         model = LimitedModel(model, reservation)
     if queued is not None:
-        return resume.start(queued, model=model, checks=checks).within(reservation)
+        return resume.start(queued, model=model, checks=checks, budget=reservation).within(reservation)
     with scope.team(claimed.team_id):
         resumed = resume.load(
             response_id=response.pk,
             lease_token=claimed.token,
             model=model,
             checks=checks,
+            budget=reservation,
             died=claimed.has_expired,
         )
     resumed.record_lost()

@@ -87,7 +87,9 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
             ),
             most_input_tokens=token_estimate.most_input_tokens(asked),
             max_output_tokens=None,
+            service_tier=asked.sampling.service_tier,
         )
+        model.may_repeat = call.may_repeat
     turn: TurnRecord | None = None
 
     def spent(_: str) -> tuple[str, Usage]:

@@ -209,7 +209,9 @@ async def forward(
     async with call.recorded(spent):
         try:
             values = {**passed.values, "model": route.upstream_model}
-            async with post(route, f"/{passed.endpoint}", values, attempts=call.attempts) as response:
+            async with post(
+                route, f"/{passed.endpoint}", values, attempts=call.attempts, may_repeat=call.may_repeat
+            ) as response:
                 answer = await read_document(response)
         except UpstreamFailed as failed:
             raise endpoint_error(failed, route, supports=passed.endpoint) from failed

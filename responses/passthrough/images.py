@@ -222,7 +222,7 @@ async def _sent(
             fields={name: "true" if value is True else str(value) for name, value in values.items()},
             files=[(one.field, (one.filename, one.content, one.content_type)) for one in uploads],
         )
-    async with post(call.route, path, body, attempts=call.attempts) as response:
+    async with post(call.route, path, body, attempts=call.attempts, may_repeat=call.may_repeat) as response:
         # Plain JSON, unless partial images were requested and the server streams them.
         if not is_streamed(response):
             yield await read_document(response)

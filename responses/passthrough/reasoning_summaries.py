@@ -58,6 +58,7 @@ class TeamSummarizer(ReasoningSummarizer):
             items=[InputMessage.model_validate({"type": "message", "role": "user", "content": text})],
             sampling=Sampling(max_output_tokens=_MAX_TOKENS),
             first_output_index=0,
+            may_repeat=False,
         )
         stream = UpstreamModel(route).open(request)
         call = RoutedCall(

@@ -128,7 +128,10 @@ async def _pieces(forwarded: ForwardedRequest, reader: AnswerReader, call: Route
     values = {**forwarded.values, "model": route.upstream_model}
     body = Form(fields=values, files=forwarded.files) if forwarded.files else values
     try:
-        async with call.recorded(spent), post(route, forwarded.path, body, attempts=call.attempts) as response:
+        async with (
+            call.recorded(spent),
+            post(route, forwarded.path, body, attempts=call.attempts, may_repeat=call.may_repeat) as response,
+        ):
             if is_streamed(response):
                 sends_events = True
                 yield EVENT_STREAM.encode()

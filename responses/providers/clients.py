@@ -137,12 +137,14 @@ async def post(
     attempts: list[Attempt],
     retry_body: Callable[[], dict[str, Any]] | None = None,
     silent: bool = False,
+    may_repeat: bool = True,
 ) -> AsyncIterator[Answer]:
     """Send a request and yield the answer: its status is 200, its body is unread. Raises `UpstreamFailed`.
 
     Each HTTP request is added to `attempts` when it begins: the upstream may charge for any of them. `silent`: the
     upstream sends nothing until the whole answer is complete. `retry_body` makes the body of retries if it is another
-    one, whose answer is streamed. On exit the connection is closed unless the body was read completely.
+    one, whose answer is streamed. Not `may_repeat`: a request that the upstream may charge for is not retried. On exit
+    the connection is closed unless the body was read completely.
     """
     admission.started()
     clients, upstream = clients_for(route.upstream), route.upstream.name
@@ -169,7 +171,7 @@ async def post(
             if isinstance(error, ErrorStatus):
                 attempt.status, attempt.request_id = error.status, error.headers.get("x-request-id", "")
             spans.record(Activity.ATTEMPT, name, began=attempt.began, state="failed", note=_reason(error))
-            if pause is None or not _is_retryable(error):
+            if pause is None or not _is_retryable(error) or (attempt.may_be_charged and not may_repeat):
                 raise UpstreamFailed(naming(route.model, to_failure(error))) from error
         if retry_body is not None:
             content, silent = await off_loop(partial(large_json.dumps, await off_loop(retry_body))), False

@@ -122,7 +122,7 @@ class UpstreamTurn:
         body = await off_loop(partial(self._body, self._route, self._request, attachments))
         if not self._request.streamed:
             return self._post_silent(body, attachments)
-        return post(self._route, self._path, body, attempts=self.attempts)
+        return post(self._route, self._path, body, attempts=self.attempts, may_repeat=self._request.may_repeat)
 
     @asynccontextmanager
     async def _post_silent(self, body: dict[str, Any], attachments: AttachmentMap) -> AsyncIterator[Answer]:
@@ -132,7 +132,15 @@ class UpstreamTurn:
             return self._body(route, replace(request, streamed=True), attachments)
 
         try:
-            sent = post(route, self._path, body, attempts=self.attempts, retry_body=streamed_body, silent=True)
+            sent = post(
+                route,
+                self._path,
+                body,
+                attempts=self.attempts,
+                retry_body=streamed_body,
+                silent=True,
+                may_repeat=request.may_repeat,
+            )
             async with sent as response:
                 yield response
         finally:

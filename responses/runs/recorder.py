@@ -23,10 +23,10 @@ from kernel.db_threads import in_db_thread
 from kernel.large_work import LARGE_BYTES, in_thread, is_large, pause
 from kernel.notifications import Notifier, loop_notifications
 from responses.engine import spans
-from responses.engine.calls.outcomes import request_digest
+from responses.engine.calls.outcomes import ToolResult, request_digest
 from responses.engine.events.compression import compress
 from responses.engine.events.types import DONE_FRAME, Body, Event, frame
-from responses.engine.state import OutputItem
+from responses.engine.state import OutputItem, PendingCall
 from responses.engine.steps import (
     CallRecord,
     ContextCompacted,
@@ -72,6 +72,8 @@ _TICKS = 40
 PREVIEW_LENGTH = 120
 # Records of calls that ended longer ago, in a process that died, count now: the sums of their hour may be complete.
 _LATEST = timedelta(hours=1)
+PRICE_KEYS = {"web_search": "web_search", "file_search": "file_search"}
+"""Keys of the prices of hosted calls that cost money, by function."""
 _INSERT_DELIVERIES = announcement(guarded=GUARDED)
 
 
@@ -194,6 +196,7 @@ class Recorder:
         rows: list[Row] = []
         calls: list[CallUpdate] = []
         extra: list[ExtraWrite] = []
+        tools: dict[str, Row | None] = {}
         match step:
             case TurnEnded() | RunEnded():
                 turn = self._turn_rows(step.turn) if step.turn else []
@@ -231,6 +234,7 @@ class Recorder:
                 ]
             case ToolFinished():
                 rows, calls = self._finished_call(step)
+                tools = {step.call.call_id: next((row for row in rows if row.table is UsageRecord), None)}
             case RunStarted() | Emitted():
                 pass
             case never:
@@ -244,6 +248,8 @@ class Recorder:
             data += DONE_FRAME
             ending = step.ending
             calls = [self._update(p.call, status="abandoned", ended_at=step.ended_at) for p in step.unfinished]
+            tools = {p.call.call_id: self._abandoned_call(p, at=step.ended_at) for p in step.unfinished}
+            rows += filter(None, tools.values())
             if self._append is not None:
                 keeps = ending.status in {Status.COMPLETED, Status.INCOMPLETE}
                 unwritten, write = self._append.at_end(identity.response_id, keeps=keeps)
@@ -270,7 +276,11 @@ class Recorder:
             }
         if self._reservation is not None:
             self._settlement = self._reservation.settlement(
-                rows, has_call=isinstance(getattr(step, "turn", None), TurnRecord), has_ended=isinstance(step, RunEnded)
+                [row for row in rows if not any(row is one for one in tools.values())],
+                has_call=isinstance(getattr(step, "turn", None), TurnRecord),
+                has_ended=isinstance(step, RunEnded),
+                may_be_charged=_may_be_charged(step),
+                tools=tools,
             )
             extra += self._settlement.writes
         # Every step names the lease, so that a run that was resumed elsewhere writes nothing.
@@ -415,7 +425,9 @@ class Recorder:
         identity, settlement = self._identity, None
         records = self.usage_records(turn)
         if self._reservation is not None:
-            settlement = self._reservation.settlement(records, has_call=True, has_ended=True)
+            settlement = self._reservation.settlement(
+                records, has_call=True, has_ended=True, may_be_charged=turn.result.may_be_charged
+            )
         extra = [*(settlement.writes if settlement is not None else ())]
         extra.append(open_calls.close(open_calls.turn_id(identity.response_id, turn.number)))
         if await in_db_thread(partial(_is_recorded, records[-1], self._since)):
@@ -534,8 +546,11 @@ class Recorder:
         result = step.result
         rows = self._item_rows(step.items)
         if result.cost is not None:
-            outcome = "failed" if result.error else "completed"
-            rows.append(self.call_record(step.call, result.cost, turn=step.turn, at=step.ended_at, outcome=outcome))
+            rows.append(
+                self.call_record(
+                    step.call, result.cost, turn=step.turn, at=step.ended_at, outcome=_outcome_of_call(result)
+                )
+            )
         update = self._update(
             step.call,
             status="failed" if result.error else "completed",
@@ -545,6 +560,15 @@ class Recorder:
             result={"after": self._state.next_position, **result.stored()} if result.parts else None,
         )
         return rows, [update]
+
+    def _abandoned_call(self, pending: PendingCall, *, at: datetime) -> Row | None:
+        """Return the usage record of a hosted call that has no item because the run has ended; None if it is free."""
+        outcome, key = str(Finish.INTERRUPTED), PRICE_KEYS.get(pending.call.name)
+        if (result := pending.result) is not None:
+            outcome, key = _outcome_of_call(result), result.cost
+        elif not pending.attempt:
+            key = None
+        return None if key is None else self.call_record(pending.call, key, turn=pending.turn, at=at, outcome=outcome)
 
     def call_record(self, call: Call, endpoint: str, *, turn: int, at: datetime, outcome: str) -> Row:
         """Return the usage record of a hosted tool call."""
@@ -637,6 +661,18 @@ class Recorder:
             output_preview=state.preview,
             **{"status": Status.IN_PROGRESS.value, **ended},
         )
+
+
+def _may_be_charged(step: Step) -> bool:
+    turn = getattr(step, "turn", None)
+    return isinstance(turn, TurnRecord) and turn.result.may_be_charged
+
+
+def _outcome_of_call(result: ToolResult) -> str:
+    if result.error == "timeout":
+        # Nobody knows whether it is charged.
+        return str(Finish.INTERRUPTED)
+    return "failed" if result.error else "completed"
 
 
 def _flush_at(at: float, longest: float, *, ticks: int = 2) -> float:

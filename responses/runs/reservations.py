@@ -6,8 +6,9 @@ loses its data: what is not settled is still stored.
 """
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
@@ -21,19 +22,20 @@ from django.db.models import Q
 
 from kernel import response_headers
 from kernel.db_threads import in_db_thread
-from kernel.errors import ApiError, Failure, InsufficientQuota, LimitsUnavailable, Overloaded, RateLimited
+from kernel.errors import ApiError, Failure, InsufficientQuota, LimitReached, LimitsUnavailable, Overloaded, RateLimited
 from kernel.leases import lease_until, process_name
 from kernel.statement_pipeline import Statement
+from responses.engine.calls.outcomes import Execute, Refuse
 from responses.engine.compaction import token_estimate
 from responses.engine.events.types import Event
-from responses.engine.turn import Finish, FunctionTool, LanguageModel, TurnRequest, TurnResult, TurnStream
+from responses.engine.turn import Call, Finish, FunctionTool, LanguageModel, TurnRequest, TurnResult, TurnStream
 from responses.runs.rows import Row, new_row
 from responses.runs.store import GUARDED, Change, ExtraWrite, ReservationGuard, ReservationLost, submit_new, writer
 from tenants import limits, scope
 from tenants.limits import Demand, Grant
 from tenants.limits.throttle import is_limited
-from tenants.limits.values import Cost
 from tenants.models import Reservation, UsageRecord
+from tenants.prices import UNKNOWN, PriceList, possible_tiers
 from tenants.principal import Principal
 
 logger = logging.getLogger(__name__)
@@ -41,6 +43,8 @@ logger = logging.getLogger(__name__)
 _ATTEMPTS = 10
 # A text has four characters per token on average, but hardly ever more than sixteen.
 LEAST_SHARE = 4
+# Outcomes of calls whose usage may be unknown.
+_CUT = frozenset({"interrupted", "failed"})
 # Between two questions whether there is room for the next call of a run.
 _LONGEST_PAUSE = 5.0
 _PATIENCE = 30
@@ -167,8 +171,13 @@ class CallReservation:
             await writer.submit(Change(team_id=self._principal.team_id, extra=writes))
         self.settle()
 
-    def settlement(self, rows: Sequence[Row]) -> Sequence[ExtraWrite]:
-        """Return what the change with the usage records of the call writes. `settle` follows its commit."""
+    def settlement(self, rows: Sequence[Row], *, may_be_charged: bool = False) -> Sequence[ExtraWrite]:
+        """Return what the change with the usage records of the call writes. `settle` follows its commit.
+
+        `may_be_charged`: the upstream may charge for it, also without having reported its usage.
+        """
+        if may_be_charged:
+            _hold_unknown(rows, self._grant)
         tokens, cost, at = _spent(rows, self._grant)
         self._settled = (tokens, cost, at)
         if self._grant is not None:
@@ -199,6 +208,20 @@ def _spent(rows: Sequence[Row], grant: Grant | None) -> tuple[int, Decimal | Non
     return tokens, cost, at
 
 
+def _hold_unknown(rows: Sequence[Row], grant: Grant | None) -> None:
+    """Let budgets count all that was reserved for a call that was cut, although it may be charged.
+
+    The upstream may have generated more than has arrived. With less, a hard budget could be exceeded.
+    """
+    records = [values for table, values in rows if table is UsageRecord]
+    if grant is None or not records:
+        return
+    # The others are requests that were repeated, of which none was charged.
+    last = records[-1]
+    if last["estimated"] and last["outcome"] in _CUT and grant.amount > (last["cost"] or 0):
+        last["budget_cost"] = grant.amount
+
+
 def taken(response_id: str) -> list[Grant]:
     """Return what a process has reserved for a response, as it is stored. Runs in a scope of the response's team."""
     rows = Reservation.objects.filter(Q(response_id=response_id) | Q(pk=response_id))
@@ -227,10 +250,17 @@ def hold(grants: Sequence[Grant], rows: Sequence[Row]) -> None:
 
     Their records are estimates: nobody knows what the upstream has charged. With less, a hard budget could be exceeded.
     """
-    records = [values for table, values in rows if table is UsageRecord and values["estimated"]]
-    reserved = sum((grant.amount for grant in grants), Decimal(0))
-    if records and reserved > (records[-1]["cost"] or 0):
-        records[-1]["budget_cost"] = reserved
+    for of_tools in (False, True):
+        reserved = sum((grant.amount for grant in grants if is_of_tool(grant.id) == of_tools), Decimal(0))
+        records = [
+            values
+            for table, values in rows
+            # Hosted calls have no upstream.
+            if table is UsageRecord and values["estimated"] and (not values["upstream_id"]) == of_tools
+        ]
+        missing = reserved - sum(values["cost"] or 0 for values in records)
+        if records and missing > 0:
+            records[-1]["budget_cost"] = (records[-1]["cost"] or 0) + missing
 
 
 def settle_after_commit(grants: Sequence[Grant], records: Sequence[Row]) -> None:
@@ -242,8 +272,31 @@ def settle_after_commit(grants: Sequence[Grant], records: Sequence[Row]) -> None
         transaction.on_commit(settle)
 
 
+_TOOL = "tool"
+
+
+def _digest(call_id: str) -> str:
+    # Upstreams choose the ids of calls, of any length.
+    return hashlib.sha256(call_id.encode()).hexdigest()[:16]
+
+
+def is_of_tool(reservation_id: str) -> bool:
+    """Return whether a reservation is that of a hosted call."""
+    return reservation_id.split("/")[2:3] == [_TOOL]
+
+
+def price_key_of(reservation_id: str) -> str:
+    """Return the key of the price of the hosted call that a reservation is for."""
+    return reservation_id.split("/")[3]
+
+
+def is_for(reservation_id: str, call_id: str) -> bool:
+    """Return whether a reservation is that of this hosted call."""
+    return is_of_tool(reservation_id) and reservation_id.split("/")[4] == _digest(call_id)
+
+
 class RunReservation:
-    """The reservation of one run: its place, and the tokens and the cost of its present call.
+    """The reservation of one run: its place, the tokens and the cost of its present call, and its hosted calls.
 
     The first call is reserved together with the place, each later one before it is sent. The ids contain the lease
     token: a process that resumes the run makes reservations of its own.
@@ -257,18 +310,22 @@ class RunReservation:
         lease_token: int,
         end_user: str,
         endpoint: str,
-        worst_cost: Cost,
+        prices: PriceList,
+        tool_prices: PriceList = UNKNOWN,
     ) -> None:
         self._principal = principal
         self._response_id = response_id
         self._id = f"{response_id}/{lease_token}"
         self._end_user = end_user
         self._endpoint = endpoint
-        self._worst_cost = worst_cost
+        self._prices = prices
+        self._tool_prices = tool_prices
         self._demand = Demand()
         self._place: Grant | None = None
         # The reservation of the present call: that of the place for the first one, or one of its own.
         self._call: Grant | None = None
+        # Those of hosted calls, by the id of the call, from before they start until their usage is recorded.
+        self._tools: dict[str, Grant] = {}
         # The most input that the first call may have within its reservation.
         self._covered = 0
         self._texts: tuple[Sequence[FunctionTool], str | None] = ((), None)
@@ -352,7 +409,34 @@ class RunReservation:
         self._call = await self._reserve(demand, reservation_id=f"{self._id}/{self._calls}")
         return _lowered(request, self._call)
 
-    async def _reserve(self, demand: Demand, *, reservation_id: str) -> Grant:
+    async def reserve_call(self, call: Call, price_key: str, *, waits: bool) -> Execute | Refuse | None:
+        """Reserve what a hosted call may cost. Return None if calls in progress have reserved what it needs."""
+        listed = (prices.worst_cost_of_call(price_key) for prices in (self._prices, self._tool_prices))
+        cost = max((each for each in listed if each is not None), default=Decimal(0))
+        if not cost or not self._has_budget:
+            return Execute()
+        demand = Demand(
+            requests=0,
+            max_output_tokens=0,
+            cost=lambda _, __: cost,
+            end_user=self._end_user,
+            endpoint=self._endpoint,
+        )
+        # Some upstreams use the same ids in each turn.
+        name = f"{self._id}/{_TOOL}/{price_key}/{_digest(call.call_id)}/{self._calls}"
+        try:
+            grant = await self._reserve(demand, reservation_id=name, waits=waits)
+        except LimitReached as refused:
+            return Refuse(f"error: the call was not made. {refused.message}") if refused.is_final else None
+        if grant.needs_row:
+            self._tools[call.call_id] = grant
+        return Execute()
+
+    def adopt(self, grants: Mapping[str, Grant]) -> None:
+        """Continue the reservations of hosted calls that returned in a process that died, by the ids of the calls."""
+        self._tools |= grants
+
+    async def _reserve(self, demand: Demand, *, reservation_id: str, waits: bool = True) -> Grant:
         patience = _PATIENCE
         while True:
             try:
@@ -360,15 +444,19 @@ class RunReservation:
                 for _ in range(_ATTEMPTS):
                     if not grant.needs_row:
                         return grant
+                    change = with_reservation(Change(team_id=grant.team_id), grant, response_id=self._response_id)
+                    commit = writer.submit(change)
                     try:
-                        change = Change(team_id=grant.team_id)
-                        await writer.submit(with_reservation(change, grant, response_id=self._response_id))
+                        await asyncio.shield(commit)
                     except ReservationLost:
                         grant = await limits.renew(grant, self._principal, demand)
+                    except asyncio.CancelledError:
+                        in_background(_withdraw(grant, commit))
+                        raise
                     else:
                         return grant
             except RateLimited as error:
-                if error.is_final:
+                if error.is_final or not waits:
                     raise
                 pause = float(error.headers.get("retry-after-ms", 1000)) / 1000
             except LimitsUnavailable:
@@ -392,12 +480,13 @@ class RunReservation:
             attachments=request.attachments,
         )
         most = token_estimate.most_input_tokens(request) if self._has_budget else estimate
+        tiers = possible_tiers(request.sampling.service_tier)
         demand = Demand(
             requests=0,
             input_tokens=estimate,
             least_input_tokens=estimate // LEAST_SHARE,
             max_output_tokens=request.sampling.max_output_tokens,
-            cost=lambda _, output: self._worst_cost(most, output),
+            cost=lambda _, output: self._prices.worst_cost(most, output, tiers=tiers),
             end_user=self._end_user,
             endpoint=self._endpoint,
         )
@@ -409,39 +498,66 @@ class RunReservation:
 
     # -- after a call --------------------------------------------------------------------------------------------------
 
-    def settlement(self, rows: Sequence[Row], *, has_call: bool, has_ended: bool) -> "Settlement":
+    def settlement(
+        self,
+        rows: Sequence[Row],
+        *,
+        has_call: bool,
+        has_ended: bool,
+        may_be_charged: bool = True,
+        tools: Mapping[str, Row | None] | None = None,
+    ) -> "Settlement":
         """Return what the change with these rows writes, and what follows its commit.
 
-        `has_call`: the rows contain the usage records of the present call. `has_ended`: the run has ended.
+        `has_call`: the rows contain the usage records of the present call, and the upstream may charge for it if
+        `may_be_charged`, also without having reported its usage. `has_ended`: the run has ended. `tools` are
+        the usage records of hosted calls that have ended, by the ids of the calls; None for one that cost nothing.
         """
-        call, place = self._call, self._place
-        tokens, cost, at = _spent(rows, call) if has_call else (0, None, None)
+        tools = tools or {}
+        call, place = self._call if has_call or has_ended else None, self._place
+        settled: list[_Settled] = []
+        others: list[Row] = []
+        for call_id, row in tools.items():
+            if (grant := self._tools.get(call_id)) is not None:
+                found = [row] if row is not None else []
+                _hold_unknown(found, grant)
+                _, cost, at = _spent(found, grant)
+                settled.append(_Settled(grant, cost=cost, at=at))
+            elif row is not None:
+                others.append(row)
         if has_ended:
-            return Settlement(self, deletions(call, place), call, tokens=tokens, cost=cost, at=at, has_ended=True)
-        if not has_call and place is not None and self._calls and any(table is UsageRecord for table, _ in rows):
-            # Hosted calls between two calls of the model. What the place has reserved is settled by then.
-            _, cost, at = _spent(rows, place)
-            return Settlement(self, [], place, cost=cost, at=at)
-        if not has_call or call is None:
-            return Settlement(self, [], None)
-        writes = _kept(call) if call is place else deletions(call)
-        return Settlement(self, writes, call, tokens=tokens, cost=cost, at=at)
+            # The run is lost to another process, which records what this one had in progress.
+            left = {call_id: grant for call_id, grant in self._tools.items() if call_id not in tools}
+            settled += [_Settled(grant, cost=grant.amount) for grant in left.values()]
+        writes = deletions(*(each.grant for each in settled))
+        if call is not None:
+            if has_call and may_be_charged:
+                _hold_unknown(rows, call)
+            tokens, cost, at = _spent([*rows, *others] if has_call else others, call)
+            keeps = call is place and not has_ended
+            writes += _kept(call) if keeps else deletions(call)
+            settled.append(_Settled(call, tokens=tokens, cost=cost, at=at, keeps=keeps))
+        if place is not None and place is not call and (has_ended or (others and self._calls)):
+            # Hosted calls without a reservation. What the place has reserved is settled by then.
+            _, cost, at = _spent(others if call is None else (), place)
+            writes += deletions(place) if has_ended else []
+            settled.append(_Settled(place, cost=cost, at=at, keeps=not has_ended))
+        return Settlement(self, writes, settled, tools=[*tools], has_ended=has_ended)
 
     def settle(self, settlement: "Settlement") -> None:
         """Settle in Redis what was committed, without waiting for it."""
-        call, place, has_ended = settlement.call, self._place, settlement.has_ended
         # At once: the run may begin its next call before the background has its turn.
-        if call is not None or has_ended:
-            self._call = None
-        if has_ended:
-            self._place = None
-        elif place is not None and call is place:
-            self._place = replace(place, amount=Decimal(0), tokens=0, rates=())
-        if call is not None:
-            keep = call is place and not has_ended
-            limits.settle_soon(call, tokens=settlement.tokens, cost=settlement.cost, at=settlement.at, keep=keep)
-        if has_ended and place is not None and place is not call:
-            limits.release_soon(place)
+        for each in settlement.settled:
+            if each.grant is self._call:
+                self._call = None
+            if each.grant is self._place:
+                self._place = replace(each.grant, amount=Decimal(0), tokens=0, rates=()) if each.keeps else None
+            limits.settle_soon(each.grant, tokens=each.tokens, cost=each.cost, at=each.at, keep=each.keeps)
+        if settlement.has_ended:
+            self._call = self._place = None
+            self._tools.clear()
+        for call_id in settlement.tools:
+            self._tools.pop(call_id, None)
 
     @property
     def is_open(self) -> bool:
@@ -457,17 +573,35 @@ class RunReservation:
         self.settle(settlement)
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """The end of a call, of a run, or of both: what is written with it, and what follows the commit."""
+async def _withdraw(grant: Grant, commit: "asyncio.Future[None]") -> None:
+    """Give back a reservation whose call was cancelled while its row was being stored."""
+    await asyncio.wait([commit])
+    if commit.exception() is None:
+        await writer.submit(Change(team_id=grant.team_id, extra=deletions(grant)))
+    await limits.release(grant)
 
-    reservation: RunReservation
-    writes: Sequence[ExtraWrite]
-    call: Grant | None
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """A reservation and what was used of it. `keeps`: it remains as the place of the run."""
+
+    grant: Grant
     _: KW_ONLY
     tokens: int = 0
     cost: Decimal | None = None
     at: datetime | None = None
+    keeps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The end of calls, of a run, or of both: what is written with it, and what follows the commit."""
+
+    reservation: RunReservation
+    writes: Sequence[ExtraWrite]
+    settled: Sequence[_Settled]
+    _: KW_ONLY
+    tools: Sequence[str] = ()
     has_ended: bool = False
 
     def follow(self) -> None:
@@ -480,6 +614,9 @@ def _kept(place: Grant) -> list[ExtraWrite]:
 
 
 def _lowered(request: TurnRequest, grant: Grant) -> TurnRequest:
+    if grant.amount:
+        # Each request may be charged, and only one is reserved.
+        request = replace(request, may_repeat=False)
     most, stated = grant.max_output_tokens, request.sampling.max_output_tokens
     if most is None or (stated is not None and stated <= most):
         return request
@@ -499,18 +636,19 @@ class LimitedModel:
 
 
 class CappedModel:
-    """A model whose calls get a maximum of output, once one is known."""
+    """A model whose calls get a maximum of output, once one is known, and may be forbidden to be repeated."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
         self.max_output_tokens: int | None = None
+        self.may_repeat = True
 
     def open(self, request: TurnRequest) -> TurnStream:
         """Start a turn."""
         if self.max_output_tokens is not None:
             sampling = replace(request.sampling, max_output_tokens=self.max_output_tokens)
             request = replace(request, sampling=sampling)
-        return self._model.open(request)
+        return self._model.open(replace(request, may_repeat=self.may_repeat))
 
 
 class _LimitedTurn:

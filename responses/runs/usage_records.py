@@ -23,7 +23,7 @@ from tenants.directory import Route
 from tenants.limits import Demand, end_user_of
 from tenants.limits.throttle import is_limited
 from tenants.models import UsageRecord
-from tenants.prices import PriceList, Quantities
+from tenants.prices import PriceList, Quantities, possible_tiers
 from tenants.principal import Principal
 
 Spent = tuple[str, Usage]
@@ -82,6 +82,11 @@ class RoutedCall:
     id: str = field(default_factory=lambda: new_id("call"))
 
     @property
+    def may_repeat(self) -> bool:
+        """True if a request may be sent again that the upstream may charge for: no budget covers only the first one."""
+        return not any(reservation.amount[1] for reservation in self.reservations)
+
+    @property
     def may_be_charged(self) -> bool:
         """True if the upstream has received the last request, and has not answered with an error."""
         return bool(self.attempts) and self.attempts[-1].may_be_charged
@@ -98,14 +103,15 @@ class RoutedCall:
         most_input_tokens: int | None = None,
         max_output_tokens: int | None = 0,
         other_cost: Quantities | None = None,
+        service_tier: str | None = None,
         is_request: bool = True,
         is_stream: bool = False,
     ) -> int | None:
         """Reserve what the call needs of the limits. Return the maximum of output that they allow if none is given.
 
         `most_input_tokens` is the most that the input can have. `other_cost`: what a call is billed by if not by its
-        tokens. Not `is_request`: a call inside of a run, which has a place already. Raises the error of the limit that
-        refuses the call.
+        tokens. `service_tier` is the requested one. Not `is_request`: a call inside of a run, which has a place
+        already. Raises the error of the limit that refuses the call.
         """
         principal = self.principal if is_request else await directory.awith_limits(self.principal)
         if not is_limited(principal):
@@ -114,7 +120,7 @@ class RoutedCall:
 
         def worst_cost(_: int, output_tokens: int) -> Decimal | None:
             other = prices.cost(other_cost) if other_cost is not None else None
-            by_tokens = prices.worst_cost(most, output_tokens)
+            by_tokens = prices.worst_cost(most, output_tokens, tiers=possible_tiers(service_tier))
             known = [cost for cost in (other.total if other is not None else None, by_tokens) if cost is not None]
             return max(known, default=None)
 
@@ -211,7 +217,11 @@ class RoutedCall:
         if not open_calls.of_loop().discard(self.id) and not await in_db_thread(partial(open_calls.is_open, self.id)):
             # This process was taken for dead, and another one has written an estimate.
             records = []
-        extra = [write for reservation in self.reservations for write in reservation.settlement(records)]
+        extra = [
+            write
+            for reservation in self.reservations
+            for write in reservation.settlement(records, may_be_charged=self.may_be_charged)
+        ]
         extra.append(open_calls.close(self.id))
         await submit_new(Change(team_id=self.principal.team_id, insert=[*records, *rows], extra=extra))
         count_usage(records)

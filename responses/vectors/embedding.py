@@ -114,7 +114,9 @@ async def _call(call: RoutedCall, texts: Sequence[str], object_id: str) -> list[
         return object_id, call.unreported()
 
     async with call.recorded(spent):
-        async with post(call.route, "/embeddings", values, attempts=call.attempts) as response:
+        async with post(
+            call.route, "/embeddings", values, attempts=call.attempts, may_repeat=call.may_repeat
+        ) as response:
             answer = await read_document(response)
         return _vectors(answer, len(texts))
 

@@ -10,18 +10,19 @@ import pytest
 
 from kernel.clock import now
 from responses.lifecycle import sweeper
-from responses.models import EventBatch, Response
+from responses.models import EventBatch, Response, ToolCall
 from responses.runs import open_calls
 from tenants import directory, scope
 from tenants.limits import guard, services, status_sync
 from tenants.models import Reservation, UsageRecord
-from tenants.prices import PriceList
+from tenants.prices import PriceEntry, PriceList
 from tests.support.api import Api, Caller, ok
 from tests.support.background import ended
 from tests.support.chunks import chunk
 from tests.support.mcp_requests import calling, tool
 from tests.support.mcp_servers import McpServer
 from tests.support.model_capabilities import describe
+from tests.support.search_engine import engine, search_server
 from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
 from tests.support.web import running_web
@@ -261,3 +262,59 @@ def test_the_failed_response_shows_the_estimate(http: httpx2.Client, caller: Cal
     kill_during_call(http, caller, script, stream=True)
     (listed,) = ok(api.get("/responses"))["data"]
     assert listed["usage"]["output_tokens"] == 7
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "unstored"])
+def test_a_budget_counts_a_search_that_was_lost_with_its_process(
+    http: httpx2.Client, caller: Caller, script: Script, *, stored: bool
+) -> None:
+    tokens = [PriceEntry(dimension=each, amount=Decimal(1), per=1_000_000) for each in ("input", "output")]
+    searches = PriceEntry(dimension="tool_call", tool="web_search", amount=Decimal("0.01"), per=1)
+    describe(script, prices=PriceList([*tokens, searches]))
+    services.set_budget(team=caller.team, period="month", amount=Decimal(1))
+    script.then(calling(("web_search", '{"queries": ["cats"]}')))
+    with search_server() as served, running_web(**BRIEF, EGRESS_ALLOW="127.0.0.1") as doomed:
+        engine(caller.team, served)
+        served.opened.clear()
+        api = Api(http, url=doomed.url, caller=caller)
+        body = {"model": script.model, "input": QUESTION, "tools": [{"type": "web_search"}], "store": stored}
+        with api.open("/responses", {**body, "stream": True, "max_output_tokens": 100}):
+            eventually(lambda: served.queries)
+            doomed.stop(signal.SIGKILL)
+        served.opened.set()
+    sweep(api)
+    (lost,) = [record for record in records(api) if record.endpoint == "web_search"]
+    assert (lost.outcome, lost.estimated, lost.cost) == ("interrupted", True, Decimal("0.01"))
+    with scope.team(caller.team.pk):
+        assert not Reservation.objects.exists()
+    guard.rebuild_sync(caller.team.pk)
+    (budget,) = status_sync(directory.principal(caller.secret)).budgets
+    counted = sum(one.cost if one.budget_cost is None else one.budget_cost for one in records(api))
+    assert (budget.spent, budget.reserved) == (counted, Decimal(0))
+
+
+def test_a_search_that_returned_before_its_process_died_counts_until_it_is_recorded(
+    api: Api, script: Script, make_worker: MakeWorker
+) -> None:
+    tokens = [PriceEntry(dimension=each, amount=Decimal(1), per=1_000_000) for each in ("input", "output")]
+    searches = PriceEntry(dimension="tool_call", tool="web_search", amount=Decimal("0.01"), per=1)
+    describe(script, prices=PriceList([*tokens, searches]))
+    services.set_budget(team=api.caller.team, period="month", amount=Decimal(1))
+    script.then(calling(*[("web_search", f'{{"queries": ["{word}"]}}') for word in ("slow", "fast")])).say("Done.")
+    with search_server() as served:
+        engine(api.caller.team, served)
+        served.slow_query = "slow"
+        served.opened.clear()
+        doomed = make_worker(**BRIEF, EGRESS_ALLOW="127.0.0.1")
+        body = {"model": script.model, "input": "Go.", "tools": [{"type": "web_search"}], "max_output_tokens": 100}
+        response_id = api.create(**body, background=True)["id"]
+        with scope.team(api.caller.team.pk):
+            eventually(lambda: ToolCall.objects.filter(response_id=response_id, status="returned").exists())
+        doomed.stop(signal.SIGKILL)
+        served.opened.set()
+        make_worker(**BRIEF, EGRESS_ALLOW="127.0.0.1")
+        assert ended(api, response_id)["status"] == "completed"
+    found = [record.outcome for record in records(api) if record.endpoint == "web_search"]
+    assert sorted(found) == ["completed", "completed", "interrupted"]
+    with scope.team(api.caller.team.pk):
+        eventually(lambda: not Reservation.objects.exists())

@@ -15,6 +15,7 @@ from typing_extensions import override
 from tenants import scope
 from tenants.models import SearchEngine, Team
 
+_LONGEST_WAIT = 30
 PAGE = """<!doctype html><html><head><title>All about &amp; around cats</title><style>p {}</style></head>
 <body><h1>Cats</h1><p>Cats purr at 25 hertz.</p><script>evil()</script><p>Nobody knows why.</p></body></html>"""
 
@@ -24,7 +25,8 @@ class SearchServer:
     """A search engine that records its requests.
 
     `queries` and `pages` are the recorded searches and fetched pages; `results` overrides the results. `more` has
-    further pages by path with their types, `redirects` redirects by path.
+    further pages by path with their types, `redirects` redirects by path. Searches are answered while `opened` is
+    set, or only those for `slow_query` wait for it.
     """
 
     url: str = ""
@@ -36,6 +38,11 @@ class SearchServer:
     status: int = 200
     more: dict[str, tuple[bytes, str]] = field(default_factory=dict)
     redirects: dict[str, str] = field(default_factory=dict)
+    slow_query: str = ""
+    opened: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.opened.set()
 
     @property
     def page(self) -> str:
@@ -88,6 +95,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer_search(self, asked: dict[str, str]) -> None:
         self.served.queries.append(asked)
         self.served.headers.append({name.lower(): value for name, value in self.headers.items()})
+        if self.served.slow_query in {"", asked["q"]}:
+            self.served.opened.wait(_LONGEST_WAIT)
         found = self.served.found()
         body = {"results": found, "web": {"results": found}}
         self._answer(self.served.status, orjson.dumps(body), "application/json")

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from conversations.items import project
 from responses.engine.calls.item_events import after_result, announced, before_result, inside
-from responses.engine.calls.outcomes import ToolResult, parse_object
+from responses.engine.calls.outcomes import Refuse, ToolResult, parse_object
 from responses.engine.calls.toolbox import ProgressEvent, Toolbox
 from responses.engine.events.types import Body, Event, OutputItemAdded, OutputItemDone
 from responses.engine.state import OutputItem, PendingCall, RunState, output_images
@@ -61,12 +61,12 @@ class HostedCalls:
                 # Before further calls start: a result that is not stored yet would be lost if the process dies.
                 if (result := self._state.pending[0].result) is not None:
                     yield self._finish(self._state.pending[0], result, running)
-                elif starting := self._startable(running):
+                elif starting := await self._startable(running):
                     begun = self._start(starting)
                     yield begun
                     for pending in begun.calls:
                         running[pending.call.call_id] = asyncio.create_task(self._execute(pending))
-                else:
+                elif self._state.pending[0].result is None:
                     await self._wait(running)
                     if progress := self._progress_events(self._state.pending[0].call):
                         yield Emitted(progress)
@@ -100,9 +100,25 @@ class HostedCalls:
             return []
         return [event(self._opened, self._state.next_output_index) for event in self._progress.pop(call.call_id, ())]
 
-    def _startable(self, running: dict[str, "asyncio.Task[PendingCall]"]) -> list[PendingCall]:
+    async def _startable(self, running: dict[str, "asyncio.Task[PendingCall]"]) -> list[PendingCall]:
+        """Return the calls that can start now. Those that a budget refuses get their result instead."""
         waiting = [p for p in self._state.pending if p.result is None and p.call.call_id not in running]
-        return waiting[: max(0, self._tools.concurrency - len(running))]
+        starting: list[PendingCall] = []
+        for pending in waiting[: max(0, self._tools.concurrency - len(running))]:
+            call = pending.call
+            key = self._tools[call.name].price_key(call.name)
+            if self._tools.budget is not None and key is not None and parse_object(call.arguments) is not None:
+                # The end of this turn's own calls may make room, so nothing waits for others while there are some.
+                waits = not running and not starting
+                match await self._tools.budget.reserve_call(call, key, waits=waits):
+                    case Refuse(reason):
+                        result = ToolResult(output=reason, error="insufficient_quota")
+                        self._update([replace(pending, result=result, returned_at=self._now())])
+                        continue
+                    case None:
+                        break
+            starting.append(pending)
+        return starting
 
     def _start(self, starting: Sequence[PendingCall]) -> ToolsStarted:
         calls = [replace(pending, attempt=pending.attempt + 1) for pending in starting]
@@ -127,7 +143,7 @@ class HostedCalls:
                 result = (await tool.call(call)).storable()
         except TimeoutError:
             message = f"error: the tool did not answer within {limits.seconds:g} seconds"
-            return ToolResult(output=message, error="timeout")
+            return ToolResult(output=message, error="timeout", cost=tool.price_key(call.name))
         if len(result.output) <= limits.characters:
             return result
         return replace(result, output=result.output[: limits.characters] + _TRUNCATED)

@@ -8,11 +8,11 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from kernel.ids import new_id
 from responses.engine import spans
-from responses.engine.calls.outcomes import CallDecision, Execute, ToolLimits, ToolResult
+from responses.engine.calls.outcomes import CallDecision, Execute, Refuse, ToolLimits, ToolResult
 from responses.engine.events.types import Body, Event
 from responses.engine.state import RunContext, RunState
 from responses.engine.steps import Emitted, ToolsPrepared
@@ -68,6 +68,10 @@ class HostedTool(ABC):
         """Return True if a call that may already have taken effect can be repeated."""
         return False
 
+    def price_key(self, name: str) -> str | None:
+        """Return the key of the price of a function's calls; None if they cost nothing."""
+        return None
+
     def limits(self) -> ToolLimits:
         """Return the limits of a call."""
         return ToolLimits()
@@ -109,11 +113,26 @@ class HostedTool(ABC):
         """Close connections: the run ended or continues in another process."""
 
 
+class CallBudget(Protocol):
+    """Port to the budgets that hosted calls count for."""
+
+    async def reserve_call(self, call: Call, price_key: str, *, waits: bool) -> Execute | Refuse | None:
+        """Reserve what a call may cost. Return None if other calls in progress have reserved what it needs.
+
+        `waits`: wait for them instead.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """The hosted tools of one run. Without any, every call goes to the client."""
+    """The hosted tools of one run. Without any, every call goes to the client.
+
+    `budget` decides about calls that cost something; None: nothing limits them.
+    """
 
     tools: Sequence[HostedTool] = ()
+    budget: CallBudget | None = None
 
     @property
     def concurrency(self) -> int:

@@ -61,6 +61,10 @@ class FileSearchTool(HostedTool):
         return True
 
     @override
+    def price_key(self, name: str) -> str | None:
+        return NAME
+
+    @override
     def open_item(self, call: Call) -> Body:
         queries = _queries(call)
         return {

@@ -94,6 +94,11 @@ class WebSearchTool(HostedTool):
         return True
 
     @override
+    def price_key(self, name: str) -> str | None:
+        # Only searches cost money. Opening a page and searching in it do not use the search engine.
+        return "web_search" if name == _SEARCH else None
+
+    @override
     def open_item(self, call: Call) -> Body:
         return {"id": new_id("ws"), "type": "web_search_call", "status": "in_progress", "action": _action(call)}
 
@@ -107,9 +112,8 @@ class WebSearchTool(HostedTool):
             return ToolResult(
                 output=f"error: {error}", error="failed", fields={"results": [_result("", "", str(error))]}
             )
-        # Only searches cost money. Opening a page and searching in it do not use the search engine.
-        cost = "web_search" if call.name == _SEARCH else None
-        return ToolResult(output="\n".join(one["url"] for one in results), fields={"results": results}, cost=cost)
+        output = "\n".join(one["url"] for one in results)
+        return ToolResult(output=output, fields={"results": results}, cost=self.price_key(call.name))
 
     @override
     def close_items(self, body: Body, call: Call, result: ToolResult) -> list[Body]:
