@@ -2,8 +2,8 @@
 
 In each run, 64 clients on three web processes share a key with a budget, a limit of tokens and a limit of concurrency.
 Meanwhile web processes are killed, and in every other run Redis is emptied. The upstream counts what it has served: the
-most calls at the same time, the tokens and the cost, also of calls that were cut. Everything that is random in a run
-follows from its seed.
+most calls at the same time, the tokens and the cost, also of calls that were cut, of requests to which it never
+answered, and of searches of the web. Everything that is random in a run follows from its seed.
 """
 
 import asyncio
@@ -36,9 +36,19 @@ MODEL = "races"
 INPUT_PRICE, OUTPUT_PRICE = "1", "3"
 INPUT_UNITS, OUTPUT_UNITS = 10_000, 30_000
 DOLLAR = 10**10
+SEARCH_UNITS = 7_000_000
+_SEARCH_PRICE = f"""
+from tenants import scope
+from tenants.models import Price
+with scope.every_team():
+    Price.objects.create(dimension="tool_call", tool="web_search", amount="{SEARCH_UNITS / DOLLAR:.10f}", per=1)
+"""
+# Of the first requests of calls; their connections are closed without an answer.
+_BROKEN = 0.03
 _WORD = "word "
 _LONGEST_PAUSE = 0.3
 _MINUTE = 60.0
+_START_SECONDS = 30.0
 
 
 @dataclass(kw_only=True)
@@ -59,6 +69,8 @@ class Run:
     cost: int = 0
     served: int = 0
     cut: int = 0
+    broken: int = 0
+    searches: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     violations: list[str] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)
@@ -92,13 +104,22 @@ class Run:
         self.cost += prompt * INPUT_UNITS + output * OUTPUT_UNITS
         self.served += 1
         self.cut += is_cut
-        if self.cost > self.budget:
-            self.violations.append(f"cost {self.cost / DOLLAR:.10f}, the budget is {self.budget / DOLLAR:.10f}")
+        self._check_budget()
         # A window that is full at the beginning, and what flows back into it. An emptied Redis forgets one window.
         elapsed = time.monotonic() - self.began
         most = self.tokens_per_minute * (1 + self.wipes) + self.tokens_per_minute * elapsed / _MINUTE
         if self.tokens > most:
             self.violations.append(f"{self.tokens} tokens after {elapsed:.1f} s, at most {most:.0f} are allowed")
+
+    def search(self) -> None:
+        """Count a search, whether its result is used or not."""
+        self.searches += 1
+        self.cost += SEARCH_UNITS
+        self._check_budget()
+
+    def _check_budget(self) -> None:
+        if self.cost > self.budget:
+            self.violations.append(f"cost {self.cost / DOLLAR:.10f}, the budget is {self.budget / DOLLAR:.10f}")
 
     def summary(self) -> dict[str, Any]:
         """Return what happened, for the report."""
@@ -109,6 +130,8 @@ class Run:
             "dollars": f"{self.cost / DOLLAR:.6f} of {self.budget / DOLLAR:.6f}",
             "calls": self.served,
             "cut": self.cut,
+            "broken": self.broken,
+            "searches": self.searches,
             "wiped": self.wipes,
             "answers": dict(self.answers),
             "violations": self.violations[:3],
@@ -126,6 +149,7 @@ class Upstream:
         """Serve on a free port and return the URL."""
         app = web.Application(client_max_size=2**24)
         app.router.add_post("/v1/chat/completions", self._complete)
+        app.router.add_get("/search", self._search)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
         await runner.setup()
         port = any_free_port()
@@ -135,6 +159,13 @@ class Upstream:
     def begin(self, run: Run) -> None:
         """Count for this run from now on."""
         self.run, self._chance = run, random.Random(run.seed)
+
+    async def _search(self, _: web.Request) -> web.StreamResponse:
+        run, chance = self.run, self._chance
+        assert run is not None
+        run.search()
+        await asyncio.sleep(chance.uniform(0, 0.2))
+        return web.json_response({"results": [{"url": "https://example.com/", "title": "", "content": _WORD}]})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = orjson.loads(await request.read())
@@ -148,21 +179,32 @@ class Upstream:
             most = 16
         # Often all that it may use: that is what a wrong reservation would not cover.
         output = most if chance.random() < 0.3 and most < 2000 else chance.randint(1, min(most, 200))
+        calls = _calls(body, chance)
         run.begin_call()
         written = 0
         try:
+            if chance.random() < _BROKEN and request.transport is not None:
+                # It has generated all that it may, but nobody receives it.
+                run.broken += 1
+                run.cost += (most - output) * OUTPUT_UNITS
+                written = output
+                request.transport.close()
+                return web.Response()
             if not body.get("stream"):
                 if run.waits:
                     await asyncio.sleep(chance.uniform(0, 0.2))
                 written = output
-                return web.json_response(_completion(prompt, output))
+                return web.json_response(_completion(prompt, output, calls))
             response = web.StreamResponse(headers={"content-type": "text/event-stream"})
             await response.prepare(request)
             for tokens in _parts(output, 4):
                 written += tokens
                 await response.write(_event({"choices": [_choice({"content": _WORD * tokens})]}))
                 await asyncio.sleep(chance.uniform(0, 0.05))
-            await response.write(_event({"choices": [_choice({}, "stop")]}))
+            if calls:
+                numbered = [{**call, "index": number} for number, call in enumerate(calls)]
+                await response.write(_event({"choices": [_choice({"tool_calls": numbered})]}))
+            await response.write(_event({"choices": [_choice({}, "tool_calls" if calls else "stop")]}))
             await response.write(_event({"choices": [], "usage": _usage(prompt, output)}) + b"data: [DONE]\n\n")
             return response
         finally:
@@ -173,7 +215,15 @@ def _parts(number: int, parts: int) -> list[int]:
     return [number // parts] * (parts - 1) + [number - number // parts * (parts - 1)]
 
 
-def _choice(delta: dict[str, str], finish: str | None = None) -> dict[str, Any]:
+def _calls(body: dict[str, Any], chance: random.Random) -> list[dict[str, Any]]:
+    """Return calls of a search, several of them at once, if the request offers it and has none yet."""
+    if not body.get("tools") or any(message["role"] == "tool" for message in body["messages"]):
+        return []
+    function = {"name": "web_search", "arguments": '{"queries": ["word"]}'}
+    return [{"id": f"call_{one}", "type": "function", "function": function} for one in range(chance.randint(1, 3))]
+
+
+def _choice(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
     return {"index": 0, "delta": delta, "finish_reason": finish}
 
 
@@ -186,9 +236,10 @@ def _event(values: dict[str, Any]) -> bytes:
     return b"data: %b\n\n" % orjson.dumps({**head, **values})
 
 
-def _completion(prompt: int, output: int) -> dict[str, Any]:
-    message = {"role": "assistant", "content": _WORD * output}
-    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+def _completion(prompt: int, output: int, calls: list[dict[str, Any]]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": _WORD * output}
+    message |= {"tool_calls": calls} if calls else {}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
     head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": MODEL}
     return {**head, "choices": [choice], "usage": _usage(prompt, output)}
 
@@ -207,6 +258,7 @@ async def _client(number: int, run: Run, session: aiohttp.ClientSession, *, unti
         else:
             path = "/v1/responses"
             body |= {"input": words} | ({} if most is None else {"max_output_tokens": most})
+            body |= {"tools": [{"type": "web_search"}]} if chance.random() < 0.2 else {}
         pause = 0.0
         try:
             async with session.post(path, json=body) as answer:
@@ -220,8 +272,8 @@ async def _client(number: int, run: Run, session: aiohttp.ClientSession, *, unti
                 if answer.status >= 400:
                     wait = float(answer.headers.get("retry-after-ms", 200)) / 1000
                     pause = chance.uniform(0.02, min(wait, _LONGEST_PAUSE) + 0.02)
-        except (aiohttp.ClientError, ConnectionError, TimeoutError):
-            # Its process was killed.
+        except (aiohttp.ClientError, OSError, orjson.JSONDecodeError):
+            # Its process was killed, or the next one does not listen yet.
             run.answers["no answer"] += 1
             pause = 0.1
         await asyncio.sleep(pause)
@@ -253,12 +305,19 @@ async def _disturb(run: Run, *, web_pid: int, redis_url: str, until: float) -> N
 async def _first_request(run: Run, session: aiohttp.ClientSession) -> None:
     """The largest request that fits into the limits must be served."""
     words = _WORD * 8
-    most = min(run.tokens_per_minute - 10, 400)
-    async with session.post(
-        "/v1/responses", json={"model": MODEL, "input": words, "max_output_tokens": most}
-    ) as answer:
-        if answer.status != 200:
-            run.violations.append(f"the first request was refused: {await answer.text()}")
+    body = {"model": MODEL, "input": words, "max_output_tokens": min(run.tokens_per_minute - 10, 400)}
+    until = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            async with session.post("/v1/responses", json=body) as answer:
+                if 400 <= answer.status < 500:
+                    run.violations.append(f"the first request was refused: {await answer.text()}")
+                return
+        except aiohttp.ClientConnectorError:
+            # A process that was killed in the previous run does not listen yet. Nothing was sent.
+            if time.monotonic() > until:
+                raise
+            await asyncio.sleep(0.1)
 
 
 async def _run(run: Run, servers: Servers, upstream: Upstream, *, url: str, web_pid: int, seconds: float) -> None:
@@ -286,9 +345,11 @@ async def _run(run: Run, servers: Servers, upstream: Upstream, *, url: str, web_
 async def _race(servers: Servers, *, seeds: Sequence[int], seconds: float) -> list[Run]:
     upstream = Upstream()
     address = await upstream.start()
+    servers.environment |= {"SEARXNG_URL": address, "EGRESS_ALLOW": "127.0.0.1"}
     await asyncio.to_thread(servers.route, address)
     price = ("set_price", MODEL, "--input", INPUT_PRICE, "--output", OUTPUT_PRICE)
     await asyncio.to_thread(manage, servers.environment, *price)
+    await asyncio.to_thread(manage, servers.environment, "shell", "-c", _SEARCH_PRICE)
     target = await asyncio.to_thread(lambda: servers.start_web(processes=PROCESSES))
     runs = []
     for number, seed in enumerate(seeds):
@@ -310,6 +371,10 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     with running_servers(directory, durable=False) as servers:
         runs = asyncio.run(_race(servers, seeds=seeds, seconds=options.seconds))
     failed = [run for run in runs if run.violations]
-    calls, cut, wipes = (sum(getattr(run, name) for run in runs) for name in ("served", "cut", "wipes"))
-    print(f"{len(runs)} runs, {calls} calls, {cut} cut, Redis emptied {wipes} times: {len(failed)} exceeded a limit")
+    names = ("served", "cut", "broken", "searches", "wipes")
+    calls, cut, broken, searches, wipes = (sum(getattr(run, name) for run in runs) for name in names)
+    print(
+        f"{len(runs)} runs, {calls} calls, {cut} cut, {broken} without an answer, {searches} searches, "
+        f"Redis emptied {wipes} times: {len(failed)} exceeded a limit"
+    )
     return 1 if failed else 0
