@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,8 +36,8 @@ def program(name: str) -> Path:
     if built.exists() and built.stat().st_mtime > source.stat().st_mtime:
         return built
     BUILD.mkdir(exist_ok=True)
-    # Replaced at once: another benchmark may be building or running it.
-    building = BUILD / f"{name}.{os.getpid()}"
+    # Replaced at once: another benchmark, or another thread of this one, may be building or running it.
+    building = BUILD / f"{name}.{os.getpid()}.{threading.get_ident()}"
     command = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(building), str(source), "-lm"]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)
