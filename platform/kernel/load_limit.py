@@ -48,16 +48,24 @@ commit_times = CommitTimes()
 
 
 class LoadLimit:
-    """A number between `least` and `most`, adjusted with each measured delay of the event loop."""
+    """A number between `least` and `most`, adjusted with each measured delay of the event loop.
 
-    def __init__(self, *, least: int, most: int) -> None:
+    If `least` is below 1, so is the limit under load: one at a time, with pauses in between.
+    """
+
+    def __init__(self, *, least: float, most: int) -> None:
         self._least, self._most, self._limit = float(least), float(most), float(most)
         self._late = 0.0
 
     @property
     def value(self) -> int:
         """The current limit."""
-        return int(self._limit)
+        return max(1, int(self._limit))
+
+    @property
+    def pause(self) -> float:
+        """The pause after each one, in relation to its duration; 0 unless the limit is below 1."""
+        return max(0.0, 1 / self._limit - 1)
 
     def observe(self, late_seconds: float, *, are_commits_slow: bool = False) -> None:
         """Take account of a delay of the loop, and of the last commits."""
@@ -65,7 +73,7 @@ class LoadLimit:
         if self._late > _LATE_SECONDS or are_commits_slow:
             self._limit = max(self._least, self._limit * _FACTOR)
         else:
-            self._limit = min(self._most, self._limit + _STEP)
+            self._limit = min(self._most, self._limit + _STEP * min(1.0, self._limit))
 
     async def follow(self) -> None:
         """Measure the running loop until the task is cancelled."""

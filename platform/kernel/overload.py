@@ -3,7 +3,8 @@
 Everything a request does before it waits for its model competes for the event loop, the database threads and the next
 commit, in the order of arrival. So only a limited number of requests may be starting; the others wait for their turn,
 and each turn goes to the team with the fewest starting requests in relation to its weight. The limit matters only while
-several teams send requests: then it follows the load of the event loop.
+several teams send requests: then it follows the load of the event loop. Teams that ask for little are not limited, and
+while there are any, the requests of the others start with pauses in between if the loop is late nevertheless.
 
 How long a new request will wait follows from Little's law: the number of requests that wait, divided by the rate at
 which they have started in the last seconds. Wherever they wait (event loop, threads, database), the estimate contains
@@ -13,6 +14,7 @@ number of waiting requests are refused, so one team's load is not another's over
 
 import asyncio
 import random
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar, Token
@@ -33,7 +35,13 @@ _WINDOW_SECONDS = 2.0
 # capacity of the mixed load, up to 455 requests waited where 94 were the limit; with this, 70 where 64 were.
 _CALM_SECONDS = 10.0
 # Requests that may be starting while several teams send some. Group commits take 64 changes, so more gain nothing.
-_LEAST_STARTING, _MOST_STARTING = 1, 64
+# Below 1, there are pauses between those of large teams.
+_LEAST_STARTING, _MOST_STARTING = 0.1, 64
+_LONGEST_PAUSE = 0.1
+# Starts count for about this time, the older ones less and less, until so little is left.
+_RECENT_SECONDS, _FORGOTTEN = 2.0, 0.1
+# A team is small if its demand is at most this part of what it would be if all teams asked for their share.
+_SMALL_PART = 0.5
 # A lone team is not limited to what the loop does in time, unless another team has sent a request so recently.
 _SHARED_SECONDS = 60.0
 # Spread, so that the refused clients do not come back at the same moment.
@@ -49,13 +57,14 @@ class _Work:
     """A request that waits until its run has started, or until the end of the block."""
 
     # Not a generator of `contextlib`, which takes 0.3 KB more per open stream.
-    __slots__ = ("_admission", "_token", "has_turn", "is_waiting", "team_id")
+    __slots__ = ("_admission", "_token", "has_turn", "is_waiting", "team_id", "turn_began")
 
     def __init__(self, admission: "Admission") -> None:
         self._admission = admission
         self.team_id = _UNKNOWN
         self.is_waiting = True
         self.has_turn = False
+        self.turn_began = 0.0
 
     def __enter__(self) -> None:
         self._token = self._admission.begin(self)
@@ -77,6 +86,12 @@ class Admission:
         self._starting = 0
         self._starting_by_team: dict[str, int] = {}
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
+        # A team's demand is its latest starts and what it has waiting; `_share` is the mean demand per weight.
+        self._recent: dict[str, float] = {}
+        self._share = 0.0
+        self._has_small = False
+        # During a pause of large teams.
+        self._resuming: asyncio.TimerHandle | None = None
         self._limit = LoadLimit(least=_LEAST_STARTING, most=_MOST_STARTING)
         # The team of the last request, and when another one followed the one before.
         self._last_team, self._last_change = "", -_SHARED_SECONDS
@@ -157,6 +172,7 @@ class Admission:
             _count_down(self._waiting_by_team, work.team_id)
         if work.has_turn:
             work.has_turn = False
+            self._pause(work)
             self._return_turn(work.team_id)
 
     # -- turns ---------------------------------------------------------------------------------------------------------
@@ -170,7 +186,7 @@ class Admission:
         if work is None or not work.is_waiting or work.has_turn:
             return
         self._identify(work, team_id, weight, authorization)
-        if team_id in self._queues or self._starting >= self._allowed(team_id):
+        if team_id in self._queues or not self._may_start(team_id):
             queue = self._queues.setdefault(team_id, deque())
             place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             queue.append(place)
@@ -186,7 +202,7 @@ class Admission:
                 raise
         else:
             self._take_turn(team_id)
-        work.has_turn = True
+        work.has_turn, work.turn_began = True, time.monotonic()
 
     def _identify(self, work: _Work, team_id: str, weight: int, authorization: str) -> None:
         if team_id != self._last_team:
@@ -209,27 +225,52 @@ class Admission:
         self._waiting_by_team[team_id] = self._waiting_by_team.get(team_id, 0) + 1
         work.team_id = team_id
 
-    def _allowed(self, team_id: str) -> int:
-        """Return how many requests may be starting for one more of the team to start."""
+    def _may_start(self, team_id: str) -> bool:
+        # Several requests of a small team would otherwise wait for those of a large one.
+        if self._is_small(team_id):
+            return self._starting < _MOST_STARTING
+        if self._resuming is not None:
+            return False
         # A team of which none is starting need not wait for those of others.
-        if team_id not in self._starting_by_team:
-            return _MOST_STARTING
         is_alone = asyncio.get_running_loop().time() - self._last_change > _SHARED_SECONDS
-        return _MOST_STARTING if is_alone else self._limit.value
+        is_limited = team_id in self._starting_by_team and not is_alone
+        return self._starting < (self._limit.value if is_limited else _MOST_STARTING)
+
+    def _pause(self, work: _Work) -> None:
+        """Let the event loop catch up before the next request of a large team, if there are small ones."""
+        pause = self._limit.pause
+        if pause and self._has_small and self._resuming is None and not self._is_small(work.team_id):
+            seconds = min(pause * (time.monotonic() - work.turn_began), _LONGEST_PAUSE)
+            self._resuming = asyncio.get_running_loop().call_later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        self._resuming = None
+        self._pass_on()
+
+    def _is_small(self, team_id: str) -> bool:
+        """Return true for a team that asks for so little that its requests hardly delay those of others."""
+        demand = self._recent.get(team_id, 0.0) + self._waiting_by_team.get(team_id, 0)
+        return demand <= _SMALL_PART * self._share * self._weights.get(team_id, 1)
 
     def _take_turn(self, team_id: str) -> None:
+        self._recent[team_id] = self._recent.get(team_id, 0.0) + 1
         self._starting += 1
         self._starting_by_team[team_id] = self._starting_by_team.get(team_id, 0) + 1
 
     def _return_turn(self, team_id: str) -> None:
         self._starting -= 1
         _count_down(self._starting_by_team, team_id)
+        self._pass_on()
+
+    def _rank(self, team_id: str) -> tuple[bool, float]:
+        # The team with the fewest starting requests; of equals the one that has waited longest for a turn.
+        starting = self._starting_by_team.get(team_id, 0) + 1
+        return not self._is_small(team_id), starting / self._weights.get(team_id, 1)
+
+    def _pass_on(self) -> None:
         while self._queues:
-            # The team with the fewest starting requests; of equals the one that has waited longest for a turn.
-            first = min(
-                self._queues, key=lambda each: (self._starting_by_team.get(each, 0) + 1) / self._weights.get(each, 1)
-            )
-            if self._starting >= self._allowed(first):
+            first = min(self._queues, key=self._rank)
+            if not self._may_start(first):
                 return
             # To the end of the teams.
             queue = self._queues.pop(first)
@@ -250,6 +291,16 @@ class Admission:
             now = loop.time()
             metrics.EVENT_LOOP_LAG.observe(max(0.0, now - due))
             self._update(now)
+            self._forget()
+
+    def _forget(self) -> None:
+        kept = 1 - _BEAT_SECONDS / _RECENT_SECONDS
+        self._recent = {team: kept * starts for team, starts in self._recent.items() if starts > _FORGOTTEN}
+        teams = self._recent.keys() | self._waiting_by_team.keys()
+        weights = sum(self._weights.get(team, 1) for team in teams)
+        demand = sum(self._recent.values()) + sum(self._waiting_by_team.values())
+        self._share = demand / weights if weights else 0.0
+        self._has_small = any(map(self._is_small, teams))
 
     def _update(self, now: float) -> None:
         self._beats.append((now, self._ended))

@@ -1,10 +1,12 @@
-"""The directory: teams of keys and routes of model names, cached for one second and never longer than two."""
+"""The directory: teams of keys and routes of model names, cached for a second or more and never longer than two."""
 
 import asyncio
 import time
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
+from itertools import count
 
 import pytest
 from django.db import connection
@@ -110,6 +112,72 @@ async def test_requests_that_miss_at_the_same_time_share_a_lookup() -> None:
     waiting.pop(0).cancel()
     assert await asyncio.gather(*waiting) == ["B", *["A", "B"] * 9]
     assert sorted(looked_up) == ["a", "b"]
+
+
+def counting() -> "directory.CachedLookup[int]":
+    """Return a lookup whose result is the number of lookups so far."""
+    results = count(1)
+
+    @directory.CachedLookup
+    def next_number(_: str) -> int:
+        return next(results)
+
+    return next_number
+
+
+async def eventually_returns(lookup: "directory.CachedLookup[int]", expected: int) -> None:
+    async with asyncio.timeout(10):
+        while await lookup.aget("a") != expected:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_result_in_use_is_renewed_without_a_wait() -> None:
+    lookup = counting()
+    lookup.remember(0, "a", at=time.monotonic() - 1.5)
+    # A lookup would have suspended it.
+    with pytest.raises(StopIteration) as returned:
+        lookup.aget("a").send(None)
+    assert returned.value.value == 0
+    await eventually_returns(lookup, 1)
+    # By a timer, as it was used.
+    await eventually_returns(lookup, 2)
+
+
+async def test_a_result_is_not_used_for_two_seconds() -> None:
+    lookup = counting()
+    lookup.remember(0, "a", at=time.monotonic() - 1.9)
+    assert await lookup.aget("a") == 1
+
+
+async def test_a_result_that_is_not_used_is_not_renewed() -> None:
+    lookup = counting()
+    assert await lookup.aget("a") == 1
+    lookup._renew_if_used(("a",))
+    assert not lookup._active
+
+
+async def test_an_earlier_result_does_not_replace_a_later_one() -> None:
+    lookup, at = counting(), time.monotonic()
+    lookup.remember(2, "a", at=at)
+    lookup.remember(1, "a", at=at - 0.1)
+    assert lookup("a") == 2
+
+
+async def test_a_revoked_key_in_use_is_rejected_on_the_event_loop(database: None, make_caller: MakeCaller) -> None:
+    caller = await in_db_thread(make_caller)
+    await directory.aprincipal(caller.secret)
+    assert await in_db_thread(partial(services.revoke_key, key=caller.key))
+
+    async def is_rejected() -> bool:
+        try:
+            await directory.aprincipal(caller.secret)
+        except Unauthorized:
+            return True
+        return False
+
+    async with asyncio.timeout(10):
+        while not await is_rejected():
+            await asyncio.sleep(0.01)
 
 
 async def test_the_event_loop_records_the_last_use_without_waiting(database: None, make_caller: MakeCaller) -> None:

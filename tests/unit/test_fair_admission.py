@@ -88,6 +88,48 @@ def test_a_turn_goes_to_the_team_with_the_fewest_starting_requests() -> None:
     run(test)
 
 
+def test_requests_of_a_small_team_do_not_wait_for_a_large_one() -> None:
+    async def test() -> None:
+        door = Door()
+        await door.request("quiet")
+        for _ in range(20):
+            await door.request("loud")
+        door.admission._forget()  # every 0.1 s
+        for _ in range(2):
+            await door.request("quiet")
+        assert door.order == ["quiet", "loud", "quiet", "quiet"]
+        await door.finish()
+
+    run(test)
+
+
+def test_a_large_team_pauses_between_its_requests_while_the_loop_is_late() -> None:
+    async def test() -> None:
+        door = Door()
+        door.admission._limit = LoadLimit(least=0.1, most=64)
+        for _ in range(100):
+            door.admission._limit.observe(1.0)
+        await door.request("quiet")
+        with door.admission.waiting():
+            await door.admission.turn(team_id="loud", weight=1, authorization="Bearer loud")
+            for _ in range(20):
+                await door.request("loud")
+            door.admission._forget()  # every 0.1 s
+            assert door.admission._resuming is None
+            door.admission.started()
+            # Without an `await` in between, so the pause cannot have ended.
+            assert door.admission._resuming is not None
+            assert door.order == ["quiet"]
+            await door.request("quiet")
+            assert door.order == ["quiet", "quiet"]
+        while len(door.order) < 3:
+            await asyncio.sleep(0.001)
+        assert door.order[2] == "loud"
+        await door.finish()
+
+    run(test)
+
+
 def test_turns_follow_the_weights() -> None:
     async def test() -> None:
         door = Door()
@@ -185,6 +227,18 @@ def test_the_limit_falls_while_the_loop_is_late_and_rises_slowly() -> None:
     for _ in range(100):
         limit.observe(0.0)
     assert 10 < limit.value < 30
+
+
+def test_a_limit_below_one_is_a_pause_after_each() -> None:
+    limit = LoadLimit(least=0.1, most=64)
+    assert limit.pause == 0.0
+    for _ in range(100):
+        limit.observe(0.02)
+    assert limit.value == 1
+    assert limit.pause == pytest.approx(9.0)
+    for _ in range(100):
+        limit.observe(0.0)
+    assert limit.pause == 0.0
 
 
 def test_the_limit_falls_while_commits_are_slow() -> None:
