@@ -170,7 +170,7 @@ def _compare_unnamed(result: Comparison, lines: Sequence[Line], rows: Sequence[A
             result.faults.append(f"{name} ({run.kind if run else ''}): {missing} requests without a record: {states}")
     elif len(estimates) > len(charged):
         surplus = len(estimates) - len(charged)
-        if all(row.outcome == "interrupted" for row in estimates):
+        if sum(row.outcome == "interrupted" for row in estimates) >= surplus:
             result.permitted["estimate of a call that was refused or perhaps never sent"] += surplus
         else:
             found = [(row.id, row.outcome, row.endpoint) for row in estimates]
@@ -207,6 +207,10 @@ def _compare_responses(
             shown["output_tokens_details"]["reasoning_tokens"],
         )
         if seen != tuple(response[-5:]):
-            result.faults.append(f"{run.name}: its client has read {json.dumps(shown)}, not {tuple(response[-5:])}")
+            found = [(row.turn, row.outcome, row.estimated, row.input_tokens, row.output_tokens) for row in rows]
+            result.faults.append(
+                f"{run.name} ({run.kind}, {response.status}): its client has read {json.dumps(shown)}, "
+                f"not {tuple(response[-5:])}: {found}"
+            )
     result.figures["responses"] = len(responses)
     result.figures["... of which resumed"] = resumed

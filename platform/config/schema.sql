@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 9e7a1956c7148bd6832cadf3c5e32962474e009f409efd66b9b107cccd8a8b34
+-- PostgreSQL 18, migrations 07dedae7ba79ad262b7c89160458f3e52d73907e7688b7bff562557130027746
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -690,6 +690,7 @@ CREATE TABLE public.responses_response (
     cache_write_tokens integer NOT NULL,
     output_tokens integer NOT NULL,
     reasoning_tokens integer NOT NULL,
+    has_open_call boolean NOT NULL,
     cost numeric(20,10),
     spans jsonb NOT NULL,
     error json,

@@ -227,8 +227,12 @@ class Run:
             compacts="compaction" in kinds,
         )
 
-    def end_dead(self, ending: Ending, *, lost: TurnRecord | None) -> RunEnded:
-        """End a run whose process died, together with the call that was lost with it."""
+    def end_dead(self, ending: Ending, *, lost: TurnRecord | None, has_open_call: bool = False) -> RunEnded:
+        """End a run whose process died, together with the call that was lost with it.
+
+        `has_open_call`: the process lives, and its open call will be added to the usage, which is not shown until then.
+        """
+        self._state.has_open_call = has_open_call
         if lost is not None:
             self._state.turn += 1
             self._state.usage += lost.total_usage
@@ -401,7 +405,7 @@ class Run:
             self._context.parameters,
             status=ending.status,
             output=self._state.bodies(),
-            usage=self._state.usage if self._state.turn else None,
+            usage=self._state.final_usage,
             ending=ending,
             include=self._context.include,
         )

@@ -158,6 +158,7 @@ class RunState:
     `queued`: no worker has started the run yet.
     `compactions`: number of compaction passes; `compaction_tokens` is the number of tokens that they wrote.
     `lost_tokens`: number of tokens that calls wrote which were lost with their process and repeated by another one.
+    `has_open_call`: another process will add its open call to the usage.
     """
 
     turn: int = 0
@@ -177,6 +178,12 @@ class RunState:
     compaction_tokens: int = 0
     compaction_failed: bool = False
     lost_tokens: int = 0
+    has_open_call: bool = False
+
+    @property
+    def final_usage(self) -> Usage | None:
+        """Usage of the run once it has ended. None if it is not known yet, or if no model was called."""
+        return self.usage if not self.has_open_call and (self.turn or self.usage.has_tokens) else None
 
     @property
     def next_output_index(self) -> int:

@@ -40,6 +40,11 @@ class Usage:
     images: int = 0
     service_tier: str = ""
 
+    @property
+    def has_tokens(self) -> bool:
+        """True if anything was read or written."""
+        return bool(self.input_tokens or self.output_tokens)
+
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
             **{name: getattr(self, name) + getattr(other, name) for name in _SUMMED},

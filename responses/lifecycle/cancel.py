@@ -86,12 +86,15 @@ def requeue_run(*, team_id: str, actor: str, response_id: str, request: RequestI
     """
     with scope.team(team_id):
         running = Response.objects.filter(pk=response_id, ended_at=None, background=True)
-        row = running.select_for_update(no_key=True).values("lease_owner", "attempt").first()
+        row = running.select_for_update(no_key=True).values("lease_owner", "lease_until", "attempt").first()
         if row is None:
             return False
         # An explicit request grants one more attempt, however many there were.
         attempt = Least(F("attempt"), settings.BACKGROUND_ATTEMPTS - 1)
-        running.update(lease_token=F("lease_token") + 1, lease_owner=None, lease_until=None, attempt=attempt)
+        # Expired instead of released: the worker that resumes the run records an estimate of the open call, because it
+        # does not wait until this one has noticed.
+        until = now() if row["lease_until"] is not None else None
+        running.update(lease_token=F("lease_token") + 1, lease_owner=None, lease_until=until, attempt=attempt)
         audit(
             team_id=team_id,
             actor=actor,

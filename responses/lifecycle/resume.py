@@ -53,7 +53,7 @@ from responses.runs.reservations import (
     taken,
 )
 from responses.runs.rows import Row
-from responses.runs.store import Change
+from responses.runs.store import Change, LeaseGuard
 from responses.tools import registry
 from tenants import scope
 from tenants.limits import Grant
@@ -94,7 +94,7 @@ class ResumedRun:
 
     def end(self, ending: Ending) -> Exception | None:
         """End a run that this process does not execute. Return why the end was not written, if it was not."""
-        step = self.run.end_dead(ending, lost=self.lost)
+        step = self.run.end_dead(ending, lost=self.lost, has_open_call=bool(self.open_turn))
         _, change = self.recorder.plan(step)
         # Those of a stored response are among what its end has left unfinished.
         lost_calls = [] if self.identity.stored else self.lost_calls
@@ -103,11 +103,16 @@ class ResumedRun:
         (error,) = store.apply([replace(change, insert=insert, extra=[*change.extra, *deletions(*self.taken)])])
         if error is None:
             settle_after_commit(self.taken, insert)
+            if self.open_turn:
+                Response.objects.filter(pk=self.identity.response_id).update(has_open_call=True)
             self.recorder.metrics.count(step)
         return error
 
-    def record_lost(self) -> None:
-        """Write the usage records of the lost calls of a run that continues, which repeats them."""
+    def record_lost(self) -> bool:
+        """Write the usage records of the lost calls of a run that continues, which repeats them.
+
+        Return False if this process has lost the run meanwhile; then nothing is written.
+        """
         response_id, turns = self.identity.response_id, list[Row]()
         if self.lost is not None:
             # The response contains their usage as well, although it shows nothing of them.
@@ -118,8 +123,14 @@ class ResumedRun:
         hold(left, records)
         if records or left:
             extra = [*(added_usage(response_id, record) for record in turns), *deletions(*left)]
-            store.apply([Change(team_id=self.identity.team_id, insert=records, extra=extra)])
+            # The next process that resumes the run would not see what is added after it has read the totals.
+            lease = LeaseGuard(response_id=response_id, lease_token=self.identity.lease_token)
+            change = Change(team_id=self.identity.team_id, insert=records, extra=extra, lease=lease)
+            (error,) = store.apply([change])
+            if error is not None:
+                return False
             settle_after_commit(left, records)
+        return True
 
 
 def load(

@@ -220,8 +220,7 @@ def _load(claimed: Claim, queued: QueuedRun | None = None) -> ResumedRun | None:
             budget=reservation,
             died=claimed.has_expired,
         )
-    resumed.record_lost()
-    return resumed.within(reservation)
+    return resumed.within(reservation) if resumed.record_lost() else None
 
 
 def _claimed_row(claimed: Claim) -> Response | None:

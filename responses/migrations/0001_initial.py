@@ -160,6 +160,7 @@ class Migration(migrations.Migration):
                 ('cache_write_tokens', models.PositiveIntegerField(default=0)),
                 ('output_tokens', models.PositiveIntegerField(default=0)),
                 ('reasoning_tokens', models.PositiveIntegerField(default=0)),
+                ('has_open_call', models.BooleanField(default=False, help_text='Ended by another process during a call whose usage is not recorded yet.')),
                 ('cost', tenants.prices.CostField(blank=True, decimal_places=10, help_text='In US dollars, as far as prices were known. Empty if none was.', max_digits=20, null=True)),
                 ('spans', models.JSONField(default=list, help_text='What the run did outside of its turns, measured.')),
                 ('error', kernel.json_text.WireField(null=True)),

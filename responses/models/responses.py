@@ -126,6 +126,9 @@ class Response(TeamRow):
     cache_write_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
     reasoning_tokens = models.PositiveIntegerField(default=0)
+    has_open_call = models.BooleanField(
+        default=False, help_text="Ended by another process during a call whose usage is not recorded yet."
+    )
     cost = CostField(null=True, help_text="In US dollars, as far as prices were known. Empty if none was.")
     spans = models.JSONField(default=list, help_text="What the run did outside of its turns, measured.")
     error = WireField(null=True)

@@ -39,7 +39,8 @@ _TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens
 _ADD = Statement(f"""
     UPDATE responses_response AS response SET
         {", ".join(f"{name} = response.{name} + added.{name}" for name in _TOKENS)},
-        cost = CASE WHEN added.cost IS NULL THEN response.cost ELSE coalesce(response.cost, 0) + added.cost END
+        cost = CASE WHEN added.cost IS NULL THEN response.cost ELSE coalesce(response.cost, 0) + added.cost END,
+        has_open_call = false
     FROM (
         SELECT id, {", ".join(f"sum({name})::integer AS {name}" for name in _TOKENS)}, sum(cost) AS cost
         FROM json_to_recordset($1::json) AS spent (
@@ -97,6 +98,11 @@ def added_usage(response_id: str, record: Row) -> ExtraWrite:
     """Return the write that adds a usage record to the totals of its response, which no step of its run will do."""
     values = record.values
     return ExtraWrite(_ADD, {"id": response_id, "cost": values["cost"], **{name: values[name] for name in _TOKENS}})
+
+
+def no_usage(response_id: str) -> ExtraWrite:
+    """Return the write that makes the totals of a response final without a call."""
+    return ExtraWrite(_ADD, {"id": response_id, "cost": None, **dict.fromkeys(_TOKENS, 0)})
 
 
 def record_lost_calls() -> int:

@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any, assert_never
 
 from django.conf import settings
-from django.db.models import Q
 
 from conversations.items import plain_text
 from conversations.models import Item, Placement, Section, opens_context
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.large_work import LARGE_BYTES, in_thread, is_large, pause
+from kernel.leases import lock
 from kernel.notifications import Notifier, loop_notifications
 from responses.engine import spans
 from responses.engine.calls.outcomes import ToolResult, request_digest
@@ -44,8 +44,8 @@ from responses.engine.steps import (
     TurnRecord,
 )
 from responses.engine.turn import Call, Finish, Usage
-from responses.models import Approval, EventBatch, Status, ToolCall, Turn
-from responses.runs import open_calls
+from responses.models import Approval, EventBatch, Response, Status, ToolCall, Turn
+from responses.runs import open_calls, store
 from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
 from responses.runs.log_messages import LogMessage
@@ -56,7 +56,7 @@ from responses.runs.store import GUARDED, CallUpdate, Change, ExtraWrite, LeaseG
 from responses.runs.usage_records import usage_columns, waive
 from responses.webhooks.outbox import announcement, event_row
 from tenants import scope
-from tenants.models import UsageRecord
+from tenants.models import Reservation, UsageRecord
 from tenants.prices import Quantities, sum_costs
 
 # Followers receive what is committed, so a short delay keeps their stream smooth. What the runs of a process emit in
@@ -105,8 +105,6 @@ class Recorder:
         self._settlement: Settlement | None = None
         self._identity = identity
         self.metrics = RunMetrics(identity)
-        # Estimates of its calls by processes that take this one for dead are later.
-        self._since = identity.created_at
         self._state = state
         self._append = append
         self._buffer: list[bytes] = []
@@ -418,36 +416,28 @@ class Recorder:
         await self._flushed()
 
     async def record_usage(self, turn: TurnRecord) -> None:
-        """Write the usage record of a turn that no step will record."""
-        # Without a guard: the tokens were spent, whichever process owns the run now. If this process was taken for
-        # dead, the other one has written an estimate. A run that was stopped while its step was committed does not
-        # know whether the step counts.
+        """Write the usage record of a turn that no step will record, unless another process accounts for it."""
         identity, settlement = self._identity, None
         records = self.usage_records(turn)
         if self._reservation is not None:
             settlement = self._reservation.settlement(
                 records, has_call=True, has_ended=True, may_be_charged=turn.result.may_be_charged
             )
-        extra = [*(settlement.writes if settlement is not None else ())]
-        extra.append(open_calls.close(open_calls.turn_id(identity.response_id, turn.number)))
-        if await in_db_thread(partial(_is_recorded, records[-1], self._since)):
-            records = []
-        extra += [open_calls.added_usage(identity.response_id, record) for record in records]
-        await writer.submit(Change(team_id=identity.team_id, insert=records, extra=extra))
-        count_usage(records)
+        writes = settlement.writes if settlement is not None else ()
+        # In a thread: what is written depends on the row of the response, which must not change in between.
+        count_usage(await in_db_thread(partial(_write_usage, identity, turn, records, writes)))
         if settlement is not None:
             settlement.follow()
 
     async def record_no_usage(self, number: int) -> None:
         """Say that a run that another process has ended was not calling the model."""
-        close = open_calls.close(open_calls.turn_id(self._identity.response_id, number))
-        await writer.submit(Change(team_id=self._identity.team_id, extra=[close]))
+        response_id = self._identity.response_id
+        extra = [open_calls.close(open_calls.turn_id(response_id, number)), open_calls.no_usage(response_id)]
+        await writer.submit(Change(team_id=self._identity.team_id, extra=extra))
 
     def count_lost(self, turn: TurnRecord) -> list[Row]:
         """Add a call that was lost with another process to the totals of the run. Return its usage records."""
         records, state = self.usage_records(turn), self._state
-        # Those of the previous process, which this one writes, are earlier than its own calls.
-        self._since = now()
         state.usage += turn.total_usage
         for record in records:
             state.cost = sum_costs(state.cost, record.values["cost"])
@@ -691,13 +681,36 @@ def _counts(usage: Usage) -> dict[str, int]:
     }
 
 
-def _is_recorded(record: Row, since: datetime) -> bool:
-    """Return whether this record of a turn is stored, or an estimate of it by another process since a time."""
-    stored = Q(occurred_at=record.values["occurred_at"])
-    estimate = Q(estimated=True, outcome=str(Finish.INTERRUPTED), occurred_at__gte=since)
-    with scope.team(record.values["team_id"]):
-        same = UsageRecord.objects.filter(**{name: record.values[name] for name in ("object_id", "turn", "endpoint")})
-        return same.filter(stored | estimate).exists()
+def _write_usage(
+    identity: RunIdentity, turn: TurnRecord, records: Sequence[Row], writes: Sequence[ExtraWrite]
+) -> Sequence[Row]:
+    """Write the usage records of a turn and add them to its response, unless they are stored or another process's.
+
+    Return those that were written.
+    """
+    with scope.team(identity.team_id):
+        # Locked until the commit. A process that resumes or ends the run reads what is added here, or has changed the
+        # token before; then nothing is added that it has not counted.
+        rows = Response.objects.select_for_update(no_key=True).filter(pk=identity.response_id)
+        row = rows.values("lease_token", "turns").first()
+        call_id = open_calls.turn_id(identity.response_id, turn.number)
+        # A row that is locked is just being turned into a record. Waiting for it could deadlock.
+        if lock(Reservation.objects.filter(pk=call_id)).exists():
+            # Another process has ended the run, and has left its open turn to this one.
+            is_ours = True
+        elif row is None:
+            # The response was deleted.
+            same = UsageRecord.objects.filter(object_id=identity.response_id, turn=turn.number)
+            is_ours = not same.filter(endpoint=identity.endpoint, occurred_at__gte=turn.started_at).exists()
+        else:
+            # A process that has resumed or ended the run has taken this one for dead, and records an estimate. A run
+            # that was stopped while its step was committed does not know whether the step counts.
+            is_ours = row["lease_token"] == identity.lease_token and row["turns"] == turn.number
+        kept = records if is_ours else ()
+        added = [open_calls.added_usage(identity.response_id, record) for record in kept]
+        extra = [*writes, open_calls.close(call_id), *added]
+        store.apply([Change(team_id=identity.team_id, insert=kept, extra=extra)])
+        return kept
 
 
 def item_rows(

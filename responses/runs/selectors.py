@@ -133,13 +133,13 @@ def public_body(response: Response, output: list[Body], *, include: frozenset[st
         service_tier=response.service_tier or "default",
         moderation=response.moderation,
     )
-    # As in the events: `usage` is null until the response has ended, and if no model was called.
-    known = response.turns if response.ended_at else 0
+    # As in the events: `usage` is null until it is final, and if no model was called.
+    is_final = response.ended_at is not None and not response.has_open_call
     body = response_body(
         response.parameters,
         status=response.status,
         output=output,
-        usage=usage if known else None,
+        usage=usage if is_final and (response.turns or usage.has_tokens) else None,
         ending=ending,
         include=include | response.included,
     )

@@ -1,7 +1,9 @@
 """Usage of killed processes: whatever ends or continues their runs writes the missing records, as estimates."""
 
 import signal
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import datetime
 from decimal import Decimal
 
@@ -9,16 +11,21 @@ import httpx2
 import pytest
 
 from kernel.clock import now
-from responses.lifecycle import sweeper
+from kernel.errors import Failure
+from kernel.leases import take
+from responses.engine.events.response_body import failed
+from responses.lifecycle import resume, sweeper
+from responses.lifecycle.cancel import cancel_run, fail_run, requeue_run
 from responses.models import EventBatch, Response, ToolCall
 from responses.runs import open_calls
+from responses.runs.identity import RequestInfo
 from tenants import directory, scope
 from tenants.limits import guard, services, status_sync
 from tenants.models import Reservation, UsageRecord
 from tenants.prices import PriceEntry, PriceList
 from tests.support.api import Api, Caller, ok
 from tests.support.background import ended
-from tests.support.chunks import chunk
+from tests.support.chunks import chunk, usage
 from tests.support.mcp_requests import calling, tool
 from tests.support.mcp_servers import McpServer
 from tests.support.model_capabilities import describe
@@ -152,10 +159,116 @@ def test_a_resumed_response_contains_the_tokens_of_the_lost_call(
     eventually(lambda: "piers" in logged(api))
     doomed.stop(signal.SIGKILL)
     make_worker(**BRIEF)
-    usage = ended(api, response_id)["usage"]
+    shown = ended(api, response_id)["usage"]
     lost, answered = records(api)
-    assert usage["input_tokens"] == lost.input_tokens + answered.input_tokens
-    assert usage["output_tokens"] == lost.output_tokens + answered.output_tokens
+    assert shown["input_tokens"] == lost.input_tokens + answered.input_tokens
+    assert shown["output_tokens"] == lost.output_tokens + answered.output_tokens
+
+
+def usage_of(response: Response) -> tuple[int, int]:
+    return response.input_tokens, response.output_tokens
+
+
+def summed(api: Api) -> tuple[int, int]:
+    found = records(api)
+    return sum(one.input_tokens for one in found), sum(one.output_tokens for one in found)
+
+
+@pytest.mark.parametrize("answers", [True, False], ids=["after its answer", "during its call"])
+def test_a_process_that_lives_leaves_its_call_to_the_one_that_takes_it_for_dead(
+    api: Api, script: Script, make_worker: MakeWorker, *, answers: bool
+) -> None:
+    script.then(stream(chunk(content="The harbour"), gate := Gate(), chunk(finish="stop"), usage()))
+    slow = make_worker(**BRIEF)
+    response_id = api.create(model=script.model, input=QUESTION, background=True)["id"]
+    gate.wait_until_reached()
+    with slow.suspended() if answers else nullcontext():
+        # The run is loaded in the transaction that takes it, so before the other process can notice.
+        with scope.team(api.caller.team.pk):
+            row = Response.objects.filter(pk=response_id)
+            take(row)
+            token = row.get().lease_token
+            resumed = resume.load(response_id=response_id, lease_token=token, died=True)
+        if answers:
+            gate.open()
+    slow.stop()
+    assert records(api) == []
+    assert resumed.record_lost()
+    with scope.team(api.caller.team.pk):
+        assert resumed.end(failed(Failure(code="server_error", message="It stopped."))) is None
+        response = row.get()
+    assert usage_of(response) == summed(api)
+    shown = ok(api.get(f"/responses/{response_id}"))
+    assert (shown["usage"]["input_tokens"], shown["usage"]["output_tokens"]) == usage_of(response)
+    with api.follow(response_id) as live:
+        assert live.rest()[-1]["response"]["usage"] == shown["usage"]
+
+
+def test_a_process_that_loses_a_run_again_records_nothing_for_it(
+    api: Api, script: Script, make_worker: MakeWorker
+) -> None:
+    script.then(stream(chunk(content="The harbour"), gate := Gate()))
+    doomed = make_worker(**BRIEF)
+    response_id = api.create(model=script.model, input=QUESTION, background=True)["id"]
+    gate.wait_until_reached()
+    doomed.stop(signal.SIGKILL)
+    with scope.team(api.caller.team.pk):
+        row = Response.objects.filter(pk=response_id)
+        take(row)
+        resumed = resume.load(response_id=response_id, lease_token=row.get().lease_token, died=True)
+        take(row)
+    assert not resumed.record_lost()
+    assert records(api) == []
+    with scope.team(api.caller.team.pk):
+        assert usage_of(row.get()) == (0, 0)
+
+
+def test_the_call_of_a_requeued_run_is_estimated_by_the_worker_that_resumes_it(
+    api: Api, script: Script, make_worker: MakeWorker
+) -> None:
+    script.then(stream(chunk(content="The harbour"), Gate())).say("Hello")
+    make_worker(**BRIEF)
+    response_id = api.create(model=script.model, input=QUESTION, background=True)["id"]
+    eventually(lambda: script.received)
+    request = RequestInfo(request_id="req_test", client_request_id="")
+    assert requeue_run(team_id=api.caller.team.pk, actor="test", response_id=response_id, request=request)
+    shown = ended(api, response_id)["usage"]
+    assert [(one.outcome, one.estimated) for one in records(api)] == [("interrupted", True), ("stop", False)]
+    assert (shown["input_tokens"], shown["output_tokens"]) == summed(api)
+
+
+@pytest.mark.parametrize(("end", "status"), [(cancel_run, "cancelled"), (fail_run, "failed")])
+def test_the_usage_of_a_run_that_was_ended_elsewhere_is_null_until_it_is_recorded(
+    api: Api, script: Script, make_worker: MakeWorker, *, end: Callable[..., bool], status: str
+) -> None:
+    script.then(stream(chunk(content="The harbour"), gate := Gate()))
+    worker = make_worker(**BRIEF)
+    response_id = api.create(model=script.model, input=QUESTION, background=True)["id"]
+    gate.wait_until_reached()
+    with worker.suspended():
+        request = RequestInfo(request_id="req_test", client_request_id="")
+        assert end(team_id=api.caller.team.pk, actor="test", response_id=response_id, request=request)
+        ended_response = api.retrieve(response_id)
+        assert (ended_response["status"], ended_response["usage"]) == (status, None)
+    shown = eventually(lambda: api.retrieve(response_id)["usage"])
+    assert (shown["input_tokens"], shown["output_tokens"]) == summed(api)
+    assert len(records(api)) == 1
+
+
+def test_the_usage_of_a_cancelled_run_whose_process_died_is_recorded_in_the_end(
+    api: Api, script: Script, make_worker: MakeWorker
+) -> None:
+    script.then(stream(chunk(content="The harbour"), gate := Gate()))
+    doomed = make_worker(**BRIEF)
+    response_id = api.create(model=script.model, input=QUESTION, background=True)["id"]
+    gate.wait_until_reached()
+    doomed.stop(signal.SIGKILL)
+    request = RequestInfo(request_id="req_test", client_request_id="")
+    assert cancel_run(team_id=api.caller.team.pk, actor="test", response_id=response_id, request=request)
+    assert api.retrieve(response_id)["usage"] is None
+    eventually(open_calls.record_lost_calls)
+    shown = api.retrieve(response_id)["usage"]
+    assert (shown["input_tokens"], shown["output_tokens"]) == summed(api) != (0, 0)
 
 
 @pytest.mark.parametrize("streamed", [True, False], ids=["stream", "json"])
