@@ -22,6 +22,8 @@ VERSION: str = tomllib.loads((BASE_DIR / "pyproject.toml").read_text())["project
 
 DEBUG = env.flag("DEBUG", default=False)
 STATE_DIR = Path(env.text("STATE_DIR", ".run"))
+# The documentation site; images contain it already.
+GUIDE_DIR = Path(env.text("GUIDE_DIR") or STATE_DIR / "guide")
 _HINT = "start the platform with `python3 manage.py up`, or set it yourself (docs/reference/configuration.md)."
 SECRET_KEY = env.required("SECRET_KEY", hint=_HINT)
 API_KEY_PEPPER = env.required("API_KEY_PEPPER", hint=_HINT)

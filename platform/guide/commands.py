@@ -49,6 +49,9 @@ def parsers() -> Iterator[tuple[str, ArgumentParser]]:
     yield "up", launcher.up_parser()
     yield "install", launcher.install_parser()
     yield "sandbox", launcher.sandbox_parser()
+    yield "generate_secrets", launcher.generate_secrets_parser()
+    yield "prepare_database", launcher.prepare_database_parser()
+    yield "healthcheck", launcher.healthcheck_parser()
     for name, app in get_commands().items():
         if str(app).split(".")[0] in {"config", "tenants", "conversations", "responses"} or name in _DJANGO:
             yield name, load_command_class(str(app), name).create_parser("manage.py", name)

@@ -68,7 +68,7 @@ def _response(file: Path, *, status: int = 200) -> HttpResponse:
 
 def _site() -> Path | None:
     """Return the directory of the current site, after building it if necessary; None if that is not possible now."""
-    directory = Path(settings.STATE_DIR) / "guide"
+    directory = settings.GUIDE_DIR
     site = directory / _current(tuple((path, path.stat().st_mtime_ns) for path in source_files()))
     if site.exists():
         return site

@@ -15,11 +15,14 @@ GROUPS = {
         "install": "Install the packages in .venv without starting anything.",
     },
     "In a deployment": {
+        "generate_secrets": "Print random values for all secrets of an installation, as lines NAME=value.",
+        "prepare_database": "Create or update roles, database and extensions, as a superuser of PostgreSQL.",
         "migrate": "Apply the migrations of the database.",
         "web": "Serve the API and the admin.",
         "worker": "Run background responses and periodic tasks.",
         "beat": "Run the scheduler of periodic tasks.",
         "sandbox": "Run the service that executes the code of models in isolation.",
+        "healthcheck": "Check that a process of this machine or container works, for container engines.",
     },
     "Administration": {
         "add_upstream": "Add an upstream, or update the one of this name, and route models to it.",
@@ -134,6 +137,26 @@ def test_help() -> str:
 def sandbox_parser() -> Parser:
     """Return the parser of `sandbox`."""
     return Parser("sandbox", f"{SUMMARIES['sandbox']} The variables SANDBOX_... configure it.")
+
+
+def generate_secrets_parser() -> Parser:
+    """Return the parser of `generate_secrets`."""
+    return Parser("generate_secrets", f"{SUMMARIES['generate_secrets']} It stores nothing.")
+
+
+def prepare_database_parser() -> Parser:
+    """Return the parser of `prepare_database`."""
+    variables = (
+        "DATABASE_ADMIN_URL names the superuser, DATABASE_URL and DATABASE_OWNER_URL the roles and the database."
+    )
+    return Parser("prepare_database", f"{SUMMARIES['prepare_database']} {variables}")
+
+
+def healthcheck_parser() -> Parser:
+    """Return the parser of `healthcheck`."""
+    parser = Parser("healthcheck")
+    parser.add_argument("process", choices=["web", "worker", "beat", "sandbox"], help="kind of process to check")
+    return parser
 
 
 def _add_no_input(parser: Parser) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import NoReturn
 
-from launcher import address, bootstrap, commands, installation_errors, sandboxes, state
+from launcher import address, bootstrap, commands, deployment, installation_errors, sandboxes, state
 from launcher.errors import LaunchError
 from launcher.report import Report
 
@@ -41,6 +41,8 @@ def main(*, root: Path, argv: Sequence[str]) -> int:
             case ["sandbox", *arguments]:
                 commands.sandbox_parser().parse_args(arguments)
                 return sandboxes.serve()
+            case ["generate_secrets" | "prepare_database" | "healthcheck" as command, *arguments]:
+                return _deployment(command, root=root, argv=argv, arguments=arguments)
             case ["dump_schema", *_]:
                 return _dump_schema(root=root, argv=argv)
             case _:
@@ -76,6 +78,12 @@ def _help(*, root: Path, command: str) -> int:
             print(commands.install_parser().format_help())
         case "sandbox":
             print(commands.sandbox_parser().format_help())
+        case "generate_secrets":
+            print(commands.generate_secrets_parser().format_help())
+        case "prepare_database":
+            print(commands.prepare_database_parser().format_help())
+        case "healthcheck":
+            print(commands.healthcheck_parser().format_help())
         case "test":
             print(commands.test_help())
         case _ if bootstrap.is_usable(root=root):
@@ -149,6 +157,22 @@ def _django(*, root: Path, argv: Sequence[str]) -> int:
     except ImproperlyConfigured as wrong:
         raise LaunchError(str(wrong)) from wrong
     return 0
+
+
+def _deployment(command: str, *, root: Path, argv: Sequence[str], arguments: list[str]) -> int:
+    parser = {
+        "generate_secrets": commands.generate_secrets_parser,
+        "prepare_database": commands.prepare_database_parser,
+        "healthcheck": commands.healthcheck_parser,
+    }[command]
+    options = parser().parse_args(arguments)
+    if command == "generate_secrets":
+        deployment.print_secrets()
+        return 0
+    bootstrap.enter_existing(root=root, argv=argv)
+    if command == "prepare_database":
+        return deployment.prepare_database(environment=os.environ)
+    return deployment.check_health(options.process, environment=os.environ)
 
 
 def _dump_schema(*, root: Path, argv: Sequence[str]) -> int:

@@ -84,6 +84,13 @@ class PrivateServers:
     def redis_url(self) -> str:
         return self._external_redis or f"redis://:{self._valkey_password}@127.0.0.1:{self._valkey_port.port}/0"
 
+    @property
+    def admin(self) -> str:
+        """Connection string of the superuser of the servers, which have been started. Raises LaunchError."""
+        if self._admin is None:
+            raise LaunchError("The servers have not been started.")
+        return self._admin
+
     def start(self) -> None:
         """Start PostgreSQL and Valkey and create the database, unless that is done. Raises LaunchError."""
         if self._is_started:
@@ -100,10 +107,8 @@ class PrivateServers:
 
     def create_database(self, name: str) -> tuple[str, str]:
         """Create an empty database, with the extensions. Return the URLs of its owner and of the application role."""
-        if self._admin is None:
-            raise LaunchError("The servers have not been started.")
-        self._undo.callback(postgres.drop_database, admin=self._admin, database=name)
-        postgres.prepare_database(admin=self._admin, database=name, owner=self._owner, app=self._app)
+        self._undo.callback(postgres.drop_database, admin=self.admin, database=name)
+        postgres.prepare_database(admin=self.admin, database=name, owner=self._owner, app=self._app)
         owner, app = (role.url(host=self._host, port=self._port, database=name) for role in (self._owner, self._app))
         return owner, app
 

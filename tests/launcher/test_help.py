@@ -17,7 +17,7 @@ def test_the_overview_fits_on_one_screen(checkout: Checkout, arguments: list[str
     done = checkout.run(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert len(lines) <= 40
+    assert len(lines) <= 48
     assert max(map(len, lines)) <= 120
     for name in ("up", "test", "install", "web", "worker", "beat", "create_key", "add_upstream", "seed_demo"):
         assert any(line.startswith(f"  {name} ") for line in lines)

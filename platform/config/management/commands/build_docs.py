@@ -1,6 +1,5 @@
 """`manage.py build_docs`: builds the documentation site before the first request for it."""
 
-from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -18,4 +17,4 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         from guide.build import build  # MkDocs would slow down the commands that list all commands
 
-        self.stdout.write(str(build(Path(settings.STATE_DIR).resolve() / "guide")))
+        self.stdout.write(str(build(settings.GUIDE_DIR.resolve())))
