@@ -181,8 +181,11 @@ class Platform:
         is_ready = partial(chosen.is_ready, host_header=address.host_header(self._environment))
         self._supervisor.wait_for(is_ready, name="web")
         # Started after web, because their imports would slow down the process that the user waits for.
-        for name in ("worker", "beat"):
-            self._supervisor.start(self._python(name, manage, name), stage=Stage.APPLICATION)
+        # The settings have checked it by now. Each process needs a port of its own for its metrics.
+        metrics_port = int(self._environment.get("METRICS_PORT") or 0)
+        for number, name in enumerate(("worker", "beat"), 1):
+            options = ("--metrics-port", str(metrics_port + number)) if metrics_port else ()
+            self._supervisor.start(self._python(name, manage, name, *options), stage=Stage.APPLICATION)
         self._report.step("Web server ready; worker and beat are starting")
         self._report.line()
         for label, value in (

@@ -1,0 +1,154 @@
+"""The dashboard and the alert rules in deploy/ use metrics and labels that running processes report."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from launcher.address import any_free_port
+from tests.support.api import Api, Caller
+from tests.support.background import ended
+from tests.support.chunks import chunk, text
+from tests.support.limits import limit
+from tests.support.search_engine import engine, search_server
+from tests.support.upstream import Gate, Script, refusal, stream
+from tests.support.waiting import eventually
+from tests.support.web import ROOT, running_web
+from tests.support.webhooks import add_endpoint, running_receiver
+from tests.support.workers import MakeWorker
+
+pytestmark = pytest.mark.slow
+DASHBOARD = ROOT / "deploy/grafana/dashboard.json"
+PROMETHEUS = ROOT / "deploy/prometheus"
+RULES = PROMETHEUS / "alerts.yml"
+METRIC = re.compile(r"\b((?:ors|process|python)_\w+|up)\b(?:\{([^}]*)\})?")
+GROUPING = re.compile(r"\b(?:by|on|without) \(([^)]*)\)")
+# Added by Prometheus to every sample; the lines of a histogram have `le`, those of several web processes `process`.
+ADDED = {"instance", "job", "le", "process"}
+PROMTOOL = shutil.which("promtool")
+
+
+def expressions() -> dict[str, str]:
+    """Return all expressions of the dashboard and the rules by their name."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    found = {
+        f"panel {panel['title']} {target['refId']}": target["expr"]
+        for panel in panels
+        for target in panel.get("targets", ())
+    }
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return found | {f"alert {rule['alert']}": rule["expr"] for group in groups for rule in group["rules"]}
+
+
+def labels_by_metric(*urls: str) -> dict[str, set[str]]:
+    """Return the labels of every sample that the processes report, by name."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for url in urls:
+        for family in text_string_to_metric_families(httpx2.get(url, timeout=30).text):
+            for sample in family.samples:
+                found[sample.name] |= sample.labels.keys()
+    return found
+
+
+def unknown(expression: str, reported: dict[str, set[str]]) -> list[str]:
+    """Return what an expression uses and no process reports."""
+    missing, known = [], set(ADDED)
+    for name, matchers in METRIC.findall(expression):
+        if name == "up":  # Prometheus' own
+            continue
+        known |= reported.get(name, set())
+        if name not in reported:
+            missing.append(name)
+        used = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers))
+        missing += [f"{name}{{{label}}}" for label in used - reported.get(name, set()) - ADDED]
+    for listed in GROUPING.findall(expression):
+        missing += [label for label in re.split(r",\s*", listed) if label not in known]
+    return missing
+
+
+@pytest.fixture
+def beat_url(tmp_path: Path) -> Iterator[str]:
+    """A scheduler of the test's own, which sends every task once after its start."""
+    port = any_free_port()
+    command = [sys.executable, "manage.py", "beat", "--metrics-port", str(port)]
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "STATE_DIR": str(tmp_path)})
+    try:
+        yield f"http://127.0.0.1:{port}/metrics"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_dashboard_and_rules_use_what_processes_report(
+    caller: Caller, script: Script, http: httpx2.Client, make_worker: MakeWorker, beat_url: str
+) -> None:
+    worker_port = any_free_port()
+    make_worker(METRICS_PORT=str(worker_port), WEBHOOK_CONCURRENCY="4")
+    with running_web(EGRESS_ALLOW="127.0.0.1") as web, running_receiver() as receiver, search_server() as searched:
+        api = Api(http, url=web.url, caller=caller)
+        add_endpoint(caller, receiver.url)
+        engine(caller.team, searched)
+        use_everything(api, script)
+        receiver.wait_for(1)
+        urls = (f"{web.url}/metrics", f"http://127.0.0.1:{worker_port}/metrics", beat_url)
+        used = expressions()
+
+        def missing() -> dict[str, list[str]]:
+            reported = labels_by_metric(*urls)
+            return {name: found for name, text in used.items() if (found := unknown(text, reported))}
+
+        # The tasks of beat run within seconds.
+        deadline = time.monotonic() + 60
+        while missing() and time.monotonic() < deadline:
+            time.sleep(0.5)
+        assert missing() == {}
+
+
+def use_everything(api: Api, script: Script) -> None:
+    """Send requests of which each adds samples that others do not."""
+    script.say("Hello")
+    api.create(model=script.model, input="Hi")
+    script.say("Hello")
+    ended(api, api.create(model=script.model, input="Hi", background=True)["id"])
+    script.call(web_search='{"queries": ["cats"]}').say("They purr.")
+    api.create(model=script.model, input="Do cats purr?", tools=[{"type": "web_search"}])
+    script.always(refusal(500))
+    assert api.post("/responses", {"model": script.model, "input": "Hi"}).status_code >= 500
+    gate = Gate()
+    script.always(stream(chunk(content="Hel"), gate, *text("lo")))
+    with api.stream(model=script.model, input="Hi") as live:
+        live.next()
+    gate.open()
+    limit(api.caller, requests_per_minute=1)
+    eventually(lambda: api.post("/responses", {"model": script.model, "input": "Hi"}).status_code == 429)
+
+
+# -- promtool ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool, of the Debian package prometheus")
+@pytest.mark.parametrize(
+    "command",
+    [["check", "rules", "alerts.yml"], ["check", "config", "prometheus.yml"], ["test", "rules", "alerts_test.yml"]],
+)
+def test_promtool_accepts(command: list[str]) -> None:
+    done = subprocess.run([str(PROMTOOL), *command], cwd=PROMETHEUS, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_has_a_section_in_the_guide() -> None:
+    groups: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"]
+    guide = (ROOT / "docs/howto/monitor.md").read_text()
+    assert [rule["alert"] for group in groups for rule in group["rules"] if f"`{rule['alert']}`" not in guide] == []
