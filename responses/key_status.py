@@ -9,13 +9,13 @@ from django.db.models import Sum
 
 from conversations.files.storage import count_files, count_stored_bytes
 from kernel.clock import now, unix
+from kernel.periods import bounds
 from responses.batches.services import count_open_batches
 from responses.rollups.queries import RollupQuery, fetch_rows
 from responses.rollups.sources import CALLS
 from responses.rollups.spending import end_of_sums
 from tenants import limits, scope
 from tenants.limits import BudgetUse, LimitUse
-from tenants.limits.periods import bounds
 from tenants.models import AdminKey, ApiKey, Team, UsageRecord
 from tenants.principal import BudgetLimit, Principal, SubjectLimits
 

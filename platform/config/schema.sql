@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 07dedae7ba79ad262b7c89160458f3e52d73907e7688b7bff562557130027746
+-- PostgreSQL 18, migrations 093ecc7fcef7e7316ad57b9ddc53b4a1b94be8cd75068e1cfb42e73e007a3d2d
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -49,6 +49,18 @@ BEGIN
     EXECUTE format('DROP TABLE %I', name);
     RETURN true;
 END $_$;
+
+CREATE FUNCTION public.remember_late_usage() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(125822885983600);
+    INSERT INTO responses_unrolledrow (team_id, source, row_id, hour)
+    SELECT NEW.team_id, 'calls', NEW.id::text, date_trunc('hour', NEW.occurred_at, 'UTC')
+    FROM responses_rollupmark WHERE until > NEW.occurred_at
+    ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END $$;
 
 CREATE TABLE public.account_emailaddress (
     id integer NOT NULL,
@@ -509,6 +521,7 @@ CREATE TABLE public.responses_callhour (
     api_key_id character varying(64) NOT NULL COLLATE pg_catalog."C",
     model character varying(200) NOT NULL,
     upstream_id character varying(64) NOT NULL COLLATE pg_catalog."C",
+    end_user character varying(256) NOT NULL COLLATE pg_catalog."C",
     endpoint character varying(40) NOT NULL,
     outcome character varying(20) NOT NULL,
     batch character varying(5) NOT NULL,
@@ -522,6 +535,7 @@ CREATE TABLE public.responses_callhour (
     audio_seconds double precision NOT NULL,
     characters bigint NOT NULL,
     images bigint NOT NULL,
+    budget_cost numeric(24,10),
     duration integer[] NOT NULL,
     CONSTRAINT responses_callhour_cache_write_tokens_check CHECK ((cache_write_tokens >= 0)),
     CONSTRAINT responses_callhour_cached_tokens_check CHECK ((cached_tokens >= 0)),
@@ -3146,6 +3160,8 @@ ALTER INDEX public.tenants_usagerecord_pkey ATTACH PARTITION public.tenants_usag
 ALTER INDEX public.usage_by_end_user ATTACH PARTITION public.tenants_usagerecord_default_team_id_end_user_occurred_at_idx;
 
 ALTER INDEX public.usage_by_team_and_time ATTACH PARTITION public.tenants_usagerecord_default_team_id_occurred_at_idx;
+
+CREATE TRIGGER remember_late_usage AFTER INSERT ON public.tenants_usagerecord FOR EACH ROW WHEN ((new.occurred_at < (clock_timestamp() - '00:03:00'::interval))) EXECUTE FUNCTION public.remember_late_usage();
 
 ALTER TABLE ONLY public.account_emailaddress
     ADD CONSTRAINT account_emailaddress_user_id_2c513194_fk_auth_user_id FOREIGN KEY (user_id) REFERENCES public.auth_user(id) DEFERRABLE INITIALLY DEFERRED;

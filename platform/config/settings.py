@@ -191,6 +191,8 @@ OVERLOAD_DELAY_MS = env.integer("OVERLOAD_DELAY_MS", default=2000, minimum=0)
 OVERLOAD_MIN_REQUESTS = env.integer("OVERLOAD_MIN_REQUESTS", default=64, minimum=1)
 # Without Redis, requests of keys with limits are refused with 503, or allowed without checking their limits.
 LIMITS_FAIL = env.choice("LIMITS_FAIL", default="closed", of=("closed", "open"))
+# The limits are below the app with the sums of usage, so they cannot import it.
+BUDGETS_COUNTED_SQL = "responses.rollups.spending.counted_sql"
 # Requests, streams and WebSocket connections that one key has open in a web process. A stream takes up to 50 KB.
 MAX_OPEN_REQUESTS_PER_KEY = env.integer("MAX_OPEN_REQUESTS_PER_KEY", default=1000, minimum=1)
 

@@ -31,6 +31,27 @@ CHUNK_INDEX = 'CREATE INDEX vector_chunk_by_words ON "responses_vectorchunk" USI
 # the same.
 ROOM_FOR_UPDATES = 'ALTER TABLE "responses_response" SET (fillfactor = 60)'
 
+# A usage record that is inserted after its hour was summed is remembered, so that it is in exactly one place. The lock
+# is that of the rollup (`responses.rollups.aggregate.LOCK`): without it, the rollup could miss the record, and the
+# record the new mark. Younger records need none: an hour is summed five minutes after it ends.
+REMEMBER_LATE_USAGE = (
+    """
+CREATE FUNCTION remember_late_usage() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(125822885983600);
+    INSERT INTO responses_unrolledrow (team_id, source, row_id, hour)
+    SELECT NEW.team_id, 'calls', NEW.id::text, date_trunc('hour', NEW.occurred_at, 'UTC')
+    FROM responses_rollupmark WHERE until > NEW.occurred_at
+    ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END $$
+""",
+    """
+CREATE TRIGGER remember_late_usage AFTER INSERT ON tenants_usagerecord
+FOR EACH ROW WHEN (NEW.occurred_at < clock_timestamp() - interval '3 minutes') EXECUTE FUNCTION remember_late_usage()
+""",
+)
+
 
 class Migration(migrations.Migration):
 
@@ -372,6 +393,7 @@ class Migration(migrations.Migration):
                 ('api_key_id', models.CharField(db_collation='C', default='', max_length=64)),
                 ('model', models.CharField(default='', max_length=200)),
                 ('upstream_id', models.CharField(db_collation='C', default='', max_length=64)),
+                ('end_user', models.CharField(db_collation='C', default='', max_length=256)),
                 ('endpoint', models.CharField(default='', max_length=40)),
                 ('outcome', models.CharField(default='', max_length=20)),
                 ('batch', models.CharField(default='', help_text='true or false', max_length=5)),
@@ -385,6 +407,7 @@ class Migration(migrations.Migration):
                 ('audio_seconds', models.FloatField(default=0)),
                 ('characters', models.PositiveBigIntegerField(default=0)),
                 ('images', models.PositiveBigIntegerField(default=0)),
+                ('budget_cost', models.DecimalField(decimal_places=10, help_text='What hard budgets count.', max_digits=24, null=True)),
                 ('duration', django.contrib.postgres.fields.ArrayField(base_field=models.IntegerField(), default=list, size=None)),
             ],
             options={
@@ -600,6 +623,7 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(ROOM_FOR_UPDATES, migrations.RunSQL.noop),
         migrations.RunSQL([SEARCH_WORDS, SEARCH_INDEX, GONE_WITH_ITEM, CHUNK_WORDS, CHUNK_INDEX], migrations.RunSQL.noop),
+        migrations.RunSQL(REMEMBER_LATE_USAGE, migrations.RunSQL.noop),
         *map(enable_row_security, [
             'responses_response',
             'responses_turn',

@@ -11,6 +11,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from typing_extensions import override
 
+from tenants.limit_models import END_USER_LENGTH
 from tenants.models import Team, TeamRow
 
 
@@ -74,6 +75,7 @@ class CallHour(Hour, Tokens):
     api_key_id = models.CharField(max_length=64, default="", db_collation="C")
     model = models.CharField(max_length=200, default="")
     upstream_id = models.CharField(max_length=64, default="", db_collation="C")
+    end_user = models.CharField(max_length=END_USER_LENGTH, default="", db_collation="C")
     endpoint = models.CharField(max_length=40, default="")
     outcome = models.CharField(max_length=20, default="")
     batch = models.CharField(max_length=5, default="", help_text="true or false")
@@ -87,6 +89,7 @@ class CallHour(Hour, Tokens):
     audio_seconds = models.FloatField(default=0)
     characters = models.PositiveBigIntegerField(default=0)
     images = models.PositiveBigIntegerField(default=0)
+    budget_cost = models.DecimalField(max_digits=24, decimal_places=10, null=True, help_text="What hard budgets count.")
     duration = ArrayField(models.IntegerField(), default=list)
 
     class Meta:
@@ -114,7 +117,7 @@ class ToolHour(Hour):
 
 
 class UnrolledRow(TeamRow):
-    """A row that had not ended when its hour was rolled up, so that it is not part of any sum yet."""
+    """A row that had not ended or did not exist when its hour was rolled up, so that it is not part of any sum yet."""
 
     source = models.CharField(max_length=10)
     row_id = models.CharField(max_length=64, db_collation="C")

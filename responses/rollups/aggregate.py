@@ -7,9 +7,10 @@ single step.
 
 A response counts in the hour of its creation, a tool call in the hour of its start, an upstream call in the hour of its
 end. A row that has not ended when its hour is rolled up is remembered as an `UnrolledRow`, and added to the sums of
-that hour when it has ended. So each row is in exactly one place: in the sums, remembered, or newer than the mark. The
-queries (`responses.rollups.queries`) add the three. Hours in which the days of some time zones begin have sums of their
-parts (`responses.rollups.periods`).
+that hour when it has ended. A trigger remembers usage records that are inserted after their hour was rolled up. So each
+row is in exactly one place: in the sums, remembered, or newer than the mark. The queries (`responses.rollups.queries`)
+add the three. Hours in which the days of some time zones begin have sums of their
+parts (`responses.rollups.cells`).
 
 Rows that are deleted after they were summed stay in the sums. A client tool call that is answered after more than an
 hour stays counted as waiting.

@@ -12,15 +12,16 @@ from zoneinfo import ZoneInfo
 
 from django.db import connection
 
+from kernel import periods
 from responses.models.rollups import RollupMark
-from responses.rollups import histograms, periods
+from responses.rollups import histograms
 from responses.rollups.sources import RollupSource, cells_sql
 
 MAX_LIVE_ROWS = 200_000
 """The newest rows that are read without being rolled up. Only reached if the periodic task does not run."""
 
 _MAX_UNROLLED_ROWS = 20_000
-_FRACTIONS = {"cost", "audio_seconds"}
+_FRACTIONS = {"cost", "budget_cost", "audio_seconds"}
 _EDGE = "(SELECT edge FROM mark)"
 
 
@@ -159,11 +160,15 @@ def _live(source: RollupSource, conditions: str) -> str:
     ORDER BY {source.time} DESC LIMIT {MAX_LIVE_ROWS})"""  # noqa: S608
     if not source.is_open:
         return f"({newer})"
+    # OFFSET 0 makes PostgreSQL look the rows up by their ids, as it underestimates how many are between two times.
     return f"""({newer}
     UNION ALL
-    SELECT {columns} FROM {source.rows} WHERE id = ANY (ARRAY(
-        SELECT row_id::{source.id_type} FROM responses_unrolledrow WHERE source = %(source)s LIMIT {_MAX_UNROLLED_ROWS}
-    )) AND {source.time} >= %(since)s AND {source.time} < {_EDGE}{conditions})"""  # noqa: S608
+    SELECT {columns} FROM (
+        SELECT * FROM {source.rows} WHERE id = ANY (ARRAY(
+            SELECT row_id::{source.id_type} FROM responses_unrolledrow WHERE source = %(source)s
+            LIMIT {_MAX_UNROLLED_ROWS}
+        )) OFFSET 0
+    ) AS unrolled WHERE {source.time} >= %(since)s AND {source.time} < {_EDGE}{conditions})"""  # noqa: S608
 
 
 def _sums(row: tuple[Any, ...], query: RollupQuery) -> RollupRow:

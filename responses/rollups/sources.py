@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from responses.models import RUNNING, Status
-from responses.rollups import histograms, periods
+from responses.rollups import cells, histograms
 
 _TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
 _TOKEN_SUMS = {**{name: f"sum({name})" for name in _TOKENS}, "cost": "sum(cost)"}
@@ -114,6 +114,7 @@ _CALL_DIMENSIONS = {
     "outcome": "outcome",
     "batch": "batch::text",
     "service_tier": "service_tier",
+    "end_user": "end_user",
 }
 CALLS = RollupSource(
     name="calls",
@@ -122,7 +123,7 @@ CALLS = RollupSource(
     time="occurred_at",
     columns=(
         "id", "team_id", "api_key_id", "occurred_at", "endpoint", "model", "upstream_id", "outcome", "batch",
-        "service_tier", "duration_ms", "cost", *_TOKENS, *_MEDIA,
+        "service_tier", "end_user", "duration_ms", "cost", "budget_cost", *_TOKENS, *_MEDIA,
     ),
     dimensions=_CALL_DIMENSIONS,
     sums={
@@ -131,14 +132,20 @@ CALLS = RollupSource(
         # Calls of the platform's own tools have no upstream that charges for them.
         "unpriced": "count(*) FILTER (WHERE cost IS NULL AND upstream_id <> '')",
         **_TOKEN_SUMS,
+        "budget_cost": "sum(coalesce(budget_cost, cost))",
         **{name: f"sum({name})" for name in _MEDIA},
     },
     histograms={"duration": "duration_ms"},
+    # Budgets need the sums of each end user. With all other dimensions, there would be as many sums as calls.
     levels=_levels(
-        [*_CALL_DIMENSIONS],
+        [name for name in _CALL_DIMENSIONS if name != "end_user"],
         "", "model", "upstream_id", "endpoint", "outcome", "team_id", "model upstream_id endpoint outcome",
         "team_id model", "team_id upstream_id", "team_id endpoint", "team_id outcome", "team_id api_key_id",
+        "team_id end_user",
     ),
+    # Records never change. A trigger remembers those that are inserted after their hour was summed
+    # (`remember_late_usage` in the migration), and they are added like rows that have ended.
+    is_open="false",
 )  # fmt: skip
 
 _TOOL_DIMENSIONS = {"team_id": "team_id", "kind": "kind", "name": "name", "status": "status"}
@@ -173,7 +180,7 @@ def cells_sql(
     dimensions = [name for name in source.names if any(name in level for level in sets)]
     sums = {name: sql for name, sql in source.sums.items() if wanted is None or name in wanted}
     buckets = {name: sql for name, sql in source.histograms.items() if wanted is None or name in wanted}
-    inner = [f"{periods.cell_sql(source.time)} AS hour", *source.columns]
+    inner = [f"{cells.cell_sql(source.time)} AS hour", *source.columns]
     inner += [f"{source.dimensions[name]} AS d_{name}" for name in dimensions]
     inner += [f"{histograms.bucket_sql(sql)} AS b_{name}" for name, sql in buckets.items()]
     # A null team means the sum of all teams; other dimensions that a level does not contain are empty.

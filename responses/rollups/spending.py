@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from django.db.models import Sum
 
-from responses.rollups import periods
+from kernel import periods
 from responses.rollups.queries import RollupQuery, fetch_rows
 from responses.rollups.sources import CALLS
 from tenants.limit_models import EVERY_END_USER
@@ -21,6 +21,38 @@ Subject = tuple[str, str, str]
 """Team, key and end user of a budget; empty where it has none."""
 
 
+# OFFSET 0 makes PostgreSQL look records up by their ids, as it underestimates how many are between two times.
+# In the time zone of a team too, periods begin where the sums can be divided (`cells.is_stored_edge`).
+_COUNTED = """
+SELECT subject, sum(amount) AS amount FROM (
+    SELECT {column} AS subject, budget_cost AS amount FROM responses_callhour
+    WHERE level = {level} AND team_id = %(team)s AND hour >= {since} AND hour < {edge}
+    UNION ALL
+    SELECT {column}, coalesce(budget_cost, cost) FROM tenants_usagerecord
+    WHERE team_id = %(team)s AND occurred_at >= {edge} AND occurred_at < {until}
+    UNION ALL
+    SELECT {column}, coalesce(budget_cost, cost) FROM (
+        SELECT * FROM tenants_usagerecord
+        WHERE id = ANY (ARRAY(SELECT row_id::bigint FROM responses_unrolledrow WHERE source = 'calls')) OFFSET 0
+    ) AS late WHERE team_id = %(team)s AND occurred_at >= {since} AND occurred_at < {edge}
+) AS parts WHERE subject <> '' AND amount > 0 GROUP BY subject
+"""
+_EDGE = "(SELECT greatest({since}, least(coalesce((SELECT until FROM responses_rollupmark), {since}), {until})))"
+_COLUMNS = {"t": "team_id", "k": "api_key_id", "u": "end_user"}
+
+
+def counted_sql(kind: str, *, since: str, until: str) -> str:
+    """Return the SQL of what hard budgets count of the subjects of the team `%(team)s` in one of its periods.
+
+    `kind` is `t`, `k` or `u`: the team, its keys or its end users. `since` and `until` are parameters, too. The result
+    has the columns `subject` and `amount`. It is exact: records that are in no sum yet are added.
+    """
+    column = _COLUMNS[kind]
+    level = CALLS.level(frozenset({"team_id", column}))
+    edge = _EDGE.format(since=since, until=until)
+    return _COUNTED.format(column=column, level=level, since=since, until=until, edge=edge)
+
+
 def end_of_sums(at: datetime) -> datetime:
     """Return the end of the hour of a time, as queries of sums need it."""
     return periods.start_of(at, "hour", ZoneInfo("UTC")) + timedelta(hours=1)
@@ -28,9 +60,7 @@ def end_of_sums(at: datetime) -> datetime:
 
 def period_of(budget: Budget, at: datetime) -> tuple[datetime, datetime]:
     """Return the start and the end of the period of a budget that contains a time, in the team's time zone."""
-    zone = ZoneInfo(budget.team.time_zone)
-    since = periods.start_of(at, budget.period, zone)
-    return since, periods.next_start(since, budget.period, zone)
+    return periods.bounds(budget.period, at, budget.team.time_zone)
 
 
 def subject_of(budget: Budget) -> Subject:

@@ -13,11 +13,11 @@ from zoneinfo import ZoneInfo, available_timezones
 import orjson
 from django.http import QueryDict
 
+from kernel import periods
 from kernel.clock import now
 from kernel.endpoints import BOOLEAN, STRING, Schema
 from kernel.errors import InvalidType, InvalidValue, LimitExceeded, MissingParameter
 from kernel.query import QueryArgument, choice, parameter
-from responses.rollups import periods
 from responses.usage.kinds import COSTS, UsageKind
 
 Limits = Mapping[str, tuple[int, int]]

@@ -16,10 +16,11 @@ from kernel.errors import (
     RequestTooLargeForLimit,
     retry_headers,
 )
-from tenants.limits.periods import PERIODS, bounds, microseconds
+from kernel.periods import bounds, microseconds
 from tenants.limits.rebuild import UNITS, subjects
 from tenants.limits.script import Reply
 from tenants.limits.values import BudgetUse, Demand, Grant, LimitStatus, LimitUse, TakenRate
+from tenants.models import Period
 from tenants.principal import BudgetLimit, Principal, SubjectLimits
 
 MINUTE, DAY = 60_000_000, 86_400_000
@@ -29,6 +30,7 @@ UNSTATED_TOKENS = 4_096
 UNSTATED_MAXIMUM = 16_384
 # The minimum of `max_output_tokens`; less is not worth a call.
 LEAST_OUTPUT = 16
+_PERIODS = tuple(Period.values)
 _COUNTS = {"concurrent_runs": "runs", "queued_runs": "queued", "open_streams": "streams"}
 _NAMES = {
     "requests_per_minute": "requests per minute",
@@ -376,7 +378,7 @@ def settlement(
         "keep": keep,
         "zone": grant.time_zone,
         "cost": _units(cost or Decimal(0)),
-        "starts": {each: microseconds(bounds(each, at, grant.time_zone)[0]) for each in PERIODS},
+        "starts": {each: microseconds(bounds(each, at, grant.time_zone)[0]) for each in _PERIODS},
         "rates": [
             {
                 "limit": each.limit,

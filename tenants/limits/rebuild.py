@@ -6,13 +6,15 @@ spent.
 """
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
+from django.conf import settings
 from django.db import connection
+from django.utils.module_loading import import_string
 
 from kernel.clock import now
+from kernel.periods import bounds, microseconds
 from tenants import scope
-from tenants.limits.periods import bounds, microseconds
 from tenants.models import Budget
 
 # Clocks may differ by less than this. Near the end of a period, the spending of both periods is read.
@@ -27,21 +29,18 @@ _RESERVATIONS = f"""
     SELECT 'reservation', id, api_key_id, end_user, concat(
                CASE WHEN is_run THEN 'R' END, CASE WHEN is_queued THEN 'Q' END, CASE WHEN is_stream THEN 'S' END
            ), amount, (extract(epoch FROM created_at) * 1000000)::bigint
-    FROM tenants_reservation WHERE team_id = %s AND {_OPEN}
+    FROM tenants_reservation WHERE team_id = %(team)s AND {_OPEN}
 """  # noqa: S608 - a constant
-_SPENT = """
-    SELECT %s::text, {subject}, '', '', '', sum(coalesce(budget_cost, cost)), %s::bigint
-    FROM tenants_usagerecord
-    WHERE team_id = %s AND occurred_at >= %s AND occurred_at < %s AND (cost > 0 OR budget_cost > 0) {condition}
-    GROUP BY {subject}
-"""
-_SUBJECTS = {
-    "t": ("team_id", ""),
-    "k": ("api_key_id", "AND api_key_id IS NOT NULL"),
-    "u": ("end_user", "AND end_user <> ''"),
-}
+_SPENT = "SELECT '{source}', subject, '', '', '', amount, {start}::bigint FROM ({spent}) AS spent"
 UNITS = 10**10
 """Units of the script's amounts in a dollar."""
+
+
+class CountedSql(Protocol):
+    """Returns the SQL of what budgets count, from tables of another app (`BUDGETS_COUNTED_SQL` in the settings)."""
+
+    def __call__(self, kind: str, *, since: str, until: str) -> str:
+        """Return it for the subjects of a kind in the period between two parameters."""
 
 
 def subjects(key_id: str, end_user: str) -> list[str]:
@@ -58,16 +57,18 @@ def read_state(team_id: str) -> dict[str, Any]:
         cursor.execute("SELECT time_zone FROM tenants_team WHERE id = %s", [team_id])
         (zone,) = cursor.fetchone()
         tracked: set[tuple[str, str]] = set()
-        statements, parameters = [_RESERVATIONS], list[Any]([team_id])
+        statements, parameters = [_RESERVATIONS], dict[str, Any](team=team_id)
+        counted_sql: CountedSql = import_string(settings.BUDGETS_COUNTED_SQL)
         hard = Budget.objects.filter(team=team_id, is_hard=True)
         for period, key_id, end_user in hard.values_list("period", "limit_set__api_key_id", "limit_set__end_user"):
             tracked.add(("k" if key_id else "u" if end_user else "t", period))
         present = now()
         for kind, period in sorted(tracked):
-            subject, condition = _SUBJECTS[kind]
             for since, until in sorted({bounds(period, at, zone) for at in (present - _SKEW, present + _SKEW)}):
-                statements.append(_SPENT.format(subject=subject, condition=condition))
-                parameters += [f"{kind}{period}", microseconds(since), team_id, since, until]
+                place = len(statements)
+                spent_sql = counted_sql(kind, since=f"%(since{place})s", until=f"%(until{place})s")
+                statements.append(_SPENT.format(source=f"{kind}{period}", start=f"%(start{place})s", spent=spent_sql))
+                parameters |= {f"since{place}": since, f"until{place}": until, f"start{place}": microseconds(since)}
         cursor.execute(" UNION ALL ".join(statements), parameters)
         rows, spent = [], []
         for source, one, key_id, end_user, flags, amount, at in cursor.fetchall():
@@ -84,7 +85,7 @@ def read_state(team_id: str) -> dict[str, Any]:
 def open_reservations(team_id: str) -> dict[str, int]:
     """Return the reservations that count, by id, with the time at which they were made, in Unix microseconds."""
     with scope.team(team_id), connection.cursor() as cursor:
-        cursor.execute(_RESERVATIONS, [team_id])
+        cursor.execute(_RESERVATIONS, {"team": team_id})
         return {row[1]: row[6] for row in cursor.fetchall()}
 
 

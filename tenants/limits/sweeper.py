@@ -12,9 +12,9 @@ from datetime import timedelta
 import redis
 
 from kernel.clock import now
+from kernel.periods import microseconds
 from tenants import scope
 from tenants.limits import guard, script
-from tenants.limits.periods import microseconds
 from tenants.limits.rebuild import open_reservations
 from tenants.models import Budget, LimitEpoch
 

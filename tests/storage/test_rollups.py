@@ -14,10 +14,12 @@ from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kernel import periods
 from kernel.clock import now
 from responses.models import Response, Status, ToolCall
 from responses.models.rollups import ResponseHour, RollupMark, UnrolledRow
-from responses.rollups import aggregate, periods, queries
+from responses.rollups import aggregate, queries
+from responses.rollups.cells import MIDNIGHTS
 from responses.rollups.queries import RollupQuery, RollupRow
 from responses.rollups.sources import CALLS, RESPONSES, TOOLS, RollupSource
 from tenants import scope
@@ -133,7 +135,7 @@ def test_the_first_minutes_of_an_hour_are_summed_before_it_ends(rollups: None, c
 def test_the_sums_of_parts_are_merged_when_their_hour_ends(rollups: None, caller: Caller) -> None:
     hour, minute = hour_of(past_hour(4)), timedelta(minutes=1)
     # Where the day of a time zone begins within the hour, two sums remain.
-    while any(minutes // 60 == hour.hour for minutes in periods.MIDNIGHTS):
+    while any(minutes // 60 == hour.hour for minutes in MIDNIGHTS):
         hour -= HOUR
     cells = ResponseHour.objects.filter(
         team_id=caller.team.pk, hour=hour, level=RESPONSES.level(frozenset({"team_id"}))

@@ -1,4 +1,4 @@
-"""Periods of time zones in which usage is reported."""
+"""Periods of time zones for usage and budgets."""
 
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
@@ -6,13 +6,14 @@ from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
 
-from responses.rollups import periods
+from kernel import periods
+from responses.rollups.cells import is_stored_edge
 
 
 def test_the_sums_can_be_divided_at_each_midnight_of_every_time_zone() -> None:
     days = [date(2024, 1, 1) + timedelta(days=9 * number) for number in range(16 * 41)]
     for zone in map(ZoneInfo, available_timezones()):
-        assert all(periods.is_stored_edge(periods.start_of_day(day, zone)) for day in days), zone.key
+        assert all(is_stored_edge(periods.start_of_day(day, zone)) for day in days), zone.key
 
 
 @pytest.mark.parametrize(

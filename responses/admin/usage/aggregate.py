@@ -7,8 +7,9 @@ from datetime import datetime
 from functools import reduce
 from typing import Any
 
+from kernel import periods
 from responses.admin.usage.query import MetricKind, UsageQuery
-from responses.rollups import periods, queries
+from responses.rollups import queries
 from responses.rollups.queries import RollupQuery, RollupRow
 from tenants.models import ApiKey, Team, Upstream
 from tenants.prices import sum_costs

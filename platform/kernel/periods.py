@@ -1,37 +1,11 @@
-"""Periods in which usage is reported: hours, days, weeks and months, of any time zone.
+"""Calendar periods of any time zone, for usage and budgets: hours, days, weeks and months."""
 
-Sums are kept by hours of UTC. In a zone like Asia/Kolkata (+05:30) days begin within an hour, at 18:30 UTC. So hours
-in which the day of any zone begins are kept in parts: 37 sums per day instead of 24, where quarters of hours would take
-96.
-"""
-
-from bisect import bisect_right
 from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 _HOUR = timedelta(hours=1)
 _NOON = timedelta(hours=12)
-
-MIDNIGHTS: tuple[int, ...] = tuple(
-    60 * hour + minute
-    for hour, minute in (
-        (2, 30), (3, 30), (9, 30), (10, 15), (11, 15), (13, 30), (14, 30),
-        (15, 15), (17, 30), (18, 15), (18, 30), (19, 30), (20, 30),
-    )
-)  # fmt: skip
-"""The minutes of the UTC day, other than whole hours, at which the day of a time zone begins.
-
-Part of the stored data: after a change, the sums must be rebuilt (`manage.py rollup --since all`).
-"""
-
-_STARTS = tuple(sorted({*range(0, 24 * 60, 60), *MIDNIGHTS}))
-
-
-def cell_sql(moment: str) -> str:
-    """Return the SQL of the start of the hour, or of its part, that contains a time."""
-    starts = f"'{{{','.join(map(str, _STARTS))}}}'::int[]"
-    minute = f"mod(floor(extract(epoch FROM {moment}) / 60), 1440)::int"
-    return f"date_trunc('day', {moment}, 'UTC') + ({starts})[width_bucket({minute}, {starts})] * interval '1 minute'"
 
 
 def start_of_day(day: date, zone: ZoneInfo) -> datetime:
@@ -69,11 +43,22 @@ def edges(since: datetime, until: datetime, period: str, zone: ZoneInfo) -> list
     return found
 
 
-def is_stored_edge(moment: datetime) -> bool:
-    """Return whether the sums can be divided at this time."""
-    moment = moment.astimezone(UTC)
-    minute = 60 * moment.hour + moment.minute
-    return _STARTS[bisect_right(_STARTS, minute) - 1] == minute and not moment.second and not moment.microsecond
+def bounds(period: str, at: datetime, zone: str) -> tuple[datetime, datetime]:
+    """Return the start and the end of the day, week or month of a time zone that contains a time."""
+    return _bounds(period, at.astimezone(ZoneInfo(zone)).date(), zone)
+
+
+@lru_cache(maxsize=1024)
+def _bounds(period: str, day: date, zone: str) -> tuple[datetime, datetime]:
+    place = ZoneInfo(zone)
+    start = start_of_day(_first_day(day, period), place)
+    return start, next_start(start, period, place)
+
+
+def microseconds(at: datetime) -> int:
+    """Return a time as Unix microseconds."""
+    whole = int(at.replace(microsecond=0).timestamp())
+    return whole * 1_000_000 + at.microsecond
 
 
 def _first_day(day: date, period: str) -> date:

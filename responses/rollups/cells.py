@@ -1,0 +1,37 @@
+"""The cells of time for which sums are kept.
+
+Sums are kept by hours of UTC. In a zone like Asia/Kolkata (+05:30) days begin within an hour, at 18:30 UTC. So hours
+in which the day of any zone begins are kept in parts: 37 sums per day instead of 24, where quarters of hours would take
+96.
+"""
+
+from bisect import bisect_right
+from datetime import UTC, datetime
+
+MIDNIGHTS: tuple[int, ...] = tuple(
+    60 * hour + minute
+    for hour, minute in (
+        (2, 30), (3, 30), (9, 30), (10, 15), (11, 15), (13, 30), (14, 30),
+        (15, 15), (17, 30), (18, 15), (18, 30), (19, 30), (20, 30),
+    )
+)  # fmt: skip
+"""The minutes of the UTC day, other than whole hours, at which the day of a time zone begins.
+
+Part of the stored data: after a change, the sums must be rebuilt (`manage.py rollup --since all`).
+"""
+
+_STARTS = tuple(sorted({*range(0, 24 * 60, 60), *MIDNIGHTS}))
+
+
+def cell_sql(moment: str) -> str:
+    """Return the SQL of the start of the hour, or of its part, that contains a time."""
+    starts = f"'{{{','.join(map(str, _STARTS))}}}'::int[]"
+    minute = f"mod(floor(extract(epoch FROM {moment}) / 60), 1440)::int"
+    return f"date_trunc('day', {moment}, 'UTC') + ({starts})[width_bucket({minute}, {starts})] * interval '1 minute'"
+
+
+def is_stored_edge(moment: datetime) -> bool:
+    """Return whether the sums can be divided at this time."""
+    moment = moment.astimezone(UTC)
+    minute = 60 * moment.hour + moment.minute
+    return _STARTS[bisect_right(_STARTS, minute) - 1] == minute and not moment.second and not moment.microsecond
