@@ -112,14 +112,23 @@ def accept(invite: Invite, *, values: Mapping[str, str]) -> User:
 
 
 def join(invite: Invite, user: User) -> None:
-    """Mark an invitation as accepted by a new user and add the user to its teams. Raises `NotPending`."""
+    """Mark an invitation as accepted by a new user and add the user to its teams.
+
+    Deletes all others of the address, so that it has one account. Raises `NotPending`.
+    """
     actor = f"user:{user.get_username()}"
     with scope.every_team():
+        # Locked in the same order by everyone, as two links to one address may be used at the same time.
+        same_address = Invite.objects.select_for_update().filter(email__iexact=invite.email, accepted_at=None)
+        others = [one for one in same_address.order_by("pk") if one.pk != invite.pk]
         # Conditional update: of two people with the same link, one creates an account.
         pending = Invite.objects.filter(pk=invite.pk, accepted_at=None, expires_at__gt=now())
         if not pending.update(accepted_at=now(), accepted_by=user):
             raise NotPending
         audit(team_id=None, actor=actor, action="invite.accepted", target=invite.pk, after={"email": invite.email})
+        # Not accepted as well: whoever has this link may not have theirs, which may lead to other teams.
+        for other in others:
+            delete_invite(invite=other, actor=actor)
         # Archived since then, or deleted: left out.
         teams = Team.objects.filter(suspended_at=None).in_bulk([one["id"] for one in invite.projects])
         for one in invite.projects:

@@ -120,6 +120,17 @@ def test_the_link_creates_an_account_once(caller: Caller, admin_client: OpenAI) 
         admin_client.admin.organization.invites.delete(invite.pk)
 
 
+def test_an_accepted_invite_ends_the_others_of_its_address(caller: Caller) -> None:
+    accepted, other = (make_invite(ProjectRole(team=caller.team, role=role)) for role in ("member", "owner"))
+    Invite.objects.filter(pk=other.pk).update(email=accepted.email.upper())
+    assert SiteClient().post(invitations.path_of(accepted), form(accepted.email)).status_code == 302
+    assert SiteClient().post(invitations.path_of(other), form(uuid.uuid4().hex)).status_code == 404
+    with scope.every_team():
+        (line,) = AuditEvent.objects.filter(action="invite.deleted", target=other.pk)
+        (member,) = Membership.objects.filter(user__username=accepted.email)
+    assert (line.actor, member.role) == (f"user:{accepted.email}", "developer")
+
+
 def test_a_weak_password_or_a_known_name_creates_nothing(caller: Caller) -> None:
     invite, known = make_invite(), User.objects.create_user(uuid.uuid4().hex)
     path = invitations.path_of(invite)
