@@ -11,7 +11,7 @@ import psycopg
 from psycopg.rows import namedtuple_row
 
 from benchmarks.books.driver import Books, Run
-from benchmarks.books.upstream import Line
+from benchmarks.books.upstream import SEARCH_PRICE, Line
 
 _RECORDS = """
 SELECT id, end_user, endpoint, object_id, turn, outcome, estimated, upstream_request_id, service_tier, cost, prices,
@@ -34,11 +34,11 @@ _SUMS = """
 SELECT date_trunc('hour', hour, 'UTC') AS hour, model, endpoint, outcome, sum(calls) AS calls,
     sum(input_tokens) AS input_tokens, sum(cached_tokens) AS cached_tokens, sum(cache_write_tokens) AS written,
     sum(output_tokens) AS output_tokens, sum(reasoning_tokens) AS reasoning_tokens, sum(cost) AS cost
-FROM responses_callhour
-WHERE model <> '' AND endpoint <> '' AND outcome <> '' AND team_id IS NOT NULL AND upstream_id <> '' GROUP BY 1, 2, 3, 4
+FROM responses_callhour WHERE level = 0 GROUP BY 1, 2, 3, 4
 """
 
 
+_SEARCH = "web_search"
 _ROUNDING = Decimal("5e-11")
 
 
@@ -85,6 +85,7 @@ def compare(books: Books) -> Comparison:
         "... answers without usage": sum(line.state == "sent" and not line.has_usage for line in lines),
         "... left by the platform": sum(line.state in {"left", "open"} for line in lines),
         "tool calls": sum(books.upstream.calls.values()),
+        "searches that the search engine charges for": sum(books.upstream.searches.values()),
         "runs left or cancelled by their client": sum(run.was_left for run in books.runs),
         "runs whose connection broke": sum(run.broke for run in books.runs),
         "workers killed": killed["worker"],
@@ -95,6 +96,7 @@ def compare(books: Books) -> Comparison:
     }
     runs = {run.name: run for run in books.runs}
     _compare_lines(result, lines, records, runs)
+    _compare_searches(result, books.upstream.searches, records, runs)
     _compare_responses(result, records, responses, runs)
     if hours != sums:
         different = {key for key in hours.keys() | sums.keys() if hours.get(key) != sums.get(key)}
@@ -109,7 +111,7 @@ def _compare_lines(result: Comparison, lines: Sequence[Line], records: Sequence[
         result.faults.append("several records have the same request id of the upstream")
     unnamed = defaultdict[str, list[Any]](list)
     for row in records:
-        if not row.upstream_request_id:
+        if not row.upstream_request_id and row.endpoint != _SEARCH:
             unnamed[row.end_user].append(row)
     unmatched = defaultdict[str, list[Line]](list)
     exact = 0
@@ -175,6 +177,32 @@ def _compare_unnamed(result: Comparison, lines: Sequence[Line], rows: Sequence[A
         else:
             found = [(row.id, row.outcome, row.endpoint) for row in estimates]
             result.faults.append(f"{name} ({run.kind if run else ''}): {surplus} records without a request: {found}")
+
+
+def _compare_searches(result: Comparison, searches: Counter[str], records: Sequence[Any], runs: dict[str, Run]) -> None:
+    by_run = defaultdict[str, list[Any]](list)
+    for row in records:
+        if row.endpoint == _SEARCH:
+            by_run[row.end_user].append(row)
+    exact = 0
+    for name in searches.keys() | by_run.keys():
+        rows, charged = by_run[name], searches[name]
+        guessed = sum(row.estimated for row in rows)
+        exact += min(charged, len(rows) - guessed)
+        if any(row.cost != Decimal(SEARCH_PRICE) or any(row[-5:]) for row in rows):
+            result.faults.append(f"{name}: searches cost {[row.cost for row in rows]}")
+        if charged > len(rows):
+            # Without a log, nobody knows what a process that died had searched for.
+            if (run := runs.get(name)) is not None and not run.is_stored:
+                result.permitted["search of a run without a log"] += charged - len(rows)
+            else:
+                result.faults.append(f"{name}: {charged} searches, but {len(rows)} records")
+        elif len(rows) - guessed > charged:
+            result.faults.append(f"{name}: {charged} searches, but {len(rows) - guessed} exact records")
+        else:
+            result.permitted["search that was cut"] += guessed - (len(rows) - charged)
+            result.permitted["estimate of a search that was refused or perhaps never sent"] += len(rows) - charged
+    result.figures["searches recorded exactly"] = exact
 
 
 def _compare_responses(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.books.audit import Comparison, compare, is_settled
 from benchmarks.books.driver import Deployment, Plan, driven, until
-from benchmarks.books.upstream import EMBEDDING_PRICE, IMAGE_PRICES, LONG_CONTEXT, PRICES
+from benchmarks.books.upstream import EMBEDDING_PRICE, IMAGE_PRICES, LONG_CONTEXT, PRICES, SEARCH_PRICE
 from benchmarks.stack import manage, tell
 
 _DIMENSIONS = ("input", "cached_input", "cache_write", "output")
@@ -79,6 +79,7 @@ def _set_prices(deployment: Deployment) -> None:
     drawn = [
         {"dimension": name, "amount": amount} for name, amount in zip(("input", "output"), IMAGE_PRICES, strict=True)
     ]
+    chat.append({"dimension": "tool_call", "amount": SEARCH_PRICE, "per": 1, "tool": "web_search"})
     prices = {"m": chat, "e": [{"dimension": "input", "amount": EMBEDDING_PRICE}], "i": drawn}
     code = _SET_PRICES.replace("{prices}", json.dumps(prices))
     manage(deployment.servers.environment, "shell", "-v", "0", "-c", code)

@@ -64,6 +64,7 @@ class Run:
     response_id: str = ""
     status: str = ""
     usage: dict[str, Any] | None = None
+    is_stored: bool = False
     was_left: bool = False
     broke: bool = False
 
@@ -139,6 +140,7 @@ def _running_deployment(*, directory: Path, upstream: str) -> Iterator[Deploymen
             "EGRESS_ALLOW": "127.0.0.1",
             "LEASE_SECONDS": str(_LEASE_SECONDS),
             "BACKGROUND_ATTEMPTS": str(_ATTEMPTS),
+            "SEARXNG_URL": upstream,
         }
         deployment = Deployment(servers=servers, key=servers.route(upstream))
         yield deployment
@@ -227,7 +229,9 @@ class Books:
                 "require_approval": "never",
             }
             body["tools"] = [server]
-        body["store"] = chance.random() < 0.8 or "background" in more
+        if chance.random() < 0.3:
+            body["tools"] = [*body.get("tools", ()), {"type": "web_search"}]
+        body["store"] = run.is_stored = chance.random() < 0.8 or "background" in more
         return body
 
     def _read(self, run: Run, response: dict[str, Any]) -> None:

@@ -2,7 +2,8 @@
 
 What it answers follows from the seed, the run (a text in the request) and the number of the run's request: an answer in
 some pieces, an HTTP error, a connection that is closed before the answer, or an answer that is cut. It also serves the
-MCP tools that its answers call. It shares no code with the platform's calculation of costs.
+MCP tools that its answers call, and is the search engine, which charges for each search. It shares no code with the
+platform's calculation of costs.
 """
 
 import asyncio
@@ -32,6 +33,8 @@ PRICES: Mapping[str, Sequence[tuple[str, str, str, str]]] = {
 }
 EMBEDDING_PRICE = "0.13"
 IMAGE_PRICES = ("5", "40")
+# Dollars per search.
+SEARCH_PRICE = "0.0123456789"
 _TURNS = 4
 _PIECE_SECONDS = 0.02
 _SILENT_SECONDS = 0.25
@@ -90,14 +93,16 @@ def _rounded(dollars: Decimal) -> Decimal:
 
 
 class BookkeepingUpstream:
-    """The servers on one port. `lines` are the books, `calls` the tool calls by run."""
+    """The servers on one port. `lines` are the books, `calls` the tool calls by run, `searches` those to pay for."""
 
     def __init__(self, *, seed: int) -> None:
         self.url = ""
         self.lines: list[Line] = []
         self.calls: Counter[str] = Counter()
+        self.searches: Counter[str] = Counter()
         self._seed = seed
         self._numbers: Counter[str] = Counter()
+        self._searched: Counter[str] = Counter()
 
     def _line(self, run: str, path: str) -> tuple[Line, Random]:
         number = self._numbers[run]
@@ -135,7 +140,7 @@ class BookkeepingUpstream:
             await asyncio.sleep(chance.random() * _SILENT_SECONDS)
             return _hang_up(request)
         tools = [tool["function"]["name"] for tool in body.get("tools") or ()]
-        calls = _calls(run, turn, chance) if tools and turn < _TURNS - 1 and chance.random() < 0.75 else []
+        calls = _calls(run, turn, tools, chance) if tools and turn < _TURNS - 1 and chance.random() < 0.75 else []
         texts = [f" {chance.choice(_WORDS)}" for _ in range(chance.randrange(1, 30))]
         line.has_usage = chance.random() > 0.03
         try:
@@ -267,6 +272,17 @@ class BookkeepingUpstream:
                 return web.json_response({**head, "error": error})
         return web.json_response({**head, "result": result})
 
+    async def search(self, request: web.Request) -> web.Response:
+        """Answer a search like SearXNG, or refuse it. Only what is refused is free."""
+        run = request.query["q"].split(" ")[0]
+        self._searched[run] += 1
+        chance = Random(f"{self._seed}:{run}:search:{self._searched[run]}")
+        if chance.random() < 0.1:
+            return web.json_response({"error": "Not now."}, status=503)
+        self.searches[run] += 1
+        await asyncio.sleep(chance.random() * _SILENT_SECONDS)
+        return web.json_response({"results": [{"url": f"{self.url}/page", "title": "News", "content": "None."}]})
+
 
 def _hang_up(request: web.Request, response: web.StreamResponse | None = None) -> web.StreamResponse:
     if request.transport is not None:
@@ -293,13 +309,16 @@ def _usage(line: Line) -> Body:
     }
 
 
-def _calls(run: str, turn: int, chance: Random) -> list[Body]:
-    arguments = orjson.dumps({"run": run, "turn": turn}).decode()
-    function = {"name": f"{LABEL}__look", "arguments": arguments}
-    return [
-        {"id": f"call_{uuid.UUID(int=chance.getrandbits(128)).hex}", "type": "function", "function": function}
-        for _ in range(chance.randrange(1, 4))
-    ]
+def _calls(run: str, turn: int, tools: Sequence[str], chance: Random) -> list[Body]:
+    arguments = {f"{LABEL}__look": {"run": run, "turn": turn}, "web_search": {"queries": [f"{run} news"]}}
+    known = [name for name in tools if name in arguments]
+    calls = []
+    for _ in range(chance.randrange(1, 4)):
+        name = chance.choice(known)
+        function = {"name": name, "arguments": orjson.dumps(arguments[name]).decode()}
+        call_id = f"call_{uuid.UUID(int=chance.getrandbits(128)).hex}"
+        calls.append({"id": call_id, "type": "function", "function": function})
+    return calls
 
 
 def _text(message: Body) -> str:
@@ -316,6 +335,7 @@ async def running_upstream(*, seed: int) -> AsyncIterator[BookkeepingUpstream]:
     app.router.add_post("/v1/embeddings", upstream.embed)
     app.router.add_post("/v1/images/generations", upstream.draw)
     app.router.add_post("/mcp", upstream.serve)
+    app.router.add_get("/search", upstream.search)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
