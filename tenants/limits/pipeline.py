@@ -84,13 +84,13 @@ class Pipeline:
         self._opening = asyncio.Lock()
 
     async def call(self, *arguments: bytes) -> Reply:
-        """Send a command and return its reply. Raises `redis.RedisError`, after one attempt to open it again."""
+        """Send a command and return its reply.
+
+        Raises `redis.RedisError`: if the connection is lost or the reply is late, the command may have been executed.
+        """
         try:
             async with asyncio.timeout(self._seconds):
-                try:
-                    return await self._send(await self._open(), arguments)
-                except redis.ConnectionError:
-                    return await self._send(await self._open(), arguments)
+                return await self._send(await self._open(), arguments)
         except TimeoutError as error:
             # Later replies could belong to any call.
             if self._replies is not None and self._replies.transport is not None:

@@ -57,7 +57,8 @@ def loop_client() -> Any:
             timeout=_TIMEOUT_SECONDS,
             socket_connect_timeout=_TIMEOUT_SECONDS,
             socket_timeout=_TIMEOUT_SECONDS,
-            retry=Retry(NoBackoff(), _RETRIES),
+            # What may be sent again is sent by `_Batches`.
+            retry=Retry(NoBackoff(), 0),
         )
         _by_loop[loop] = redis.asyncio.Redis(connection_pool=pool)
     return _by_loop[loop]
@@ -65,16 +66,16 @@ def loop_client() -> Any:
 
 def client() -> Any:
     """Return the client for code without an event loop, shared by all threads."""
-    return _client(settings.REDIS_URL)
+    return _client(settings.REDIS_URL, retries=_RETRIES)
 
 
 @cache
-def _client(url: str) -> Any:
+def _client(url: str, *, retries: int) -> Any:
     return redis.Redis.from_url(
         url,
         socket_connect_timeout=_TIMEOUT_SECONDS,
         socket_timeout=_TIMEOUT_SECONDS,
-        retry=redis.retry.Retry(NoBackoff(), _RETRIES),
+        retry=redis.retry.Retry(NoBackoff(), retries),
     )
 
 
@@ -83,7 +84,18 @@ class _Request(NamedTuple):
 
     keys: Sequence[str]
     document: bytes
+    # Twice, it would give back twice as many tokens.
+    is_settlement: bool
     reply: "asyncio.Future[Reply] | None"
+
+
+_FORGET = {"op": "forget"}
+
+
+def _call(team_id: str, requests: Sequence[_Request]) -> tuple[list[str], list[bytes]]:
+    """Return keys and arguments of the call that sends these requests."""
+    keys = [*state_keys(team_id), *(key for request in requests for key in request.keys)]
+    return keys, [request.document for request in requests]
 
 
 class _Batches:
@@ -96,6 +108,8 @@ class _Batches:
         self._loop = asyncio.get_running_loop()
         self._pipeline = Pipeline(parse_url(settings.REDIS_URL), seconds=_TIMEOUT_SECONDS)
         self._waiting: dict[str, list[_Request]] = {}
+        # The teams whose settlements Redis may not have received: PostgreSQL knows what they have spent.
+        self._unsettled: set[str] = set()
         self._calls: set[asyncio.Task[None]] = set()
 
     def add(self, team_id: str, request: _Request) -> None:
@@ -112,11 +126,11 @@ class _Batches:
             call.add_done_callback(self._calls.discard)
 
     async def _call(self, team_id: str, requests: Sequence[_Request]) -> None:
-        keys = [*state_keys(team_id), *(key for request in requests for key in request.keys)]
         try:
-            replies = await self._run(keys, [request.document for request in requests])
+            replies = await self._replies(team_id, requests)
         except (redis.RedisError, OSError) as error:
-            if any(request.reply is None for request in requests):
+            if any(request.is_settlement for request in requests):
+                self._unsettled.add(team_id)
                 logger.warning("reservations could not be settled: %s", error, extra={"team": team_id})
             for request in requests:
                 if request.reply is not None and not request.reply.done():
@@ -126,6 +140,25 @@ class _Batches:
             # It was cancelled if the client has disconnected.
             if request.reply is not None and not request.reply.done():
                 request.reply.set_result(reply)
+
+    async def _replies(self, team_id: str, requests: Sequence[_Request]) -> list[Reply]:
+        await self._forget(team_id)
+        try:
+            return await self._run(*_call(team_id, requests))
+        except redis.ConnectionError:
+            if any(request.is_settlement for request in requests):
+                self._unsettled.add(team_id)
+        # Redis may have executed them before the connection was lost. A reservation replaces that of the same id, but a
+        # settlement would count twice: instead of repeating it, the state is read from PostgreSQL again.
+        await self._forget(team_id)
+        others = [request for request in requests if not request.is_settlement]
+        replies = iter(await self._run(*_call(team_id, others)) if others else ())
+        return [["unknown"] if request.is_settlement else next(replies) for request in requests]
+
+    async def _forget(self, team_id: str) -> None:
+        if team_id in self._unsettled:
+            await self._run([*state_keys(team_id)], [orjson.dumps(_FORGET)])
+            self._unsettled.discard(team_id)
 
     async def _run(self, keys: Sequence[str], documents: Sequence[bytes]) -> list[Reply]:
         if settings.REDIS_URL.startswith("redis://"):
@@ -157,20 +190,30 @@ def _of_loop() -> _Batches:
 async def arun(team_id: str, keys: Sequence[str], document: Mapping[str, Any]) -> Reply:
     """Run the script on the event loop; `keys` are those of the rates. Raises `redis.RedisError`."""
     reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    _of_loop().add(team_id, _Request(keys, orjson.dumps(document), reply))
+    _of_loop().add(team_id, _Request(keys, orjson.dumps(document), document["op"] == "settle", reply))
     return await reply
 
 
 def send(team_id: str, keys: Sequence[str], document: Mapping[str, Any]) -> None:
     """Run the script without waiting for its reply. A failure is logged."""
-    _of_loop().add(team_id, _Request(keys, orjson.dumps(document), None))
+    _of_loop().add(team_id, _Request(keys, orjson.dumps(document), document["op"] == "settle", None))
 
 
 def run(team_id: str, keys: Sequence[str], document: Mapping[str, Any]) -> Reply:
     """Run the script, for code without an event loop. Raises `redis.RedisError`."""
-    given = [*state_keys(team_id), *keys]
-    call = [len(given), *given, orjson.dumps(document)]
+    if document["op"] != "settle":
+        return _evaluate(client(), [*state_keys(team_id), *keys], document)
     try:
-        return _decoded(client().evalsha(SHA, *call))[0]
+        return _evaluate(_client(settings.REDIS_URL, retries=0), [*state_keys(team_id), *keys], document)
+    except redis.ConnectionError:
+        # See `_replies`.
+        _evaluate(client(), state_keys(team_id), _FORGET)
+        return ["unknown"]
+
+
+def _evaluate(connection: Any, keys: Sequence[str], document: Mapping[str, Any]) -> Reply:
+    call = [len(keys), *keys, orjson.dumps(document)]
+    try:
+        return _decoded(connection.evalsha(SHA, *call))[0]
     except redis.exceptions.NoScriptError:
-        return _decoded(client().eval(SOURCE, *call))[0]
+        return _decoded(connection.eval(SOURCE, *call))[0]

@@ -2,10 +2,13 @@
 
 import asyncio
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from decimal import Decimal
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from django.db import connection
@@ -397,6 +400,68 @@ def test_reservations_of_runs_that_ended_are_dropped(database: None, caller: Cal
     with scope.team(caller.team.pk):
         assert set(Reservation.objects.values_list("pk", flat=True)) == {active.id, calling.id}
     assert sweeper.sweep([caller.team.pk]) == 1
+
+
+# -- connections that break -------------------------------------------------------------------------------------------
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    # Cancelled when the event loop of the test ends.
+    with suppress(asyncio.CancelledError):
+        return await reader.read(65536)
+    return b""
+
+
+@asynccontextmanager
+async def breaking(url: str, *, at: bytes) -> AsyncIterator[str]:
+    """Yield the address of a proxy to Redis, which once executes a call with this text and then loses its reply."""
+    target = urlsplit(url)
+    broken = False
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal broken
+        upstream_reader, upstream = await asyncio.open_connection(target.hostname, target.port)
+        try:
+            while given := await _read(reader):
+                upstream.write(given)
+                reply = await upstream_reader.read(65536)
+                if at in given and not broken:
+                    broken = True
+                    return
+                writer.write(reply)
+        finally:
+            upstream.close()
+            writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        yield target._replace(netloc=target.netloc.replace(str(target.port), str(port))).geturl()
+    assert broken
+
+
+def test_a_settlement_whose_reply_is_lost_is_counted_once(
+    database: None, caller: Caller, settings: Settings, redis_url: str
+) -> None:
+    limit(caller, budget="0.001", tokens_per_minute=1000)
+    one = principal(caller)
+
+    async def main() -> None:
+        async with breaking(redis_url, at=b'"settle"') as settings.REDIS_URL:
+            grants = [await limits.reserve(one, call(300), reservation_id=f"resp_{uuid.uuid4().hex}") for _ in range(2)]
+            for grant in grants:
+                assert await in_db_thread(partial(store, grant))
+            await in_db_thread(partial(record, grants[0], Decimal("0.0001")))
+            settling = limits.settle(grants[0], tokens=100, cost=Decimal("0.0001"))
+            # In the same call, and answered even so.
+            third = limits.reserve(one, call(100), reservation_id="resp_third")
+            await asyncio.gather(settling, third)
+
+    asyncio.run(main())
+    settings.REDIS_URL = redis_url
+    status = limits.status_sync(one)
+    assert [(each.spent, each.reserved) for each in status.budgets] == [(Decimal("0.0001"), Decimal("0.0004"))]
+    # The tokens that the first call has not used may be lost, but they do not come back twice.
+    assert [each.remaining < 600 for each in status.limits] == [True]
 
 
 # -- without Redis -----------------------------------------------------------------------------------------------------
