@@ -1,11 +1,14 @@
 """Calendar periods of any time zone, for usage and budgets: hours, days, weeks and months."""
 
 from datetime import UTC, date, datetime, time, timedelta
-from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 _HOUR = timedelta(hours=1)
 _NOON = timedelta(hours=12)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+# The last period that was asked for, by its kind and the time zone: nearly all times are in the present one.
+_latest: dict[tuple[str, str], tuple[datetime, datetime]] = {}
 
 
 def start_of_day(day: date, zone: ZoneInfo) -> datetime:
@@ -45,20 +48,18 @@ def edges(since: datetime, until: datetime, period: str, zone: ZoneInfo) -> list
 
 def bounds(period: str, at: datetime, zone: str) -> tuple[datetime, datetime]:
     """Return the start and the end of the day, week or month of a time zone that contains a time."""
-    return _bounds(period, at.astimezone(ZoneInfo(zone)).date(), zone)
-
-
-@lru_cache(maxsize=1024)
-def _bounds(period: str, day: date, zone: str) -> tuple[datetime, datetime]:
+    latest = _latest.get((period, zone))
+    if latest is not None and latest[0] <= at < latest[1]:
+        return latest
     place = ZoneInfo(zone)
-    start = start_of_day(_first_day(day, period), place)
-    return start, next_start(start, period, place)
+    start = start_of(at, period, place)
+    found = _latest[period, zone] = start, next_start(start, period, place)
+    return found
 
 
 def microseconds(at: datetime) -> int:
     """Return a time as Unix microseconds."""
-    whole = int(at.replace(microsecond=0).timestamp())
-    return whole * 1_000_000 + at.microsecond
+    return (at - _EPOCH) // _MICROSECOND
 
 
 def _first_day(day: date, period: str) -> date:

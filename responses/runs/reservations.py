@@ -390,6 +390,21 @@ class RunReservation:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
+    def begin_first_call(self, request: TurnRequest) -> TurnRequest | None:
+        """Return the request of the first call with the maximum of output that the limits allow.
+
+        None if the call was not reserved together with the place of the run, or needs more than that.
+        """
+        place = self._place
+        if self._calls or place is None:
+            return None
+        # The texts of files may be known only now.
+        is_same = request.attachments is None and (request.sampling.tools, request.instructions) == self._texts
+        if not is_same and place.amount and token_estimate.most_input_tokens(request) > self._covered:
+            return None
+        self._calls, self._call = 1, place
+        return _lowered(request, place)
+
     async def begin_call(self, request: TurnRequest) -> TurnRequest:
         """Reserve a call, and return its request with the maximum of output that the limits allow.
 
@@ -397,11 +412,6 @@ class RunReservation:
         """
         self._calls += 1
         if self._calls == 1 and self._place is not None:
-            # The texts of files may be known only now.
-            is_same = request.attachments is None and (request.sampling.tools, request.instructions) == self._texts
-            if is_same or not self._place.amount or token_estimate.most_input_tokens(request) <= self._covered:
-                self._call = self._place
-                return _lowered(request, self._place)
             # Functions of hosted tools are only known now, and their definitions cost as well.
             await writer.submit(Change(team_id=self._place.team_id, extra=_kept(self._place)))
             await self._settle_place()
@@ -631,7 +641,9 @@ class LimitedModel:
         self._reservation = reservation
 
     def open(self, request: TurnRequest) -> TurnStream:
-        """Start a turn. Its call is reserved when its events are iterated."""
+        """Start a turn. Unless its call is reserved already, it is when its events are iterated."""
+        if (reserved := self._reservation.begin_first_call(request)) is not None:
+            return self._model.open(reserved)
         return _LimitedTurn(self._model, request, self._reservation)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_CEILING, Decimal
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernel.clock import now
 from kernel.errors import (
@@ -43,8 +43,7 @@ _NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Rate:
+class _Rate(NamedTuple):
     subject: SubjectLimits
     name: str
     limit: int
@@ -60,15 +59,13 @@ class _Rate:
         return {"limit": self.limit, "period": period, "tick": tick, "cost": self.cost}
 
 
-@dataclass(frozen=True, slots=True)
-class _Count:
+class _Count(NamedTuple):
     subject: SubjectLimits
     name: str
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Budget:
+class _Budget(NamedTuple):
     subject: SubjectLimits
     budget: BudgetLimit
 
@@ -399,14 +396,17 @@ def rate_headers(rates: Sequence[tuple[_Rate, int, int]]) -> Mapping[str, str]:
 
     Of several limits of a kind, the one with the least left is told.
     """
+    lowest: dict[str, tuple[int, int, int]] = {}
+    for rate, left, reset in rates:
+        kind = "tokens" if rate.name == "tokens_per_minute" else "requests"
+        found = (left, -reset, rate.limit)
+        if kind not in lowest or found < lowest[kind]:
+            lowest[kind] = found
     headers = {}
-    for kind in ("requests", "tokens"):
-        found = [each for each in rates if each[0].name.startswith(kind)]
-        if found:
-            rate, left, reset = min(found, key=lambda one: (one[1], -one[2]))
-            headers[f"x-ratelimit-limit-{kind}"] = str(rate.limit)
-            headers[f"x-ratelimit-remaining-{kind}"] = str(left)
-            headers[f"x-ratelimit-reset-{kind}"] = duration(reset)
+    for kind, (left, reset, limit) in lowest.items():
+        headers[f"x-ratelimit-limit-{kind}"] = str(limit)
+        headers[f"x-ratelimit-remaining-{kind}"] = str(left)
+        headers[f"x-ratelimit-reset-{kind}"] = duration(-reset)
     return headers
 
 
