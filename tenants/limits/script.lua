@@ -269,6 +269,10 @@ function ops.settle()
         redis.call('EXPIRE', settled, 120)
     end
     if not found[1] or not found[4] then
+        if request.cost > 0 then
+            -- A rebuild or the sweeper has dropped the reservation, maybe before what it has cost was committed.
+            redis.call('HDEL', state, 'epoch')
+        end
         return {'unknown'}
     end
     local entry = parse(found[4])

@@ -275,6 +275,19 @@ def test_a_settlement_after_a_rebuild_that_has_counted_it_is_ignored(database: N
     assert (budget.spent, budget.reserved) == (Decimal("0.0004"), Decimal(0))
 
 
+def test_a_settlement_that_is_committed_after_a_sweep_counts(database: None, caller: Caller) -> None:
+    limit(caller, budget="0.001")
+    grant = reserve(caller, call(600))
+    assert store(grant)
+    with scope.team(caller.team.pk):
+        Reservation.objects.all().delete()
+    guard.rebuild_sync(caller.team.pk)
+    record(grant, Decimal("0.0004"))
+    limits.settle_sync(grant, tokens=400, cost=Decimal("0.0004"))
+    (budget,) = limits.status_sync(principal(caller)).budgets
+    assert (budget.spent, budget.reserved) == (Decimal("0.0004"), Decimal(0))
+
+
 def test_an_older_rebuild_does_not_replace_a_newer_one(database: None, caller: Caller) -> None:
     limit(caller, budget="0.001")
     older, newer = read_state(caller.team.pk), read_state(caller.team.pk)
