@@ -1,39 +1,88 @@
-"""Safety check of the database role, done before a process serves requests."""
+"""Safety checks that are done before a process serves requests: secrets, database role, extensions, clock, migrations.
 
+Each failure is one sentence that says what to do.
+"""
+
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
 
 import psycopg
+from cryptography.fernet import Fernet
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.db.migrations.loader import MigrationLoader
+
+DatabaseConnection = psycopg.Connection[tuple[object, ...]]
 
 _ROLE = "SELECT rolname, rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"
+# A server without pgvector does without vector stores; one that has it, but no CREATE EXTENSION, was forgotten.
+_FORGOTTEN_EXTENSION = "SELECT 1 FROM pg_available_extensions WHERE name = 'vector' AND installed_version IS NULL"
 _CONNECT_SECONDS = 2
+# Of random values; `generate_secrets` prints 43 characters.
+_SECRET_CHARACTERS = 32
+_DIFFERENT_CHARACTERS = 10
+_PREFIXES = ("django-insecure-", "change", "secret", "password", "example")
 
 
-def refuse_powerful_role() -> None:
-    """Raise `ImproperlyConfigured` if the application's role bypasses row-level security."""
-    # An unreachable database is no reason to exit: the readiness probe repeats the check.
-    with suppress(psycopg.OperationalError):
-        if (reason := powerful_role()) is not None:
-            raise ImproperlyConfigured(reason)
+def refuse_unsafe_start() -> None:
+    """Raise `ImproperlyConfigured` with the first reason why a process must not start."""
+    if not settings.DEBUG and (reason := weak_secret()):
+        raise ImproperlyConfigured(reason)
+    # An unreachable database is no reason to exit: the readiness probe repeats the check of the role.
+    with suppress(psycopg.OperationalError), _connection() as connection:
+        reasons = [_powerful_role(connection), clock_skew(connection)]
+        if settings.REQUIRE_PREPARED_DATABASE:
+            reasons += [missing_extension(connection), missing_migrations(connection)]
+        if found := next(filter(None, reasons), None):
+            raise ImproperlyConfigured(found)
+
+
+def weak_secret() -> str | None:
+    """Return which secret could be guessed, is invalid or is used twice, or None."""
+    hint = "set it to a value that `python3 manage.py generate_secrets` prints."
+    secrets = {"SECRET_KEY": settings.SECRET_KEY, "API_KEY_PEPPER": settings.API_KEY_PEPPER}
+    for name, value in secrets.items():
+        if (
+            len(value) < _SECRET_CHARACTERS
+            or len(set(value)) < _DIFFERENT_CHARACTERS
+            or value.lower().startswith(_PREFIXES)
+        ):
+            return f"{name} is too weak, because it is short, repeats characters or is a placeholder: {hint}"
+    for key in settings.ENCRYPTION_KEYS:
+        try:
+            Fernet(key)
+        except ValueError:
+            return f"ENCRYPTION_KEYS contains a value that is no Fernet key: {hint}"
+    values = [*secrets.values(), *settings.ENCRYPTION_KEYS]
+    if len(set(values)) < len(values):
+        return f"SECRET_KEY, API_KEY_PEPPER and ENCRYPTION_KEYS share a value; each must differ: {hint}"
+    return None
 
 
 def powerful_role() -> str | None:
-    """Return the reason why the application's role must not be used, or None; raises `psycopg.OperationalError`.
+    """Return the reason why the application's role must not be used, or None; raises `psycopg.OperationalError`."""
+    with _connection() as connection:
+        return _powerful_role(connection)
 
-    A superuser or a role with BYPASSRLS ignores row-level security: one forgotten filter would leak rows between teams.
-    """
+
+def _connection() -> DatabaseConnection:
     database = settings.DATABASES["default"]
     # Not from the pool: while the database is unreachable, waiting for a pooled connection takes much longer.
-    with psycopg.connect(
+    return psycopg.connect(
         host=database["HOST"],
         port=database["PORT"],
         user=database["USER"],
         password=database["PASSWORD"],
         dbname=database["NAME"],
         connect_timeout=_CONNECT_SECONDS,
-    ) as connection:
-        name, is_powerful = connection.execute(_ROLE).fetchone() or ("", False)
+    )
+
+
+def _powerful_role(connection: DatabaseConnection) -> str | None:
+    # Such a role ignores row-level security: one forgotten filter would leak rows between teams.
+    name, is_powerful = connection.execute(_ROLE).fetchone() or ("", False)
     # Development databases often have a single role.
     if not is_powerful or settings.DEBUG:
         return None
@@ -41,3 +90,43 @@ def powerful_role() -> str | None:
         f"DATABASE_URL uses the role '{name}', which is a superuser or has BYPASSRLS, so row-level security would have "
         "no effect. Use a role with neither (docs/howto/operations.md)."
     )
+
+
+def missing_extension(connection: DatabaseConnection) -> str | None:
+    """Return which extension was not created although the server has it, or None."""
+    if connection.execute(_FORGOTTEN_EXTENSION).fetchone() is None:
+        return None
+    return (
+        "The database lacks the extension vector, which its server offers: run `python3 manage.py prepare_database`, "
+        "then `python3 manage.py migrate`."
+    )
+
+
+def clock_skew(connection: DatabaseConnection, *, own_time: Callable[[], float] = time.time) -> str | None:
+    """Return that the clocks of this machine and of the database differ too much, or None."""
+    before = own_time()
+    (moment,) = connection.execute("SELECT clock_timestamp()").fetchone() or (None,)
+    after = own_time()
+    if not isinstance(moment, datetime):
+        return None
+    skew = max(moment.timestamp() - after, before - moment.timestamp())
+    # Leases are renewed three times in their time: with a larger difference, a living process could lose its runs.
+    if skew <= settings.LEASE_SECONDS / 3:
+        return None
+    return (
+        f"The clock of this machine differs from that of the database by {skew:.0f} seconds, which would end leases "
+        "too early or too late: synchronize both with NTP."
+    )
+
+
+def missing_migrations(connection: DatabaseConnection) -> str | None:
+    """Return how many migrations are not applied, or None."""
+    known = set(MigrationLoader(None).disk_migrations or {})
+    applied: set[tuple[object, ...]] = set()
+    (table,) = connection.execute("SELECT to_regclass('django_migrations')").fetchone() or (None,)
+    if table is not None:
+        applied = set(connection.execute("SELECT app, name FROM django_migrations").fetchall())
+    missing = len(known - applied)
+    if not missing:
+        return None
+    return f"{missing} migrations are not applied to the database: run `python3 manage.py migrate` first."

@@ -240,6 +240,8 @@ DATABASES: dict[str, dict[str, Any]] = {
         "OPTIONS": {"application_name": "platform-owner"},
     },
 }
+# Under `up`, web starts while the database is prepared, and that of a developer needs no extensions.
+REQUIRE_PREPARED_DATABASE = env.flag("REQUIRE_PREPARED_DATABASE", default=True)
 REDIS_URL = env.required("REDIS_URL", hint=_HINT)
 
 # Files of teams: in a directory that all processes share, or in any storage class with Django's interface.
@@ -427,8 +429,11 @@ SECURE_TLS = env.flag("SECURE_TLS", default=False)
 # Without TLS browsers allow passkeys on localhost only, for which allauth needs this setting.
 MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = not SECURE_TLS
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = SECURE_TLS
-SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = SECURE_TLS
-SECURE_HSTS_SECONDS = 31_536_000 if SECURE_TLS else 0
+SECURE_HSTS_SECONDS = env.integer("HSTS_SECONDS", default=31_536_000) if SECURE_TLS else 0
+# They concern other hosts than ours, and browsers forget them only after months: an operator has to choose them.
+SECURE_HSTS_INCLUDE_SUBDOMAINS = env.flag("HSTS_INCLUDE_SUBDOMAINS", default=False)
+SECURE_HSTS_PRELOAD = env.flag("HSTS_PRELOAD", default=False)
+SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]  # `check --deploy` recommends both to everyone
 SECURE_REDIRECT_EXEMPT = [r"^livez$", r"^readyz$", r"^metrics$"]  # probes bypass the TLS proxy
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if SECURE_TLS else None
 CSRF_TRUSTED_ORIGINS = env.names("CSRF_TRUSTED_ORIGINS")

@@ -30,7 +30,8 @@ SERVER_SECRETS = (
 
 def generate_secrets() -> dict[str, str]:
     """Return a new value for every secret."""
-    generated = {name: secrets.token_urlsafe(32) for name in (*APPLICATION_SECRETS, *SERVER_SECRETS)}
+    # Of 54 characters: Django's checks of a deployment ask for 50.
+    generated = {name: secrets.token_urlsafe(40) for name in (*APPLICATION_SECRETS, *SERVER_SECRETS)}
     # Fernet requires exactly 32 bytes in URL-safe base64.
     return {**generated, "ENCRYPTION_KEYS": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()}
 

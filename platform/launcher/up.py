@@ -140,6 +140,8 @@ class Platform:
         # replaced: a module in one of its directories could take the place of one of ours.
         self._environment["PYTHONPATH"] = os.pathsep.join([str(root / "platform"), str(root)])
         self._default({name: self._secrets[name] for name in state.APPLICATION_SECRETS})
+        # web starts while migrations run, and worker and beat after them.
+        self._default({"REQUIRE_PREPARED_DATABASE": "0"})
 
     def start(self, *, host: str, port: int | None, instance_lock: InstanceLock) -> None:
         """Start everything, print the summary, and return when requests are served."""

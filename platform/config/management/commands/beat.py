@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from config import metrics_server
 from config.celery import app
+from config.safety import refuse_unsafe_start
 from kernel import heartbeats, metrics
 from kernel.clock import now
 
@@ -33,6 +34,7 @@ class Command(BaseCommand):
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
+        refuse_unsafe_start()
         logging.captureWarnings(capture=True)
         metrics_server.register()
         metrics_server.serve(metrics_server.listen(options["metrics_port"]))

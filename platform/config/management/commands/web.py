@@ -10,7 +10,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from typing_extensions import override
 
-from config.safety import refuse_powerful_role
+from config.safety import refuse_unsafe_start
 from config.server import serve
 
 
@@ -36,7 +36,7 @@ class Command(BaseCommand):
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
-        refuse_powerful_role()
+        refuse_unsafe_start()
         logging.captureWarnings(capture=True)
         try:
             serve(

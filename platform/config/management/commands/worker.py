@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from config import metrics_server, warm_up
 from config.celery import app
-from config.safety import refuse_powerful_role
+from config.safety import refuse_unsafe_start
 from config.server import allow_many_sockets, freeze_startup_objects
 from kernel import egress, heartbeats, task_runs, work_queue, worker_loop
 from kernel.leases import process_name
@@ -55,7 +55,7 @@ class Command(BaseCommand):
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
-        refuse_powerful_role()
+        refuse_unsafe_start()
         # Celery and other libraries warn at start; as lines of the log, these are JSON as well.
         logging.captureWarnings(capture=True)
         allow_many_sockets()

@@ -1,0 +1,139 @@
+"""What stops a process from starting, each with one sentence, and Django's own checks of a deployment."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from cryptography.fernet import Fernet
+from django.core.exceptions import ImproperlyConfigured
+
+from config import safety
+from launcher.state import generate_secrets
+from launcher.testing import PrivateServers
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def empty_database(servers: PrivateServers) -> str:
+    """The owner's URL of a database that is prepared, but not migrated."""
+    owner, _ = servers.create_database(f"empty_{os.getpid()}")
+    return owner
+
+
+@pytest.fixture
+def connection(empty_database: str) -> Iterator[safety.DatabaseConnection]:
+    """A connection of the owner to that database."""
+    with closing(psycopg.connect(empty_database, autocommit=True)) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize("name", ["SECRET_KEY", "API_KEY_PEPPER"])
+@pytest.mark.parametrize(
+    "value", ["short", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "change-me-0123456789abcdefghijklmnop"]
+)
+def test_a_secret_that_can_be_guessed_is_rejected(settings: Any, name: str, value: str) -> None:
+    setattr(settings, name, value)
+    with pytest.raises(ImproperlyConfigured, match=rf"^{name} is too weak.*generate_secrets` prints\.$"):
+        safety.refuse_unsafe_start()
+
+
+def test_a_value_that_serves_two_purposes_is_rejected(settings: Any) -> None:
+    settings.API_KEY_PEPPER = settings.SECRET_KEY
+    with pytest.raises(ImproperlyConfigured, match="share a value"):
+        safety.refuse_unsafe_start()
+
+
+def test_an_encryption_key_of_the_wrong_form_is_rejected(settings: Any) -> None:
+    settings.ENCRYPTION_KEYS = [Fernet.generate_key().decode(), "not-a-key"]
+    with pytest.raises(ImproperlyConfigured, match="ENCRYPTION_KEYS contains a value that is no Fernet key"):
+        safety.refuse_unsafe_start()
+
+
+@pytest.mark.usefixtures("database")
+def test_a_prepared_and_migrated_database_is_accepted() -> None:
+    safety.refuse_unsafe_start()
+
+
+def test_an_extension_that_the_server_has_must_have_been_created(
+    connection: safety.DatabaseConnection, servers: PrivateServers, empty_database: str
+) -> None:
+    assert safety.missing_extension(connection) is None
+    with closing(psycopg.connect(servers.admin, dbname=connection.info.dbname, autocommit=True)) as admin:
+        admin.execute("DROP EXTENSION vector")
+        try:
+            assert "lacks the extension vector" in (safety.missing_extension(connection) or "")
+        finally:
+            admin.execute("CREATE EXTENSION vector")
+
+
+def test_a_clock_that_differs_by_a_third_of_a_lease_is_rejected(
+    connection: safety.DatabaseConnection, settings: Any
+) -> None:
+    assert safety.clock_skew(connection) is None
+    allowed = settings.LEASE_SECONDS / 3
+    for seconds in (allowed + 60, -allowed - 60):
+        reason = safety.clock_skew(connection, own_time=partial(_shifted, seconds))
+        assert "differs from that of the database by" in (reason or "")
+
+
+def _shifted(seconds: float) -> float:
+    return time.time() + seconds
+
+
+def test_missing_migrations_are_counted(connection: safety.DatabaseConnection) -> None:
+    assert "migrations are not applied to the database" in (safety.missing_migrations(connection) or "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["web"], ["worker"], ["beat"]])
+def test_a_process_without_migrations_ends_with_one_sentence(empty_database: str, command: list[str]) -> None:
+    environment = {**os.environ, "DATABASE_URL": empty_database}
+    done = subprocess.run(
+        [sys.executable, "manage.py", *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert "run `python3 manage.py migrate` first." in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_djangos_checks_of_a_deployment_find_nothing() -> None:
+    production = {**generate_secrets(), "SECURE_TLS": "1", "ALLOWED_HOSTS": "api.example.com", "DEBUG": "0"}
+    done = subprocess.run(
+        [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
+        cwd=ROOT,
+        env={**os.environ, **production},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no issues" in done.stdout
+
+
+def test_browsers_are_not_told_about_other_hosts_unless_the_operator_chooses_that() -> None:
+    names = "s.SECURE_HSTS_SECONDS, s.SECURE_HSTS_INCLUDE_SUBDOMAINS, s.SECURE_HSTS_PRELOAD"
+    printed = f"from config import settings as s; print({names})"
+    for variables, expected in (
+        ({"SECURE_TLS": "1"}, "31536000 False False"),
+        (
+            {"SECURE_TLS": "1", "HSTS_SECONDS": "60", "HSTS_INCLUDE_SUBDOMAINS": "1", "HSTS_PRELOAD": "1"},
+            "60 True True",
+        ),
+        ({"SECURE_TLS": "0"}, "0 False False"),
+    ):
+        environment = {**os.environ, **variables, "PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}"}
+        done = subprocess.run(
+            [sys.executable, "-c", printed], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == expected
