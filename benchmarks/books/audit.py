@@ -30,11 +30,12 @@ SELECT date_trunc('hour', occurred_at, 'UTC') AS hour, model, endpoint, outcome,
     sum(output_tokens) AS output_tokens, sum(reasoning_tokens) AS reasoning_tokens, sum(cost) AS cost
 FROM tenants_usagerecord GROUP BY 1, 2, 3, 4
 """
+# The level with the lowest number is the most detailed one.
 _SUMS = """
 SELECT date_trunc('hour', hour, 'UTC') AS hour, model, endpoint, outcome, sum(calls) AS calls,
     sum(input_tokens) AS input_tokens, sum(cached_tokens) AS cached_tokens, sum(cache_write_tokens) AS written,
     sum(output_tokens) AS output_tokens, sum(reasoning_tokens) AS reasoning_tokens, sum(cost) AS cost
-FROM responses_callhour WHERE level = 0 GROUP BY 1, 2, 3, 4
+FROM responses_callhour WHERE level = (SELECT min(level) FROM responses_callhour) GROUP BY 1, 2, 3, 4
 """
 
 
