@@ -19,7 +19,14 @@ from tests.support.sandboxes import INSTALL
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-FOLLOWED = [page for page in PAGES if any(one.language in {"bash", "python", "sql"} for one in blocks(page))]
+# Their commands change the machine: accounts, services and files below /etc. tests/deployment/ uses what they install.
+_CHANGE_THE_MACHINE = {"deploy.md", "upgrade.md"}
+FOLLOWED = [
+    page
+    for page in PAGES
+    if page.name not in _CHANGE_THE_MACHINE
+    and any(one.language in {"bash", "python", "sql"} for one in blocks(page))
+]
 
 
 # What happens to functions that a page only defines.
