@@ -142,7 +142,7 @@ def store(file: File, content: "UploadedFile[bytes]") -> str:
     for chunk in content.chunks(_CHUNK):
         digest.update(chunk)
     content.seek(0)
-    name = _name(file)
+    name = content_name(file.pk)
     # Django's storages rename a file when the name is taken; then nothing would find it under its id.
     if (stored_as := _storage().save(name, content)) != name:
         raise RuntimeError(f"the storage saved {name} as {stored_as}")
@@ -187,7 +187,7 @@ def _remove(file: File) -> bool:
     # Content first, then the row: without the row nothing would ever find the content again. Safe to run concurrently,
     # as deleting a missing file or row does nothing.
     try:
-        _storage().delete(_name(file))
+        _storage().delete(content_name(file.pk))
     # Each storage raises its own errors; the next sweep retries after any of them.
     except Exception:
         logger.exception("removing the content of a file failed", extra={"file": file.pk})
@@ -203,7 +203,7 @@ def _remove(file: File) -> bool:
 
 async def open_content(file: File) -> "Content[bytes]":
     """Open the content of a file for reading."""
-    return await asyncio.to_thread(_storage().open, _name(file), "rb")
+    return await asyncio.to_thread(_storage().open, content_name(file.pk), "rb")
 
 
 async def chunks(content: "Content[bytes]") -> AsyncGenerator[bytes, None]:
@@ -271,6 +271,7 @@ def _storage() -> Storage:
     return storages["files"]
 
 
-def _name(file: File) -> str:
+def content_name(file_id: str) -> str:
+    """Return the name of a file's content in the storage."""
     # The last two digits of an id are random and spread the files over 1,024 folders.
-    return f"{file.pk[-2:]}/{file.pk}"
+    return f"{file_id[-2:]}/{file_id}"

@@ -85,6 +85,11 @@ def origins(name: str) -> list[str]:
     )
 
 
+def for_program(**variables: str) -> dict[str, str]:
+    """Return the environment of a program of others, such as pg_dump, with additional variables."""
+    return {**os.environ, **variables}
+
+
 def postgres(url: str, *, name: str) -> dict[str, str | int]:
     """Parse `postgresql://user:password@host:port/database` into NAME, USER, PASSWORD, HOST and PORT."""
     # Options after a `?` are refused rather than ignored; libpq reads them from its own variables, such as PGSSLMODE.

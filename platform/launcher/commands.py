@@ -24,6 +24,10 @@ GROUPS = {
         "sandbox": "Run the service that executes the code of models in isolation.",
         "healthcheck": "Check that a process of this machine or container works, for container engines.",
     },
+    "Backups": {
+        "backup": "Write a consistent backup of the database and of all files, while the platform runs.",
+        "restore": "Restore a backup into an empty database, or try whether it can be restored.",
+    },
     "Administration": {
         "add_upstream": "Add an upstream, or update the one of this name, and route models to it.",
         "set_price": "Set the prices of a model, in US dollars per million tokens.",
