@@ -37,6 +37,10 @@ def _set_environment(servers: PrivateServers) -> None:
         SANDBOX_URL=f"{tempfile.gettempdir()}/sandbox-{os.getpid()}",
         SANDBOX_TOKEN=made["SANDBOX_TOKEN"],
         DEBUG="0",
+        # Test runs end their processes often, and there is no load balancer.
+        DRAIN_DELAY_SECONDS="0",
+        DRAIN_SECONDS="0",
+        WORKER_DRAIN_SECONDS="3",
         # Takes a second of CPU for each process that a test starts.
         WARM_UP="0",
         # The worker of one test must not deliver webhooks that another test inspects.

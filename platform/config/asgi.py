@@ -37,6 +37,7 @@ from kernel.asgi import (
     with_request_id,
 )
 from kernel.db_threads import in_db_thread
+from kernel.draining import draining
 from kernel.endpoints import Endpoint
 from kernel.errors import ApiError, NotFound, RequestTooLarge
 from kernel.http import error_response
@@ -79,9 +80,13 @@ def _api(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
     method, path, app = scope["method"], scope["path"], _views
     if method == "POST":
         app = _created.get(path) or (_counted_views if path in _work else _views)
-    elif method == "GET" and b"stream=true" in scope["query_string"].split(b"&"):
+    elif _is_stream(scope):
         app = next((replay for one, replay in _replayed if one.matches(method, path)), _views)
     return app(scope, receive, send)
+
+
+def _is_stream(scope: Scope) -> bool:
+    return scope["method"] == "GET" and b"stream=true" in scope["query_string"].split(b"&")
 
 
 def _is_upload(scope: Scope) -> bool:
@@ -134,6 +139,9 @@ async def _page(scope: Scope, receive: Receive, send: Send) -> None:
     # Django's handler starts a thread for each request. A probe must not wait for one, nor cost as much.
     if scope["path"] == "/livez" and scope["method"] in {"GET", "HEAD"}:
         await send_response(health.livez(), send)
+    elif scope["path"] == "/readyz" and scope["method"] in {"GET", "HEAD"}:
+        # Probes ask for an address as the host, which the site refuses with a line in the log.
+        await send_response(await health.async_readyz(), send)
     else:
         await _site(scope, receive, send)
 
@@ -141,7 +149,7 @@ async def _page(scope: Scope, receive: Receive, send: Send) -> None:
 _pace = Pace(seconds=settings.BODY_WINDOW_SECONDS, bytes_per_second=settings.BODY_MIN_BYTES_PER_SECOND)
 _bounded_api = BodyGuard(ApiShell(_api, is_upload=_is_upload), rule=_api_rule, pace=_pace)
 # What ends or reads work, such as a cancellation, is always served.
-_guarded_api: App = with_api_headers(with_refusal(with_bound(_bounded_api), is_work=_is_work))
+_guarded_api: App = with_api_headers(with_refusal(with_bound(_bounded_api), is_work=_is_work, is_stream=_is_stream))
 _guarded_site: App = BodyGuard(_page, rule=_page_rule, pace=_pace, render=_page_error)
 
 
@@ -169,6 +177,7 @@ async def _websocket(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def _page_socket(scope: Scope, receive: Receive, send: Send) -> None:
+    draining.note_page()
     await _page_sockets.get(scope["path"], _denied)(scope, receive, send)
 
 

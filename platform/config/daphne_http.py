@@ -6,7 +6,9 @@ sends, however slowly the client reads, and closes the connection on a URL or he
 
 import asyncio
 import logging
+import signal
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from io import BytesIO
 from typing import Any
@@ -15,6 +17,7 @@ import daphne.http_protocol
 import daphne.server
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
+from twisted.internet.error import ReactorNotRunning
 from twisted.web.http import HTTPChannel
 from twisted.web.http_headers import Headers
 from typing_extensions import override
@@ -299,10 +302,16 @@ daphne.http_protocol.WebRequest = DaphneRequest
 daphne.server.HTTPFactory = DaphneFactory
 
 
+def _stop_reactor() -> None:
+    with suppress(ReactorNotRunning):
+        _reactor.stop()
+
+
 class DaphneServer(daphne.server.Server):  # type: ignore[misc]  # daphne has no types
     """daphne's server that passes bodies on as they arrive and waits for slow clients.
 
-    `after_start` runs when the server listens, `before_stop` before the remaining requests are cancelled.
+    `after_start` runs when the server listens, `shut_down` at SIGTERM, with a function that stops the server, and
+    `before_stop` before the remaining requests are cancelled.
     """
 
     def __init__(
@@ -310,11 +319,13 @@ class DaphneServer(daphne.server.Server):  # type: ignore[misc]  # daphne has no
         *,
         after_start: Callable[[], Coroutine[Any, Any, None]],
         before_stop: Callable[[], Coroutine[Any, Any, None]],
+        shut_down: Callable[[Callable[[], None]], None],
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self._after_start = after_start
         self._before_stop = before_stop
+        self._shut_down = shut_down
 
     @override
     def run(self) -> None:
@@ -323,6 +334,13 @@ class DaphneServer(daphne.server.Server):  # type: ignore[misc]  # daphne has no
 
     def _begin(self) -> None:
         self._starting = asyncio.ensure_future(self._after_start())
+        # It does not run yet.
+        self._loop = self._starting.get_loop()
+        # In place of Twisted's handler, which stops at once. Twisted installs it after this.
+        self._loop.call_soon(signal.signal, signal.SIGTERM, self._terminate)
+
+    def _terminate(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._shut_down, _stop_reactor)
 
     @override
     def kill_all_applications(self) -> "Deferred[Any]":
@@ -362,6 +380,11 @@ class DaphneServer(daphne.server.Server):  # type: ignore[misc]  # daphne has no
             protocol.start_flow_control()
         elif message["type"] == "websocket.send":
             await self._socket_drained(protocol)
+        if message["type"] == "websocket.close" and message.get("reason"):
+            # daphne drops the reason, and autobahn's function for applications refuses the codes of the standard.
+            reason = message["reason"].encode()
+            protocol.sendCloseFrame(code=message["code"], reasonUtf8=reason, isReply=False)
+            return
         await super().handle_reply(protocol, message)
         if has_more:
             await protocol.drained()

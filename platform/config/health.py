@@ -1,6 +1,10 @@
 """Probes and metrics for operators: `/livez`, `/readyz`, `/version`, `/metrics`. None of them calls an upstream."""
 
+import asyncio
+import mmap
+import struct
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -14,16 +18,60 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from config import metrics_server, warm_up
 from config.safety import powerful_role
+from kernel.draining import draining
 
 # Load balancers probe every web process often; a positive result is reused for this long.
 _READY_FOR_SECONDS = 2.0
+# After a failure, checks must succeed for so long: a database that restarts accepts connections and loses them again.
+_SETTLED_SECONDS = 1.0
+_TIMES = struct.Struct("dd")
 
 
-class _ProbeCache:
-    """Results of earlier probes in this process."""
+class _Probes:
+    """Results of earlier probes.
 
-    ready_at: float | None = None
-    migrated: bool = False
+    The times of the last success and of the last failure after one are in memory that all web processes on the port
+    share: a balancer would otherwise see the different states of those that happen to answer.
+    """
+
+    def __init__(self) -> None:
+        self.migrated = False
+        self._shared = mmap.mmap(-1, _TIMES.size)
+        self._threads: ThreadPoolExecutor | None = None
+        self._running: Future[list[str]] | None = None
+
+    def is_known_to_be_ready(self) -> bool:
+        ready_at, failed_at = self._times()
+        return ready_at > failed_at and time.monotonic() - ready_at < _READY_FOR_SECONDS
+
+    def note(self, reasons: list[str]) -> list[str]:
+        """Note the result of a check, and return the reasons not to be ready."""
+        ready_at, failed_at = self._times()
+        at = time.monotonic()
+        # The failures before the first success do not count: the process has only just started.
+        if reasons:
+            self._shared[:] = _TIMES.pack(ready_at, at if ready_at else 0.0)
+        elif at - failed_at >= _SETTLED_SECONDS or not failed_at:
+            self._shared[:] = _TIMES.pack(at, failed_at)
+        else:
+            return ["a check failed a moment ago"]
+        return reasons
+
+    def check(self) -> "Future[list[str]]":
+        """Check everything in a thread, once for all probes that wait for it."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(1, thread_name_prefix="readiness")
+        if self._running is None or self._running.done():
+            self._running = self._threads.submit(_reasons)
+        return self._running
+
+    def _times(self) -> tuple[float, float]:
+        ready_at, failed_at = _TIMES.unpack(self._shared[:])
+        return ready_at, failed_at
+
+
+# Created before the processes are forked.
+_probes = _Probes()
 
 
 def livez(_: HttpRequest | None = None) -> HttpResponse:
@@ -37,16 +85,36 @@ def readyz(_: HttpRequest) -> HttpResponse:
 
     Without Redis, requests of keys with limits are refused, unless LIMITS_FAIL is `open`.
     """
-    if _ProbeCache.ready_at is not None and time.monotonic() - _ProbeCache.ready_at < _READY_FOR_SECONDS:
-        return JsonResponse({"status": "ready"})
-    reasons = [reason for check in (_database, _broker, _warm_up) if (reason := check())]
-    if reasons:
-        answer = JsonResponse({"status": "not ready", "reasons": reasons}, status=503)
-        # Not an error for the log: probes ask every moment while a process starts.
-        answer._has_been_logged = True  # type: ignore[attr-defined]  # noqa: SLF001 - Django's own mark
-        return answer
-    _ProbeCache.ready_at = time.monotonic()
-    return JsonResponse({"status": "ready"})
+    return _known_answer() or _answer(_probes.check().result())
+
+
+async def async_readyz() -> HttpResponse:
+    """Respond as `readyz`. Neither the name of the host nor a lack of threads matters to it."""
+    return _known_answer() or _answer(await asyncio.wrap_future(_probes.check()))
+
+
+def _known_answer() -> HttpResponse | None:
+    if draining.is_announced:
+        return _not_ready(["the process is shutting down"])
+    return JsonResponse({"status": "ready"}) if _probes.is_known_to_be_ready() else None
+
+
+def _answer(reasons: list[str]) -> HttpResponse:
+    return _not_ready(reasons) if reasons else JsonResponse({"status": "ready"})
+
+
+def _reasons() -> list[str]:
+    try:
+        return _probes.note([reason for check in (_database, _broker, _warm_up) if (reason := check())])
+    finally:
+        connection.close()
+
+
+def _not_ready(reasons: list[str]) -> HttpResponse:
+    answer = JsonResponse({"status": "not ready", "reasons": reasons}, status=503)
+    # Not an error for the log: probes ask every moment while a process starts.
+    answer._has_been_logged = True  # type: ignore[attr-defined]  # noqa: SLF001 - Django's own mark
+    return answer
 
 
 def version(_: HttpRequest) -> HttpResponse:
@@ -74,10 +142,10 @@ def _database() -> str | None:
         if (reason := powerful_role()) is not None:
             return reason
         # Once applied, migrations are not checked again: a running process cannot lose them.
-        pending = [] if _ProbeCache.migrated else _pending_migrations()
+        pending = [] if _probes.migrated else _pending_migrations()
     except (psycopg.OperationalError, DatabaseError):
         return "the database is unreachable"
-    _ProbeCache.migrated = not pending
+    _probes.migrated = not pending
     return f"{len(pending)} migrations are not applied" if pending else None
 
 

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 093ecc7fcef7e7316ad57b9ddc53b4a1b94be8cd75068e1cfb42e73e007a3d2d
+-- PostgreSQL 18, migrations 733cb9346214363e81d139fd05d05b6000e3624ecbb387b9e21e0c52ee6843f0
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -688,6 +688,7 @@ CREATE TABLE public.responses_response (
     attempt integer NOT NULL,
     not_before timestamp with time zone,
     claims jsonb NOT NULL,
+    handed_over_at timestamp with time zone,
     followed_until timestamp with time zone,
     status character varying(12) NOT NULL,
     service_tier character varying(20),
@@ -2972,6 +2973,8 @@ CREATE INDEX response_by_previous ON public.responses_response USING btree (prev
 CREATE INDEX response_by_team_and_time ON public.responses_response USING btree (team_id, created_at);
 
 CREATE INDEX response_by_time ON public.responses_response USING btree (created_at);
+
+CREATE INDEX response_handed_over ON public.responses_response USING btree (handed_over_at) WHERE ((handed_over_at IS NOT NULL) AND ((status)::text = ANY ((ARRAY['queued'::character varying, 'in_progress'::character varying])::text[])));
 
 CREATE INDEX response_hour_by_time ON public.responses_responsehour USING btree (level, hour);
 

@@ -6,6 +6,8 @@ import resource
 import signal
 import socket
 import sys
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import uvloop
@@ -31,7 +33,7 @@ _SWITCH_SECONDS = 0.001
 
 
 def serve(server: str, *, host: str, port: int, processes: int, metrics_port: int = 0) -> None:
-    """Serve until a signal arrives, then store a terminal state for every active run."""
+    """Serve until a signal arrives, then finish or hand over what is active (`config.shutdown`)."""
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     allow_many_sockets()
     listener, metrics_listener = _listen(host, port), metrics_server.listen(metrics_port)
@@ -77,12 +79,14 @@ def _listen(host: str, port: int) -> socket.socket:
 def _daphne(listener: socket.socket, application: Any) -> None:
     # Must come first: daphne installs Twisted's asyncio reactor on import, before anything imports `reactor`.
     from config.daphne_http import DaphneServer  # isort: skip
+    from config import shutdown
     from config.warm_up import connect
 
     DaphneServer(
         application=application,
         after_start=connect,
-        before_stop=_stop,
+        before_stop=shutdown.finish,
+        shut_down=shutdown.begin,
         endpoints=[f"fd:fileno={listener.fileno()}"],
         signal_handlers=True,
         http_timeout=None,
@@ -102,17 +106,6 @@ def allow_many_sockets() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
 
 
-async def _stop() -> None:
-    """Store the end of every run, send it to the clients, then close the connections to upstreams."""
-    from responses.api import socket_streams
-    from responses.providers.clients import close_clients
-    from responses.runs.runner import cancel_all
-
-    await cancel_all()
-    await socket_streams.settle(_STOP_SECONDS)
-    await close_clients()
-
-
 def freeze_startup_objects() -> None:
     """Start garbage collection, except for the objects that exist after start-up, and short turns of threads."""
     # Modules and settings live as long as the process; scanning them again and again causes pauses. The objects of a
@@ -129,6 +122,7 @@ def freeze_startup_objects() -> None:
 def _uvicorn(listener: socket.socket, application: Any) -> None:
     import uvicorn
 
+    from config import shutdown
     from config.uvicorn_http import LimitedHttpProtocol
     from config.warm_up import connect
 
@@ -136,13 +130,23 @@ def _uvicorn(listener: socket.socket, application: Any) -> None:
         @override
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
+            self._loop = asyncio.get_running_loop()
             # Not awaited: probes get an answer meanwhile.
             self._connecting = asyncio.create_task(connect())
 
         @override
         async def shutdown(self, sockets: Any = None) -> None:
-            await _stop()
+            await shutdown.finish()
             await super().shutdown(sockets)
+
+        @override
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            stop = partial(super().handle_exit, sig, frame)
+            if sig == signal.SIGTERM and self.started:
+                # Meanwhile the server serves, and after a second signal it hurries.
+                self._loop.call_soon_threadsafe(shutdown.begin, stop)
+            else:
+                stop()
 
     options = uvicorn.Config(
         application,

@@ -284,7 +284,11 @@ LEASE_SECONDS = env.integer("LEASE_SECONDS", default=30, minimum=3)
 EVENT_LOG_SECONDS = env.integer("EVENT_LOG_SECONDS", default=10, minimum=1)
 BACKGROUND_ATTEMPTS = env.integer("BACKGROUND_ATTEMPTS", default=5, minimum=1)
 # A stopping worker lets its runs continue for this long, then releases them for other workers to resume.
-WORKER_DRAIN_SECONDS = env.integer("WORKER_DRAIN_SECONDS", default=3, minimum=0)
+WORKER_DRAIN_SECONDS = env.integer("WORKER_DRAIN_SECONDS", default=20, minimum=0)
+# A stopping web process is not ready for this long before it refuses new work, so that load balancers notice. Then it
+# finishes what it can, and hands over or ends the rest.
+DRAIN_DELAY_SECONDS = env.integer("DRAIN_DELAY_SECONDS", default=5)
+DRAIN_SECONDS = env.integer("DRAIN_SECONDS", default=20)
 # Lines of one batch that run at the same time, across all workers.
 BATCH_CONCURRENCY = env.integer("BATCH_CONCURRENCY", default=32, minimum=1)
 # Time between the first and second attempt of a line; doubled for each further attempt.

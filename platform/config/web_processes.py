@@ -23,6 +23,7 @@ _QUICK_SECONDS = 10.0
 _MAX_QUICK_DEATHS = 6
 # How long a process whose parent was killed may take to end its runs.
 _DRAIN_SECONDS = 15.0
+_SIGNAL_SECONDS = 0.2
 
 
 @dataclass(slots=True)
@@ -99,7 +100,10 @@ class _Parent:
 
     def _end_with_parent(self) -> None:
         os.read(self._life, 1)
-        os.kill(os.getpid(), signal.SIGTERM)
+        # The second signal ends the drain: the port must be free for the next parent.
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(_SIGNAL_SECONDS)
         time.sleep(_DRAIN_SECONDS)
         os._exit(1)
 

@@ -7,6 +7,7 @@ event loop, synchronous ones in the threads that keep database connections.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from io import BytesIO
 from tempfile import TemporaryFile
@@ -21,7 +22,8 @@ from typing_extensions import override
 
 from kernel import metrics, response_headers
 from kernel.db_threads import in_view_thread
-from kernel.errors import ApiError, BadRequest, NotFound
+from kernel.draining import ConnectionCut, draining
+from kernel.errors import ApiError, BadRequest, NotFound, shutting_down
 from kernel.http import as_api_error, error_response
 from kernel.ids import new_id
 from kernel.large_work import is_large, join_pieces, note_size, off_loop
@@ -37,8 +39,13 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 ABORT = "abort"
 """Key of the scope with a function of the server that closes the connection without sending the rest."""
 _MAX_CLIENT_REQUEST_ID = 512
+# For the server to notice that its connection was closed.
+_CLOSE_SECONDS = 1.0
+SERVICE_RESTART = 1012
+"""Code of a WebSocket that is closed because its server shuts down: clients may reconnect at once."""
 # A constant that OpenAI sends with every response.
 _VERSION = (b"openai-version", b"2020-10-01")
+_CLOSE = (b"connection", b"close")
 
 
 class ClientDisconnected(Exception):
@@ -60,8 +67,8 @@ def _unknown_route(_: Scope) -> str:
 def with_request_id(app: App, *, route_of: Callable[[Scope], str] = _unknown_route, trusted_proxies: int = 0) -> App:
     """Wrap an app so that every request has an id: `scope["request_id"]`, sent as the header `x-request-id`.
 
-    Also sets the request's origin (`kernel.origin`), writes its line of the access log and counts it. `route_of`
-    returns the template of a request's path, one of few.
+    Also sets the request's origin (`kernel.origin`), writes its line of the access log, counts it, and ends it properly
+    if the process shuts down meanwhile. `route_of` returns the template of a request's path, one of few.
     """
 
     async def with_id(scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,13 +88,24 @@ def with_request_id(app: App, *, route_of: Callable[[Scope], str] = _unknown_rou
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message.get("headers", ()), x_request_id]}
+                if draining.is_announced:
+                    # The client's next request must not come over this connection.
+                    message["headers"].append(_CLOSE)
             await send(message)
             access.sent(message)
 
+        draining.began()
         with use_origin(origin):
             try:
                 await app(scope, receive, send_with_id)
+            except ConnectionCut:
+                await _end_cut(scope, receive, send_with_id, access)
+            except asyncio.CancelledError:
+                if not draining.has_cut():
+                    raise
+                await _end_cut(scope, receive, send_with_id, access)
             finally:
+                draining.ended()
                 access.write()
                 metrics.count_request(
                     route=route_of(scope),
@@ -98,6 +116,22 @@ def with_request_id(app: App, *, route_of: Callable[[Scope], str] = _unknown_rou
                 )
 
     return with_id
+
+
+async def _end_cut(scope: Scope, receive: Receive, send: Send, access: Access) -> None:
+    """End a request that this process does not serve any more."""
+    if scope["type"] == "websocket":
+        with suppress(OSError, RuntimeError):
+            await send({"type": "websocket.close", "code": SERVICE_RESTART, "reason": shutting_down().message})
+    elif not access.status:
+        await send_error(shutting_down(), send)
+    elif not access.is_complete:
+        # Without its end, so that no client takes the answer for a complete one.
+        scope[ABORT]()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                while (await receive())["type"] != "http.disconnect":
+                    pass
 
 
 def adding_headers(send: Send, headers: Callable[[], list[tuple[bytes, bytes]]]) -> Send:
@@ -286,8 +320,13 @@ class ApiHandler(ASGIHandler):
 
 
 async def _ended_before(work: "asyncio.Future[Any]", disconnected: "asyncio.Future[Message]") -> bool:
-    """Wait for the end of some work, which is cancelled if the client disconnects first."""
-    await asyncio.wait({work, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+    """Wait for the end of some work, which is cancelled if the client disconnects first, or the request is."""
+    try:
+        await asyncio.wait({work, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        work.cancel()
+        await asyncio.wait({work})
+        raise
     if not work.done():
         work.cancel()
     await asyncio.wait({work})

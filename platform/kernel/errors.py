@@ -73,6 +73,7 @@
     ├── ServerError 500                   server_error
     │   └── UpstreamError                 server_error
     └── Overloaded 503                    server_is_overloaded, server_error
+        ├── ShuttingDown                  server_is_shutting_down
         └── LimitsUnavailable             limits_unavailable
 
 The first line of a class's docstring is its default message. Statuses, codes and messages are OpenAI's where it has one
@@ -629,6 +630,12 @@ class Overloaded(ApiError):
     codes = {"server_error": "The model's server cannot be reached or does not answer in time."}
 
 
+class ShuttingDown(Overloaded):
+    """The server is shutting down. Please try again: another one will answer."""
+
+    default_code = "server_is_shutting_down"
+
+
 class LimitsUnavailable(Overloaded):
     """Limits cannot be checked at the moment. Please try again in a few seconds."""
 
@@ -654,10 +661,26 @@ class Failure:
             # Their type and code exist for HTTP errors only; `response.error` cannot contain them.
             if self.status == connector.status:
                 return connector(self.message, param=self.param)
+        if self == SHUTTING_DOWN:
+            return shutting_down()
         if self.code == InsufficientQuota.default_code:
             return InsufficientQuota(self.message, headers=self.headers)
         kind = {400: RequestRejected, 429: RateLimited, 503: Overloaded}.get(self.status, UpstreamError)
         return kind(self.message, param=self.param, code=self.code, headers=self.headers)
+
+
+SHUTTING_DOWN = Failure(
+    code="server_error",
+    message="The server is shutting down. Please try again: another one will answer.",
+    status=503,
+    headers=retry_headers(1),
+)
+"""Reason why a run failed that its process could neither finish in time nor hand over."""
+
+
+def shutting_down() -> ShuttingDown:
+    """Return the error of a request that this process does not serve any more."""
+    return ShuttingDown(headers=dict(SHUTTING_DOWN.headers))
 
 
 def error_table() -> list[tuple[int, str, str | None, str]]:

@@ -23,7 +23,8 @@ from django.conf import settings
 
 from kernel import metrics
 from kernel.asgi import App, Receive, Scope, Send, header
-from kernel.errors import Overloaded, retry_headers
+from kernel.draining import draining
+from kernel.errors import Overloaded, retry_headers, shutting_down
 from kernel.load_limit import LoadLimit
 from kernel.request_bodies import REJECTED
 
@@ -325,13 +326,16 @@ def _count_down(counter: dict[str, int], team_id: str) -> None:
 admission = Admission()
 
 
-def with_refusal(guard: App, *, is_work: Callable[[Scope], bool]) -> App:
+def with_refusal(guard: App, *, is_work: Callable[[Scope], bool], is_stream: Callable[[Scope], bool]) -> App:
     """Wrap a `BodyGuard` so that it refuses requests with new work while they would wait too long.
 
+    While the process shuts down, it refuses all of them, and new readers of streams as well.
     Before their body and key are read; the guard sends the error such that clients receive it while they are sending.
     """
 
     def refusing(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        if draining.refuses and REJECTED not in scope and (is_work(scope) or is_stream(scope)):
+            scope[REJECTED] = shutting_down()
         is_checked = admission.is_strained and is_work(scope) and REJECTED not in scope
         if is_checked and admission.is_full(admission.team_of(header(scope, b"authorization"))):
             scope[REJECTED] = admission.refusal()

@@ -23,8 +23,6 @@ GROUPS = {
         "beat": "Run the scheduler of periodic tasks.",
         "sandbox": "Run the service that executes the code of models in isolation.",
         "healthcheck": "Check that a process of this machine or container works, for container engines.",
-    },
-    "Backups": {
         "backup": "Write a consistent backup of the database and of all files, while the platform runs.",
         "restore": "Restore a backup into an empty database, or try whether it can be restored.",
     },

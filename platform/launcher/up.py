@@ -142,6 +142,8 @@ class Platform:
         self._default({name: self._secrets[name] for name in state.APPLICATION_SECRETS})
         # web starts while migrations run, and worker and beat after them.
         self._default({"REQUIRE_PREPARED_DATABASE": "0"})
+        # There is no load balancer, and everything stops within ten seconds.
+        self._default({"DRAIN_DELAY_SECONDS": "0", "DRAIN_SECONDS": "3", "WORKER_DRAIN_SECONDS": "3"})
 
     def start(self, *, host: str, port: int | None, instance_lock: InstanceLock) -> None:
         """Start everything, print the summary, and return when requests are served."""

@@ -107,4 +107,5 @@ REMEDIES: Mapping[tuple[int, str | None], str] = {
     (503, "server_is_overloaded"): _RETRY,
     (503, "server_error"): _RETRY,
     (503, "limits_unavailable"): _RETRY,
+    (503, "server_is_shutting_down"): _RETRY,
 }

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kernel.errors import InvalidStreamId, InvalidType, Overloaded, RateLimited, TooManyStreams
+from kernel.errors import InvalidStreamId, InvalidType, RateLimited, TooManyStreams, shutting_down
 from kernel.large_work import note_size
 from kernel.validation import json_type
 from responses.requests.context import UnstoredResponse
@@ -21,7 +21,6 @@ MAX_NAMED_STREAMS = 32
 MAX_RUNNING = 16
 MAX_WAITING = 256
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
-_workers: set[asyncio.Task[None]] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +68,7 @@ class SocketStreams:
     def enqueue(self, stream_id: str | None, request: QueuedRequest) -> None:
         """Queue a request on its stream; raises `TooManyStreams`, or `RateLimited` if too much is waiting."""
         if self._stopped:
-            raise Overloaded("The server is shutting down. Please reconnect.")
+            raise shutting_down()
         stream = self._stream(stream_id)
         # Clients can send faster than models answer, and waiting requests are held in memory.
         if self._waiting >= MAX_WAITING or self._waiting_bytes + request.size > self._max_waiting_bytes:
@@ -81,8 +80,6 @@ class SocketStreams:
         self._count(request, +1)
         if stream.worker is None or stream.worker.done():
             stream.worker = asyncio.get_running_loop().create_task(self._work(stream))
-            _workers.add(stream.worker)
-            stream.worker.add_done_callback(_workers.discard)
 
     def recall(self, response_id: str | None) -> UnstoredResponse | None:
         """Return an unstored response of this connection, from any of its streams, or None."""
@@ -96,6 +93,10 @@ class SocketStreams:
     def stop(self) -> None:
         """Start no more requests; active ones continue."""
         self._stopped = True
+
+    async def finished(self) -> None:
+        """Wait until no request is active."""
+        await asyncio.gather(*(stream.worker for stream in self._streams.values() if stream.worker))
 
     async def close(self) -> None:
         """Cancel the active requests of all streams."""
@@ -128,12 +129,6 @@ class SocketStreams:
                 self._count(request, -1)
                 note_size(request.size)
                 await self._serve(stream, request.values)
-
-
-async def settle(seconds: float) -> None:
-    """Wait at most that long until the streams of all connections have sent what they have, before a shutdown."""
-    if _workers:
-        await asyncio.wait(_workers, timeout=seconds)
 
 
 def pop_stream_id(values: dict[str, Any]) -> str | None:

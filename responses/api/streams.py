@@ -16,6 +16,7 @@ from typing_extensions import override
 from kernel import metrics
 from kernel.asgi import ABORT, Receive, Send, header, headers_of, send_error
 from kernel.asgi import Scope as AsgiScope
+from kernel.draining import ConnectionCut, draining
 from kernel.endpoints import Endpoint
 from kernel.errors import ApiError, UnsupportedParameter
 from kernel.http import JSON, as_api_error
@@ -70,6 +71,7 @@ class EventStream:
 
     async def reserve(self, principal: Principal) -> None:
         """Count a stream that only reads a run as an open one until it is closed. Raises `RateLimited`."""
+        draining.note_reader()
         self.reservation = CallReservation(principal, reservation_id=new_id("call"))
         await self.reservation.take(Demand(requests=0, stream=True, endpoint="responses"))
         await add_headers(principal)
@@ -196,6 +198,8 @@ async def _send_events(stream: EventStream, frames: AsyncIterator[bytes], client
             for start in range(0, len(data), _PIECE_BYTES):
                 piece = data if len(data) <= _PIECE_BYTES else data[start : start + _PIECE_BYTES]
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
+    except ConnectionCut:
+        raise
     except Exception as error:
         # The status has been sent, so the error can only be an event, after which the stream is closed.
         data = stream.error_frame(as_api_error(error))

@@ -20,7 +20,18 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 
 from kernel import metrics, open_requests, response_headers
-from kernel.asgi import ABORT, Message, Receive, Scope, Send, check_client_request_id, header, send_error
+from kernel.asgi import (
+    ABORT,
+    SERVICE_RESTART,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    check_client_request_id,
+    header,
+    send_error,
+)
+from kernel.draining import ConnectionCut, draining
 from kernel.endpoints import Endpoint
 from kernel.errors import (
     ApiError,
@@ -30,10 +41,12 @@ from kernel.errors import (
     InvalidValue,
     MissingParameter,
     NotFound,
-    Overloaded,
+    ServerError,
+    ShuttingDown,
     SteeringNotSupported,
     UnknownParameter,
     UnsupportedParameter,
+    shutting_down,
 )
 from kernel.http import as_api_error
 from kernel.ids import new_id
@@ -68,6 +81,7 @@ _REFUSED = 4000
 _EVENTS = ("response.create", "response.steer")
 _CREATED = b"event: response.created\n"
 _OPEN = metrics.OPEN_STREAMS.labels("websocket")
+_open: "set[ResponseSocket]" = set()
 _TERMINAL = tuple(b"event: response.%b\n" % end for end in (b"completed", b"incomplete", b"failed"))
 
 
@@ -89,6 +103,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         # However the connection ends, its runs are detached like those of an HTTP stream whose client has disconnected.
         self._connection = asyncio.current_task()
         _OPEN.inc()
+        _open.add(self)
         try:
             with open_requests.open_request(header(scope, b"authorization")):
                 await super().__call__(scope, receive, send)
@@ -100,6 +115,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
                 abort()
         finally:
             _OPEN.dec()
+            _open.discard(self)
             if self._expiry is not None:
                 self._expiry.cancel()
             if self._reservation is not None:
@@ -181,6 +197,12 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         await self._send_error(ConnectionExpired())
         await self.close(code=_CLOSED_NORMALLY)
 
+    async def shut_down(self) -> None:
+        """Start nothing more, and close the connection when its responses have ended."""
+        self._streams.stop()
+        await self._streams.finished()
+        await self.close(code=SERVICE_RESTART, reason=shutting_down().message)
+
     # -- client events -------------------------------------------------------------------------------------------------
 
     async def _handle(self, text_data: str | None) -> None:
@@ -251,6 +273,8 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
                 )
                 stream.running = started.run.identity.response_id
                 await self._send_events(stream, started)
+        except ConnectionCut:
+            await self._send_error(shutting_down_while_running(stream.running), stream.stream_id)
         except Exception as error:
             # As at OpenAI, a failed request evicts the previous response that it names: the client has to send the
             # whole context with its next request.
@@ -289,14 +313,13 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             case "completed" | "incomplete":
                 stream.memory = started.as_unstored()
             case "cancelled":
-                # The client is connected and did not cancel, so this process is shutting down: nothing else may start.
-                self._streams.stop()
+                pass
             case _:
                 stream.forget(end.response["previous_response_id"])
         failure = end.ending.failure
         if failure is not None:
             return failure.as_api_error()
-        return Overloaded("The response was cancelled because the server is shutting down.")
+        return ServerError("The response was cancelled.")
 
     # -- server events -------------------------------------------------------------------------------------------------
 
@@ -314,6 +337,20 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             detail["headers"] = headers
         place = {} if stream_id is None else {"stream_id": stream_id}
         await self._send(orjson.dumps({"type": "error", "status": api_error.status, **place, "error": detail}))
+
+
+async def shut_down() -> None:
+    """Close the connections of this process, each when its responses have ended."""
+    await asyncio.gather(*(each.shut_down() for each in _open), return_exceptions=True)
+
+
+def shutting_down_while_running(response_id: str | None) -> ShuttingDown:
+    """Return the error of a response that another process continues."""
+    return ShuttingDown(
+        f"The server is shutting down, and another one continues the response. Read on with GET /v1/responses/"
+        f"{response_id}?stream=true&starting_after=N.",
+        headers=dict(shutting_down().headers),
+    )
 
 
 def parse_message(values: dict[str, Any]) -> CreateResponse:
@@ -343,6 +380,8 @@ def _json(event: bytes, fields: dict[str, Any]) -> bytes:
 
 
 def _check_request(scope: Scope) -> None:
+    if draining.refuses:
+        raise shutting_down()
     if not ENDPOINT.matches("WEBSOCKET", scope["path"]):
         raise NotFound(f"Invalid URL (GET {scope['path']})")
     check_client_request_id(scope)

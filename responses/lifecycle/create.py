@@ -148,6 +148,7 @@ async def start_response(
             warnings=new.warnings,
             stream_format=stream_format,
             is_streamed=mode is Mode.STREAM,
+            encrypted_secrets=new.tools.encrypted_secrets,
         )
         commit = new.store()
         try:
@@ -358,6 +359,7 @@ async def _build(
         created_at=prepared.created_at,
         background=bool(body.background),
         streamed=mode is Mode.STREAM,
+        in_worker=bool(body.background),
         conversation_id=context.conversation_id,
         prices=route.prices.at(prepared.created_at),
         endpoint=request.endpoint,
@@ -366,7 +368,15 @@ async def _build(
         tool_prices=tool_prices,
         batch=request.batch,
     )
-    build_row = partial(_response_row, identity, prepared, options, mode=mode, request=request, secrets=tools.secrets)
+    build_row = partial(
+        _response_row,
+        identity,
+        prepared,
+        options,
+        mode=mode,
+        request=request,
+        secrets=tools.encrypted_secrets() if body.background else "",
+    )
     row = await off_loop(build_row)
     # An unstored response needs the rows only if it leaves its items in a conversation.
     stores_items = identity.stored or identity.conversation_id

@@ -1,5 +1,7 @@
 """The queue of background responses: workers claim the next ones from the database, with a fair share for each team.
 
+Responses that a stopping web process has handed over are in the queue as well, before all others.
+
 A response can be claimed if it runs in the background, has not ended, has no valid lease, and does not wait for
 capacity within limits (`postpone`). Claiming increments the lease token (a fencing token), so that a previous worker
 that is still alive can no longer write.
@@ -80,8 +82,30 @@ RETURNING response.id, response.team_id, response.lease_token, response.attempt,
 """  # noqa: S608 - constants only
 
 
+# Their clients wait in the middle of an answer, so they wait for no slot.
+_CLAIM_HANDED_OVER = """
+WITH chosen AS (
+    SELECT id, lease_until IS NOT NULL AS has_expired FROM responses_response
+    WHERE handed_over_at IS NOT NULL AND status IN ('queued', 'in_progress')
+        AND (lease_until IS NULL OR lease_until < now())
+        AND attempt < %(attempts)s AND NOT id = ANY (%(mine)s) AND (not_before IS NULL OR not_before <= now())
+    ORDER BY handed_over_at
+    LIMIT %(most)s
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE responses_response AS response
+SET lease_owner = %(owner)s, lease_token = lease_token + 1, lease_until = %(until)s, attempt = attempt + 1,
+    claims = claims || jsonb_build_object('at', now(), 'by', %(owner)s::text)
+FROM chosen
+WHERE response.id = chosen.id
+RETURNING response.id, response.team_id, response.lease_token, response.attempt, chosen.has_expired
+"""
+
+
 def claim(*, slots: int, running: Collection[Claim], limit: int | None = None) -> list[Claim]:
     """Claim up to `MAX_CLAIMS` responses for a worker with that many slots, except those that it runs already.
+
+    First those that stopping web processes have handed over, up to as many again as there are slots.
 
     While it runs as many as the `limit`, which its load determines, it claims only for teams with very few runs.
     """
@@ -95,22 +119,23 @@ def claim(*, slots: int, running: Collection[Claim], limit: int | None = None) -
         # half.
         most_per_team = max(1, slots // 2)
         free = slots - sum(min(runs, most_per_team) for runs in held.values())
-    if free <= 0:
-        return []
     until = lease_until()
     parameters: dict[str, Any] = {
         "attempts": settings.BACKGROUND_ATTEMPTS,
         "mine": [run.id for run in running],
         "teams": list(held),
         "runs": list(held.values()),
-        "most": min(free, MAX_CLAIMS),
         "most_per_team": most_per_team,
         "owner": process_name(),
         "until": until,
     }
     with scope.every_team(), connection.cursor() as cursor:
-        cursor.execute(STEP_BY_INDEX)
-        cursor.execute(_CLAIM, parameters)
+        cursor.execute(_CLAIM_HANDED_OVER, {**parameters, "most": min(2 * slots - len(running), MAX_CLAIMS)})
+        claimed = cursor.fetchall()
+        if not claimed and free > 0:
+            cursor.execute(STEP_BY_INDEX)
+            cursor.execute(_CLAIM, {**parameters, "most": min(free, MAX_CLAIMS)})
+            claimed = cursor.fetchall()
         return [
             Claim(
                 id=pk,
@@ -121,7 +146,7 @@ def claim(*, slots: int, running: Collection[Claim], limit: int | None = None) -
                 until=until,
                 labels={"response": pk},
             )
-            for pk, team_id, token, attempt, has_expired in cursor.fetchall()
+            for pk, team_id, token, attempt, has_expired in claimed
         ]
 
 

@@ -76,6 +76,8 @@ class ResumedRun:
     """The row of the model call that the process which executes the run has open, and will record when it notices."""
     taken: list[Grant] = field(default_factory=list)
     """Reservations of the previous process, or the place in the queue."""
+    grace_seconds: float | None = None
+    """How long it continues without a follower; None: to its end, as a background run."""
     reservation: RunReservation | None = None
     """Reservation of this process, made before it executes the run; None without limits."""
 
@@ -300,6 +302,7 @@ def _resumed(
         lease_token=lease_token,
         background=response.background,
         streamed=response.mode == Mode.STREAM,
+        in_worker=response.background or response.handed_over_at is not None,
         conversation_id=response.conversation_id,
         prices=PriceList.restored(response.options.get("prices")),
         endpoint=response.endpoint,

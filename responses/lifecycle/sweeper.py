@@ -50,8 +50,8 @@ class _DeadRun(NamedTuple):
 def sweep_dead_runs() -> int:
     """End the runs whose lease has expired and that no worker will resume. Return their number."""
     # A foreground run cannot be resumed: its process had the only connection to the client, and may have sent events
-    # that it could not store any more. It fails with what is stored. A background run is resumed by the next worker
-    # and ends here only when its attempts are used up.
+    # that it could not store any more. It fails with what is stored. A background run, or one that a stopping process
+    # has handed over, is resumed by the next worker and ends here only when its attempts are used up.
     return sum(_end(dead) for dead in _claim(at=now()))
 
 
@@ -66,7 +66,7 @@ def _end(dead: _DeadRun) -> bool:
     try:
         with scope.team(dead.team_id):
             resumed = resume.load(response_id=dead.response_id, died=dead.was_running)
-        failure = _NO_ATTEMPTS_LEFT if resumed.identity.background else _PROCESS_DIED
+        failure = _NO_ATTEMPTS_LEFT if resumed.identity.in_worker else _PROCESS_DIED
         error = resumed.end(failed(failure))
     except Exception:
         # One broken run must not stop the sweep. It is tried again when the lease that was taken here has expired.
@@ -80,13 +80,14 @@ def _end(dead: _DeadRun) -> bool:
 
 def _claim(*, at: datetime, response_id: str | None = None) -> list[_DeadRun]:
     """Claim dead runs. The new lease token keeps a previous process from writing."""
-    # A released background run has no lease. It is dead as well if its attempts are used up: the setting may have been
-    # lowered since.
-    unclaimed = Q(background=True) & is_free(at)
+    # A released run has no lease. It is dead as well if its attempts are used up: the setting may have been lowered
+    # since.
+    in_worker = Q(background=True) | Q(handed_over_at__isnull=False)
     with scope.every_team():
         dead = lock(
             Response.objects.filter(
-                Q(background=False, lease_until__lt=at) | (Q(attempt__gte=settings.BACKGROUND_ATTEMPTS) & unclaimed),
+                Q(background=False, handed_over_at=None, lease_until__lt=at)
+                | (Q(attempt__gte=settings.BACKGROUND_ATTEMPTS) & in_worker & is_free(at)),
                 status__in=RUNNING,
             )
         ).order_by("lease_until")

@@ -12,6 +12,7 @@ from functools import partial
 from django.conf import settings
 from typing_extensions import override
 
+from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, Failure, LimitsUnavailable, PriceUnknown, RateLimited, RequestTooLargeForLimit
 from kernel.leases import Claim
@@ -19,7 +20,7 @@ from kernel.load_limit import LoadLimit
 from kernel.work_queue import WorkLoop
 from responses import moderation
 from responses.engine import spans
-from responses.engine.events.response_body import failed
+from responses.engine.events.response_body import Ending, failed
 from responses.engine.turn import LanguageModel
 from responses.lifecycle import queue, resume
 from responses.lifecycle.resume import QueuedRun, ResumedRun
@@ -32,9 +33,12 @@ from responses.vectors.embedding import UsageAccount
 from tenants import directory, scope
 from tenants.limits.throttle import is_limited
 from tenants.prices import PriceList
+from tenants.principal import Principal
 
 # Time for runs that are stopped in the middle of a step to store their events.
 _STOP_SECONDS = 2.0
+# For the client of a run that was handed over to follow it, whatever the grace period of its team.
+_RECONNECT_SECONDS = 10.0
 # Before a run that waits for capacity is claimed again.
 _LONGEST_PAUSE = 30.0
 # While the worker is at its limit, most of the runs that end are replaced by one query.
@@ -108,16 +112,23 @@ class Dispatcher(WorkLoop[Claim]):
             resumed = None if self.is_stopping else await in_db_thread(partial(_load, claim, queued))
         if resumed is not None and not self.is_stopping and await _admit(claim, resumed):
             live = LiveRun(
-                resumed.run, resumed.recorder, resumed.identity, opening=b"", grace_seconds=None, claim=claim
+                resumed.run,
+                resumed.recorder,
+                resumed.identity,
+                opening=b"",
+                grace_seconds=resumed.grace_seconds,
+                claim=claim,
             )
             self._live[claim] = live
             live.start()
+            live.detach()
             try:
                 await live.finished()
             finally:
                 del self._live[claim]
         if self.is_stopping:
             await in_db_thread(partial(queue.release, [claim.id]))
+            queue.notify_workers()
 
     @override
     async def drain(self) -> None:
@@ -220,7 +231,24 @@ def _load(claimed: Claim, queued: QueuedRun | None = None) -> ResumedRun | None:
             budget=reservation,
             died=claimed.has_expired,
         )
-    return resumed.within(reservation) if resumed.record_lost() else None
+    grace = _grace_seconds(response, principal)
+    if grace is not None and grace <= 0:
+        resumed.end(Ending(status="cancelled"))
+        return None
+    if not resumed.record_lost():
+        return None
+    return replace(resumed, grace_seconds=grace).within(reservation)
+
+
+def _grace_seconds(response: Response, principal: Principal) -> float | None:
+    """Return how long a run that was handed over continues without a follower; None for a background run."""
+    if response.background or response.handed_over_at is None or principal.grace_seconds is None:
+        return None
+    at, longest = now(), max(principal.grace_seconds, _RECONNECT_SECONDS)
+    if response.followed_until is not None and response.followed_until > at:
+        return longest
+    # Its client is gone if nobody has followed it for so long, for example because all processes were stopped.
+    return longest - max(0.0, (at - response.handed_over_at).total_seconds())
 
 
 def _claimed_row(claimed: Claim) -> Response | None:

@@ -103,6 +103,9 @@ class Response(TeamRow):
         null=True, help_text="A background run waits until then for capacity within its limits."
     )
     claims = models.JSONField(default=list, help_text="Time and worker of each claim.")
+    handed_over_at = models.DateTimeField(
+        null=True, help_text="When a stopping web process has left the run to the workers, which execute it since then."
+    )
     followed_until = models.DateTimeField(
         null=True, help_text="Until then the run counts as followed by a client through its event log."
     )
@@ -173,6 +176,12 @@ class Response(TeamRow):
                 fields=["team", "created_at"],
                 condition=Q(status__in=RUNNING, background=True),
                 name="response_background_by_team",
+            ),
+            # Nearly always empty: workers look for such runs each time they look for work.
+            models.Index(
+                fields=["handed_over_at"],
+                condition=Q(status__in=RUNNING, handed_over_at__isnull=False),
+                name="response_handed_over",
             ),
             # Partial, because a GIN index has an entry even for an empty document. Filters name the condition.
             GinIndex(

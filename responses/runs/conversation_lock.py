@@ -94,8 +94,8 @@ def acquire(*, team_id: str, conversation_id: str, response_id: str) -> None:
     if owner is None and lock.until > at:
         raise ConversationLocked
     if owner is not None and owner.status in RUNNING:
-        # A background run without a valid lease is not dead: the next worker resumes it.
-        if owner.background or owner.lease_until is None or owner.lease_until > at:
+        # A run of the workers without a valid lease is not dead: the next worker resumes it.
+        if owner.background or owner.handed_over_at or owner.lease_until is None or owner.lease_until > at:
             raise ConversationLocked
         raise DeadLockOwner(owner.pk)
     # The owner was never stored, or has ended without releasing the lock: take the lock over.

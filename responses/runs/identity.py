@@ -21,7 +21,10 @@ class RequestInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:
-    """The response, team, key and model of a run, and the lease token that guards its writes."""
+    """The response, team, key and model of a run, and the lease token that guards its writes.
+
+    `in_worker`: a worker executes it and its clients read its event log; true for all background runs.
+    """
 
     response_id: str
     team_id: str
@@ -36,6 +39,7 @@ class RunIdentity:
     lease_token: int = 1
     background: bool = False
     streamed: bool = False
+    in_worker: bool = False
     conversation_id: str | None = None
     prices: PriceList = UNKNOWN
     endpoint: str = "responses"

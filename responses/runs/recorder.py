@@ -115,9 +115,9 @@ class Recorder:
         self._flushes: list[asyncio.Future[None]] = []
         self._is_planning = False
         self._message: LogMessage | None = None
-        # Followers of background runs find out from the first message that the run has begun. Most foreground runs are
+        # Followers of runs in workers find out from the first message that the run has begun. Most foreground runs are
         # never followed, so they wait for a follower's request (`serve_followers`).
-        self._notifier = Notifier(identity.channel, on_listener=self._flush) if identity.background else None
+        self._notifier = Notifier(identity.channel, on_listener=self._flush) if identity.in_worker else None
 
     async def record(self, step: Step) -> bytes:
         """Commit what must be stored before a step's bytes are released, and return these bytes.
@@ -348,7 +348,7 @@ class Recorder:
         if commit.cancelled() or commit.exception() is not None:
             return
         notifier = self._notifier
-        if message is not None and notifier is not None and (self._identity.background or notifier.has_listeners):
+        if message is not None and notifier is not None and (self._identity.in_worker or notifier.has_listeners):
             notifier.notify(message.encode())
 
     def serve_followers(self) -> None:

@@ -19,7 +19,8 @@ from structlog.contextvars import bind_contextvars
 from kernel import metrics
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
-from kernel.errors import FINAL, Failure
+from kernel.draining import BEAT_SECONDS, ConnectionCut, share_of_beat
+from kernel.errors import FINAL, SHUTTING_DOWN, Failure
 from kernel.leases import Claim, lease_until, process_name
 from kernel.notifications import loop_notifications, wait_within
 from kernel.timed_event import TimedEvent
@@ -45,6 +46,7 @@ _PIECE_BYTES = 256 * 1024
 # How often a process checks for runs that it has lost, in case the notification was lost as well.
 _POLL_SECONDS = 0.5
 _INTERNAL_ERROR = Failure(code="server_error", message="The server had an error while processing your request.")
+_CANCELLED = Ending(status="cancelled")
 # Most of them were cancelled or deleted, which a repeated request would undo.
 _ENDED_ELSEWHERE = Failure(code="server_error", message="The run was ended by another process.", headers=FINAL)
 
@@ -74,6 +76,7 @@ class LiveRun:
     a stored run continues without its client; None: until it ends. An unstored run stops immediately. `claim` is that
     of a worker's background run, `warnings` are for the client that created the run. Without a `stream_format` the
     stream is that of the Responses API. A run that is not `is_streamed` keeps no bytes for its client.
+    `encrypted_secrets` returns what workers need to know about the request, besides what is stored.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class LiveRun:
         warnings: Sequence[str] = (),
         stream_format: StreamFormat | None = None,
         is_streamed: bool = True,
+        encrypted_secrets: Callable[[], str] = str,
     ) -> None:
         self.identity = identity
         self.warnings = warnings
@@ -97,7 +101,9 @@ class LiveRun:
         self._recorder = recorder
         self._format = stream_format
         self._grace_seconds = grace_seconds if identity.stored else 0
-        self._has_reader = is_streamed and not identity.background
+        self._has_reader = is_streamed and not identity.in_worker
+        self._is_streamed = is_streamed
+        self._encrypted_secrets = encrypted_secrets
         # Not a `deque`, which takes 0.8 KB even when it is empty.
         self._ready: list[bytes] = []
         self._unread = 0
@@ -111,6 +117,8 @@ class LiveRun:
         self._is_interrupted = False
         self._is_lost = False
         self._is_ending = False
+        self._notify_workers: Callable[[], None] | None = None
+        self._cancelled = _CANCELLED
         self._unaccounted: TurnRecord | None = None
         self._grace: asyncio.Task[None] | None = None
 
@@ -126,6 +134,7 @@ class LiveRun:
         """Yield the bytes of the stream as they become ready, with pings in between while there are none.
 
         `disconnect` is called if the client reads nothing for `SLOW_READER_SECONDS` although it has much to read.
+        Raises `ConnectionCut` if another process continues the run.
         """
         self._disconnect = disconnect
         try:
@@ -134,6 +143,8 @@ class LiveRun:
                 if self._ready:
                     yield self._take()
                 elif self._task is not None and self._task.done():
+                    if self.end is None:
+                        raise ConnectionCut
                     return
                 elif not await self._wake.wait():
                     yield PING if self._format is None else self._format.ping
@@ -142,7 +153,7 @@ class LiveRun:
 
     def _keep(self, data: bytes) -> None:
         """Keep bytes for the client."""
-        # Clients of a background run read its log instead.
+        # Clients of a run in a worker read its log instead.
         if data and self._has_reader:
             self._ready.append(data)
             self._unread += len(data)
@@ -220,7 +231,26 @@ class LiveRun:
         """Store new events soon, for pages that list this run."""
         self._recorder.serve_observers()
 
-    # -- for a worker that shuts down ----------------------------------------------------------------------------------
+    # -- for a process that shuts down ---------------------------------------------------------------------------------
+
+    @property
+    def can_be_handed_over(self) -> bool:
+        """True if its client can continue to read from the event log, while a worker continues the run."""
+        return self.identity.stored and self._is_streamed and self._format is None and not self.identity.in_worker
+
+    @property
+    def is_stopping(self) -> bool:
+        """True if it was asked to stop immediately."""
+        return self._is_interrupted
+
+    def hand_over_after_step(self, notify_workers: Callable[[], None]) -> None:
+        """Leave the run to the workers, which are notified, after the next step from which one can resume."""
+        self._notify_workers, self._stops_after_step = notify_workers, True
+
+    def fail(self, failure: Failure) -> None:
+        """Stop the run: the upstream connection is closed and the response ends as `failed`."""
+        self._cancelled = failed(failure)
+        self.cancel()
 
     def stop_after_step(self) -> None:
         """Stop after the next step from which another worker can resume without repeating anything."""
@@ -240,8 +270,22 @@ class LiveRun:
             await self._recorder.flush()
             if unfinished is not None:
                 await self._recorder.record_usage(unfinished)
+            await self._hand_over()
         except LeaseLost:
             await self._lost()
+
+    async def _hand_over(self) -> None:
+        """Let workers claim the run, if it is to be handed over and has not ended."""
+        if self._notify_workers is None or self.end is not None:
+            return
+        self._is_ending = True
+        try:
+            await in_db_thread(partial(_release_to_workers, self.identity, self._encrypted_secrets()))
+        except Exception:
+            # The lease expires, and then the sweeper ends the response.
+            logger.exception("a run could not be handed over", extra={"response": self.identity.response_id})
+            return
+        self._notify_workers()
 
     # -- without a client ----------------------------------------------------------------------------------------------
 
@@ -275,6 +319,7 @@ class LiveRun:
                         return
                     await self._record(step)
                     if self._stops_after_step and self._run.is_idle and not isinstance(step, Emitted):
+                        await self._hand_over()
                         return
         except asyncio.CancelledError:
             if self._is_lost:
@@ -282,13 +327,13 @@ class LiveRun:
             elif self._is_interrupted:
                 await self._leave_to_successor()
             else:
-                await self._close(Ending(status="cancelled"))
+                await self._close(self._cancelled)
         except LeaseLost:
             await self._lost()
         except (OperationalError, InterfaceError):
-            # A background run is not ended: another worker resumes it once its lease has expired.
+            # A worker's run is not ended: another worker resumes it once its lease has expired.
             logger.exception("a run has lost its database", extra={"response": self.identity.response_id})
-            if not self.identity.background:
+            if not self.identity.in_worker:
                 await self._close(failed(_INTERNAL_ERROR))
         except Exception:
             logger.exception("a run broke", extra={"response": self.identity.response_id})
@@ -440,12 +485,44 @@ def _followed_for(identity: RunIdentity) -> float:
     return (until - now()).total_seconds() if until else 0
 
 
+def _release_to_workers(identity: RunIdentity, secrets: str) -> None:
+    """Let workers claim a run of this process. Does nothing if the run was lost or has ended."""
+    with scope.team(identity.team_id):
+        mine = Response.objects.filter(pk=identity.response_id, lease_token=identity.lease_token, status__in=RUNNING)
+        mine.update(handed_over_at=now(), lease_owner=None, lease_until=None, secrets=secrets)
+
+
 _registry = _Registry()
 
 
 def live_runs() -> int:
     """Return the number of runs that this process executes."""
     return len(_registry.all())
+
+
+async def drain(*, seconds_left: Callable[[], float], notify_workers: Callable[[], None]) -> None:
+    """Let the runs of this process end in the time that is left, and hand over to workers what they can continue.
+
+    A streamed, stored run is handed over after its next step. If there is none in the first half of the time, its turn
+    is interrupted in the second half, and a worker repeats it. All other runs fail when the time is over.
+    """
+    seconds = seconds_left()
+    while (runs := _registry.all()) and (left := seconds_left()) > 0:
+        movable = [run for run in runs if run.can_be_handed_over and not run.is_stopping]
+        for run in movable:
+            run.hand_over_after_step(notify_workers)
+        if left < seconds / 2:
+            # One after the other, so that the workers can begin with each of them at once.
+            for run in movable[: share_of_beat(len(movable), left)]:
+                run.stop_now()
+        await asyncio.sleep(BEAT_SECONDS)
+    for run in _registry.all():
+        if run.can_be_handed_over:
+            run.hand_over_after_step(notify_workers)
+            run.stop_now()
+        else:
+            run.fail(SHUTTING_DOWN)
+    await asyncio.gather(*(run.finished() for run in _registry.all()), return_exceptions=True)
 
 
 async def cancel_all() -> None:

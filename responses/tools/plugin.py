@@ -107,5 +107,5 @@ class ToolPlugin:
         raise NotImplementedError
 
     def secrets(self, resolved: Any) -> str:
-        """Return encrypted data that resuming a background run needs; empty if there is none."""
+        """Return encrypted data that a worker needs to execute the run; empty if there is none."""
         return ""

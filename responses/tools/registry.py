@@ -1,6 +1,6 @@
 """Tool registry: the plug-ins of all hosted tools, and the tools of a run built from those that its request enables."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -55,13 +55,13 @@ register(
 class RunTools:
     """Hosted tools of a new run.
 
-    `calls` are updates of the tool calls that waited for the approvals in this request. `secrets` is the encrypted data
-    that a worker needs to resume a background run; empty if there is none.
+    `calls` are updates of the tool calls that waited for the approvals in this request. `encrypted_secrets`
+    returns the encrypted data that a worker needs to execute the run; empty if there is none.
     """
 
     toolbox: Toolbox
     calls: Sequence[CallUpdate] = ()
-    secrets: str = ""
+    encrypted_secrets: Callable[[], str] = str
 
 
 async def without_unavailable_tools(principal: Principal, body: CreateResponse) -> tuple[CreateResponse, list[str]]:
@@ -142,9 +142,12 @@ async def create_tools(
     # Nothing below may reject the request: this records the client's answers.
     record = partial(approvals.record_answers, team_id=principal.team_id, response_id=response_id, answers=answers)
     outcome = await in_db_thread(record) if answers else approvals.ApprovalOutcome()
-    secrets = "".join(plugin.secrets(state) for plugin, state in resolved) if body.background else ""
     toolbox = _toolbox(replace(request, granted=outcome.granted), resolved)
-    return RunTools(toolbox=toolbox, calls=outcome.calls, secrets=secrets)
+    return RunTools(toolbox=toolbox, calls=outcome.calls, encrypted_secrets=partial(_encrypt_secrets, resolved))
+
+
+def _encrypt_secrets(resolved: Sequence[tuple[ToolPlugin, Any]]) -> str:
+    return "".join(plugin.secrets(state) for plugin, state in resolved)
 
 
 def restore_tools(response: Response, items: Sequence[StoredItem]) -> Toolbox:

@@ -39,6 +39,14 @@ def test_probes_need_no_key_and_allow_only_get(web: WebProcess, http: httpx2.Cli
     assert answer.headers["content-length"] == str(len(answer.content))
 
 
+@pytest.mark.parametrize("path", ["/livez", "/readyz"])
+def test_probes_of_an_address_succeed_and_log_nothing(web: WebProcess, http: httpx2.Client, path: str) -> None:
+    """The host is the address of a pod or node, which ALLOWED_HOSTS does not contain."""
+    written = web.written
+    assert http.get(f"{web.url}{path}", headers={"Host": "10.1.2.3:8000"}).status_code == 200
+    assert "10.1.2.3" not in web.output(since=written)
+
+
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize(
     ("variables", "reason"),

@@ -62,6 +62,7 @@ VALUES: Mapping[tuple[str, Any], _Value] = {
     ),
     ("code", "insufficient_quota"): _Value("OpenAI sends it, but the SDK's type lacks it", "server_error"),
     ("code", "server_is_overloaded"): _Value("OpenAI sends it, but the SDK's type lacks it", "server_error"),
+    ("code", "server_is_shutting_down"): _Value("an extension, sent over WebSocket only", "server_error"),
     ("code", "content_policy_violation"): _Value(
         "same code as for requests without streaming; the type has only OpenAI's own policies", "server_error"
     ),

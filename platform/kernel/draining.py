@@ -1,0 +1,115 @@
+"""State of a web process that shuts down, for the code that serves requests.
+
+First the process only reports that it is not ready, until load balancers have noticed. Then it refuses new work, and
+what it serves may end within a time limit. Streams that clients can continue on other processes are cut in the second
+half of that time, everything else when it is over. `config.shutdown` decides when.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Collection
+from typing import cast
+
+BEAT_SECONDS = 0.05
+"""Time between two looks at what is still open."""
+# For answers whose run has just ended, and for the errors of what is cut.
+_LAST_SECONDS = 1.0
+
+Request = asyncio.Task[None]
+
+
+class ConnectionCut(Exception):
+    """The connection is to be closed without the end of its answer, which the client gets from another process."""
+
+
+class Draining:
+    """The open requests of this process, and how far its shutdown is."""
+
+    def __init__(self) -> None:
+        self.is_announced = False
+        """The process reports that it is not ready."""
+        self.refuses = False
+        """The process refuses new work."""
+        self._requests: set[Request] = set()
+        self._readers: set[Request] = set()
+        self._pages: set[Request] = set()
+        self._cut: set[Request] = set()
+        self._is_hurried = asyncio.Event()
+
+    # -- for requests --------------------------------------------------------------------------------------------------
+
+    def began(self) -> None:
+        """Note that the current task serves a request."""
+        self._requests.add(_current())
+
+    def ended(self) -> None:
+        """Note the end of the current request."""
+        request = _current()
+        for known in (self._requests, self._readers, self._pages, self._cut):
+            known.discard(request)
+
+    def note_reader(self) -> None:
+        """Note that the current request only reads an event log, as its client can do on every process."""
+        self._readers.add(_current())
+
+    def note_page(self) -> None:
+        """Note that the current request is the connection of a page, which reconnects by itself."""
+        self._pages.add(_current())
+
+    def has_cut(self) -> bool:
+        """Return whether the current request was cancelled because this process shuts down."""
+        return _current() in self._cut
+
+    # -- for the shutdown ----------------------------------------------------------------------------------------------
+
+    def hurry(self) -> None:
+        """End all waiting now."""
+        self._is_hurried.set()
+
+    @property
+    def is_hurried(self) -> bool:
+        """True if the shutdown must not wait any longer."""
+        return self._is_hurried.is_set()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait for some seconds, or until the shutdown is hurried."""
+        waiting = asyncio.ensure_future(self._is_hurried.wait())
+        await asyncio.wait([waiting], timeout=seconds)
+        waiting.cancel()
+
+    async def end_requests(self, seconds_left: Callable[[], float]) -> None:
+        """Wait for the end of all requests in the time that is left, and cut the readers one after the other."""
+        self._end(self._pages)
+        seconds = seconds_left()
+        while self._requests and (left := seconds_left()) > 0:
+            if left < seconds / 2:
+                readers = self._readers - self._cut
+                self._end([*readers][: share_of_beat(len(readers), left)])
+            await self.pause(BEAT_SECONDS)
+
+    async def cut_requests(self) -> None:
+        """End all requests that are still open."""
+        self._end(self._readers)
+        if self._requests:
+            await asyncio.wait([*self._requests], timeout=_LAST_SECONDS)
+        self._end(self._requests)
+        if self._requests:
+            await asyncio.wait([*self._requests], timeout=_LAST_SECONDS)
+
+    def _end(self, requests: Collection[Request]) -> None:
+        for request in [*requests]:
+            if request not in self._cut:
+                self._cut.add(request)
+                request.cancel()
+
+
+def _current() -> Request:
+    return cast("Request", asyncio.current_task())
+
+
+def share_of_beat(number: int, seconds_left: float) -> int:
+    """Return how many of a number of things are due in one beat if all are to be done in the time that is left."""
+    return math.ceil(number * BEAT_SECONDS / max(seconds_left, BEAT_SECONDS))
+
+
+draining = Draining()
