@@ -219,7 +219,7 @@ class Restarts:
             if kind == "web":
                 port = any_free_port()
                 url = f"http://127.0.0.1:{port}"
-                options = ("--host", "127.0.0.1", "--port", str(port), "--processes", "1")
+                options: Sequence[str] = ("--host", "127.0.0.1", "--port", str(port), "--processes", "1")
                 check: Callable[[], bool] | None = partial(is_up, f"{url}/readyz")
                 self.web[name] = Target(name=name, url=url, pid=0, api="responses", headers={})
             else:

@@ -122,7 +122,7 @@ class _Parent:
                 logger.critical("web process %d dies again and again; stopping", child.number)
                 self._stop()
                 raise SystemExit(1)
-            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**child.deaths)
+            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**child.deaths) if is_quick else 0.0
             child.start_at = time.monotonic() + pause
             code = os.waitstatus_to_exitcode(status)
             logger.error("web process %d died (exit code %d); starting it again in %.1f s", child.number, code, pause)

@@ -150,7 +150,11 @@ class Restarts:
 
     def delay_after(self, *, lived: float) -> float | None:
         """Return the seconds to wait before the next start, or None after too many early deaths in a row."""
-        self.quick_deaths = self.quick_deaths + 1 if lived < QUICK else 1
+        if lived >= QUICK:
+            # Nothing is wrong with its start, so it begins at once.
+            self.quick_deaths = 0
+            return 0.0
+        self.quick_deaths += 1
         if self.quick_deaths >= MAX_QUICK_DEATHS:
             return None
         return min(0.5 * 2.0 ** (self.quick_deaths - 1), LONGEST_DELAY)

@@ -4,7 +4,7 @@ import logging
 from argparse import ArgumentParser
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from celery import beat
 from celery.signals import before_task_publish
@@ -54,10 +54,10 @@ class Command(BaseCommand):
         # The heartbeat names the latest task, as a scheduler that is alive but sends nothing is as bad as none.
         heartbeats.start("beat", facts=lambda: dict(_latest))
         app.conf.beat_max_loop_interval = _RENEW_SECONDS
-        app.Beat(scheduler_cls=LockedScheduler, loglevel="INFO", quiet=True).run()
+        app.Beat(scheduler_cls=cast("Any", LockedScheduler), loglevel="INFO", quiet=True).run()
 
 
-class LockedScheduler(beat.Scheduler):  # type: ignore[misc]  # Celery has no types
+class LockedScheduler(beat.Scheduler):
     """Celery's scheduler that sends tasks only while it holds a lock in Redis, which is also the broker.
 
     Nothing about earlier tasks is kept: whoever takes over sends each task at once, and none is harmed by that.
