@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
+from kernel.draining import BEAT_SECONDS, share_of_beat
 from kernel.errors import ApiError, Failure, LimitsUnavailable, PriceUnknown, RateLimited, RequestTooLargeForLimit
 from kernel.leases import Claim
 from kernel.load_limit import LoadLimit
@@ -132,10 +133,18 @@ class Dispatcher(WorkLoop[Claim]):
 
     @override
     async def drain(self) -> None:
-        # Runs first get the time to reach a step that other workers can resume from; the rest is stopped immediately.
+        # Runs first get the time to reach a step that other workers can resume from. The rest is stopped in the second
+        # half of the time, one after the other, so that the others can begin with each of them at once.
         for live in self._live.values():
             live.stop_after_step()
-        await self.settle(settings.WORKER_DRAIN_SECONDS)
+        loop, half = asyncio.get_running_loop(), settings.WORKER_DRAIN_SECONDS / 2
+        await self.settle(half)
+        ends_at = loop.time() + half
+        while self._live and (left := ends_at - loop.time()) > 0:
+            running = [live for live in self._live.values() if not live.is_stopping]
+            for live in running[: share_of_beat(len(running), left)]:
+                live.stop_now()
+            await asyncio.sleep(BEAT_SECONDS)
         for live in self._live.values():
             live.stop_now()
         await self.settle(_STOP_SECONDS)
