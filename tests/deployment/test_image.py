@@ -155,7 +155,7 @@ def test_every_process_works_without_writing_to_the_image(installation: Installa
     for service in ("sandbox", "web", "worker", "beat"):
         installation.start(service)
     for service in ("sandbox", "web", "worker", "beat"):
-        eventually(partial(installation.works, service), seconds=120)
+        eventually(partial(installation.works, service), seconds=300)
     demo = any_free_port()
     installation.running["demo"] = installation._image.start(
         ["/app/.venv/bin/python", "-m", "demo_upstream", "--host", "127.0.0.1", "--port", str(demo)],
@@ -166,7 +166,7 @@ def test_every_process_works_without_writing_to_the_image(installation: Installa
     upstream = ["--name", "demo", "--base-url", f"http://127.0.0.1:{demo}/v1", "--models", "*"]
     installation.run("web", "add_upstream", *upstream)
     key = json.loads(installation.run("web", "create_key", "--team", "research", "--json"))["key"]
-    with httpx2.Client(base_url=installation.url, headers={"Authorization": f"Bearer {key}"}, timeout=60) as http:
+    with httpx2.Client(base_url=installation.url, headers={"Authorization": f"Bearer {key}"}, timeout=120) as http:
         # In the sandbox, whose only connection is a socket in a volume.
         tools = [{"type": "code_interpreter", "container": {"type": "auto"}}]
         asked = f"Use code_interpreter {json.dumps({'code': CODE})}"
@@ -176,7 +176,7 @@ def test_every_process_works_without_writing_to_the_image(installation: Installa
         assert "42 isolated" in json.dumps(answer["output"])
         # In a worker.
         queued = http.post("/v1/responses", json={"model": "demo", "input": "Hello", "background": True}).json()
-        eventually(lambda: http.get(f"/v1/responses/{queued['id']}").json()["status"] == "completed", seconds=60)
+        eventually(lambda: http.get(f"/v1/responses/{queued['id']}").json()["status"] == "completed", seconds=120)
         # Part of the image.
         assert http.get("/docs/guide/index.html").status_code == 200
         assert http.get("/static/console/mark.svg").status_code == 200

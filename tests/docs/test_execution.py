@@ -24,8 +24,7 @@ _CHANGE_THE_MACHINE = {"deploy.md", "upgrade.md"}
 FOLLOWED = [
     page
     for page in PAGES
-    if page.name not in _CHANGE_THE_MACHINE
-    and any(one.language in {"bash", "python", "sql"} for one in blocks(page))
+    if page.name not in _CHANGE_THE_MACHINE and any(one.language in {"bash", "python", "sql"} for one in blocks(page))
 ]
 
 
