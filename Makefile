@@ -35,3 +35,4 @@ lock: ## resolve the dependencies of pyproject.toml and export requirements/
 	$(bin)/uv lock --quiet
 	$(bin)/uv export --quiet --frozen --no-dev --group docs --no-header --no-annotate -o requirements/runtime.txt
 	$(bin)/uv export --quiet --frozen --no-header --no-annotate -o requirements/development.txt
+	$(bin)/uv export --quiet --frozen --only-group telemetry --no-header --no-annotate -o requirements/telemetry.txt

@@ -40,7 +40,7 @@ def serve(server: str, *, host: str, port: int, processes: int, metrics_port: in
     # Imported late: these modules need the app registry. Before the fork, so that the processes share their memory.
     import config.asgi
     from config import process_metrics, warm_up, web_processes
-    from kernel import heartbeats
+    from kernel import heartbeats, tracing
     from kernel.leases import process_name
     from responses.runs.runner import live_runs
 
@@ -54,6 +54,7 @@ def serve(server: str, *, host: str, port: int, processes: int, metrics_port: in
         metrics.start(number)
     metrics_server.register()
     metrics_server.serve(metrics_listener, of_system=True)
+    tracing.start("web")
     # Until the server has installed its own. uvicorn sends itself the signal again at the end.
     signal.signal(signal.SIGTERM, _exit)
     heartbeats.start("web", name=process_name(), facts=lambda: {"server": server, "runs": live_runs()})

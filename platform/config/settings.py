@@ -38,6 +38,9 @@ METRICS_HOST = env.text("METRICS_HOST", "127.0.0.1")
 METRICS_PORT = env.integer("METRICS_PORT", default=0, minimum=0)
 # Counts responses, tokens and cost by team as well: each team is a time series per model.
 METRICS_TEAM_LABEL = env.flag("METRICS_TEAM_LABEL", default=False)
+# Where traces and metrics are sent to in OpenTelemetry's protocol; nothing is recorded without it.
+OTEL_EXPORTER_OTLP_ENDPOINT = env.text("OTEL_EXPORTER_OTLP_ENDPOINT")
+OTEL_SERVICE_NAME = env.text("OTEL_SERVICE_NAME", "responses-platform")
 # Number of our proxies in front of the platform: as many entries of X-Forwarded-For are trusted, from the right.
 TRUSTED_PROXIES = env.integer("TRUSTED_PROXIES", default=0, minimum=0)
 UPSTREAM_BASE_URL = env.text("UPSTREAM_BASE_URL")

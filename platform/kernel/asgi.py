@@ -20,7 +20,7 @@ from django.template.response import SimpleTemplateResponse
 from django.urls import Resolver404, resolve, set_script_prefix
 from typing_extensions import override
 
-from kernel import metrics, response_headers
+from kernel import metrics, response_headers, tracing
 from kernel.db_threads import in_view_thread
 from kernel.draining import ConnectionCut, draining
 from kernel.errors import ApiError, BadRequest, NotFound, shutting_down
@@ -43,6 +43,7 @@ _MAX_CLIENT_REQUEST_ID = 512
 _CLOSE_SECONDS = 1.0
 SERVICE_RESTART = 1012
 """Code of a WebSocket that is closed because its server shuts down: clients may reconnect at once."""
+_TRACE_HEADERS = ("traceparent", "tracestate")
 # A constant that OpenAI sends with every response.
 _VERSION = (b"openai-version", b"2020-10-01")
 _CLOSE = (b"connection", b"close")
@@ -97,7 +98,15 @@ def with_request_id(app: App, *, route_of: Callable[[Scope], str] = _unknown_rou
         draining.began()
         with use_origin(origin):
             try:
-                await app(scope, receive, send_with_id)
+                if tracing.is_enabled() and scope["path"].startswith("/v1/"):
+                    carrier = {name: header(scope, name.encode()) for name in _TRACE_HEADERS}
+                    route = route_of(scope)
+                    with tracing.request(
+                        method=access.method, route=route, carrier=carrier, status=lambda: access.status
+                    ):
+                        await app(scope, receive, send_with_id)
+                else:
+                    await app(scope, receive, send_with_id)
             except ConnectionCut:
                 await _end_cut(scope, receive, send_with_id, access)
             except asyncio.CancelledError:

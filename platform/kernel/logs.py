@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 from typing_extensions import override
 
+from kernel import tracing
 from kernel.origin import Caller, origin
 
 logger = logging.getLogger("access")
@@ -18,10 +19,11 @@ _PROBES = frozenset({"/livez", "/readyz", "/metrics"})
 
 
 def add_request(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Add the id of the current request to a line, as a processor of structlog."""
+    """Add the ids of the current request and span to a line, as a processor of structlog."""
     # Background runs have bound the id of the request that created them.
     if request_id := origin().request_id:
         event.setdefault("request_id", request_id)
+    event.update(tracing.log_ids())
     return event
 
 

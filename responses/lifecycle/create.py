@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from conversations.models import Placement, Section, opens_context
+from kernel import tracing
 from kernel.clock import now
 from kernel.ids import new_id
 from kernel.large_work import off_loop
@@ -345,6 +346,9 @@ async def _build(
     tool_prices = await directory.tool_prices.aget() if body.tools else UNKNOWN
     options |= {"tool_prices": tool_prices.stored()} if tool_prices else {}
     options |= {} if principal.bills_estimates else {"waives_estimates": True}
+    # A worker continues the trace; in this process, the task of the run inherits it.
+    if body.background and (trace := tracing.headers()):
+        options |= {"trace": trace}
     parameters = prepared.run_context.parameters
     identity = RunIdentity(
         response_id=response_id,

@@ -309,6 +309,7 @@ def _resumed(
         end_user=response.end_user or "",
         bills_estimates=not response.options.get("waives_estimates"),
         tool_prices=PriceList.restored(response.options.get("tool_prices")),
+        trace=response.options.get("trace") or {},
     )
     progress = RecorderState(
         next_sequence=next_sequence,

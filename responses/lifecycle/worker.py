@@ -12,6 +12,7 @@ from functools import partial
 from django.conf import settings
 from typing_extensions import override
 
+from kernel import telemetry_names, tracing
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.draining import BEAT_SECONDS, share_of_beat
@@ -121,12 +122,13 @@ class Dispatcher(WorkLoop[Claim]):
                 claim=claim,
             )
             self._live[claim] = live
-            live.start()
-            live.detach()
-            try:
-                await live.finished()
-            finally:
-                del self._live[claim]
+            with tracing.continued(resumed.identity.trace, telemetry_names.PROCESS_RESPONSE):
+                live.start()
+                live.detach()
+                try:
+                    await live.finished()
+                finally:
+                    del self._live[claim]
         if self.is_stopping:
             await in_db_thread(partial(queue.release, [claim.id]))
             queue.notify_workers()

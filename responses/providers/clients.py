@@ -23,8 +23,9 @@ import regex
 from django.conf import settings
 from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
 from openai._types import RequestOptions
+from opentelemetry.trace import Span
 
-from kernel import large_json, metrics
+from kernel import large_json, metrics, tracing
 from kernel.clock import now
 from kernel.errors import FINAL, UPSTREAM_REJECTIONS, Failure, ModelNotFound
 from kernel.large_work import off_loop
@@ -138,15 +139,18 @@ async def post(
     retry_body: Callable[[], dict[str, Any]] | None = None,
     silent: bool = False,
     may_repeat: bool = True,
+    span: Span | None = None,
 ) -> AsyncIterator[Answer]:
     """Send a request and yield the answer: its status is 200, its body is unread. Raises `UpstreamFailed`.
 
     Each HTTP request is added to `attempts` when it begins: the upstream may charge for any of them. `silent`: the
     upstream sends nothing until the whole answer is complete. `retry_body` makes the body of retries if it is another
     one, whose answer is streamed. Not `may_repeat`: a request that the upstream may charge for is not retried. On exit
-    the connection is closed unless the body was read completely.
+    the connection is closed unless the body was read completely. The upstream continues the trace of `span`, or of the
+    current one.
     """
     admission.started()
+    trace_headers = tracing.headers(span)
     clients, upstream = clients_for(route.upstream), route.upstream.name
     content = body if isinstance(body, Form) else await off_loop(partial(large_json.dumps, body))
     # Freed here and below: the answer may take minutes, and the request may have images.
@@ -158,9 +162,9 @@ async def post(
         sent = time.perf_counter()
         try:
             if isinstance(content, Form):
-                answer: Answer = await _post_form(clients.sdk, path, content)
+                answer: Answer = await _post_form(clients.sdk, path, content, headers=trace_headers)
             else:
-                answer = await clients.http.post(path, content, silent=silent)
+                answer = await clients.http.post(path, content, silent=silent, headers=trace_headers)
             attempt.status, attempt.request_id = answer.status, answer.headers.get("x-request-id", "")
             seconds = time.perf_counter() - sent
             metrics.count_upstream_request(upstream=upstream, code=str(answer.status), seconds=seconds, is_up=True)
@@ -229,9 +233,9 @@ async def get(upstream: UpstreamEndpoint, path: str) -> AsyncIterator[Answer]:
         await answer.close()
 
 
-async def _post_form(client: AsyncOpenAI, path: str, form: Form) -> Answer:
+async def _post_form(client: AsyncOpenAI, path: str, form: Form, *, headers: Mapping[str, str]) -> Answer:
     options: RequestOptions = {
-        "headers": {"X-Stainless-Raw-Response": "stream", "Content-Type": "multipart/form-data"},
+        "headers": {"X-Stainless-Raw-Response": "stream", "Content-Type": "multipart/form-data", **headers},
     }
     try:
         return SdkAnswer(await client.post(path, body=form.fields, files=form.files, cast_to=object, options=options))

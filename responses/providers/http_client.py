@@ -138,17 +138,23 @@ class HttpClient:
         self._timeout = aiohttp.ClientTimeout(connect=connect, sock_connect=connect, sock_read=idle)
         self._silent_timeout = aiohttp.ClientTimeout(connect=connect, sock_connect=connect, sock_read=silent)
 
-    async def post(self, path: str, content: bytes, *, silent: bool = False) -> HttpAnswer:
+    async def post(
+        self, path: str, content: bytes, *, silent: bool = False, headers: Mapping[str, str] | None = None
+    ) -> HttpAnswer:
         """Send a JSON document and return the answer once it has begun. Raises `RequestFailed`.
 
         `path` is below the base URL, or a URL on the same server. `silent`: the server sends nothing until the whole
-        answer is complete, so it gets more time.
+        answer is complete, so it gets more time. `headers` are sent besides those of every request.
         """
+        sent_headers = self._headers
+        if headers:
+            sent_headers = self._headers.copy()
+            sent_headers.update(headers)
         try:
             response = await self._session.post(
                 self._base_url + path if path.startswith("/") else path,
                 data=content if len(content) < LARGE_BYTES else _LargeBody(content),
-                headers=self._headers,
+                headers=sent_headers,
                 proxy=self._proxy,
                 timeout=self._silent_timeout if silent else self._timeout,
                 max_redirects=_MAX_REDIRECTS,

@@ -11,7 +11,11 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
+from opentelemetry.trace import Span
+
+from kernel import telemetry_names, tracing
 from kernel.large_work import off_loop
 from responses.engine.attachments import AttachmentMap
 from responses.engine.converter.base import TurnConverter
@@ -50,6 +54,7 @@ class UpstreamTurn:
             request = replace(request, streamed=True)
         self._request = request
         self._summarizer = summarizer
+        self._chat: tracing.ChatSpan | None = None
         # Events that wait for a summary.
         self._unsent: list[Event] = []
         self.attempts: list[Attempt] = []
@@ -73,6 +78,8 @@ class UpstreamTurn:
 
     def events(self) -> AsyncGenerator[list[Event], None]:
         """Send the request and yield the events of each network read."""
+        address = urlsplit(self._route.upstream.base_url).hostname or ""
+        self._chat = tracing.chat(model=self._route.upstream_model, address=address)
         converter, style = self._converter, self._request.sampling.reasoning_summary
         # Upstreams that speak Responses summarize themselves.
         if style is None or not isinstance(converter, ChatConverter):
@@ -122,7 +129,12 @@ class UpstreamTurn:
         body = await off_loop(partial(self._body, self._route, self._request, attachments))
         if not self._request.streamed:
             return self._post_silent(body, attachments)
-        return post(self._route, self._path, body, attempts=self.attempts, may_repeat=self._request.may_repeat)
+        may_repeat = self._request.may_repeat
+        return post(self._route, self._path, body, attempts=self.attempts, may_repeat=may_repeat, span=self._span)
+
+    @property
+    def _span(self) -> Span | None:
+        return None if self._chat is None else self._chat.span
 
     @asynccontextmanager
     async def _post_silent(self, body: dict[str, Any], attachments: AttachmentMap) -> AsyncIterator[Answer]:
@@ -140,6 +152,7 @@ class UpstreamTurn:
                 retry_body=streamed_body,
                 silent=True,
                 may_repeat=request.may_repeat,
+                span=self._span,
             )
             async with sent as response:
                 yield response
@@ -148,12 +161,32 @@ class UpstreamTurn:
 
     def result(self) -> TurnResult:
         """Return the result of the turn."""
-        return self._converter.result(attempts=self.attempts)
+        return self._traced(self._converter.result(attempts=self.attempts))
 
     def interrupt(self) -> tuple[list[Event], TurnResult]:
         """Return the events that close open items, and the partial result."""
         events = [*self._unsent, *self._converter.interrupt()]
-        return events, self._converter.result(interrupted=True, attempts=self.attempts)
+        return events, self._traced(self._converter.result(interrupted=True, attempts=self.attempts))
+
+    def _traced(self, result: TurnResult) -> TurnResult:
+        if self._chat is not None:
+            attributes: dict[str, Any] = {telemetry_names.FINISH_REASONS: [result.finish_reason or str(result.finish)]}
+            if (usage := result.usage) is not None:
+                attributes |= {
+                    telemetry_names.INPUT_TOKENS: usage.input_tokens,
+                    telemetry_names.CACHE_READ_TOKENS: usage.cached_tokens,
+                    telemetry_names.CACHE_CREATION_TOKENS: usage.cache_write_tokens,
+                    telemetry_names.OUTPUT_TOKENS: usage.output_tokens,
+                    telemetry_names.REASONING_TOKENS: usage.reasoning_tokens,
+                }
+            if result.first_token_at is not None and self.attempts:
+                waited = result.first_token_at - self.attempts[0].began
+                attributes[telemetry_names.FIRST_CHUNK_SECONDS] = waited.total_seconds()
+            if len(self.attempts) > 1:
+                attributes[telemetry_names.HTTP_RESENDS] = len(self.attempts) - 1
+            failure = result.failure
+            self._chat.end(attributes, error_type=None if failure is None else failure.code)
+        return result
 
 
 async def load_attachments(route: Route, request: TurnRequest) -> AttachmentMap:

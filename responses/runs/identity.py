@@ -1,6 +1,7 @@
 """The identity of a run: the values that every row it writes has in common, and the request that caused it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from tenants.prices import UNKNOWN, PriceList
@@ -23,7 +24,8 @@ class RequestInfo:
 class RunIdentity:
     """The response, team, key and model of a run, and the lease token that guards its writes.
 
-    `in_worker`: a worker executes it and its clients read its event log; true for all background runs.
+    `in_worker`: a worker executes it and its clients read its event log; true for all background runs. `trace` are the
+    headers that continue the trace of the request.
     """
 
     response_id: str
@@ -47,6 +49,7 @@ class RunIdentity:
     end_user: str = ""
     bills_estimates: bool = True
     tool_prices: PriceList = UNKNOWN
+    trace: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def channel(self) -> str:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from conversations.items import StoredItem
+from kernel import tracing
 from kernel.db_threads import in_db_thread
 from kernel.errors import InvalidValue, UnsupportedValue
 from responses.engine.calls.toolbox import HostedTool, Toolbox
@@ -190,4 +191,4 @@ def _toolbox(request: ToolRequest, resolved: Sequence[tuple[ToolPlugin, Any]]) -
     tools: list[HostedTool] = []
     for plugin, state in resolved:
         tools += plugin.tools(request, state, tools)
-    return Toolbox(tools)
+    return Toolbox(tools, observe=tracing.tool_call)

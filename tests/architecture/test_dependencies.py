@@ -16,7 +16,12 @@ def locked() -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("file", "options"), [("runtime.txt", ["--no-dev", "--group", "docs"]), ("development.txt", [])]
+    ("file", "options"),
+    [
+        ("runtime.txt", ["--no-dev", "--group", "docs"]),
+        ("development.txt", []),
+        ("telemetry.txt", ["--only-group", "telemetry"]),
+    ],
 )
 def test_the_requirements_are_exported_from_the_lock(file: str, options: list[str]) -> None:
     plain = ["--no-annotate", "--no-header", "--format", "requirements-txt"]

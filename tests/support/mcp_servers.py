@@ -54,7 +54,7 @@ _MORE = tuple(_tool(f"tool_{number:03}", f"Number {number}.", _EMPTY, _READS) fo
 
 @dataclass
 class McpServer:
-    """A running server. `calls` are the called tools with their arguments, in order.
+    """A running server. `calls` are the called tools with their arguments, in order, `metas` the `_meta` of the calls.
 
     Requests with a `protected` method or path and without the token get the status `refusal`.
     """
@@ -66,6 +66,7 @@ class McpServer:
     paged: bool = False
     tools: list[types.Tool] = field(default_factory=lambda: list(_TOOLS))
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    metas: list[dict[str, Any]] = field(default_factory=list)
     lists: int = 0
     headers: list[Mapping[str, str]] = field(default_factory=list)
     sessions: int = 0
@@ -105,6 +106,7 @@ class McpServer:
         """Execute a tool call."""
         arguments = params.arguments or {}
         self.calls.append((params.name, arguments))
+        self.metas.append(params.model_dump(by_alias=True).get("_meta") or {})
         match params.name:
             case "add":
                 return _text(str(arguments["a"] + arguments.get("b", 0)))

@@ -130,7 +130,11 @@ class HostedCalls:
         )
 
     async def _execute(self, pending: PendingCall) -> PendingCall:
-        result = await self._result(pending.call)
+        call = pending.call
+        with self._tools.observe(self._tools[call.name].kind, call.name, call.call_id) as note_error:
+            result = await self._result(call)
+            if result.error:
+                note_error(result.error)
         return replace(pending, result=result, returned_at=self._now())
 
     async def _result(self, call: Call) -> ToolResult:

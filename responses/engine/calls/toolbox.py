@@ -6,7 +6,7 @@ the item alone that the tool creates.
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -124,15 +124,25 @@ class CallBudget(Protocol):
         ...
 
 
+def _ignore(_: str) -> None:
+    return
+
+
+def _unobserved(_kind: str, _name: str, _call_id: str) -> AbstractContextManager[Callable[[str], None]]:
+    return nullcontext(_ignore)
+
+
 @dataclass(frozen=True, slots=True)
 class Toolbox:
     """The hosted tools of one run. Without any, every call goes to the client.
 
-    `budget` decides about calls that cost something; None: nothing limits them.
+    `budget` decides about calls that cost something; None: nothing limits them. `observe` is entered around each call,
+    with the tool's kind, the function's name and the call's id; it returns a function that notes an error by its type.
     """
 
     tools: Sequence[HostedTool] = ()
     budget: CallBudget | None = None
+    observe: Callable[[str, str, str], AbstractContextManager[Callable[[str], None]]] = _unobserved
 
     @property
     def concurrency(self) -> int:

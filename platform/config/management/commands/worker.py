@@ -16,7 +16,7 @@ from config import metrics_server, warm_up
 from config.celery import app
 from config.safety import refuse_unsafe_start
 from config.server import allow_many_sockets, freeze_startup_objects
-from kernel import egress, heartbeats, task_runs, work_queue, worker_loop
+from kernel import egress, heartbeats, task_runs, tracing, work_queue, worker_loop
 from kernel.leases import process_name
 from responses.batches.runner import BatchRunner
 from responses.lifecycle.queue import MESSAGE
@@ -62,6 +62,7 @@ class Command(BaseCommand):
         metrics_server.register()
         metrics_server.serve(metrics_server.listen(options["metrics_port"]))
         task_runs.watch()
+        tracing.start("worker")
         # Without a database a worker has nothing else to do, so its writes wait for it instead of failing.
         store.writer.wait_forever()
         # Runs start to drain with Celery's shutdown signal: `worker_main` returns only after Celery's own tasks have
