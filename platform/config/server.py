@@ -41,7 +41,9 @@ def serve(server: str, *, host: str, port: int, processes: int, metrics_port: in
     import config.asgi
     from config import process_metrics, warm_up, web_processes
     from kernel import heartbeats, tracing
+    from kernel.db_threads import pool_load
     from kernel.leases import process_name
+    from kernel.overload import admission
     from responses.runs.runner import live_runs
 
     warm_up.load_modules()
@@ -57,7 +59,12 @@ def serve(server: str, *, host: str, port: int, processes: int, metrics_port: in
     tracing.start("web")
     # Until the server has installed its own. uvicorn sends itself the signal again at the end.
     signal.signal(signal.SIGTERM, _exit)
-    heartbeats.start("web", name=process_name(), facts=lambda: {"server": server, "runs": live_runs()})
+
+    def facts() -> dict[str, Any]:
+        lag_ms = admission.longest_lag_ms
+        return {"server": server, "runs": live_runs(), "lag_ms": lag_ms, "pool": pool_load()}
+
+    heartbeats.start("web", name=process_name(), facts=facts)
     {"daphne": _daphne, "uvicorn": _uvicorn}[server](listener, config.asgi.application)
 
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
 
-from django.db import connection
+from django.db import connection, connections
 
 from kernel import metrics
 from kernel.turns import Turns
@@ -36,6 +36,18 @@ async def in_view_thread(call: Callable[[], Result], *, authorization: str) -> R
     """Run a whole view in one of the threads; the keys of its callers take turns."""
     async with _VIEW_TURNS.turn(hash(authorization)):
         return await in_db_thread(call)
+
+
+def pool_load() -> dict[str, int]:
+    """Return the size of the pool of connections, its maximum, the connections in use and the threads that wait."""
+    stats: dict[str, int] = connections["default"].pool.get_stats()  # type: ignore[attr-defined]
+    size = stats.get("pool_size", 0)
+    return {
+        "size": size,
+        "max": stats.get("pool_max", 0),
+        "used": size - stats.get("pool_available", 0),
+        "waiting": stats.get("requests_waiting", 0),
+    }
 
 
 async def connect_threads() -> None:

@@ -29,6 +29,7 @@ from kernel.load_limit import LoadLimit
 from kernel.request_bodies import REJECTED
 
 _BEAT_SECONDS = 0.1
+_LAG_SECONDS = 10.0
 # Over this time, starts are counted, and a queue must have been too long: it contains the commits of several batches,
 # and a burst of a thousand connections has been accepted by then.
 _WINDOW_SECONDS = 2.0
@@ -101,6 +102,7 @@ class Admission:
         # The time of each beat in the window, with the number of requests whose wait had ended until then.
         self._beats: deque[tuple[float, int]] = deque()
         self._last_short, self._last_refusal = 0.0, -_CALM_SECONDS
+        self._lags: deque[float] = deque(maxlen=round(_LAG_SECONDS / _BEAT_SECONDS))
         self._is_overloaded = False
         self._tasks: list[asyncio.Task[None]] = []
         self._current: ContextVar[_Work | None] = ContextVar("_current", default=None)
@@ -109,6 +111,11 @@ class Admission:
         """Measure the running event loop from now on."""
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._beat()), loop.create_task(self._limit.follow())]
+
+    @property
+    def longest_lag_ms(self) -> float:
+        """The longest delay of the event loop in the last ten seconds, in milliseconds."""
+        return round(1000 * max(tuple(self._lags), default=0.0), 1)
 
     # -- refusal -------------------------------------------------------------------------------------------------------
 
@@ -290,7 +297,9 @@ class Admission:
             due = loop.time() + _BEAT_SECONDS
             await asyncio.sleep(_BEAT_SECONDS)
             now = loop.time()
-            metrics.EVENT_LOOP_LAG.observe(max(0.0, now - due))
+            lag = max(0.0, now - due)
+            metrics.EVENT_LOOP_LAG.observe(lag)
+            self._lags.append(lag)
             self._update(now)
             self._forget()
 

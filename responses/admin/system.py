@@ -4,13 +4,15 @@ Everything is read from system catalogues and partial indexes. No function scans
 """
 
 import asyncio
+import logging
 import platform
+import re
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache, partial
 from importlib.metadata import version
 from typing import Any
@@ -20,7 +22,7 @@ import psycopg
 import redis
 import redis.retry
 from django.conf import settings
-from django.db import connection
+from django.db import DatabaseError, connection, transaction
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import QuerySet
@@ -29,7 +31,7 @@ from django.template.response import TemplateResponse
 from redis.backoff import NoBackoff
 
 from console.widgets import size
-from kernel import heartbeats
+from kernel import heartbeats, task_runs
 from kernel.clock import now
 from kernel.heartbeats import Heartbeat
 from responses.admin import configuration
@@ -44,6 +46,7 @@ from tenants.console.site import page, render
 from tenants.models import SearchEngine
 from tenants.notification_models import DeliveryState, MailDelivery
 
+logger = logging.getLogger(__name__)
 # Entries of a queue that are counted at most, which bounds the cost of a refresh every five seconds.
 MAX_COUNT = 1000
 _REDIS_SECONDS = 0.5
@@ -92,6 +95,8 @@ def _current_metrics() -> dict[str, Any]:
         "queues": queues(),
         "database": database(),
         "tables": tables(),
+        "tasks": tasks(),
+        "slow": slow_queries(),
         "broker": broker(redis_info()),
         "at": now(),
     }
@@ -153,6 +158,8 @@ def processes() -> dict[str, Any]:
             "started_at": beat.started_at,
             "last_heartbeat_at": beat.beat_at,
             "load": _load(beat),
+            "lag": f"{beat.facts['lag_ms']:,.0f} ms" if "lag_ms" in beat.facts else "",
+            "pool": _pool(beat.facts.get("pool")),
             "leases": leases.pop(beat.name, 0),
         }
         for beat in beats or ()
@@ -177,6 +184,32 @@ def _load(beat: Heartbeat) -> str:
     if "runs" in facts:
         return f"{facts['runs']:,} runs, {facts['server']}"
     return "no task sent yet" if beat.kind == "beat" else ""
+
+
+def _pool(load: Mapping[str, int] | None) -> str:
+    if not load:
+        return ""
+    waiting = f", {load['waiting']:,} waiting" if load["waiting"] else ""
+    return f"{load['used']:,} of {load['max']:,}{waiting}"
+
+
+def tasks() -> list[dict[str, Any]]:
+    """Return the periodic tasks with their interval and their latest run, if it is known."""
+    latest = task_runs.latest() or {}
+    rows = []
+    for entry in settings.CELERY_BEAT_SCHEDULE.values():
+        name = str(entry["task"])
+        run = latest.get(name)
+        rows.append(
+            {
+                "name": name,
+                "every": f"{entry['schedule']:,.0f} s",
+                "ended_at": datetime.fromtimestamp(run.ended_at, UTC) if run else None,
+                "seconds": f"{run.seconds:,.2f} s" if run else "–",
+                "has_failed": run is not None and not run.succeeded,
+            }
+        )
+    return sorted(rows, key=lambda row: str(row["name"]))
 
 
 def queues() -> list[dict[str, Any]]:
@@ -252,6 +285,55 @@ def database() -> list[tuple[str, str]]:
         ("Deadlocks", f"{deadlocks:,}"),
         ("Temporary files", size(temporary)),
     ]
+
+
+_LITERALS = re.compile(r"'(?:[^']|'')*'|\b\d[\d.]*\b")
+_QUERY_LENGTH = 200
+_SLOW_STATEMENTS = """
+SELECT query, calls, total_exec_time, mean_exec_time, max_exec_time FROM pg_stat_statements
+WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
+ORDER BY total_exec_time DESC LIMIT 10
+"""
+_LONG_QUERIES = """
+SELECT query, extract(epoch FROM clock_timestamp() - query_start), coalesce(wait_event_type, '') FROM pg_stat_activity
+WHERE datname = current_database() AND state = 'active' AND pid <> pg_backend_pid()
+  AND clock_timestamp() - query_start > interval '1 second' AND query_start IS NOT NULL AND query <> ''
+ORDER BY query_start LIMIT 10
+"""
+
+
+def slow_queries() -> dict[str, Any]:
+    """Return the statements that took most time if `pg_stat_statements` is installed, else those running for a second.
+
+    Without literals, which may be content of teams.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_stat_statements')")
+        (has_statistics,) = cursor.fetchone()
+    if has_statistics and (statements := _slow_statements()) is not None:
+        return {"heads": ("Statement", "Calls", "Total", "Mean", "Longest"), "rows": statements}
+    with connection.cursor() as cursor:
+        cursor.execute(_LONG_QUERIES)
+        running = [(_shown_query(query), f"{seconds:,.1f} s", wait) for query, seconds, wait in cursor.fetchall()]
+    return {"heads": ("Statement running for more than a second", "Since", "Waits for"), "rows": running}
+
+
+def _slow_statements() -> list[tuple[str, ...]] | None:
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(_SLOW_STATEMENTS)
+            return [
+                (_shown_query(query), f"{calls:,}", f"{total / 1000:,.1f} s", f"{mean:,.2f} ms", f"{longest:,.0f} ms")
+                for query, calls, total, mean, longest in cursor.fetchall()
+            ]
+    except DatabaseError:
+        # Created, but not in shared_preload_libraries, or not in the search path.
+        logger.info("pg_stat_statements cannot be read")
+        return None
+
+
+def _shown_query(query: str) -> str:
+    return _LITERALS.sub("?", " ".join(query.split()))[:_QUERY_LENGTH]
 
 
 def tables() -> list[dict[str, Any]]:

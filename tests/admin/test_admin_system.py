@@ -1,9 +1,14 @@
 """System page: metrics for staff, health checks, and masked configuration."""
 
+import json
+import os
+from contextlib import suppress
 from datetime import timedelta
+from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 from django.conf import settings
 from django.test import Client
@@ -11,6 +16,7 @@ from django.test import Client
 from kernel import heartbeats
 from kernel.clock import now
 from kernel.egress_policy import AllowList
+from kernel.notifications import blocking_client
 from responses.admin import configuration, system
 from responses.models import Status
 from tests.admin.conftest import CountQueries
@@ -50,6 +56,44 @@ def test_sizes_and_connections_are_shown(admin: Client) -> None:
     assert "responses_response" in page
     assert f"of {dict(system.database())['Connections'].split()[-1]}" in page
     assert "Evicted keys" in page
+
+
+def test_tasks_show_their_last_run(admin: Client) -> None:
+    name = "responses.tasks.sweep_limits"
+    note = {"task": name, "ended_at": 1_800_000_000.0, "seconds": 1.25, "succeeded": False}
+    with blocking_client(settings.REDIS_URL) as client:
+        client.hset("platform:tasks", name, json.dumps(note))
+    page = text(admin.get(f"{PAGE}now/"))
+    assert "responses.tasks.roll_up" in page
+    assert "2027-01-15 08:00:00" in page
+    assert "1.25 s" in page
+    assert "failed" in page
+
+
+def test_a_slow_query_is_shown_without_its_values(admin: Client) -> None:
+    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as other:
+
+        def sleep() -> None:
+            with suppress(psycopg.errors.QueryCanceled):
+                other.execute("SELECT pg_sleep(600), 'secret of a team'")
+
+        sleeping = Thread(target=sleep, daemon=True)
+        sleeping.start()
+        try:
+            page = eventually(lambda: "pg_sleep(?), ?" in (page := text(admin.get(f"{PAGE}now/"))) and page)
+        finally:
+            other.cancel_safe()
+            sleeping.join(30)
+    assert "secret of a team" not in str(page)
+
+
+def test_processes_report_the_lag_of_their_loop_and_their_pool(admin: Client, worker: WorkerProcess) -> None:
+    def reported() -> bool:
+        beats = [beat for beat in heartbeats.live_processes() or () if beat.kind == "worker" and "pool" in beat.facts]
+        return bool(beats) and all(beat.facts["lag_ms"] >= 0 for beat in beats)
+
+    eventually(reported)
+    assert "Event-loop lag" in text(admin.get(f"{PAGE}now/"))
 
 
 def test_queues_show_their_oldest_entry(admin: Client, caller: Caller, no_worker: None) -> None:

@@ -17,7 +17,9 @@ from config.celery import app
 from config.safety import refuse_unsafe_start
 from config.server import allow_many_sockets, freeze_startup_objects
 from kernel import egress, heartbeats, task_runs, tracing, work_queue, worker_loop
+from kernel.db_threads import pool_load
 from kernel.leases import process_name
+from kernel.overload import admission
 from responses.batches.runner import BatchRunner
 from responses.lifecycle.queue import MESSAGE
 from responses.lifecycle.worker import Dispatcher
@@ -79,7 +81,7 @@ class Command(BaseCommand):
             if channels := _delivery_channels():
                 work_queue.start(DeliveryWorker(channels))
             logger.info("the worker claims background responses", extra={"slots": options["concurrency"]})
-            heartbeats.start("worker", name=process_name(), facts=runs.load)
+            heartbeats.start("worker", name=process_name(), facts=lambda: _facts(runs))
             freeze_startup_objects()
             # The node has the name of the process: of two nodes with the same name, only one gets remote control.
             threads = ["--pool=threads", f"--concurrency={_THREADS}", f"--hostname=celery@{process_name()}"]
@@ -97,6 +99,11 @@ class Command(BaseCommand):
             sending.start()
             sending.join(_FINAL_NOTIFICATION_SECONDS)
             worker_loop.close()
+
+
+def _facts(runs: Dispatcher) -> dict[str, Any]:
+    load = runs.load()
+    return {**load, "lag_ms": admission.longest_lag_ms, "pool": pool_load()} if load else {}
 
 
 def _delivery_channels() -> list[DeliveryChannel]:
