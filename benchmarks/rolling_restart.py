@@ -36,16 +36,19 @@ _AGAIN_SECONDS = 0.05
 _STOP_SECONDS = 60.0
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=60)
 _WORKS = "the worker claims background responses"
-_DRAIN = {"DRAIN_DELAY_SECONDS": "1", "DRAIN_SECONDS": "8", "WORKER_DRAIN_SECONDS": "8"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Number of streams at the same time, events per second of each, their length, and what is restarted."""
+    """Number of streams at the same time, events per second of each, their length, and what is restarted.
+
+    `drain` is the time in seconds that a process has to finish; streams must be longer for some to be cut.
+    """
 
     streams: int
     rate: float = 2.0
     seconds: float = 15.0
+    drain: int = 8
     restarts: Sequence[str] = ALL
 
 
@@ -309,7 +312,12 @@ async def _compare(streams: Sequence[Stream], balancer: Balancer) -> int:
 def measured(plan: Plan, *, directory: Path) -> Result:
     """Restart the processes under the streams of the plan."""
     with running_servers(directory) as servers:
-        servers.environment |= _DRAIN
+        drain = str(plan.drain)
+        servers.environment |= {
+            "DRAIN_DELAY_SECONDS": "1",
+            "DRAIN_SECONDS": drain,
+            "WORKER_DRAIN_SECONDS": drain,
+        }
         port = any_free_port()
         url = f"http://127.0.0.1:{port}"
         servers.start("mock", str(program("mock")), "--port", str(port), is_ready=partial(is_up, f"{url}/health"))

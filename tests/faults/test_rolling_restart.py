@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 def test_clients_that_resume_notice_no_restart(tmp_path: Path) -> None:
     """One process of each kind is replaced. How long the pauses are depends on the machine."""
-    plan = Plan(streams=6, rate=5, seconds=4, restarts=("web-1", "worker-1", "beat-1"))
+    plan = Plan(streams=6, rate=5, seconds=8, drain=2, restarts=("web-1", "worker-1", "beat-1"))
     result = measured(plan, directory=tmp_path / "servers")
     assert not result.failed
     assert result.different == 0
