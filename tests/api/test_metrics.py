@@ -61,10 +61,10 @@ def test_a_failing_upstream_is_down_until_it_answers(api: Api, script: Script, s
     script.always(refusal(500))
     api.post("/responses", {"model": script.model, "input": "Hi"})
     eventually(lambda: samples.added("ors_upstream_errors_total", reason="http_5xx") >= 1)
-    eventually(lambda: samples.now("ors_upstream_up") == 0)
+    eventually(lambda: samples.now("ors_upstream_up", upstream="scripted") == 0)
     script.always(stream(*text("Hello")))
     api.create(model=script.model, input="Hi")
-    eventually(lambda: samples.now("ors_upstream_up") == 1)
+    eventually(lambda: samples.now("ors_upstream_up", upstream="scripted") == 1)
 
 
 def test_errors_are_counted_by_their_code_and_unknown_paths_as_other(

@@ -5,6 +5,7 @@ from openai import OpenAI
 
 from tests.support.chunks import chunk, text
 from tests.support.upstream import Gate, Script, stream
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("worker")
 
@@ -47,4 +48,6 @@ def test_the_stream_of_a_cancelled_response_ends_without_an_error(client: OpenAI
         assert [event.type for event in events][-1] == "response.output_item.done"
     gate.open()
     assert (cancelled.status, cancelled.output_text) == ("cancelled", "Hel")
-    assert client.responses.cancel(response.id) == cancelled
+    # Its usage is shown once the worker has recorded the call.
+    usage = eventually(lambda: client.responses.cancel(response.id).usage)
+    assert client.responses.cancel(response.id) == cancelled.model_copy(update={"usage": usage})

@@ -15,7 +15,7 @@ from tests.support.api import Caller
 from tests.support.upstream import Script
 from tests.support.web import ROOT
 
-MAX_MODULES = 27
+MAX_MODULES = 28
 
 
 @contextmanager
