@@ -49,6 +49,8 @@ _WORD = "word "
 _LONGEST_PAUSE = 0.3
 _MINUTE = 60.0
 _START_SECONDS = 30.0
+# A response waits for a minute at most until its next call fits into the limits.
+_ANSWER_SECONDS = 150.0
 
 
 @dataclass(kw_only=True)
@@ -272,6 +274,8 @@ async def _client(number: int, run: Run, session: aiohttp.ClientSession, *, unti
                 if answer.status >= 400:
                     wait = float(answer.headers.get("retry-after-ms", 200)) / 1000
                     pause = chance.uniform(0.02, min(wait, _LONGEST_PAUSE) + 0.02)
+        except TimeoutError:
+            run.violations.append(f"a request without an answer after {_ANSWER_SECONDS} s")
         except (aiohttp.ClientError, OSError, orjson.JSONDecodeError):
             # Its process was killed, or the next one does not listen yet.
             run.answers["no answer"] += 1
@@ -329,7 +333,8 @@ async def _run(run: Run, servers: Servers, upstream: Upstream, *, url: str, web_
     headers = {"Authorization": f"Bearer {json.loads(made)['key']}"}
     # Connections of their own, so that the clients reach all processes.
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
-    async with aiohttp.ClientSession(url, connector=connector, headers=headers) as session:
+    timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
+    async with aiohttp.ClientSession(url, connector=connector, headers=headers, timeout=timeout) as session:
         upstream.begin(run)
         run.began = time.monotonic()
         await _first_request(run, session)

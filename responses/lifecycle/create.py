@@ -273,6 +273,7 @@ async def _check(
             endpoint=request.endpoint,
             prices=route.prices,
             tool_prices=await directory.tool_prices.aget() if body.tools else UNKNOWN,
+            is_background=bool(body.background),
         )
         if body.background:
             await reservation.take_queue_place()

@@ -229,6 +229,7 @@ def _load(claimed: Claim, queued: QueuedRun | None = None) -> ResumedRun | None:
             endpoint=response.endpoint,
             prices=PriceList.restored(response.options.get("prices")),
             tool_prices=PriceList.restored(response.options.get("tool_prices")),
+            is_background=response.background,
         )
         model = LimitedModel(model, reservation)
     if queued is not None:

@@ -8,6 +8,7 @@ loses its data: what is not settled is still stored.
 import asyncio
 import hashlib
 import logging
+import time
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass, replace
@@ -47,6 +48,9 @@ LEAST_SHARE = 4
 _CUT = frozenset({"interrupted", "failed"})
 # Between two questions whether there is room for the next call of a run.
 _LONGEST_PAUSE = 5.0
+# A client that waits for its answer learns then that there is no room: what a process that died has reserved may be
+# held for longer than most clients wait.
+_LONGEST_WAIT = 60.0
 _PATIENCE = 30
 
 
@@ -312,7 +316,9 @@ class RunReservation:
         endpoint: str,
         prices: PriceList,
         tool_prices: PriceList = UNKNOWN,
+        is_background: bool,
     ) -> None:
+        self._is_background = is_background
         self._principal = principal
         self._response_id = response_id
         self._id = f"{response_id}/{lease_token}"
@@ -408,7 +414,8 @@ class RunReservation:
     async def begin_call(self, request: TurnRequest) -> TurnRequest:
         """Reserve a call, and return its request with the maximum of output that the limits allow.
 
-        Waits while a rate or other requests leave no room. Raises `InsufficientQuota` if a budget is used up.
+        Waits while a rate or other requests leave no room, in the foreground for a limited time. Raises
+        `InsufficientQuota` if a budget is used up.
         """
         self._calls += 1
         if self._calls == 1 and self._place is not None:
@@ -437,7 +444,8 @@ class RunReservation:
         try:
             grant = await self._reserve(demand, reservation_id=name, waits=waits)
         except LimitReached as refused:
-            return Refuse(f"error: the call was not made. {refused.message}") if refused.is_final else None
+            is_refused = refused.is_final or waits
+            return Refuse(f"error: the call was not made. {refused.message}") if is_refused else None
         if grant.needs_row:
             self._tools[call.call_id] = grant
         return Execute()
@@ -447,7 +455,7 @@ class RunReservation:
         self._tools |= grants
 
     async def _reserve(self, demand: Demand, *, reservation_id: str, waits: bool = True) -> Grant:
-        patience = _PATIENCE
+        patience, began = _PATIENCE, time.monotonic()
         while True:
             try:
                 grant = await limits.reserve(self._principal, demand, reservation_id=reservation_id)
@@ -466,7 +474,8 @@ class RunReservation:
                     else:
                         return grant
             except RateLimited as error:
-                if error.is_final or not waits:
+                is_late = not self._is_background and time.monotonic() - began > _LONGEST_WAIT
+                if error.is_final or not waits or is_late:
                     raise
                 pause = float(error.headers.get("retry-after-ms", 1000)) / 1000
             except LimitsUnavailable:
