@@ -185,7 +185,7 @@ class Upstream:
         run.begin_call()
         written = 0
         try:
-            if chance.random() < _BROKEN and request.transport is not None:
+            if run.waits and chance.random() < _BROKEN and request.transport is not None:
                 # It has generated all that it may, but nobody receives it.
                 run.broken += 1
                 run.cost += (most - output) * OUTPUT_UNITS

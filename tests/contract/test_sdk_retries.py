@@ -28,6 +28,7 @@ REPEATED: set[Case] = {
     (429, "slow_down"),
     (500, "server_error"),
     (503, "server_is_overloaded"),
+    (503, "server_is_shutting_down"),
     (503, "server_error"),
     (503, "limits_unavailable"),
 }
