@@ -38,8 +38,9 @@ from tenants.console.roles import STAFF, TeamScoped, everywhere, teams_of
 from tenants.models import AuditEvent, AuditSeal, Role
 
 MAX_EXPORTED_LINES = 50_000
-# Characters: of the filters recorded with an export, and of a user agent in the list.
-_MAX_FILTERS, _MAX_AGENT = 500, 41
+# Characters: of the filters recorded with an export, and of a user agent and a team's name in the list, where longer
+# ones would make each row as high as a paragraph on a narrow screen.
+_MAX_FILTERS, _MAX_AGENT, _MAX_NAME = 500, 41, 40
 _COLUMNS = (
     "occurred_at", "actor", "action", "target", "team_id", "address", "agent", "request_id", "before", "after",
 )  # fmt: skip
@@ -163,7 +164,7 @@ class AuditAdmin(LogAdmin, TeamScoped):
     # -- columns -------------------------------------------------------------------------------------------------------
 
     time = time_column("Time", "occurred_at")
-    team_name = column("Team", lambda event: event.team.name if event.team else "–")
+    team_name = column("Team", lambda event: Truncator(event.team.name).chars(_MAX_NAME) if event.team else "–")
     who = column("Actor", lambda event: event.actor)
     what = column("Action", lambda event: badge(event.action, _TONES.get(event.action.rpartition(".")[2], "info")))
     request_link = column("Request ID", lambda event: copyable(event.request_id) if event.request_id else "–")
