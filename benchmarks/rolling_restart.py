@@ -54,7 +54,7 @@ class Plan:
 
 @dataclass(kw_only=True)
 class Stream:
-    """What a client has received of one response."""
+    """The part of one response that a client has received."""
 
     background: bool
     response_id: str = ""
@@ -88,7 +88,7 @@ class Stream:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What the clients saw."""
+    """Results of the clients."""
 
     streams: int
     cut: int

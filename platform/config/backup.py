@@ -81,7 +81,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What was restored and checked: numbers of rows, files and decrypted secrets."""
+    """Numbers of rows, files and decrypted secrets that were restored and checked."""
 
     rows: int
     files: int

@@ -1,4 +1,4 @@
-"""How the metrics of a process are served: to whom under `/metrics`, and on a port of their own."""
+"""The metrics of a process under `/metrics`, to clients that may read them, and on a port of their own."""
 
 import logging
 import platform

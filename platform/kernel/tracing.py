@@ -30,7 +30,7 @@ _propagator = TraceContextTextMapPropagator()
 
 
 class _Telemetry:
-    """What this process records to; nothing until `start`."""
+    """The tracer and the instruments of this process; none until `start`."""
 
     tracer: Tracer | None = None
     tokens: Histogram

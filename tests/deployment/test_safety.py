@@ -1,4 +1,4 @@
-"""What stops a process from starting, each with one sentence, and Django's own checks of a deployment."""
+"""Faults that stop a process from starting, each with one sentence, and Django's own checks of a deployment."""
 
 import os
 import subprocess

@@ -32,7 +32,7 @@ class Scheduler:
 
     @property
     def output(self) -> str:
-        """What it has written."""
+        """Return its output so far."""
         return os.pread(self._output.fileno(), 1_000_000, 0).decode()
 
     @property

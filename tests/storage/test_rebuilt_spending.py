@@ -1,4 +1,4 @@
-"""What a rebuild reads of the spending of budgets: sums and records, to the last digit."""
+"""Rebuilt spending of budgets: sums and records, to the last digit."""
 
 import random
 from collections import Counter

@@ -29,7 +29,7 @@ class CollectedSpan:
 
 @dataclass
 class Collector:
-    """What was received. `raw` are all bytes of it."""
+    """Traces and metrics that were received. `raw` are all bytes of them."""
 
     url: str = ""
     raw: bytes = b""
