@@ -128,7 +128,8 @@ class _Batches:
     async def _call(self, team_id: str, requests: Sequence[_Request]) -> None:
         try:
             replies = await self._replies(team_id, requests)
-        except (redis.RedisError, OSError) as error:
+        except Exception as error:
+            # All kinds, because the callers wait for it.
             if any(request.is_settlement for request in requests):
                 self._unsettled.add(team_id)
                 logger.warning("reservations could not be settled: %s", error, extra={"team": team_id})
