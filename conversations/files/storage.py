@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,6 +18,7 @@ from django.conf import settings
 from django.core.files import File as Content
 from django.core.files.storage import Storage, storages
 from django.core.files.uploadedfile import UploadedFile
+from django.db import Error as DatabaseError
 from django.db.models import QuerySet, Sum
 
 from conversations.models import File, FileState, Purpose
@@ -112,9 +114,20 @@ async def write_file(
     """
     at = now()
     file = await in_db_thread(lambda: _insert_pending(team_id, key_id, upload, at, check))
-    # Not in a database thread: a slow storage would occupy one of the few connections.
-    file.sha256 = await asyncio.to_thread(store, file, upload.content)
+    file.sha256 = await write_content(file, upload.content)
     return file
+
+
+async def write_content(file: File, content: "UploadedFile[bytes]") -> str:
+    """Write the content of a new file to the storage and return its SHA-256 in hex. If that fails, remove the file."""
+    try:
+        # Not in a database thread: a slow storage would occupy one of the few connections.
+        return await asyncio.to_thread(store, file, content)
+    except Exception:
+        # The beginning of a content would occupy a full disk until the sweep, and its row count for the team's limits.
+        with suppress(DatabaseError):
+            await in_db_thread(partial(remove, file))
+        raise
 
 
 def _insert_pending(team_id: str, key_id: str, upload: IncomingFile, at: datetime, check: Callable[[], None]) -> File:
@@ -173,17 +186,18 @@ def delete_file(*, principal: Principal, file: File, request_id: str) -> None:
             before={"filename": file.filename, "purpose": file.purpose, "bytes": file.size, "sha256": file.sha256},
             request_id=request_id,
         )
-    _remove(file)
+    remove(file)
 
 
 def sweep_files() -> int:
     """Remove a bounded number of expired, deleted or incomplete files; returns how many."""
     with scope.every_team():
         due = list(File.objects.filter(sweep_at__lte=now()).order_by("sweep_at")[:_SWEEP_LIMIT])
-    return sum(_remove(file) for file in due)
+    return sum(remove(file) for file in due)
 
 
-def _remove(file: File) -> bool:
+def remove(file: File) -> bool:
+    """Remove a file's content, then its row. Return False if the storage failed: the sweeper tries again."""
     # Content first, then the row: without the row nothing would ever find the content again. Safe to run concurrently,
     # as deleting a missing file or row does nothing.
     try:

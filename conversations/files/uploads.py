@@ -67,7 +67,7 @@ async def add_part(*, principal: Principal, upload_id: str, content: "UploadedFi
     upload = await in_db_thread(lambda: _pending(principal, upload_id))
     # As with whole files, the row comes before the content: a part whose process dies in between is swept.
     hidden = await in_db_thread(lambda: _insert_hidden_file(principal, upload, content.size or 0))
-    digest = await asyncio.to_thread(storage.store, hidden, content)
+    digest = await storage.write_content(hidden, content)
     return await in_db_thread(lambda: _insert_part(upload, hidden, digest))
 
 

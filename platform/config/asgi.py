@@ -36,6 +36,7 @@ from kernel.asgi import (
     with_api_headers,
     with_request_id,
 )
+from kernel.database import limit_waits
 from kernel.db_threads import in_db_thread
 from kernel.draining import draining
 from kernel.endpoints import Endpoint
@@ -53,6 +54,7 @@ from responses.api.urls import ENDPOINTS
 from responses.api.websocket import ResponseSocket
 from tenants.authentication import authenticate
 
+limit_waits(settings.DATABASE_TIMEOUT_SECONDS)
 _site = get_asgi_application()
 _views: App = ApiHandler()
 _streamed = [one for one in ENDPOINTS if one.event_stream is not None]

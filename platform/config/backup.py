@@ -375,8 +375,9 @@ def _place(using: str) -> list[str]:
 
 
 def _run(name: str, arguments: list[str], *, using: str, options: str = "") -> str:
-    password = str(connections[using].settings_dict["PASSWORD"] or "")
-    environment = env.for_program(PGPASSWORD=password, PGOPTIONS=options)
+    database = connections[using].settings_dict
+    password, which = str(database["PASSWORD"] or ""), database["OPTIONS"].get("target_session_attrs", "any")
+    environment = env.for_program(PGPASSWORD=password, PGOPTIONS=options, PGTARGETSESSIONATTRS=which)
     done = subprocess.run(
         [_program(name, at_least=_server_version(using)), *arguments],
         env=environment,

@@ -6,11 +6,14 @@ They raise `ImproperlyConfigured` for invalid values, so that a process with a w
 import os
 import re
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
 # As browsers send it: without a path, and in lower case.
+# The only option of a database URL that is of use besides the variables of libpq.
+_WRITABLE = "target_session_attrs=read-write"
 _ORIGIN = re.compile(r"https?://[a-z0-9.:\[\]-]+")
 
 
@@ -90,22 +93,36 @@ def for_program(**variables: str) -> dict[str, str]:
     return {**os.environ, **variables}
 
 
-def postgres(url: str, *, name: str) -> dict[str, str | int]:
-    """Parse `postgresql://user:password@host:port/database` into NAME, USER, PASSWORD, HOST and PORT."""
-    # Options after a `?` are refused rather than ignored; libpq reads them from its own variables, such as PGSSLMODE.
+def postgres(url: str, *, name: str) -> dict[str, Any]:
+    """Parse `postgresql://user:password@host:port/database` into NAME, USER, PASSWORD, HOST, PORT and OPTIONS.
+
+    Of several hosts, separated by commas, the one that accepts writes is used: their HOST and PORT are libpq's lists.
+    """
+    # Other options after a `?` are refused rather than ignored; libpq reads them from its own variables, such as
+    # PGSSLMODE.
     parts = urlsplit(url)
+    hosts = parts.netloc.rpartition("@")[2].split(",")
     try:
-        port = parts.port or 5432
+        places = [(one.hostname or "", one.port or 5432) for one in (urlsplit(f"//{host}") for host in hosts)]
+        user = urlsplit(f"//{parts.netloc.rpartition('@')[0]}@")
     except ValueError:
-        port = 0
-    if parts.scheme not in {"postgres", "postgresql"} or not parts.path.strip("/") or not port or parts.query:
+        places = []
+    if (
+        parts.scheme not in {"postgres", "postgresql"}
+        or not parts.path.strip("/")
+        or not places
+        or (len(places) > 1 and not all(host for host, _ in places))
+        or parts.query not in {"", _WRITABLE}
+    ):
         raise ImproperlyConfigured(f"{name} must look like postgresql://user:password@host:5432/database.")
+    is_one = len(places) == 1
     return {
         "NAME": unquote(parts.path.lstrip("/")),
-        "USER": unquote(parts.username or ""),
-        "PASSWORD": unquote(parts.password or ""),
-        "HOST": parts.hostname or "",
-        "PORT": port,
+        "USER": unquote(user.username or ""),
+        "PASSWORD": unquote(user.password or ""),
+        "HOST": ",".join(host for host, _ in places),
+        "PORT": places[0][1] if is_one else ",".join(str(port) for _, port in places),
+        "OPTIONS": {} if is_one and not parts.query else {"target_session_attrs": "read-write"},
     }
 
 

@@ -17,13 +17,16 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from config import metrics_server, warm_up
-from config.safety import powerful_role
+from config.safety import unusable_database
 from kernel.draining import draining
 
 # Load balancers probe every web process often; a positive result is reused for this long.
 _READY_FOR_SECONDS = 2.0
 # After a failure, checks must succeed for so long: a database that restarts accepts connections and loses them again.
 _SETTLED_SECONDS = 1.0
+# A server that hangs is as bad as none, and load balancers wait only seconds for a probe.
+_CHECK_SECONDS = 3.0
+_SLOW = "the database or Redis does not answer in time"
 _TIMES = struct.Struct("dd")
 
 
@@ -57,7 +60,22 @@ class _Probes:
             return ["a check failed a moment ago"]
         return reasons
 
-    def check(self) -> "Future[list[str]]":
+    def result(self) -> list[str]:
+        """Check everything and return the reasons not to be ready."""
+        try:
+            return self._check().result(_CHECK_SECONDS)
+        except TimeoutError:
+            return self.note([_SLOW])
+
+    async def async_result(self) -> list[str]:
+        """Do as `result`, from the event loop."""
+        try:
+            async with asyncio.timeout(_CHECK_SECONDS):
+                return await asyncio.shield(asyncio.wrap_future(self._check()))
+        except TimeoutError:
+            return self.note([_SLOW])
+
+    def _check(self) -> "Future[list[str]]":
         """Check everything in a thread, once for all probes that wait for it."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(1, thread_name_prefix="readiness")
@@ -85,12 +103,12 @@ def readyz(_: HttpRequest) -> HttpResponse:
 
     Without Redis, requests of keys with limits are refused, unless LIMITS_FAIL is `open`.
     """
-    return _known_answer() or _answer(_probes.check().result())
+    return _known_answer() or _answer(_probes.result())
 
 
 async def async_readyz() -> HttpResponse:
     """Respond as `readyz`. Neither the name of the host nor a lack of threads matters to it."""
-    return _known_answer() or _answer(await asyncio.wrap_future(_probes.check()))
+    return _known_answer() or _answer(await _probes.async_result())
 
 
 def _known_answer() -> HttpResponse | None:
@@ -139,7 +157,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 def _database() -> str | None:
     try:
-        if (reason := powerful_role()) is not None:
+        if (reason := unusable_database()) is not None:
             return reason
         # Once applied, migrations are not checked again: a running process cannot lose them.
         pending = [] if _probes.migrated else _pending_migrations()

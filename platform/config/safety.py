@@ -14,11 +14,15 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db.migrations.loader import MigrationLoader
 
+from kernel.database import database_conninfo
+
 DatabaseConnection = psycopg.Connection[tuple[object, ...]]
 
 _ROLE = "SELECT rolname, rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"
 # A server without pgvector does without vector stores; one that has it, but no CREATE EXTENSION, was forgotten.
 _FORGOTTEN_EXTENSION = "SELECT 1 FROM pg_available_extensions WHERE name = 'vector' AND installed_version IS NULL"
+# A standby that has not been promoted, or a primary that was demoted.
+_READ_ONLY = "SELECT current_setting('transaction_read_only')"
 _CONNECT_SECONDS = 2
 # Of random values; `generate_secrets` prints 43 characters.
 _SECRET_CHARACTERS = 32
@@ -61,23 +65,16 @@ def weak_secret() -> str | None:
     return None
 
 
-def powerful_role() -> str | None:
-    """Return the reason why the application's role must not be used, or None; raises `psycopg.OperationalError`."""
+def unusable_database() -> str | None:
+    """Return the reason why the database must not be used now, or None; raises `psycopg.OperationalError`."""
     with _connection() as connection:
-        return _powerful_role(connection)
+        (is_read_only,) = connection.execute(_READ_ONLY).fetchone() or ("",)
+        return "the database is read-only" if is_read_only == "on" else _powerful_role(connection)
 
 
 def _connection() -> DatabaseConnection:
-    database = settings.DATABASES["default"]
     # Not from the pool: while the database is unreachable, waiting for a pooled connection takes much longer.
-    return psycopg.connect(
-        host=database["HOST"],
-        port=database["PORT"],
-        user=database["USER"],
-        password=database["PASSWORD"],
-        dbname=database["NAME"],
-        connect_timeout=_CONNECT_SECONDS,
-    )
+    return psycopg.connect(database_conninfo(), connect_timeout=_CONNECT_SECONDS)
 
 
 def _powerful_role(connection: DatabaseConnection) -> str | None:

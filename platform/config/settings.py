@@ -12,6 +12,7 @@ import structlog
 from django.core.exceptions import ImproperlyConfigured
 
 from config import console, env
+from kernel.database import PlatformConnection
 from kernel.egress_policy import AllowList
 from kernel.logs import AccessFormatter, add_request
 
@@ -208,14 +209,17 @@ _DATABASE: dict[str, Any] = {
     "CONN_HEALTH_CHECKS": True,
     "DISABLE_SERVER_SIDE_CURSORS": True,
 }
+_APPLICATION = env.postgres(_DATABASE_URL, name="DATABASE_URL")
+_OWNER = env.postgres(env.text("DATABASE_OWNER_URL") or _DATABASE_URL, name="DATABASE_OWNER_URL")
 DATABASES: dict[str, dict[str, Any]] = {
     # The application's role must not be a superuser, have BYPASSRLS or own the tables. Connections are pooled: under
     # ASGI each request of a synchronous view runs in a new thread, and a new connection for it would take 4 ms.
     "default": {
         **_DATABASE,
-        **env.postgres(_DATABASE_URL, name="DATABASE_URL"),
+        **_APPLICATION,
         "CONN_MAX_AGE": 0,
         "OPTIONS": {
+            **_APPLICATION["OPTIONS"],
             "application_name": "platform",
             # When the database's host vanishes without closing connections, TCP alone would block threads for minutes.
             "connect_timeout": 5,
@@ -226,6 +230,7 @@ DATABASES: dict[str, dict[str, Any]] = {
             "keepalives_interval": 5,
             "keepalives_count": 3,
             "pool": {
+                "connection_class": PlatformConnection,
                 "min_size": 1,
                 "max_size": env.integer("DATABASE_POOL_SIZE", default=16, minimum=4),
                 "timeout": 10,
@@ -239,12 +244,14 @@ DATABASES: dict[str, dict[str, Any]] = {
     # The owner of the tables, for migrations only.
     "owner": {
         **_DATABASE,
-        **env.postgres(env.text("DATABASE_OWNER_URL") or _DATABASE_URL, name="DATABASE_OWNER_URL"),
-        "OPTIONS": {"application_name": "platform-owner"},
+        **_OWNER,
+        "OPTIONS": {**_OWNER["OPTIONS"], "application_name": "platform-owner"},
     },
 }
 # Under `up`, web starts while the database is prepared, and that of a developer needs no extensions.
 REQUIRE_PREPARED_DATABASE = env.flag("REQUIRE_PREPARED_DATABASE", default=True)
+# A web process answers 503 if the database has not answered a statement for so long.
+DATABASE_TIMEOUT_SECONDS = env.integer("DATABASE_TIMEOUT_SECONDS", default=30, minimum=1)
 REDIS_URL = env.required("REDIS_URL", hint=_HINT)
 
 # Files of teams: in a directory that all processes share, or in any storage class with Django's interface.

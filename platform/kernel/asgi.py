@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from io import BytesIO
 from tempfile import TemporaryFile
-from typing import Any
+from typing import IO, Any
 
 from asgiref.sync import iscoroutinefunction
 from django.core.handlers.asgi import ASGIHandler, ASGIRequest
@@ -208,12 +208,29 @@ class ApiShell:
         await self._app(scope, _replay(scope["body"], receive), send)
 
     async def _serve_upload(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with TemporaryFile() as upload:
-            async for chunk in _body_chunks(receive):
-                await asyncio.to_thread(upload.write, chunk)
-            upload.seek(0)
+        try:
+            upload = await _spooled(receive)
+        except OSError as error:
+            await send_error(as_api_error(error), send)
+            return
+        with upload:
             scope["body"], scope["upload"] = b"", upload
             await self._app(scope, _replay(b"", receive), send)
+
+
+async def _spooled(receive: Receive) -> IO[bytes]:
+    """Write the body to a temporary file, and return that at its beginning. Raises `OSError` if the disk is full."""
+    upload = TemporaryFile()  # noqa: SIM115 - closed by the caller
+    try:
+        async for chunk in _body_chunks(receive):
+            await asyncio.to_thread(upload.write, chunk)
+        upload.seek(0)
+    except BaseException:
+        # Writes once more what could not be written.
+        with suppress(OSError):
+            upload.close()
+        raise
+    return upload
 
 
 def _joined(chunks: Sequence[bytes]) -> bytes:

@@ -8,8 +8,9 @@ import logging
 from collections.abc import Callable
 
 import psycopg
-from django.conf import settings
 from psycopg import sql
+
+from kernel.database import database_conninfo
 
 logger = logging.getLogger(__name__)
 _RECONNECT_SECONDS = 2.0
@@ -17,19 +18,11 @@ _RECONNECT_SECONDS = 2.0
 
 async def listen(channel: str, notified: Callable[[], None]) -> None:
     """Call `notified` for each notification until cancelled; opens its own connection and reopens it when it breaks."""
-    database = settings.DATABASES["default"]
     while True:
         try:
             # Not one of Django's connections: LISTEN occupies a connection for the lifetime of the process.
             async with await psycopg.AsyncConnection.connect(
-                dbname=database["NAME"],
-                user=database["USER"],
-                password=database["PASSWORD"],
-                host=database["HOST"],
-                port=database["PORT"],
-                connect_timeout=5,
-                application_name="platform-notices",
-                autocommit=True,
+                database_conninfo(), application_name="platform-notices", autocommit=True
             ) as connection:
                 await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
                 # Notifications sent before LISTEN took effect are lost: treat every new connection as one.

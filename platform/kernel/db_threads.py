@@ -12,9 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
 
-from django.db import connection, connections
+from django.db import OperationalError, connection, connections
 
 from kernel import metrics
+from kernel.database import PlatformConnection
 from kernel.turns import Turns
 
 Result = TypeVar("Result")
@@ -28,8 +29,21 @@ _THREADS = ThreadPoolExecutor(max_workers=_SIZE, thread_name_prefix="db")
 async def in_db_thread(call: Callable[[], Result]) -> Result:
     """Run `call` in one of the threads and return its result; a broken connection is replaced first."""
     # The context carries the request's origin and the team scope into the thread.
-    asked = time.perf_counter()
-    return await asyncio.get_running_loop().run_in_executor(_THREADS, copy_context().run, _with_connection, call, asked)
+    work = _THREADS.submit(copy_context().run, _with_connection, call, time.perf_counter())
+    if (limit := PlatformConnection.longest_wait) is None:
+        return await asyncio.wrap_future(work)
+    # While the database does not answer, the statements of others occupy the threads. What has begun has limits of its
+    # own, and may upload a large file.
+    waiting = asyncio.get_running_loop().call_later(limit, work.cancel)
+    try:
+        return await asyncio.wrap_future(work)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise OperationalError(f"no thread was free for a query within {limit:g} seconds") from None
+    finally:
+        waiting.cancel()
 
 
 async def in_view_thread(call: Callable[[], Result], *, authorization: str) -> Result:

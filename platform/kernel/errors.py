@@ -71,10 +71,12 @@
     │   │   └── InsufficientQuota         insufficient_quota
     │   └── RequestTooLargeForLimit       request_too_large_for_limit
     ├── ServerError 500                   server_error
-    │   └── UpstreamError                 server_error
+    │   ├── UpstreamError                 server_error
+    │   └── StorageFull 507               storage_full
     └── Overloaded 503                    server_is_overloaded, server_error
         ├── ShuttingDown                  server_is_shutting_down
-        └── LimitsUnavailable             limits_unavailable
+        ├── LimitsUnavailable             limits_unavailable
+        └── DatabaseUnavailable           database_unavailable
 
 The first line of a class's docstring is its default message. Statuses, codes and messages are OpenAI's where it has one
 for the case.
@@ -621,6 +623,13 @@ class UpstreamError(ServerError):
     """The model's server failed."""
 
 
+class StorageFull(ServerError):
+    """The server has no space left for files. Please try again later."""
+
+    status = 507
+    default_code = "storage_full"
+
+
 class Overloaded(ApiError):
     """The server is currently overloaded or not ready yet."""
 
@@ -640,6 +649,12 @@ class LimitsUnavailable(Overloaded):
     """Limits cannot be checked at the moment. Please try again in a few seconds."""
 
     default_code = "limits_unavailable"
+
+
+class DatabaseUnavailable(Overloaded):
+    """The database is not available at the moment. Please try again in a few seconds."""
+
+    default_code = "database_unavailable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -663,6 +678,8 @@ class Failure:
                 return connector(self.message, param=self.param)
         if self == SHUTTING_DOWN:
             return shutting_down()
+        if self == DATABASE_LOST:
+            return DatabaseUnavailable(headers=self.headers)
         if self.code == InsufficientQuota.default_code:
             return InsufficientQuota(self.message, headers=self.headers)
         kind = {400: RequestRejected, 429: RateLimited, 503: Overloaded}.get(self.status, UpstreamError)
@@ -676,6 +693,15 @@ SHUTTING_DOWN = Failure(
     headers=retry_headers(1),
 )
 """Reason why a run failed that its process could neither finish in time nor hand over."""
+
+
+DATABASE_LOST = Failure(
+    code="server_error",
+    message="The database is not available at the moment. Please try again in a few seconds.",
+    status=503,
+    headers=retry_headers(2),
+)
+"""Reason why a run failed whose process has lost the database."""
 
 
 def shutting_down() -> ShuttingDown:

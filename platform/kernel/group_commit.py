@@ -15,6 +15,7 @@ from itertools import chain, repeat
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from kernel import metrics
+from kernel.database import PlatformConnection
 from kernel.load_limit import commit_times
 from kernel.statement_pipeline import ConnectionLost
 
@@ -129,7 +130,7 @@ class _LoopWriter(Generic[Change]):
     async def _apply_connected(self, changes: Sequence[Change]) -> Outcomes:
         """Apply the changes, waiting for the database while it is unavailable, for example during a restart."""
         was_tried = False
-        pauses = self._pauses()
+        began, pauses = time.monotonic(), self._pauses()
         while True:
             try:
                 if was_tried and (outcomes := await self._committer.recall(changes)) is not None:
@@ -137,6 +138,9 @@ class _LoopWriter(Generic[Change]):
                 was_tried = True
                 return await self._committer.apply(changes)
             except ConnectionLost:
-                if (pause := next(pauses, None)) is None:
+                # A server that does not answer takes longer than the pauses.
+                limit = PlatformConnection.longest_wait
+                is_late = limit is not None and time.monotonic() - began > limit
+                if is_late or (pause := next(pauses, None)) is None:
                     raise
                 await asyncio.sleep(pause)

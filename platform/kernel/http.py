@@ -1,5 +1,6 @@
 """Parsing of request bodies and rendering of responses and errors, for DRF views and outside of them."""
 
+import errno
 import logging
 import re
 from collections.abc import Mapping
@@ -21,21 +22,28 @@ from rest_framework.response import Response
 from typing_extensions import override
 
 from kernel import metrics
+from kernel.database import is_unavailable
 from kernel.errors import (
+    DATABASE_LOST,
     ApiError,
     BadRequest,
+    DatabaseUnavailable,
     Forbidden,
     InvalidMultipart,
     NotFound,
     RateLimited,
     RequestTooLarge,
     ServerError,
+    StorageFull,
     Unauthorized,
     retry_headers,
 )
 
 logger = logging.getLogger(__name__)
 JSON = "application/json"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+# Somebody has to make space, which takes longer than the restart of a server.
+_FULL_SECONDS = 5.0
 _CODING = re.compile(r"([a-z*-]+)\s*(?:;\s*q=([0-9](?:\.[0-9]{1,3})?))?")
 Form: TypeAlias = tuple[QueryDict, "MultiValueDict[str, UploadedFile[bytes]]"]
 """Fields and files of a multipart form."""
@@ -93,6 +101,12 @@ def as_api_error(error: BaseException) -> ApiError:
             return RateLimited(headers=retry_headers(wait) if wait else None)
         case drf.APIException():
             return BadRequest(str(error.detail))
+        case OSError() if error.errno in _FULL:
+            logger.error("no space is left: %s", error)
+            return StorageFull(headers=retry_headers(_FULL_SECONDS))
+    if is_unavailable(error):
+        logger.warning("the database is not available: %s", error)
+        return DatabaseUnavailable(headers=dict(DATABASE_LOST.headers))
     logger.error("request failed unexpectedly", exc_info=error)
     return ServerError()
 

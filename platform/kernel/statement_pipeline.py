@@ -13,20 +13,27 @@ from hashlib import sha256
 from typing import Any
 
 import psycopg
-from django.db import OperationalError, connection
+from django.db import OperationalError
 from psycopg import pq
-from psycopg.conninfo import make_conninfo
+
+from kernel.database import READ_ONLY, PlatformConnection, database_conninfo
 
 logger = logging.getLogger(__name__)
 Row = tuple[bytes | None, ...]
 # What a server answers that has not prepared the statement, or already did so for another client.
 _NOT_PREPARED = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement)
-# Parameters of Django that are not libpq's.
-_OF_CURSORS = ("context", "cursor_factory", "prepare_threshold")
+
+
+# The same transaction may succeed in a moment: it was chosen to resolve a conflict (class 40), the server lacks memory
+# or space on its disk (53) or has become read-only (25006), or somebody cancelled a statement or limits its time.
+_PASSING = ("40", "53", "25006", "55P03", "57014")
 
 
 class ConnectionLost(OperationalError):
-    """The connection cannot be opened, or broke during a transaction, which may have been committed."""
+    """The connection cannot be opened, or broke during a transaction, which may have been committed.
+
+    Also: the server cannot commit the transaction at the moment.
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,12 +47,6 @@ class Statement:
         # Derived from the text: a pooler may give this process a connection on which another one has prepared its
         # statements. Equal names must then mean equal statements.
         object.__setattr__(self, "name", b"p_" + sha256(self.sql.encode()).hexdigest()[:24].encode())
-
-
-def database_conninfo() -> str:
-    """Return libpq's connection string of Django's default database."""
-    parameters = connection.get_connection_params()
-    return make_conninfo(**{name: value for name, value in parameters.items() if name not in _OF_CURSORS})
 
 
 class StatementPipeline:
@@ -100,7 +101,9 @@ class StatementPipeline:
                 commands.append(None)
             libpq.pipeline_sync()
             self._flush()
-            await waiter
+            # A `TimeoutError` is an `OSError`.
+            async with asyncio.timeout(PlatformConnection.longest_wait):
+                await waiter
         except BaseException as error:
             # The answers of this transaction would be taken for those of the next one.
             self.close()
@@ -114,7 +117,13 @@ class StatementPipeline:
         # An error of the commit itself, such as a missing foreign key, follows the results of the statements.
         for result in results:
             if result.status == pq.ExecStatus.FATAL_ERROR:
-                raise psycopg.errors.error_from_result(result)
+                failed = psycopg.errors.error_from_result(result)
+                if not (failed.sqlstate or "").startswith(_PASSING):
+                    raise failed
+                if isinstance(failed, READ_ONLY):
+                    # A standby now, after a failover: only a new connection finds the new primary.
+                    self.close()
+                raise ConnectionLost(str(failed)) from failed
         return [_rows(result) for name, result in zip(commands, results, strict=True) if name is None]
 
     async def _connected(self) -> pq.abc.PGconn:

@@ -33,6 +33,7 @@ from redis.backoff import NoBackoff
 from console.widgets import size
 from kernel import heartbeats, task_runs
 from kernel.clock import now
+from kernel.database import database_conninfo
 from kernel.heartbeats import Heartbeat
 from responses.admin import configuration
 from responses.admin.live import queries
@@ -443,9 +444,7 @@ def _run_check(name: str, probe: Callable[[], str | None]) -> dict[str, Any]:
 
 
 def _check_database() -> str:
-    config = settings.DATABASES["default"]
-    names = {"host": config["HOST"], "port": config["PORT"], "user": config["USER"], "dbname": config["NAME"]}
-    with psycopg.connect(**names, password=config["PASSWORD"], connect_timeout=2) as database:
+    with psycopg.connect(database_conninfo(), connect_timeout=2) as database:
         database.execute("SELECT 1")
     return "responding"
 

@@ -108,4 +108,6 @@ REMEDIES: Mapping[tuple[int, str | None], str] = {
     (503, "server_error"): _RETRY,
     (503, "limits_unavailable"): _RETRY,
     (503, "server_is_shutting_down"): _RETRY,
+    (503, "database_unavailable"): _RETRY,
+    (507, "storage_full"): "Send the request again later. Operators have to make space ([faults](faults.md)).",
 }

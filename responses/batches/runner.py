@@ -12,9 +12,10 @@ from functools import partial
 from typing import TypeVar
 
 from django.conf import settings
-from django.db import InterfaceError, OperationalError
+from django.db import Error as DatabaseError
 from typing_extensions import override
 
+from kernel.database import is_unavailable
 from kernel.db_threads import in_db_thread
 from kernel.work_queue import WorkLoop
 from responses.batches import execution, files, queue
@@ -126,7 +127,7 @@ async def _with_retries(write: Callable[[], Result]) -> Result:
     while True:
         try:
             return await in_db_thread(write)
-        except (OperationalError, InterfaceError):
-            if time.monotonic() > deadline:
+        except DatabaseError as error:
+            if not is_unavailable(error) or time.monotonic() > deadline:
                 raise
             await asyncio.sleep(_DATABASE_PAUSE_SECONDS)

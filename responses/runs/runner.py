@@ -13,14 +13,14 @@ from typing import Protocol, cast
 
 from django.conf import settings
 from django.db import Error as DatabaseError
-from django.db import InterfaceError, OperationalError
 from structlog.contextvars import bind_contextvars
 
 from kernel import metrics
 from kernel.clock import now
+from kernel.database import is_unavailable
 from kernel.db_threads import in_db_thread
 from kernel.draining import BEAT_SECONDS, ConnectionCut, share_of_beat
-from kernel.errors import FINAL, SHUTTING_DOWN, Failure
+from kernel.errors import DATABASE_LOST, FINAL, SHUTTING_DOWN, Failure
 from kernel.leases import Claim, lease_until, process_name
 from kernel.notifications import loop_notifications, wait_within
 from kernel.timed_event import TimedEvent
@@ -116,6 +116,7 @@ class LiveRun:
         self._stops_after_step = False
         self._is_interrupted = False
         self._is_lost = False
+        self._has_lost_database = False
         self._is_ending = False
         self._notify_workers: Callable[[], None] | None = None
         self._cancelled = _CANCELLED
@@ -134,7 +135,8 @@ class LiveRun:
         """Yield the bytes of the stream as they become ready, with pings in between while there are none.
 
         `disconnect` is called if the client reads nothing for `SLOW_READER_SECONDS` although it has much to read.
-        Raises `ConnectionCut` if another process continues the run.
+        Raises `ConnectionCut` if another process continues the run, and `DatabaseUnavailable` if its end could not be
+        stored.
         """
         self._disconnect = disconnect
         try:
@@ -145,6 +147,8 @@ class LiveRun:
                 elif self._task is not None and self._task.done():
                     if self.end is None:
                         raise ConnectionCut
+                    if self._has_lost_database:
+                        raise DATABASE_LOST.as_api_error()
                     return
                 elif not await self._wake.wait():
                     yield PING if self._format is None else self._format.ping
@@ -330,14 +334,15 @@ class LiveRun:
                 await self._close(self._cancelled)
         except LeaseLost:
             await self._lost()
-        except (OperationalError, InterfaceError):
-            # A worker's run is not ended: another worker resumes it once its lease has expired.
-            logger.exception("a run has lost its database", extra={"response": self.identity.response_id})
-            if not self.identity.in_worker:
+        except Exception as error:
+            if not is_unavailable(error):
+                logger.exception("a run broke", extra={"response": self.identity.response_id})
                 await self._close(failed(_INTERNAL_ERROR))
-        except Exception:
-            logger.exception("a run broke", extra={"response": self.identity.response_id})
-            await self._close(failed(_INTERNAL_ERROR))
+            else:
+                # A worker's run is not ended: another worker resumes it once its lease has expired.
+                logger.exception("a run has lost its database", extra={"response": self.identity.response_id})
+                if not self.identity.in_worker:
+                    await self._close(failed(DATABASE_LOST))
         finally:
             _registry.discard(self)
             self._wake.set()
@@ -367,19 +372,21 @@ class LiveRun:
             await self._record(self._run.interrupt(ending))
         except LeaseLost:
             await self._lost()
-        except Exception:
+        except Exception as error:
             # The lease expires, and then the sweeper ends the response.
             logger.exception("a run could not be closed", extra={"response": self.identity.response_id})
+            self._has_lost_database = is_unavailable(error)
             await self._lost()
 
     async def _lost(self) -> None:
-        """Stop a run that another process has ended or resumed, and record its usage so far."""
+        """Stop a run whose end this process cannot store, mostly because another one has, and record its usage."""
         self._is_ending = True
         if self.end is not None:
             return
         # The end is only for the client of this connection; nothing of it is stored.
-        self.end = self._run.interrupt(failed(_ENDED_ELSEWHERE))
-        self._keep(DONE_FRAME if self._format is None else self._format.close())
+        self.end = self._run.interrupt(failed(DATABASE_LOST if self._has_lost_database else _ENDED_ELSEWHERE))
+        if not self._has_lost_database:
+            self._keep(DONE_FRAME if self._format is None else self._format.close())
         # The turn that was interrupted just now, or the one whose end could not be stored.
         turn = self.end.turn or self._unaccounted
         try:

@@ -18,10 +18,11 @@ from django.db import connection
 from psycopg.conninfo import make_conninfo
 
 from kernel import large_json
+from kernel.database import database_conninfo
 from kernel.group_commit import GroupCommit
 from kernel.ids import new_id
 from kernel.large_work import LARGE_BYTES, is_large, pause, short_turns
-from kernel.statement_pipeline import ConnectionLost, Statement, StatementPipeline, database_conninfo
+from kernel.statement_pipeline import ConnectionLost, Statement, StatementPipeline
 from kernel.worker_loop import WorkerLoop
 from responses.models import Status
 from responses.runs.rows import Row, insertion

@@ -8,9 +8,9 @@ from django.conf import settings
 from psycopg.conninfo import make_conninfo
 
 from kernel.clock import now
+from kernel.database import database_conninfo
 from kernel.db_threads import in_db_thread
 from kernel.group_commit import GroupCommit
-from kernel.statement_pipeline import database_conninfo
 from responses.engine.events.compression import compress
 from responses.models import CommitMark, EventBatch
 from responses.runs.rows import new_row

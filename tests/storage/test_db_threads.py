@@ -11,8 +11,8 @@ from django.db import ProgrammingError, connection
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import ConnectionPool
 
+from kernel.database import database_conninfo
 from kernel.db_threads import connect_threads, in_db_thread
-from kernel.statement_pipeline import database_conninfo
 from tests.support.tcp_proxy import proxied
 
 OUTAGE_SECONDS = 16

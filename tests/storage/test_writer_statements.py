@@ -9,9 +9,10 @@ from django.db import connection, models
 from psycopg.conninfo import make_conninfo
 
 from conversations.models import Item, Placement
+from kernel.database import database_conninfo
 from kernel.db_threads import in_db_thread
 from kernel.group_commit import GroupCommit
-from kernel.statement_pipeline import Statement, database_conninfo
+from kernel.statement_pipeline import Statement
 from responses.engine.events.compression import compress
 from responses.models import EventBatch, Response, ToolCall, Turn
 from responses.runs import store

@@ -89,7 +89,21 @@ def test_a_database_url_is_parsed() -> None:
         "PASSWORD": "p/w",
         "HOST": "db.example",
         "PORT": 6543,
+        "OPTIONS": {},
     }
+
+
+def test_the_host_that_accepts_writes_is_used_of_several() -> None:
+    read = env.postgres("postgresql://us%40er:p%2Fw@db1:5433,[::1],db3:5434/db", name=NAME)
+    assert (read["USER"], read["PASSWORD"]) == ("us@er", "p/w")
+    assert (read["HOST"], read["PORT"]) == ("db1,::1,db3", "5433,5432,5434")
+    assert read["OPTIONS"] == {"target_session_attrs": "read-write"}
+
+
+def test_a_single_host_may_be_asked_for_writes() -> None:
+    read = env.postgres("postgresql://db/platform?target_session_attrs=read-write", name=NAME)
+    assert (read["HOST"], read["PORT"]) == ("db", 5432)
+    assert read["OPTIONS"] == {"target_session_attrs": "read-write"}
 
 
 def test_a_database_url_may_leave_out_what_has_a_default() -> None:
@@ -106,6 +120,8 @@ def test_a_database_url_may_leave_out_what_has_a_default() -> None:
         "db",
         "postgresql://localhost:many/db",
         "postgresql://localhost:70000/db",
+        "postgresql://localhost,/db",
+        "postgresql://localhost,localhost:many/db",
         "postgresql://localhost/db?sslmode=require",
     ],
 )

@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.html import escape
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString, mark_safe
+from psycopg.errors import QueryCanceled
 
 from console.widgets import badge, when
 from conversations.models import Item, Placement, Section
@@ -127,7 +128,9 @@ def _results(
             cursor.execute(_SEARCH.format(conditions=conditions), values)
             rows = cursor.fetchall()
             cursor.execute("SELECT set_config('statement_timeout', %s, true)", [previous_timeout])
-    except OperationalError:
+    except OperationalError as error:
+        if not isinstance(error.__cause__, QueryCanceled):
+            raise
         return {"is_too_slow": True}
     older_query = ""
     if len(rows) > PAGE_SIZE:

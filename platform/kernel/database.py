@@ -1,0 +1,68 @@
+"""Connections to the database, and the errors of a database that cannot serve at the moment."""
+
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+from django.db import Error as DatabaseError
+from django.db import InterfaceError, OperationalError, connection
+from psycopg.abc import RV, PQGen
+from psycopg.conninfo import make_conninfo
+from typing_extensions import override
+
+# Parameters of Django that are not libpq's.
+_OF_CURSORS = ("context", "cursor_factory", "prepare_threshold")
+_INTERVAL_SECONDS = 0.1
+# A server that has stopped does not take the request to cancel a statement either.
+_CANCEL_SECONDS = 1.0
+READ_ONLY = psycopg.errors.ReadOnlySqlTransaction
+
+
+class PlatformConnection(psycopg.Connection[Any]):
+    """A connection that gives up waiting for a statement if the process has a limit, and leaves a read-only server.
+
+    It is closed in both cases, so that the pool replaces it.
+    """
+
+    longest_wait: float | None = None
+    """Seconds, set by `limit_waits`."""
+
+    @override
+    def wait(self, gen: PQGen[RV], interval: float = _INTERVAL_SECONDS, timeout: float | None = None) -> RV:
+        limit = self.longest_wait if timeout is None else timeout
+        try:
+            return super().wait(gen, interval, timeout=limit)
+        except READ_ONLY:
+            # A standby now, after a failover: only a new connection finds the new primary.
+            self.close()
+            raise
+        except psycopg.errors._WaitTimeout as error:  # noqa: SLF001 - psycopg has no public name for it
+            if timeout is not None:
+                raise
+            # Otherwise statements that wait for a lock would pile up in the server.
+            with suppress(psycopg.Error):
+                self.cancel_safe(timeout=_CANCEL_SECONDS)
+            self.close()
+            raise psycopg.OperationalError(f"the database did not answer within {limit:g} seconds") from error
+
+
+def limit_waits(seconds: float) -> None:
+    """Let statements of this process fail that the database does not answer in time; for web, whose clients wait."""
+    PlatformConnection.longest_wait = seconds
+
+
+def database_conninfo() -> str:
+    """Return libpq's connection string of Django's default database."""
+    parameters = connection.get_connection_params()
+    return make_conninfo(**{name: value for name, value in parameters.items() if name not in _OF_CURSORS})
+
+
+def is_unavailable(error: BaseException | None) -> bool:
+    """Return true for an error of the database that may be gone in a moment.
+
+    It cannot be reached, is stopping, read-only or full, does not answer in time, or has ended a transaction because of
+    others.
+    """
+    if isinstance(error, OperationalError | InterfaceError | psycopg.OperationalError | psycopg.InterfaceError):
+        return True
+    return isinstance(error, READ_ONLY) or (isinstance(error, DatabaseError) and isinstance(error.__cause__, READ_ONLY))
