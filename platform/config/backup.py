@@ -91,7 +91,7 @@ class Restored:
 # -- backup ------------------------------------------------------------------------------------------------------------
 
 
-def create(directory: Path, *, using: str = "owner") -> Manifest:
+def create(directory: Path, *, using: str = "owner", compress: bool = True) -> Manifest:
     """Write a backup to an empty or new directory. Raises `BackupError`."""
     if directory.exists() and any(directory.iterdir()):
         raise BackupError(f"{directory} is not empty: each backup needs a directory of its own.")
@@ -102,8 +102,8 @@ def create(directory: Path, *, using: str = "owner") -> Manifest:
         _see_all_teams(cursor)
         cursor.execute("SELECT pg_export_snapshot()")
         (snapshot,) = cursor.fetchone()
-        _dump(directory / DUMP, snapshot=snapshot, using=using)
-        rows = _count_rows(cursor)
+        _dump(directory / DUMP, snapshot=snapshot, using=using, compress=compress)
+        rows = count_rows(cursor)
         cursor.execute("SELECT id FROM conversations_file ORDER BY id")
         names = [content_name(pk) for (pk,) in cursor.fetchall()]
     files, missing = _save_files(directory / FILES, names)
@@ -153,10 +153,11 @@ def key_fingerprints() -> dict[str, list[str]]:
     }
 
 
-def _dump(file: Path, *, snapshot: str, using: str) -> None:
+def _dump(file: Path, *, snapshot: str, using: str, compress: bool) -> None:
     # The owner is subject to row-level security, too, and sees all rows with this setting. Privileges of a superuser
     # are not needed.
     options = ["--format=custom", f"--snapshot={snapshot}", "--enable-row-security", f"--file={file}"]
+    options += [] if compress else ["--compress=none"]
     _run("pg_dump", [*options, *_place(using)], using=using, options="-c app.team_ids=*")
 
 
@@ -182,6 +183,17 @@ def _save_files(directory: Path, names: list[str]) -> tuple[list[StoredFile], li
 
 def read(directory: Path) -> Manifest:
     """Return the manifest of a backup. Raises `BackupError` if it is incomplete or of another version."""
+    manifest = read_manifest(directory)
+    if manifest.migrations != schema_snapshot.fingerprint():
+        raise BackupError(
+            f"The backup was made by version {manifest.version} with other migrations: restore it with that version, "
+            "then upgrade."
+        )
+    return manifest
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Return the manifest of a backup of any version with this format. Raises `BackupError`."""
     try:
         found = json.loads((directory / MANIFEST).read_text())
         found["files"] = [StoredFile(**file) for file in found["files"]]
@@ -190,11 +202,8 @@ def read(directory: Path) -> Manifest:
         raise BackupError(f"{directory} contains no {MANIFEST}, so it is no complete backup.") from None
     except (ValueError, KeyError, TypeError):
         raise BackupError(f"{directory / MANIFEST} cannot be read: it was changed, or is of another version.") from None
-    if manifest.format != _FORMAT or manifest.migrations != schema_snapshot.fingerprint():
-        raise BackupError(
-            f"The backup was made by version {manifest.version} with other migrations: restore it with that version, "
-            "then upgrade."
-        )
+    if manifest.format != _FORMAT:
+        raise BackupError(f"The backup was made by version {manifest.version} in another format: restore it with that.")
     return manifest
 
 
@@ -225,7 +234,7 @@ def restore(directory: Path, *, using: str = "owner", storage: Storage | None = 
     verify(directory, manifest)
     if (version := _server_version(using)) < manifest.postgres:
         raise BackupError(f"The backup is of PostgreSQL {manifest.postgres}, and this server is older: {version}.")
-    _load(directory / DUMP, manifest, using=using)
+    load_dump(directory / DUMP, manifest, using=using)
     for file in manifest.files:
         with (directory / FILES / file.name).open("rb") as content:
             if storage.exists(file.name):
@@ -281,7 +290,8 @@ def age(manifest: Manifest) -> float:
     return (now() - datetime.fromisoformat(manifest.created_at)).total_seconds()
 
 
-def _load(dump: Path, manifest: Manifest, *, using: str) -> None:
+def load_dump(dump: Path, manifest: Manifest, *, using: str) -> None:
+    """Create the tables of a dump with their rows, for the configured roles."""
     listing = _run("pg_restore", ["--list", str(dump)], using=using).splitlines()
     entries = dump.parent / f".entries-{uuid4().hex}"
     try:
@@ -314,7 +324,7 @@ def _check(manifest: Manifest, storage: Storage, *, using: str) -> Restored:
     """Count the rows, read the files and decrypt the secrets of what was restored."""
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         _see_all_teams(cursor)
-        rows = _count_rows(cursor)
+        rows = count_rows(cursor)
         wrong = {name: (rows.get(name), number) for name, number in manifest.rows.items() if rows.get(name) != number}
         if wrong:
             raise BackupError(f"Tables have another number of rows than in the backup: {wrong}.")
@@ -347,7 +357,8 @@ def _see_all_teams(cursor: Any) -> None:
     cursor.execute("SELECT set_config('app.team_ids', '*', true)")
 
 
-def _count_rows(cursor: Any) -> dict[str, int]:
+def count_rows(cursor: Any) -> dict[str, int]:
+    """Return the number of rows of each table that the session may see."""
     cursor.execute(_TABLES)
     rows = {}
     for (name,) in cursor.fetchall():

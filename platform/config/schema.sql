@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 733cb9346214363e81d139fd05d05b6000e3624ecbb387b9e21e0c52ee6843f0
+-- PostgreSQL 18, migrations b4737738d8f1c333597981b8600b5e974e825f6379938d589234f42f4111f925
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -521,7 +521,7 @@ CREATE TABLE public.responses_callhour (
     api_key_id character varying(64) NOT NULL COLLATE pg_catalog."C",
     model character varying(200) NOT NULL,
     upstream_id character varying(64) NOT NULL COLLATE pg_catalog."C",
-    end_user character varying(256) NOT NULL COLLATE pg_catalog."C",
+    end_user character varying(128) NOT NULL COLLATE pg_catalog."C",
     endpoint character varying(40) NOT NULL,
     outcome character varying(20) NOT NULL,
     batch character varying(5) NOT NULL,

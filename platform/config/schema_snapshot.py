@@ -71,11 +71,11 @@ def load(*, using: str, file: Path = PATH) -> bool:
     return True
 
 
-def dump(*, using: str, pg_dump: str) -> str:
-    """Return the snapshot of a database that has just been migrated. `pg_dump` is the path of that program."""
+def dump(*, using: str, pg_dump: str, rows: bool = True) -> str:
+    """Return the snapshot of a migrated database, with its rows or not. `pg_dump` is the path of that program."""
     database = connections[using].settings_dict
     options = ["--no-owner", "--no-comments", "--no-tablespaces", "--no-table-access-method", "--enable-row-security"]
-    options += ["--column-inserts", "--rows-per-insert=1000"]
+    options += ["--column-inserts", "--rows-per-insert=1000"] if rows else ["--schema-only"]
     # Partitions by month are created when the database is used.
     options += ["--exclude-table=*_y????m??"]
     place = [

@@ -394,7 +394,7 @@ class Migration(migrations.Migration):
                 ('api_key_id', models.CharField(db_collation='C', default='', max_length=64)),
                 ('model', models.CharField(default='', max_length=200)),
                 ('upstream_id', models.CharField(db_collation='C', default='', max_length=64)),
-                ('end_user', models.CharField(db_collation='C', default='', max_length=256)),
+                ('end_user', models.CharField(db_collation='C', default='', max_length=128)),
                 ('endpoint', models.CharField(default='', max_length=40)),
                 ('outcome', models.CharField(default='', max_length=20)),
                 ('batch', models.CharField(default='', help_text='true or false', max_length=5)),

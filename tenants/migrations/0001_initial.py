@@ -413,7 +413,7 @@ class Migration(migrations.Migration):
                 ('open_streams', models.BigIntegerField(blank=True, help_text='Streamed responses and WebSocket connections.', null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(100000000)], verbose_name='open streams')),
                 ('max_output_tokens', models.BigIntegerField(blank=True, help_text='Of one response.', null=True, validators=[django.core.validators.MinValueValidator(16), django.core.validators.MaxValueValidator(100000000)], verbose_name='output tokens')),
                 ('max_tool_calls', models.BigIntegerField(blank=True, help_text='Of one response.', null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(100000000)], verbose_name='tool calls')),
-                ('stored_bytes', models.BigIntegerField(blank=True, help_text='Size of all files.', null=True, validators=[django.core.validators.MinValueValidator(1)], verbose_name='stored bytes')),
+                ('stored_bytes', models.BigIntegerField(blank=True, help_text='Size of all files together.', null=True, validators=[django.core.validators.MinValueValidator(1)], verbose_name='stored bytes')),
                 ('files', models.BigIntegerField(blank=True, null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(100000000)], verbose_name='files')),
                 ('open_batches', models.BigIntegerField(blank=True, null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(100000000)], verbose_name='open batches')),
             ],
