@@ -306,6 +306,9 @@ BATCH_RETRY_SECONDS = env.integer("BATCH_RETRY_SECONDS", default=5)
 UPSTREAM_CONNECT_TIMEOUT = env.integer("UPSTREAM_CONNECT_TIMEOUT", default=10, minimum=1)
 UPSTREAM_IDLE_TIMEOUT = env.integer("UPSTREAM_IDLE_TIMEOUT", default=300, minimum=1)
 UPSTREAM_ANSWER_TIMEOUT = env.integer("UPSTREAM_ANSWER_TIMEOUT", default=1800, minimum=1)
+# A server that sends a byte from time to time is never idle, and one that sends without end fills the memory.
+UPSTREAM_TOTAL_TIMEOUT = env.integer("UPSTREAM_TOTAL_TIMEOUT", default=7200, minimum=1)
+MAX_UPSTREAM_ANSWER_BYTES = env.integer("UPSTREAM_MAX_ANSWER_MIB", default=256, minimum=1) * 1024 * 1024
 SLOW_READER_SECONDS = env.integer("SLOW_READER_SECONDS", default=30, minimum=1)
 
 # Whole months for which turns and usage records are kept, besides the current one; 0 keeps them forever.

@@ -135,12 +135,21 @@ async def _end_cut(scope: Scope, receive: Receive, send: Send, access: Access) -
     elif not access.status:
         await send_error(shutting_down(), send)
     elif not access.is_complete:
-        # Without its end, so that no client takes the answer for a complete one.
-        scope[ABORT]()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                while (await receive())["type"] != "http.disconnect":
-                    pass
+        await _abort(scope, _disconnect(receive))
+
+
+async def _abort(scope: Scope, disconnected: Awaitable[object]) -> None:
+    """Close the connection before the end of the answer, so that no client takes it for a complete one."""
+    scope[ABORT]()
+    # An application that returns earlier is reported as an error.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await disconnected
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def adding_headers(send: Send, headers: Callable[[], list[tuple[bytes, bytes]]]) -> Send:
@@ -323,7 +332,11 @@ class ApiHandler(ASGIHandler):
                 return
             sending = asyncio.ensure_future(self.send_response(response, send))
             if await _ended_before(sending, disconnected):
-                sending.result()
+                try:
+                    sending.result()
+                except ApiError:
+                    # The status has been sent. An error that has a message for clients is known, so it is not logged.
+                    await _abort(scope, disconnected)
         finally:
             disconnected.cancel()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from kernel.errors import Failure
 from kernel.ids import new_id
 from responses.engine.converter.chat import Chunk
 from responses.engine.events.types import DONE_FRAME
@@ -24,6 +25,7 @@ from tenants.directory import Route
 from tenants.prices import Quantities
 from tenants.principal import Principal
 
+_PAGE = Failure(code="server_error", message="The model's server sent a page instead of an answer.")
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 
@@ -138,7 +140,6 @@ async def _pieces(forwarded: ForwardedRequest, reader: AnswerReader, call: Route
                 async for piece in _events(response, reader):
                     yield piece
             else:
-                yield response.headers.get("content-type", "application/octet-stream").encode("latin-1")
                 async for piece in _body(response, reader):
                     yield piece
     except UpstreamFailed as failed:
@@ -168,13 +169,19 @@ def _written(chunks: list[Chunk], reader: AnswerReader) -> bytes:
 
 
 async def _body(response: Answer, reader: AnswerReader) -> AsyncGenerator[bytes, None]:
+    """Yield the media type and then the pieces of an answer that is not a stream of events."""
     content_type = response.headers.get("content-type", "")
     if content_type.startswith("application/json"):
         content = b"".join([piece async for piece in read_bytes(response)])
         # Checked before the client gets anything: some upstreams report errors with status 200.
         reader.read(decode(content))
+        yield content_type.encode("latin-1")
         yield content
         return
+    if content_type.lower().startswith("text/html"):
+        # Of a proxy, or of a server without this endpoint.
+        raise UpstreamFailed(_PAGE)
+    yield (content_type or "application/octet-stream").encode("latin-1")
     async for piece in read_bytes(response):
         if content_type.startswith("text/"):
             reader.read_text(piece)

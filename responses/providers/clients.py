@@ -35,14 +35,18 @@ from responses.engine.spans import FIRST_ATTEMPT, Activity
 from responses.engine.turn import Attempt
 from responses.providers.http_client import (
     Answer,
+    AnswerBounds,
     AnswerBroken,
     AnswerStalled,
+    AnswerTooLarge,
+    AnswerTooSlow,
     ErrorStatus,
     HttpClient,
     NoAnswer,
     RequestFailed,
     Unreachable,
     close_session,
+    error_body,
     tls_context,
 )
 from tenants.directory import Route, UpstreamEndpoint
@@ -120,6 +124,7 @@ def _new_clients(upstream: UpstreamEndpoint) -> UpstreamClients:
         http_client=DefaultAioHttpClient(
             timeout=timeout,
             verify=tls_context(),
+            event_hooks={"response": [_raise_error_status]},
             limits=httpx2.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_CONNECTIONS),
         ),
     )
@@ -127,6 +132,13 @@ def _new_clients(upstream: UpstreamEndpoint) -> UpstreamClients:
     headers = {name: value for name, value in sdk.default_headers.items() if isinstance(value, str)}
     headers |= sdk.auth_headers | {"x-stainless-retry-count": "0", "x-stainless-read-timeout": str(idle)}
     return UpstreamClients(sdk=sdk, http=HttpClient(str(sdk.base_url), headers=headers))
+
+
+async def _raise_error_status(response: httpx2.Response) -> None:
+    # The SDK would read the whole body of an error, however large it is.
+    if not response.is_success and not response.has_redirect_location:
+        body = await error_body(response.aiter_bytes())
+        raise ErrorStatus(response.status_code, headers=response.headers, body=body)
 
 
 @asynccontextmanager
@@ -222,11 +234,13 @@ def _reason(error: RequestFailed) -> str:
 async def get(upstream: UpstreamEndpoint, path: str) -> AsyncIterator[Answer]:
     """Request an object and yield the answer: its status is 200, its body is unread. Raises `UpstreamFailed`."""
     options: RequestOptions = {"headers": {"X-Stainless-Raw-Response": "stream"}}
+    began = time.monotonic()
     try:
-        raw = await clients_for(upstream).sdk.get(path, cast_to=object, options=options)
+        async with asyncio.timeout(settings.UPSTREAM_TOTAL_TIMEOUT):
+            raw = await clients_for(upstream).sdk.get(path, cast_to=object, options=options)
     except SDK_ERRORS as error:
         raise UpstreamFailed(to_failure(from_sdk(error))) from error
-    answer = SdkAnswer(raw)
+    answer = SdkAnswer(raw, began=began)
     try:
         yield answer
     finally:
@@ -237,8 +251,11 @@ async def _post_form(client: AsyncOpenAI, path: str, form: Form, *, headers: Map
     options: RequestOptions = {
         "headers": {"X-Stainless-Raw-Response": "stream", "Content-Type": "multipart/form-data", **headers},
     }
+    began = time.monotonic()
     try:
-        return SdkAnswer(await client.post(path, body=form.fields, files=form.files, cast_to=object, options=options))
+        async with asyncio.timeout(settings.UPSTREAM_TOTAL_TIMEOUT):
+            raw = await client.post(path, body=form.fields, files=form.files, cast_to=object, options=options)
+        return SdkAnswer(raw, began=began)
     except SDK_ERRORS as error:
         raise from_sdk(error) from error
 
@@ -246,7 +263,8 @@ async def _post_form(client: AsyncOpenAI, path: str, form: Form, *, headers: Map
 class SdkAnswer:
     """Answer to a request of the SDK's client."""
 
-    def __init__(self, raw: object) -> None:
+    def __init__(self, raw: object, *, began: float) -> None:
+        self._bounds = AnswerBounds(began=began)
         self._response = cast("AsyncAPIResponse[object]", raw).http_response
         self.status = self._response.status_code
         self.headers: Mapping[str, str] = self._response.headers
@@ -258,6 +276,7 @@ class SdkAnswer:
             # Decompression may hold back what has arrived; empty pieces are not the end.
             async for piece in self._pieces:
                 if piece:
+                    self._bounds.check(piece)
                     return piece
         except httpx2.TimeoutException as error:
             raise AnswerStalled from error
@@ -271,13 +290,16 @@ class SdkAnswer:
 
 
 # The SDK lets errors of its transport pass that it does not know, such as an answer that is not HTTP.
-SDK_ERRORS = (openai.APIError, aiohttp.ClientError)
+# A `TimeoutError` is that of the whole request.
+SDK_ERRORS = (openai.APIError, aiohttp.ClientError, TimeoutError)
 
 
-def from_sdk(error: openai.APIError | aiohttp.ClientError) -> RequestFailed:
+def from_sdk(error: openai.APIError | aiohttp.ClientError | TimeoutError) -> RequestFailed:
     """Return an error of the SDK as the one of `HttpClient` with the same meaning."""
-    if isinstance(error, openai.APIStatusError):
-        return ErrorStatus(error.status_code, headers=error.response.headers, body=error.body)
+    if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
+        return NoAnswer()
+    if isinstance(error.__cause__, ErrorStatus):
+        return error.__cause__
     # The aiohttp transport reports every failure to connect as a timeout, including refused connections and unknown
     # hosts.
     connecting = isinstance(error.__cause__, httpx2.ConnectTimeout | httpx2.ConnectError)
@@ -296,12 +318,23 @@ def _is_retryable(error: RequestFailed) -> bool:
 
 
 async def read_piece(answer: Answer) -> bytes:
-    """Return what has arrived of the body, empty at the end. Raises `UpstreamFailed` if it breaks or is idle."""
+    """Return what has arrived of the body, empty at the end.
+
+    Raises `UpstreamFailed` if it breaks, is idle, takes too long or is too large.
+    """
     try:
         return await answer.read()
     except AnswerStalled as error:
         raise UpstreamFailed(
             Failure(code="server_error", message="The model's server stopped responding in the middle of its answer.")
+        ) from error
+    except AnswerTooSlow as error:
+        raise UpstreamFailed(
+            Failure(code="server_error", message="The model's server did not complete its answer in time.")
+        ) from error
+    except AnswerTooLarge as error:
+        raise UpstreamFailed(
+            Failure(code="server_error", message="The model's server sent more than an answer may contain.")
         ) from error
     except AnswerBroken as error:
         raise UpstreamFailed(

@@ -14,6 +14,9 @@ Chunk = dict[str, Any]
 Check = Callable[[object, bytes], Chunk]
 """Takes a parsed document and its bytes, and raises `UpstreamFailed` if it is not what was expected."""
 DONE = b"[DONE]"
+MAX_EVENT_BYTES = 64 * 1024 * 1024
+"""Largest event. Images are the largest ones that servers send."""
+_TOO_LARGE = Failure(code="server_error", message="The model's server sent an event that is too large.")
 _NO_JSON = Failure(code="server_error", message="The model's server sent something that is not JSON.")
 
 
@@ -55,7 +58,7 @@ async def read_document(response: Answer, *, check: Check = check_chunk) -> Chun
 
 def is_streamed(response: Answer) -> bool:
     """Return True for a stream of events. Some upstreams ignore `stream: true`."""
-    return response.headers.get("content-type", "").startswith("text/event-stream")
+    return response.headers.get("content-type", "").lower().startswith("text/event-stream")
 
 
 def unnamed_event(body: Chunk) -> bytes:
@@ -69,29 +72,50 @@ class EventStreamDecoder:
     An event that is not a chunk ends the stream: `failure` is set, and earlier chunks still count.
 
     Normally each event has one `data:` line with a whole JSON document, which is decoded immediately. A line that is
-    not valid JSON is joined with further `data:` lines of the same event. Comments and other fields are ignored; lines
-    may end with CRLF.
+    not valid JSON is joined with further `data:` lines of the same event, and decoded at its end. Comments and other
+    fields are ignored; lines may end with CRLF.
     """
 
-    def __init__(self, *, check: Check = check_chunk) -> None:
+    def __init__(self, *, check: Check = check_chunk, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._check = check
-        self._rest = b""
-        self._begun = b""
+        self._max_event_bytes = max_event_bytes
+        # The beginning of a line as it has arrived: joined at its end only, as the joins of an endless line would take
+        # time that grows with its square.
+        self._rest: bytes | list[bytes] = b""
+        self._rest_bytes = 0
+        self._begun: list[bytes] | None = None
+        self._begun_bytes = 0
         self.done = False
         self.failure: Failure | None = None
 
     def feed(self, piece: bytes) -> list[Chunk]:
         """Return the chunks that this piece completes."""
-        *lines, self._rest = (self._rest + piece).split(b"\n")
         chunks: list[Chunk] = []
+        if b"\n" not in piece:
+            self._keep(piece)
+            return chunks
+        rest = self._rest
+        *lines, self._rest = ((rest if isinstance(rest, bytes) else b"".join(rest)) + piece).split(b"\n")
+        self._rest_bytes = len(self._rest)
         for line in lines:
             if line.startswith(b"data:"):
                 self._line(line[5:].strip(), chunks)
-            elif self._begun and not line.strip():
-                self.failure = _NO_JSON
+            elif self._begun is not None and not line.strip():
+                data, self._begun, self._begun_bytes = b"".join(self._begun), None, 0
+                self._decode(data, chunks)
             if self.done or self.failure is not None:
                 break
         return chunks
+
+    def _keep(self, piece: bytes) -> None:
+        rest = self._rest
+        if isinstance(rest, list):
+            rest.append(piece)
+        else:
+            self._rest = [rest, piece] if rest else piece
+        self._rest_bytes += len(piece)
+        if self._rest_bytes > self._max_event_bytes:
+            self._rest, self.failure = b"", _TOO_LARGE
 
     def end(self) -> list[Chunk]:
         """Return the chunk of a last event without a blank line after it."""
@@ -100,15 +124,25 @@ class EventStreamDecoder:
     def _line(self, data: bytes, chunks: list[Chunk]) -> None:
         if data == DONE:
             self.done = True
-            self.failure = _NO_JSON if self._begun else None
-            return
-        data = self._begun + data
+            self.failure = None if self._begun is None else _NO_JSON
+        elif self._begun is None:
+            self._decode(data, chunks, may_continue=True)
+        else:
+            # Not decoded with each line, which would take time that grows with the square of their number.
+            self._begun.append(data)
+            self._begun_bytes += len(data)
+            if self._begun_bytes > self._max_event_bytes:
+                self.failure = _TOO_LARGE
+
+    def _decode(self, data: bytes, chunks: list[Chunk], *, may_continue: bool = False) -> None:
         try:
             parsed = orjson.loads(data)
         except orjson.JSONDecodeError:
-            self._begun = data
+            if may_continue:
+                self._begun, self._begun_bytes = [data], len(data)
+            else:
+                self.failure = _NO_JSON
             return
-        self._begun = b""
         try:
             chunks.append(self._check(parsed, data))
         except UpstreamFailed as failed:

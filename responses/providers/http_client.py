@@ -9,7 +9,8 @@ difference is that no cookies are kept: a cookie of a load balancer would send e
 import asyncio
 import socket
 import ssl
-from collections.abc import Mapping
+import time
+from collections.abc import AsyncIterator, Mapping
 from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -33,6 +34,9 @@ _KEEP_ALIVE_SECONDS = 5.0
 _MAX_REDIRECTS = 21
 _PROBE_SECONDS = 60
 _PIECE_BYTES = 256 * 1024
+# The body of an error status is only read for its message, while the client waits.
+_MAX_ERROR_BYTES = 1024 * 1024
+_ERROR_SECONDS = 30
 
 
 class RequestFailed(Exception):
@@ -71,6 +75,14 @@ class AnswerStalled(Exception):
     """The server stopped sending in the middle of an answer."""
 
 
+class AnswerTooSlow(Exception):
+    """The answer was not complete within the time that a request may take, although the server was still sending."""
+
+
+class AnswerTooLarge(Exception):
+    """The answer has more bytes than one may have."""
+
+
 class Answer(Protocol):
     """Successful answer whose body is unread. Names of headers are case-insensitive."""
 
@@ -80,13 +92,32 @@ class Answer(Protocol):
     async def read(self) -> bytes:
         """Return what has arrived since the last call, or wait for more; empty at the end.
 
-        Raises `AnswerBroken` and `AnswerStalled`.
+        Raises `AnswerBroken`, `AnswerStalled`, `AnswerTooSlow` and `AnswerTooLarge`.
         """
         ...
 
     async def close(self) -> None:
         """Close the connection, unless the body was read completely."""
         ...
+
+
+class AnswerBounds:
+    """Limits of an answer in time, from the start of its request, and in bytes."""
+
+    __slots__ = ("_bytes_left", "_deadline")
+
+    def __init__(self, *, began: float) -> None:
+        self._deadline = began + settings.UPSTREAM_TOTAL_TIMEOUT
+        self._bytes_left: int = settings.MAX_UPSTREAM_ANSWER_BYTES
+
+    def check(self, piece: bytes) -> None:
+        """Count a piece of the answer. Raises `AnswerTooSlow` and `AnswerTooLarge`."""
+        self._bytes_left -= len(piece)
+        if self._bytes_left < 0:
+            raise AnswerTooLarge
+        # Not a timer, which would cost each stream more. Between two pieces the timeout of idle servers applies.
+        if time.monotonic() > self._deadline:
+            raise AnswerTooSlow
 
 
 class _Chunks(list[Any]):
@@ -99,10 +130,11 @@ class _Chunks(list[Any]):
 class HttpAnswer:
     """Answer to a request of `HttpClient`."""
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, *, began: float) -> None:
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
         self._response = response
+        self._bounds = AnswerBounds(began=began)
         # An empty `deque` takes 0.75 KB.
         content = response.content
         if type(content) is aiohttp.StreamReader:
@@ -111,11 +143,13 @@ class HttpAnswer:
     async def read(self) -> bytes:
         """Return what has arrived."""
         try:
-            return await self._response.content.readany()
+            piece = await self._response.content.readany()
         except TimeoutError as error:
             raise AnswerStalled from error
         except (aiohttp.ClientError, OSError) as error:
             raise AnswerBroken from error
+        self._bounds.check(piece)
+        return piece
 
     async def close(self) -> None:
         """Close the connection, unless the body was read completely."""
@@ -150,15 +184,18 @@ class HttpClient:
         if headers:
             sent_headers = self._headers.copy()
             sent_headers.update(headers)
+        began = time.monotonic()
         try:
-            response = await self._session.post(
-                self._base_url + path if path.startswith("/") else path,
-                data=content if len(content) < LARGE_BYTES else _LargeBody(content),
-                headers=sent_headers,
-                proxy=self._proxy,
-                timeout=self._silent_timeout if silent else self._timeout,
-                max_redirects=_MAX_REDIRECTS,
-            )
+            # The timeouts of the session start again with every byte.
+            async with asyncio.timeout(settings.UPSTREAM_TOTAL_TIMEOUT):
+                response = await self._session.post(
+                    self._base_url + path if path.startswith("/") else path,
+                    data=content if len(content) < LARGE_BYTES else _LargeBody(content),
+                    headers=sent_headers,
+                    proxy=self._proxy,
+                    timeout=self._silent_timeout if silent else self._timeout,
+                    max_redirects=_MAX_REDIRECTS,
+                )
         except aiohttp.ConnectionTimeoutError as error:
             raise Unreachable(was_sent=False) from error
         except TimeoutError as error:
@@ -167,8 +204,12 @@ class HttpClient:
             # A `ValueError` is a proxy or an answer that the client cannot handle.
             raise Unreachable(was_sent=not isinstance(error, aiohttp.ClientConnectorError)) from error
         if httpx2.codes.is_success(response.status):
-            return HttpAnswer(response)
-        raise ErrorStatus(response.status, headers=response.headers, body=await _error_body(response))
+            return HttpAnswer(response, began=began)
+        try:
+            body = await error_body(response.content.iter_any())
+        finally:
+            response.close()
+        raise ErrorStatus(response.status, headers=response.headers, body=body)
 
 
 class _LargeBody(aiohttp.Payload):
@@ -194,14 +235,18 @@ class _LargeBody(aiohttp.Payload):
             await asyncio.sleep(0)
 
 
-async def _error_body(response: aiohttp.ClientResponse) -> object:
+async def error_body(pieces: AsyncIterator[bytes]) -> object:
+    """Return the body of an error status as `ErrorStatus` has it; empty if it is too large or does not arrive."""
+    content = b""
     try:
-        content = await response.read()
-    except (aiohttp.ClientError, OSError):
-        # The status alone says enough.
+        async with asyncio.timeout(_ERROR_SECONDS):
+            async for piece in pieces:
+                content += piece
+                if len(content) > _MAX_ERROR_BYTES:
+                    return ""
+    except (aiohttp.ClientError, httpx2.HTTPError, OSError):
+        # The status alone says enough. A `TimeoutError` is an `OSError`.
         return ""
-    finally:
-        response.close()
     try:
         document = orjson.loads(content)
     except orjson.JSONDecodeError:

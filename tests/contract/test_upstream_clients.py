@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -142,7 +143,8 @@ async def send_with_sdk(clients: UpstreamClients) -> Answer:
     headers = {"X-Stainless-Raw-Response": "stream", "Content-Type": "application/json"}
     options: RequestOptions = {"headers": headers}
     try:
-        return SdkAnswer(await clients.sdk.post("/chat/completions", content=CONTENT, cast_to=object, options=options))
+        raw = await clients.sdk.post("/chat/completions", content=CONTENT, cast_to=object, options=options)
+        return SdkAnswer(raw, began=time.monotonic())
     except SDK_ERRORS as error:
         raise from_sdk(error) from error
 

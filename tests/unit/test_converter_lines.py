@@ -109,3 +109,29 @@ def test_nul_characters_are_removed() -> None:
 def test_nothing_is_read_after_done() -> None:
     chunks, _ = read(data(FIRST) + b"data: [DONE]\n\n" + data(SECOND))
     assert chunks == [FIRST]
+
+
+def test_a_document_in_many_lines_is_decoded_at_the_end_of_its_event() -> None:
+    lines = EventStreamDecoder()
+    assert lines.feed(b"data: {\ndata: ") == []
+    assert lines.feed(orjson.dumps(FIRST)[1:] + b"\n") == []
+    assert lines.feed(b"\n") == [FIRST]
+
+
+@pytest.mark.parametrize("piece", [b"x" * 1000, b"data: " + b"[1," * 300 + b"\n"], ids=["a line", "lines"])
+def test_an_endless_event_fails(piece: bytes) -> None:
+    lines = EventStreamDecoder(max_event_bytes=100_000)
+    fed = 0
+    while lines.failure is None:
+        lines.feed(piece)
+        fed += 1
+    assert lines.failure.message == "The model's server sent an event that is too large."
+    assert 100 <= fed <= 120
+
+
+def test_a_large_event_within_the_limit_is_read() -> None:
+    whole = data(chunk(content="a" * 50_000))
+    lines, chunks = EventStreamDecoder(max_event_bytes=100_000), list[Chunk]()
+    for start in range(0, len(whole) * 4, 1000):
+        chunks += lines.feed((whole * 4)[start : start + 1000])
+    assert (len(chunks), lines.failure) == (4, None)

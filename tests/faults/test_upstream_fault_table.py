@@ -1,0 +1,306 @@
+"""Every fault of an upstream in every kind of call: what clients see, what is stored, and that the next call succeeds.
+
+The web process and the worker give up on a silent upstream after 2 s, on any call after 4 s, and on answers of more
+than 4 MiB.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+
+import httpx2
+import orjson
+import psutil
+import pytest
+from pytest_django import DjangoDbBlocker
+
+from responses.models import RUNNING, Response
+from tenants import scope, services
+from tenants.models import UsageRecord
+from tests.support import faulty_upstream as faults
+from tests.support import workers
+from tests.support.api import Api, MakeCaller
+from tests.support.background import ended
+from tests.support.faulty_upstream import FaultyUpstream
+from tests.support.waiting import eventually
+from tests.support.web import WebProcess, running_web
+from tests.support.workers import WorkerProcess, running_worker
+
+MODEL = "faulty/model"
+LIMITS = {
+    "UPSTREAM_IDLE_TIMEOUT": "2",
+    "UPSTREAM_ANSWER_TIMEOUT": "2",
+    "UPSTREAM_TOTAL_TIMEOUT": "4",
+    "UPSTREAM_MAX_ANSWER_MIB": "4",
+}
+RECOVERY_SECONDS = 10.0
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a client sees: the HTTP status, and the code and message of the error wherever it is. Code "": success."""
+
+    status: int
+    code: str = ""
+    message: str = ""
+
+
+SERVED = Outcome(200)
+# The answer had begun, and its connection was closed before its end.
+BROKEN_OFF = Outcome(200, "broken_off")
+
+UNREACHABLE = "The model's server could not be reached."
+SILENT = "The model's server did not answer in time."
+STALLED = "The model's server stopped responding in the middle of its answer."
+BROKE = "The connection to the model's server broke in the middle of its answer."
+NOT_JSON = "The model's server sent something that is not JSON."
+PAGE = "The model's server sent a page instead of an answer."
+FAILED = "The model's server failed (HTTP 502)."
+TOO_LARGE = "The model's server sent more than an answer may contain."
+TOO_SLOW = "The model's server did not complete its answer in time."
+REJECTED = "The request was rejected."
+
+Call = Callable[[Api], Outcome]
+
+
+def as_json(path: str, **body: object) -> Call:
+    """Send a request that is answered with a document or a file."""
+
+    def call(api: Api) -> Outcome:
+        return _outcome(lambda: api.post(path, {"model": MODEL, **body}))
+
+    return call
+
+
+def _outcome(send: Callable[[], httpx2.Response]) -> Outcome:
+    try:
+        answer = send()
+    except httpx2.RemoteProtocolError:
+        return BROKEN_OFF
+    if answer.status_code == 200:
+        return SERVED
+    error = answer.json()["error"]
+    return Outcome(answer.status_code, error["code"], error["message"])
+
+
+def transcription(api: Api) -> Outcome:
+    """Send a form."""
+    files, data = {"file": ("a.wav", b"RIFF", "audio/wav")}, {"model": MODEL}
+    return _outcome(lambda: api.request("POST", "/audio/transcriptions", files=files, data=data))
+
+
+def response_stream(api: Api) -> Outcome:
+    """Stream a response."""
+    last = api.events(model=MODEL, input="Hi")[-1]
+    found = last["response"]["error"]
+    return Outcome(200, found["code"], found["message"]) if found else SERVED
+
+
+def chat_stream(api: Api) -> Outcome:
+    """Stream a chat completion."""
+    body = {"model": MODEL, "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+    answer = api.post("/chat/completions", body)
+    if not answer.headers["content-type"].startswith("text/event-stream"):
+        return _outcome(lambda: answer)
+    lines = [line.removeprefix("data: ") for line in answer.text.split("\n") if line.startswith("data: ")]
+    if lines[-1] == "[DONE]":
+        return SERVED
+    error = orjson.loads(lines[-1])["error"]
+    return Outcome(200, error["code"], error["message"])
+
+
+def background(api: Api) -> Outcome:
+    """Create a background response and wait for its end."""
+    found = ended(api, api.create(model=MODEL, input="Hi", background=True)["id"])["error"]
+    return Outcome(200, found["code"], found["message"]) if found else SERVED
+
+
+KINDS: dict[str, Call] = {
+    "response": as_json("/responses", input="Hi"),
+    "response stream": response_stream,
+    "background": background,
+    "chat": as_json("/chat/completions", messages=[{"role": "user", "content": "Hi"}]),
+    "chat stream": chat_stream,
+    "embeddings": as_json("/embeddings", input="Hi"),
+    "speech": as_json("/audio/speech", input="Hi", voice="alloy"),
+    "transcription": transcription,
+}
+# They send HTTP status 200 before the upstream has answered.
+EARLY_STATUS = {"response stream", "background"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of the table: the error of all kinds of calls, or of those that differ."""
+
+    fault: faults.Fault | None
+    message: str
+    status: int = 500
+    code: str = "server_error"
+    differs: dict[str, Outcome] | None = None
+
+    def expected(self, kind: str) -> Outcome:
+        """Return what a client sees."""
+        if self.differs and kind in self.differs:
+            return self.differs[kind]
+        return Outcome(200 if kind in EARLY_STATUS else self.status, self.code, self.message)
+
+
+def in_stream(message: str) -> Outcome:
+    """Return an error after the beginning of a stream."""
+    return Outcome(200, "server_error", message)
+
+
+# Speech is passed on as it arrives, and a stream of chat completions has begun with the upstream's.
+BEGUN = {"speech": BROKEN_OFF}
+SERVED_SPEECH = {"speech": SERVED}
+TABLE: dict[str, Row] = {
+    "refuses connections": Row(fault=None, message=UNREACHABLE, status=503),
+    "hangs before the head": Row(fault=faults.hang_before_the_head, message=SILENT, status=503),
+    "hangs in the body": Row(
+        fault=faults.hang_in_the_body, message=STALLED, differs={**BEGUN, "chat stream": in_stream(STALLED)}
+    ),
+    "cuts before the head": Row(fault=faults.cut_before_the_head, message=UNREACHABLE, status=503),
+    "cuts in the body": Row(
+        fault=faults.cut_in_the_body, message=BROKE, differs={**BEGUN, "chat stream": in_stream(BROKE)}
+    ),
+    "sends a page": Row(
+        fault=faults.page,
+        message=NOT_JSON,
+        differs={
+            "chat stream": in_stream(NOT_JSON),
+            "speech": Outcome(500, "server_error", PAGE),
+            "transcription": Outcome(500, "server_error", PAGE),
+        },
+    ),
+    "sends an error page": Row(fault=faults.error_page, message=FAILED),
+    "sends an endless error page": Row(
+        fault=faults.endless_error_page, message=REJECTED, status=400, code="invalid_prompt"
+    ),
+    "sends invalid JSON": Row(
+        fault=faults.invalid_json, message=NOT_JSON, differs={**SERVED_SPEECH, "chat stream": in_stream(NOT_JSON)}
+    ),
+    "sends invalid UTF-8": Row(
+        fault=faults.invalid_utf8, message=NOT_JSON, differs={**SERVED_SPEECH, "chat stream": in_stream(NOT_JSON)}
+    ),
+    "sends nested JSON": Row(
+        fault=faults.nested_json, message=NOT_JSON, differs={**SERVED_SPEECH, "chat stream": in_stream(NOT_JSON)}
+    ),
+    "sends no HTTP": Row(fault=faults.not_http, message=UNREACHABLE, status=503),
+    "sends an endless head": Row(fault=faults.endless_head, message=UNREACHABLE, status=503),
+    "sends an endless line": Row(
+        fault=faults.endless_line, message=TOO_LARGE, differs={**BEGUN, "chat stream": in_stream(TOO_LARGE)}
+    ),
+    "sends endless events": Row(
+        fault=faults.endless_events, message=TOO_LARGE, differs={**BEGUN, "chat stream": in_stream(TOO_LARGE)}
+    ),
+    "sends an endless chunk": Row(
+        fault=faults.endless_chunk, message=TOO_LARGE, differs={**BEGUN, "chat stream": in_stream(TOO_LARGE)}
+    ),
+    "sends an invalid chunk": Row(fault=faults.invalid_chunk, message=UNREACHABLE, status=503),
+    "sends compressed zeros": Row(
+        fault=faults.compressed_zeros, message=TOO_LARGE, differs={**BEGUN, "chat stream": in_stream(TOO_LARGE)}
+    ),
+    "sends the head byte by byte": Row(fault=faults.slow_head, message=SILENT, status=503),
+    "sends the body byte by byte": Row(
+        fault=faults.slow_body, message=TOO_SLOW, differs={**BEGUN, "chat stream": in_stream(TOO_SLOW)}
+    ),
+    # Documents are read whatever their type is.
+    "sends the wrong media type": Row(
+        fault=faults.wrong_type,
+        message="",
+        status=200,
+        code="",
+        differs=dict.fromkeys(["response stream", "background", "chat stream"], in_stream(NOT_JSON)),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def faulty(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[FaultyUpstream]:
+    with FaultyUpstream().running() as server:
+        with django_db_blocker.unblock():
+            services.add_upstream(name="faulty", base_url=server.url, models=[MODEL])
+        yield server
+
+
+@pytest.fixture(scope="module")
+def strict_web(faulty: FaultyUpstream) -> Iterator[WebProcess]:
+    with running_web(**LIMITS) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def strict_worker(faulty: FaultyUpstream) -> Iterator[WorkerProcess]:
+    with ExitStack() as stack:
+        # Those of other tests have other limits.
+        for process in workers.RUNNING:
+            stack.enter_context(process.suspended())
+        yield stack.enter_context(running_worker(concurrency=200, **LIMITS))
+
+
+def call_all(apis: dict[str, Api]) -> dict[str, Outcome]:
+    """Send a request of each kind at the same time."""
+    with ThreadPoolExecutor(len(apis)) as pool:
+        waiting = {kind: pool.submit(KINDS[kind], api) for kind, api in apis.items()}
+        return {kind: call.result() for kind, call in waiting.items()}
+
+
+def injected(upstream: FaultyUpstream, row: Row) -> AbstractContextManager[None]:
+    """Return the block in which the upstream fails."""
+    return upstream.refusing() if row.fault is None else upstream.failing(row.fault)
+
+
+@pytest.mark.parametrize("fault", TABLE)
+def test_every_call_ends_with_the_error_and_the_next_one_is_served(
+    faulty: FaultyUpstream,
+    strict_web: WebProcess,
+    strict_worker: WorkerProcess,
+    http: httpx2.Client,
+    make_caller: MakeCaller,
+    fault: str,
+) -> None:
+    row = TABLE[fault]
+    apis = {kind: Api(http, url=strict_web.url, caller=make_caller()) for kind in KINDS}
+    expected = {kind: row.expected(kind) for kind in KINDS}
+    processes = [psutil.Process(strict_web.pid), psutil.Process(strict_worker.pid)]
+    before = [process.memory_info().rss for process in processes]
+    written = strict_web.written
+
+    with injected(faulty, row):
+        assert call_all(apis) == expected
+    # Eight answers of at most 4 MiB, some of them twice while they are joined.
+    grown = [process.memory_info().rss - rss for process, rss in zip(processes, before, strict=True)]
+    assert max(grown) < 150 * MIB
+    assert "Traceback" not in strict_web.output(since=written)
+
+    over = time.monotonic()
+    assert call_all(apis) == dict.fromkeys(KINDS, SERVED)
+    assert time.monotonic() - over < RECOVERY_SECONDS
+    for kind, api in apis.items():
+        assert_recorded(api, expected[kind], is_run=kind in {"response", "response stream", "background"})
+
+
+def assert_recorded(api: Api, expected: Outcome, *, is_run: bool) -> None:
+    """Assert that usage records and, of runs, the stored responses show a call with an outcome and a served one."""
+    failed = expected != SERVED
+
+    def found() -> list[str]:
+        with scope.team(api.caller.team.pk):
+            outcomes = [one.outcome for one in UsageRecord.objects.order_by("occurred_at", "id")]
+        return outcomes if len(outcomes) >= 2 else []
+
+    # A stream's is written at its end, a moment after the client has read it. Retries have records of their own.
+    outcomes = eventually(found)
+    assert outcomes[-1] == "stop"
+    assert set(outcomes[:-1]) <= ({"failed", "interrupted"} if failed else {"stop"})
+    if not is_run:
+        return
+    with scope.team(api.caller.team.pk):
+        stored = list(Response.objects.order_by("created_at", "id"))
+    assert not [one for one in stored if one.status in RUNNING]
+    assert [one.status for one in stored] == ["failed" if failed else "completed", "completed"]
+    assert (stored[0].error or {}) == ({"code": expected.code, "message": expected.message} if failed else {})
