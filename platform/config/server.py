@@ -40,10 +40,11 @@ def serve(server: str, *, host: str, port: int, processes: int, metrics_port: in
     # Imported late: these modules need the app registry. Before the fork, so that the processes share their memory.
     import config.asgi
     from config import process_metrics, warm_up, web_processes
-    from kernel import heartbeats, tracing
+    from kernel import heartbeats, presence, tracing
     from kernel.db_threads import pool_load
     from kernel.leases import process_name
     from kernel.overload import admission
+    from responses.lifecycle import dead_processes
     from responses.runs.runner import live_runs
 
     warm_up.load_modules()
@@ -65,6 +66,7 @@ def serve(server: str, *, host: str, port: int, processes: int, metrics_port: in
         return {"server": server, "runs": live_runs(), "lag_ms": lag_ms, "pool": pool_load()}
 
     heartbeats.start("web", name=process_name(), facts=facts)
+    presence.start(dead_processes.release)
     {"daphne": _daphne, "uvicorn": _uvicorn}[server](listener, config.asgi.application)
 
 

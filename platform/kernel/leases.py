@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from django.conf import settings
 from django.db.models import F, Model, Q, QuerySet
 
-from kernel.clock import now
+from kernel.clock import now, shared_now
 
 Row = TypeVar("Row", bound=Model)
 STEP_BY_INDEX = "SET LOCAL enable_bitmapscan = off"
@@ -45,8 +45,8 @@ os.register_at_fork(after_in_child=_name_process)
 
 
 def lease_until() -> datetime:
-    """Return when a lease that is taken or renewed now expires (UTC)."""
-    return now() + timedelta(seconds=settings.LEASE_SECONDS)
+    """Return when a lease that is taken or renewed now expires, by `shared_now`."""
+    return shared_now() + timedelta(seconds=settings.LEASE_SECONDS)
 
 
 @dataclass(eq=False, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Subquery, Window
 from django.db.models.functions import Coalesce, RowNumber
 
-from kernel.clock import now
+from kernel.clock import now, shared_now
 from kernel.errors import ServerError
 from kernel.leases import Claim, is_free, lease_until, lock, process_name, take
 from responses.engine.turn import Usage
@@ -94,7 +94,7 @@ def claim_batches(*, limit: int, own: Collection[Job]) -> list[Job]:
 
     `own` are the jobs that this process is working on. They are skipped even if their leases have expired.
     """
-    at = now()
+    at = shared_now()
     with scope.every_team():
         is_new = Q(status=BatchStatus.VALIDATING, ending=BatchStatus.COMPLETED)
         has_ended = ~Q(is_new) & ~Exists(BatchLine.objects.filter(batch=OuterRef("pk"), state__in=OPEN_LINES))
@@ -164,7 +164,7 @@ def claim_lines(*, slots: int, own: Collection[ClaimedLine]) -> list[ClaimedLine
     A batch has at most `BATCH_CONCURRENCY` running lines in all workers together. `own` are the lines that this process
     is executing.
     """
-    at = now()
+    at = shared_now()
     abandoned = Q(state=LineState.RUNNING, lease_until__lt=at) & ~Q(pk__in=[line.id for line in own])
     with scope.every_team():
         lines = BatchLine.objects.filter(batch=OuterRef("pk"))
@@ -267,7 +267,7 @@ def retry_later(claimed: ClaimedLine, *, seconds: float) -> None:
     """Put a line back into the queue for another attempt, by any worker, after a pause."""
     with scope.team(claimed.team_id):
         _claimed_line(claimed).update(
-            state=LineState.QUEUED, lease_until=None, not_before=now() + timedelta(seconds=seconds)
+            state=LineState.QUEUED, lease_until=None, not_before=shared_now() + timedelta(seconds=seconds)
         )
 
 
@@ -278,7 +278,7 @@ def wait(claimed: ClaimedLine, *, seconds: float) -> None:
             state=LineState.QUEUED,
             lease_until=None,
             attempt=F("attempt") - 1,
-            not_before=now() + timedelta(seconds=seconds),
+            not_before=shared_now() + timedelta(seconds=seconds),
         )
 
 

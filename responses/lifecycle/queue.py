@@ -16,7 +16,7 @@ from django.conf import settings
 from django.db import connection
 from django.db.models import F, Func, JSONField, Value
 
-from kernel.clock import now
+from kernel.clock import shared_now
 from kernel.leases import STEP_BY_INDEX, Claim, lease_until, process_name
 from kernel.worker_messages import WorkerMessage
 from responses.models import RUNNING, Response
@@ -171,7 +171,7 @@ def postpone(claim: Claim, *, seconds: float) -> None:
             lease_until=None,
             attempt=F("attempt") - 1,
             claims=_without_last("claims"),
-            not_before=now() + timedelta(seconds=seconds),
+            not_before=shared_now() + timedelta(seconds=seconds),
         )
 
 

@@ -14,7 +14,7 @@ from django.db import connection
 from django.db.models import Min, Q
 
 from kernel import metrics
-from kernel.clock import now
+from kernel.clock import now, shared_now
 from kernel.errors import Failure
 from kernel.ids import Prefix, lowest_id
 from kernel.leases import is_free, lock, take
@@ -52,12 +52,12 @@ def sweep_dead_runs() -> int:
     # A foreground run cannot be resumed: its process had the only connection to the client, and may have sent events
     # that it could not store any more. It fails with what is stored. A background run, or one that a stopping process
     # has handed over, is resumed by the next worker and ends here only when its attempts are used up.
-    return sum(_end(dead) for dead in _claim(at=now()))
+    return sum(_end(dead) for dead in _claim(at=shared_now()))
 
 
 def end_dead_run(*, response_id: str) -> None:
     """End one run whose lease has expired, for a caller that needs its conversation lock now."""
-    for dead in _claim(at=now(), response_id=response_id):
+    for dead in _claim(at=shared_now(), response_id=response_id):
         _end(dead)
 
 
@@ -116,7 +116,7 @@ RETURNING team_id
 def drop_lost_reservations() -> set[str]:
     """Delete the reservations of runs that have ended and of calls whose process died. Return their teams."""
     with scope.every_team(), connection.cursor() as cursor:
-        cursor.execute(_DROP_RESERVATIONS, {"at": now(), "longest": settings.UPSTREAM_ANSWER_TIMEOUT})
+        cursor.execute(_DROP_RESERVATIONS, {"at": shared_now(), "longest": settings.UPSTREAM_ANSWER_TIMEOUT})
         return {team_id for (team_id,) in cursor.fetchall()}
 
 

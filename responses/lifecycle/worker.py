@@ -13,7 +13,7 @@ from django.conf import settings
 from typing_extensions import override
 
 from kernel import telemetry_names, tracing
-from kernel.clock import now
+from kernel.clock import shared_now
 from kernel.db_threads import in_db_thread
 from kernel.draining import BEAT_SECONDS, share_of_beat
 from kernel.errors import ApiError, Failure, LimitsUnavailable, PriceUnknown, RateLimited, RequestTooLargeForLimit
@@ -256,7 +256,7 @@ def _grace_seconds(response: Response, principal: Principal) -> float | None:
     """Return how long a run that was handed over continues without a follower; None for a background run."""
     if response.background or response.handed_over_at is None or principal.grace_seconds is None:
         return None
-    at, longest = now(), max(principal.grace_seconds, _RECONNECT_SECONDS)
+    at, longest = shared_now(), max(principal.grace_seconds, _RECONNECT_SECONDS)
     if response.followed_until is not None and response.followed_until > at:
         return longest
     # Its client is gone if nobody has followed it for so long, for example because all processes were stopped.

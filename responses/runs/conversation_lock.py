@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import connection, models
 
 from conversations.models import Placement, Section
-from kernel.clock import now
+from kernel.clock import shared_now
 from kernel.errors import ConversationLocked
 from kernel.statement_pipeline import Statement
 from responses.models import RUNNING, ConversationLock, Response
@@ -73,7 +73,7 @@ def acquire(*, team_id: str, conversation_id: str, response_id: str) -> None:
 
     Raises `ConversationLocked` while another response holds the lock, and `DeadLockOwner` if its run is dead.
     """
-    at = now()
+    at = shared_now()
     until = at + timedelta(seconds=settings.LEASE_SECONDS)
     with connection.cursor() as cursor:
         values: dict[str, Any] = {
@@ -136,7 +136,7 @@ def delete_stale_locks() -> int:
     with scope.every_team():
         stored = Response.objects.filter(pk=models.OuterRef("response_id"))
         # Ten leases: far beyond any request that could still be creating its response.
-        long_ago = now() - timedelta(seconds=10 * settings.LEASE_SECONDS)
+        long_ago = shared_now() - timedelta(seconds=10 * settings.LEASE_SECONDS)
         stale = ConversationLock.objects.filter(~models.Exists(stored), until__lt=long_ago)
         return stale.delete()[0]
 

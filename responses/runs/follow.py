@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from django.db import Error as DatabaseError
 
-from kernel.clock import now
+from kernel.clock import shared_now
 from kernel.db_threads import in_db_thread
 from kernel.errors import BadRequest
 from kernel.notifications import Notifier, loop_notifications, wait_within
@@ -248,7 +248,7 @@ def _read_log(team_id: str, response_id: str, first: int, *, is_followed: bool) 
             return _Log(ended=True, frames=[], executor=None)
         # The node that executes the run reads this when the grace period of its client is over. Written only in the
         # second half of the period, so that a follower does not cost an update per read.
-        at, until = now(), response.followed_until
+        at, until = shared_now(), response.followed_until
         if response.ended_at is None and is_followed and (until is None or until - at < _FOLLOWED / 2):
             Response.objects.filter(pk=response.pk, ended_at=None).update(followed_until=at + _FOLLOWED)
         batches = EventBatch.objects.filter(response_id=response_id, first_sequence__gte=first)

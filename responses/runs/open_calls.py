@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from django.conf import settings
 
-from kernel.clock import now
+from kernel.clock import now, shared_now
 from kernel.db_threads import in_db_thread
 from kernel.leases import lease_until, lock, process_name
 from kernel.statement_pipeline import Statement
@@ -108,7 +108,7 @@ def no_usage(response_id: str) -> ExtraWrite:
 def record_lost_calls() -> int:
     """Write the usage records of open calls whose process died. Return their number."""
     with scope.every_team():
-        lost = Reservation.objects.filter(details__isnull=False, lease_until__lt=now()).order_by("lease_until")
+        lost = Reservation.objects.filter(details__isnull=False, lease_until__lt=shared_now()).order_by("lease_until")
         rows = list(lock(lost)[:_BATCH_SIZE])
         changes = [_lost(row.pk, row.team_id, row.details or {}) for row in rows]
         if changes:
@@ -147,7 +147,7 @@ class _OpenCalls:
     def discard(self, call_id: str) -> bool:
         """Forget a call. Return whether its lease is valid, so that no other process has recorded it."""
         until = self._until.pop(call_id, None)
-        return until is not None and until > now()
+        return until is not None and until > shared_now()
 
     async def _renew(self) -> None:
         while self._until:
@@ -176,7 +176,7 @@ def of_loop() -> _OpenCalls:
 
 def _renew(call_ids: list[str], until: datetime) -> list[str]:
     with scope.every_team():
-        rows = Reservation.objects.filter(pk__in=call_ids, lease_until__gt=now())
+        rows = Reservation.objects.filter(pk__in=call_ids, lease_until__gt=shared_now())
         found = [*rows.select_for_update(no_key=True).values_list("pk", flat=True)]
         Reservation.objects.filter(pk__in=found).update(lease_until=until)
     return found

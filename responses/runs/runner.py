@@ -16,7 +16,7 @@ from django.db import Error as DatabaseError
 from structlog.contextvars import bind_contextvars
 
 from kernel import metrics
-from kernel.clock import now
+from kernel.clock import shared_now
 from kernel.database import is_unavailable
 from kernel.db_threads import in_db_thread
 from kernel.draining import BEAT_SECONDS, ConnectionCut, share_of_beat
@@ -489,14 +489,14 @@ def _followed_for(identity: RunIdentity) -> float:
     """Return the seconds for which the run still counts as followed; zero or less if it does not."""
     with scope.team(identity.team_id):
         until = Response.objects.values_list("followed_until", flat=True).filter(pk=identity.response_id).first()
-    return (until - now()).total_seconds() if until else 0
+    return (until - shared_now()).total_seconds() if until else 0
 
 
 def _release_to_workers(identity: RunIdentity, secrets: str) -> None:
     """Let workers claim a run of this process. Does nothing if the run was lost or has ended."""
     with scope.team(identity.team_id):
         mine = Response.objects.filter(pk=identity.response_id, lease_token=identity.lease_token, status__in=RUNNING)
-        mine.update(handed_over_at=now(), lease_owner=None, lease_until=None, secrets=secrets)
+        mine.update(handed_over_at=shared_now(), lease_owner=None, lease_until=None, secrets=secrets)
 
 
 _registry = _Registry()

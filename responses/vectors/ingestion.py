@@ -18,7 +18,7 @@ from typing_extensions import override
 from conversations.files import storage
 from conversations.files.extraction import extract_text
 from conversations.models import File
-from kernel.clock import now
+from kernel.clock import shared_now
 from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, BadRequest, FileTooLarge, InvalidFile, UnsupportedFile
 from kernel.leases import STEP_BY_INDEX, Claim
@@ -113,7 +113,7 @@ class Ingestion(WorkLoop[ClaimedFile]):
 
     @override
     def renew(self, claims: Collection[ClaimedFile]) -> datetime:
-        until = now() + _LEASE
+        until = shared_now() + _LEASE
         for claim in claims:
             _update_claimed(claim, lease_until=until)
         return until
@@ -150,7 +150,7 @@ class Ingestion(WorkLoop[ClaimedFile]):
 
 def claim_file(*, without: Collection[str] = ()) -> ClaimedFile | None:
     """Claim the next file of a team other than these, or return None if none is waiting."""
-    at = now()
+    at = shared_now()
     with scope.every_team():
         with connection.cursor() as cursor:
             cursor.execute(STEP_BY_INDEX)
@@ -251,7 +251,7 @@ def _retry_or_fail(claim: ClaimedFile, error: ApiError | UpstreamFailed) -> None
         return
     pause = _RETRY_PAUSES[min(claim.attempt, len(_RETRY_PAUSES)) - 1]
     # With a new token, so that a renewal of the lease that is in progress does not prolong the pause.
-    _update_claimed(claim, lease_until=now() + timedelta(seconds=pause), lease_token=F("lease_token") + 1)
+    _update_claimed(claim, lease_until=shared_now() + timedelta(seconds=pause), lease_token=F("lease_token") + 1)
 
 
 def _fail(claim: ClaimedFile, why: _IngestionError) -> None:

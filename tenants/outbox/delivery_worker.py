@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from kernel import metrics
-from kernel.clock import now
+from kernel.clock import shared_now
 from kernel.database_notifications import listen
 from kernel.db_threads import in_db_thread
 from kernel.work_queue import WorkLoop
@@ -76,7 +76,7 @@ class DeliveryWorker(WorkLoop[ClaimedDelivery]):
         return False
 
     def _claim(self, free: dict[str, int]) -> list[ClaimedDelivery]:
-        at = now()
+        at = shared_now()
         with scope.every_team():
             return [
                 claimed

@@ -1,6 +1,7 @@
 """`manage.py beat`: the scheduler of periodic tasks. Of several, the one that holds a lock is active."""
 
 import logging
+import time
 from argparse import ArgumentParser
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 # After this time without a renewal another process takes over: long enough for a slow Redis.
 _LOCK_SECONDS = 5.0
 _RENEW_SECONDS = 1.0
+# The clock was set if it and the monotonic one differ by so much more than at the last look.
+_JUMP_SECONDS = 2.0
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 _latest: dict[str, Any] = {}
 
@@ -69,12 +72,19 @@ class LockedScheduler(beat.Scheduler):
         self._lock = Lock(self._redis, "platform:beat", timeout=_LOCK_SECONDS, thread_local=False)
         self._is_active = False
         self._stands_by = False
+        self._clock_offset = time.time() - time.monotonic()
 
     @override
     def tick(self, *args: Any, **options: Any) -> float:
         """Send what is due, and return the seconds until the next call."""
         if not self._holds_lock():
             return _RENEW_SECONDS
+        offset = time.time() - time.monotonic()
+        if abs(offset - self._clock_offset) > _JUMP_SECONDS:
+            # Celery would send nothing for as long as a clock was set back.
+            logger.warning("the clock was set by %.0f seconds", offset - self._clock_offset)
+            self._send_all()
+        self._clock_offset = offset
         return min(float(super().tick(*args, **options)), _RENEW_SECONDS)
 
     @override
@@ -83,6 +93,12 @@ class LockedScheduler(beat.Scheduler):
         with suppress(LockError, RedisError):
             self._lock.release()
         super().close()
+
+    def _send_all(self) -> None:
+        for entry in self.schedule.values():
+            entry.last_run_at = _LONG_AGO
+        # Sorted by the time when they are due.
+        self._heap = None
 
     def _holds_lock(self) -> bool:
         was_active = self._is_active
@@ -97,10 +113,7 @@ class LockedScheduler(beat.Scheduler):
             self._is_active = False
         if self._is_active and not was_active:
             logger.info("this scheduler is active")
-            for entry in self.schedule.values():
-                entry.last_run_at = _LONG_AGO
-            # Sorted by the time when they are due.
-            self._heap = None
+            self._send_all()
         elif not self._is_active and (was_active or not self._stands_by):
             self._stands_by = True
             logger.info("another scheduler is active; this one stands by")

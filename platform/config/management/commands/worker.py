@@ -8,6 +8,7 @@ from argparse import ArgumentParser
 from typing import Any, NoReturn
 
 from celery.signals import worker_shutting_down
+from celery.worker import state
 from django.conf import settings
 from django.core.management.base import BaseCommand
 from typing_extensions import override
@@ -16,11 +17,12 @@ from config import metrics_server, warm_up
 from config.celery import app
 from config.safety import refuse_unsafe_start
 from config.server import allow_many_sockets, freeze_startup_objects
-from kernel import egress, heartbeats, task_runs, tracing, work_queue, worker_loop
+from kernel import egress, heartbeats, presence, task_runs, tracing, work_queue, worker_loop
 from kernel.db_threads import pool_load
 from kernel.leases import process_name
 from kernel.overload import admission
 from responses.batches.runner import BatchRunner
+from responses.lifecycle import dead_processes
 from responses.lifecycle.queue import MESSAGE
 from responses.lifecycle.worker import Dispatcher
 from responses.providers.clients import close_clients
@@ -81,6 +83,7 @@ class Command(BaseCommand):
             if channels := _delivery_channels():
                 work_queue.start(DeliveryWorker(channels))
             logger.info("the worker claims background responses", extra={"slots": options["concurrency"]})
+            presence.start(dead_processes.release)
             heartbeats.start("worker", name=process_name(), facts=lambda: _facts(runs))
             freeze_startup_objects()
             # The node has the name of the process: of two nodes with the same name, only one gets remote control.
@@ -122,6 +125,9 @@ def _stop(**_: Any) -> None:
 
 def _exit(*_: Any) -> NoReturn:
     _ignore_signals()
+    # Python ignores the exception if the signal arrives during a callback of its garbage collector. Then Celery ends as
+    # soon as it has started.
+    state.should_stop = 0  # type: ignore[assignment]  # an exit code
     sys.exit(0)
 
 

@@ -1,0 +1,49 @@
+"""Ends the leases of processes that have died, so that others continue their work before the leases expire."""
+
+import logging
+from collections.abc import Collection
+from datetime import timedelta
+from functools import reduce
+from operator import or_
+
+from django.db.models import Q
+
+from kernel import work_queue
+from kernel.clock import shared_now
+from responses.lifecycle import sweeper
+from responses.lifecycle.worker import Dispatcher
+from responses.models import RUNNING, Response
+from responses.models.batches import OPEN_BATCHES, Batch, BatchLine, LineState
+from responses.runs import open_calls
+from tenants import scope
+from tenants.limit_models import Reservation
+
+logger = logging.getLogger(__name__)
+_MARGIN = timedelta(seconds=1)
+
+
+def release(names: Collection[str]) -> int:
+    """End the leases of processes with these names (the last part of `process_name`) and return their number.
+
+    Background runs and lines of batches are left to the workers. Foreground runs end here, and calls are recorded.
+    """
+    at = shared_now()
+    owned = reduce(or_, (Q(lease_owner__endswith=f":{name}") for name in names)) & Q(lease_until__gt=at)
+    with scope.every_team():
+        released = sum(
+            rows.filter(owned).update(lease_until=at - _MARGIN)
+            for rows in (
+                Response.objects.filter(status__in=RUNNING),
+                BatchLine.objects.filter(batch__status__in=OPEN_BATCHES, state=LineState.RUNNING),
+                Batch.objects.filter(status__in=OPEN_BATCHES),
+                Reservation.objects.filter(details__isnull=False),
+            )
+        )
+    if released:
+        logger.warning(
+            "processes have died; their leases were ended", extra={"processes": [*names], "leases": released}
+        )
+        work_queue.wake(Dispatcher.kind)
+        open_calls.record_lost_calls()
+        sweeper.sweep_dead_runs()
+    return released
