@@ -73,6 +73,7 @@ class Servers:
         cluster = postgres.open_cluster(
             home=home, port=any_free_port(), password=secrets["POSTGRES_SUPERUSER_PASSWORD"]
         )
+        self.cluster = cluster
         command = postgres.command(cluster=cluster, settings=settings, log=self.log("postgres"))
         self.postgres = self.run(command, is_ready=partial(postgres.is_ready, admin=cluster.admin))
         program_path = valkey.find_program(home=home)

@@ -97,6 +97,7 @@ class LiveRun:
         self.warnings = warnings
         self.claim = claim
         self.end: RunEnded | None = None
+        self.leased_until = lease_until()
         self._run = run
         self._recorder = recorder
         self._format = stream_format
@@ -383,6 +384,9 @@ class LiveRun:
         self._is_ending = True
         if self.end is not None:
             return
+        if now() > self.leased_until:
+            # The database was away for so long that the lease could not be renewed, and the run was taken for dead.
+            self._has_lost_database = True
         # The end is only for the client of this connection; nothing of it is stored.
         self.end = self._run.interrupt(failed(DATABASE_LOST if self._has_lost_database else _ENDED_ELSEWHERE))
         if not self._has_lost_database:
@@ -433,6 +437,7 @@ class _Registry:
                 logger.exception("leases could not be renewed")
                 continue
             for run in runs.values():
+                run.leased_until = until
                 if run.claim is not None:
                     run.claim.until = until
             for response_id in lost:

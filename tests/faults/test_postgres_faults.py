@@ -1,0 +1,287 @@
+"""Faults of PostgreSQL: clients wait or get a documented error, nothing is lost, and everything recovers by itself."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from benchmarks.stack import is_up
+from launcher.address import any_free_port
+from tests.support.api import Api, error, ok
+from tests.support.background import ended, text_of
+from tests.support.chunks import chunk, text
+from tests.support.deployment import (
+    DATABASE_TIMEOUT_SECONDS,
+    MAX_CONNECTIONS,
+    RECOVERY_SECONDS,
+    Deployment,
+    running_deployment,
+    small_disk,
+)
+from tests.support.streams import types
+from tests.support.upstream import Gate, Script, stream
+from tests.support.waiting import eventually
+from tests.support.web import ROOT
+from tests.support.webhooks import running_receiver
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def deployment() -> Iterator[Deployment]:
+    """The deployment of all tests of this file, which leave it running."""
+    with running_deployment() as running:
+        yield running
+        # The lease of a run that could not be ended expires first.
+        eventually(lambda: running.unfinished() == 0)
+
+
+@pytest.fixture
+def script(deployment: Deployment) -> Iterator[Script]:
+    """A model that says hello. Each test begins and ends with a working deployment."""
+    with deployment.script() as script:
+        deployment.wait_until_recovered(script.model)
+        yield script
+        deployment.wait_until_recovered(script.model)
+
+
+def terminate_sessions(deployment: Deployment, *, like: str = "%") -> int:
+    """Terminate the platform's sessions whose application name is like this, and return their number."""
+    rows = deployment.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'platform_app'"
+        " AND backend_type = 'client backend' AND application_name LIKE %s",
+        like,
+    )
+    return len(rows)
+
+
+# -- restarts ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "immediate"])
+def test_runs_in_progress_survive_a_restart(deployment: Deployment, script: Script, how: signal.Signals) -> None:
+    api, gate = deployment.api, Gate()
+    script.always(stream(chunk(content="Hel"), gate, *text("lo")))
+    with running_receiver() as receiver, ThreadPoolExecutor() as threads:
+        endpoint = api.post(
+            "/webhook_endpoints",
+            {"name": f"restart {how.name}", "url": receiver.url, "event_types": ["response.completed"]},
+        ).json()
+        queued = api.create(model=script.model, input="Hi", background=True)
+        json = threads.submit(api.create, model=script.model, input="Hi")
+        with api.stream(model=script.model, input="Hi") as live:
+            created = live.next()
+            eventually(lambda: len(script.received) == 3)
+            deployment.stop(deployment.postgres, how)
+            deployment.start(deployment.postgres)
+            gate.open()
+            assert types([created, *live.rest()])[-1] == "response.completed"
+        assert (json.result()["status"], text_of(json.result())) == ("completed", ["Hello"])
+        assert text_of(ended(api, queued["id"])) == ["Hello"]
+        receiver.wait_for(1, seconds=RECOVERY_SECONDS)
+        api.delete(f"/webhook_endpoints/{endpoint['id']}")
+
+
+def test_clients_get_503_during_an_outage_and_readiness_returns_once(deployment: Deployment, script: Script) -> None:
+    with deployment.load(script.model) as answers:
+        deployment.stop(deployment.postgres, signal.SIGQUIT)
+        eventually(lambda: deployment.readiness() == 503)
+        refused = deployment.api.get("/models")
+        assert error(refused) == (503, None, "database_unavailable")
+        assert refused.headers["retry-after"]
+        deployment.start(deployment.postgres)
+        eventually(lambda: deployment.readiness() == 200, seconds=RECOVERY_SECONDS)
+        # Ready means ready: it is not taken back.
+        assert [status for status in (probe_soon(deployment) for _ in range(20)) if status != 200] == []
+    deployment.assert_nothing_lost(answers)
+
+
+def probe_soon(deployment: Deployment) -> int:
+    """Return the status of `/readyz` after a moment."""
+    time.sleep(0.1)
+    return deployment.readiness()
+
+
+def test_a_killed_backend_costs_no_completed_response(deployment: Deployment, script: Script) -> None:
+    with deployment.load(script.model) as answers:
+        eventually(lambda: len(answers) > 5)
+        (pid,) = deployment.sql(
+            "SELECT pid FROM pg_stat_activity WHERE usename = 'platform_app' ORDER BY backend_start DESC LIMIT 1"
+        )[0]
+        # PostgreSQL ends all other sessions then, and recovers as after a crash.
+        os.kill(pid, signal.SIGKILL)
+        deployment.wait_until_recovered(script.model)
+    deployment.assert_nothing_lost(answers)
+
+
+# -- a server that does not answer -------------------------------------------------------------------------------------
+
+
+def test_a_hung_server_gives_503_within_the_time_limit(deployment: Deployment, script: Script) -> None:
+    with deployment.load(script.model) as answers:
+        eventually(lambda: len(answers) > 5)
+        with deployment.paused(deployment.postgres):
+            eventually(lambda: deployment.readiness() == 503)
+            refused = deployment.api.get("/models")
+            assert error(refused) == (503, None, "database_unavailable")
+        deployment.wait_until_recovered(script.model)
+    deployment.assert_nothing_lost(answers)
+    # The statement of a request, a second one to store its failure, and the connections in between.
+    assert max(answer.seconds for answer in answers) < 5 * DATABASE_TIMEOUT_SECONDS
+
+
+def test_requests_wait_for_a_locked_table(deployment: Deployment, script: Script) -> None:
+    with psycopg.connect(deployment.servers.admin) as other, ThreadPoolExecutor() as threads:
+        other.execute("LOCK TABLE responses_response IN ACCESS EXCLUSIVE MODE")
+        answer = threads.submit(deployment.ask, script.model)
+        time.sleep(1)
+        assert not answer.done()
+        other.rollback()
+        assert answer.result().status == 200
+
+
+# -- a server that refuses ---------------------------------------------------------------------------------------------
+
+
+def test_the_platform_is_back_when_others_leave_connections(deployment: Deployment, script: Script) -> None:
+    with deployment.load(script.model) as answers, ExitStack() as others:
+        # What the platform has is taken as well, as far as it does not get it back at once.
+        for _ in range(3):
+            terminate_sessions(deployment, like="platform%")
+            take_connections(deployment, others)
+        others.close()
+        deployment.wait_until_recovered(script.model)
+    deployment.assert_nothing_lost(answers)
+
+
+def take_connections(deployment: Deployment, others: ExitStack) -> None:
+    """Open connections until the server refuses more; those of superusers are reserved."""
+    for _ in range(MAX_CONNECTIONS):
+        try:
+            other = psycopg.connect(deployment.servers.environment["DATABASE_URL"])
+        except psycopg.OperationalError:
+            return
+        others.callback(other.close)
+
+
+def test_a_read_only_server_gives_503_until_it_accepts_writes(deployment: Deployment, script: Script) -> None:
+    with deployment.load(script.model) as answers:
+        deployment.sql("ALTER SYSTEM SET default_transaction_read_only = on")
+        deployment.sql("SELECT pg_reload_conf()")
+        eventually(lambda: deployment.readiness() == 503)
+        time.sleep(1)
+        deployment.sql("ALTER SYSTEM RESET default_transaction_read_only")
+        deployment.sql("SELECT pg_reload_conf()")
+        deployment.wait_until_recovered(script.model)
+    deployment.assert_nothing_lost(answers)
+
+
+def test_sessions_that_are_terminated_at_random_cost_no_completed_response(
+    deployment: Deployment, script: Script
+) -> None:
+    with deployment.load(script.model) as answers:
+        for _ in range(10):
+            terminate_sessions(deployment)
+            time.sleep(0.2)
+        deployment.wait_until_recovered(script.model)
+    deployment.assert_nothing_lost(answers)
+    assert len(deployment.sql("SELECT 1 FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'")) == 0
+
+
+def test_a_stream_continues_for_its_followers_without_notifications(deployment: Deployment, script: Script) -> None:
+    api, gate = deployment.api, Gate()
+    script.then(stream(chunk(content="Hel"), gate, *text("lo")))
+    created = api.create(model=script.model, input="Hi", background=True)
+    with api.follow(created["id"]) as live:
+        assert live.next()["type"] == "response.created"
+        script.wait_for_call()
+        assert terminate_sessions(deployment, like="platform-notices") > 0
+        gate.open()
+        assert types(live.rest())[-1] == "response.completed"
+    notices = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'platform-notices'"
+    eventually(lambda: deployment.sql(notices), seconds=RECOVERY_SECONDS)
+
+
+# -- full disks --------------------------------------------------------------------------------------------------------
+
+
+def test_responses_wait_while_the_disk_of_the_server_is_full(deployment: Deployment, script: Script) -> None:
+    home = deployment.servers.cluster.home
+    with small_disk(home.make("small"), kilobytes=8192) as disk, ThreadPoolExecutor() as threads:
+        deployment.sql(f"CREATE TABLESPACE small LOCATION '{disk}'")
+        deployment.sql("ALTER TABLE conversations_item SET TABLESPACE small")
+        try:
+            fill(disk)
+            answer = threads.submit(deployment.ask, script.model, text=os.urandom(100_000).hex())
+            time.sleep(1)
+            assert not answer.done()
+            (disk / "filler").unlink()
+            assert answer.result().status == 200
+            deployment.assert_nothing_lost([answer.result()])
+        finally:
+            (disk / "filler").unlink(missing_ok=True)
+            deployment.sql("ALTER TABLE conversations_item SET TABLESPACE pg_default")
+            deployment.sql("DROP TABLESPACE small")
+
+
+@pytest.mark.parametrize("name", ["files", "tmp"])
+def test_uploads_get_507_while_the_disk_of_the_platform_is_full(
+    deployment: Deployment, script: Script, name: str
+) -> None:
+    content = {"file": ("report.txt", os.urandom(300_000))}
+    with small_disk(deployment.servers.directory / name, kilobytes=128) as disk:
+        refused = deployment.api.request("POST", "/files", files=content, data={"purpose": "user_data"})
+        assert error(refused) == (507, None, "storage_full")
+        assert refused.headers["retry-after"]
+        # Nothing of it remains, neither on the disk nor in the database, and everything else works.
+        assert [path for path in disk.rglob("*") if path.is_file()] == []
+        assert deployment.sql("SELECT 1 FROM conversations_file WHERE state <> 'ready'") == []
+        assert deployment.ask(script.model).status == 200
+    stored = ok(deployment.api.request("POST", "/files", files=content, data={"purpose": "user_data"}))
+    assert deployment.api.get(f"/files/{stored['id']}/content").content == content["file"][1]
+
+
+def fill(disk: Path) -> None:
+    """Write a file until nothing more fits."""
+    with suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(1024))
+
+
+def test_a_process_serves_while_it_cannot_write_its_log(deployment: Deployment, script: Script) -> None:
+    servers = deployment.servers
+    with Path("/dev/full").open("wb") as full:
+        port = str(any_free_port())
+        command = [sys.executable, "manage.py", "web", "--port", port]
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **servers.environment}, stdout=full, stderr=full
+        )
+        try:
+            url = f"http://127.0.0.1:{port}"
+            eventually(lambda: is_up(f"{url}/readyz"), seconds=60)
+            api = Api(deployment.http, url=url, secret=deployment.secret)
+            assert api.create(model=script.model, input="Hi")["status"] == "completed"
+        finally:
+            process.kill()
+            process.wait()
+
+
+# -- failover, after which the standby serves --------------------------------------------------------------------------
+
+
+def test_a_failover_loses_no_committed_response(deployment: Deployment, script: Script) -> None:
+    standby = deployment.start_standby()
+    with deployment.load(script.model) as answers:
+        eventually(lambda: len(answers) > 5)
+        deployment.kill(deployment.postgres)
+        deployment.promote(standby)
+        deployment.wait_until_recovered(script.model)
+    deployment.assert_nothing_lost(answers)

@@ -1,0 +1,263 @@
+"""A deployment of its own, whose parts tests stop: PostgreSQL, Valkey, a web process, a worker and beat."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psutil
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from benchmarks.stack import MANAGE, Server, Servers, running_servers
+from launcher import postgres, processes
+from launcher.address import any_free_port
+from launcher.home import run_as
+from tests.support import chunks
+from tests.support.api import Api
+from tests.support.upstream import Script, ScriptedUpstream, running_upstream, stream
+from tests.support.waiting import eventually
+from tests.support.web import ROOT
+
+RECOVERY_SECONDS = 10.0
+"""The time within which the deployment must work again after the end of a fault."""
+DATABASE_TIMEOUT_SECONDS = 4
+MAX_CONNECTIONS = 60
+_SETTINGS = {
+    **postgres.COMMON_SETTINGS,
+    "shared_buffers": "32MB",
+    "max_connections": str(MAX_CONNECTIONS),
+    "fsync": "off",
+}
+_UNAVAILABLE = {"database_unavailable", "limits_unavailable", "server_is_overloaded", "server_error"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a client received. `code` is that of an error, `response_id` that of a completed response."""
+
+    status: int
+    code: str | None
+    response_id: str | None
+    retry_after: str | None
+    seconds: float
+
+
+@dataclass(kw_only=True)
+class Deployment:
+    """The running processes. The upstream serves every model."""
+
+    servers: Servers
+    upstream: ScriptedUpstream
+    url: str
+    api: Api
+    secret: str
+    http: httpx2.Client
+    spare_port: int
+
+    @property
+    def postgres(self) -> Server:
+        """The database server."""
+        return self.servers.postgres
+
+    def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Execute a statement as superuser and return its rows."""
+        with psycopg.connect(self.servers.admin, autocommit=True, connect_timeout=5) as connection:
+            cursor = connection.execute(statement.encode(), values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    # -- faults --------------------------------------------------------------------------------------------------------
+
+    def stop(self, server: Server, how: signal.Signals) -> None:
+        """Stop a server."""
+        processes.signal_group(server.process.pid, how)
+        server.process.wait(30)
+
+    def kill(self, server: Server) -> None:
+        """Kill a server and all of its processes."""
+        leader = psutil.Process(server.process.pid)
+        for process in [leader, *leader.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        server.process.wait(30)
+
+    def start_standby(self) -> Server:
+        """Start a standby of the database server at the second host of the URL, and let commits wait for it."""
+        cluster = self.servers.cluster
+        home = cluster.home
+        standby = replace(cluster, data=home.make("standby"), port=self.spare_port)
+        program = str(cluster.programs.directory / "pg_basebackup")
+        arguments = ["-d", cluster.admin, "-D", str(standby.data), "-R", "--checkpoint=fast"]
+        done = run_as([program, *arguments], account=home.account, directory=home.directory)
+        assert done.returncode == 0, done.stderr
+        command = postgres.command(cluster=standby, settings=_SETTINGS, log=self.servers.log("standby"))
+        server = self.servers.run(command, is_ready=partial(postgres.is_ready, admin=standby.admin))
+        self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        self.sql("SELECT pg_reload_conf()")
+        eventually(lambda: self.sql("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"))
+        return server
+
+    def promote(self, standby: Server) -> None:
+        """Make the standby the database server."""
+        self.servers.postgres = standby
+        self.servers.admin = make_conninfo(self.servers.admin, port=self.spare_port)
+        self.sql("SELECT pg_promote()")
+        self.sql("ALTER SYSTEM RESET synchronous_standby_names")
+        self.sql("SELECT pg_reload_conf()")
+
+    def start(self, server: Server) -> None:
+        """Start a server again and wait until it accepts connections."""
+        server.process = self.servers.run(server.command, is_ready=server.is_ready).process
+
+    @contextmanager
+    def paused(self, server: Server) -> Iterator[None]:
+        """Suspend a server and all of its processes inside the block."""
+        leader = psutil.Process(server.process.pid)
+        # The leader first: it would start others, or take the silence of its children for their death.
+        leader.suspend()
+        family = leader.children(recursive=True)
+        for child in family:
+            child.suspend()
+        try:
+            yield
+        finally:
+            for process in [*family, leader]:
+                with suppress(psutil.NoSuchProcess):
+                    process.resume()
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def readiness(self) -> int:
+        """Return the status of `/readyz`."""
+        return self.http.get(f"{self.url}/readyz").status_code
+
+    def ask(self, model: str, *, text: str = "Hi") -> Answer:
+        """Create a response and return what the client receives."""
+        began = time.monotonic()
+        answer = self.api.post("/responses", {"model": model, "input": text})
+        body = answer.json()
+        return Answer(
+            status=answer.status_code,
+            code=body["error"]["code"] if body.get("error") else None,
+            response_id=body.get("id"),
+            retry_after=answer.headers.get("retry-after"),
+            seconds=time.monotonic() - began,
+        )
+
+    def wait_until_recovered(self, model: str) -> None:
+        """Wait until the deployment is ready and answers; fails after `RECOVERY_SECONDS`."""
+        eventually(lambda: self.readiness() == 200 and self.ask(model).status == 200, seconds=RECOVERY_SECONDS)
+
+    def assert_nothing_lost(self, answers: "list[Answer]") -> None:
+        """Assert that each answer is a completed response, stored as such, or an error that asks for a retry."""
+        failures = [answer for answer in answers if answer.status != 200]
+        assert [each for each in failures if each.status != 503 or each.code not in _UNAVAILABLE] == []
+        assert [each for each in failures if not each.retry_after] == []
+        for answer in answers:
+            if answer.response_id is not None:
+                assert self.api.retrieve(answer.response_id)["status"] == "completed"
+
+    def unfinished(self) -> int:
+        """Return the number of runs without a terminal state."""
+        ((number,),) = self.sql("SELECT count(*) FROM responses_response WHERE ended_at IS NULL")
+        return int(number)
+
+    @contextmanager
+    def load(self, model: str, *, clients: int = 4) -> Iterator[list[Answer]]:
+        """Create responses one after the other from several clients inside the block; yields their answers."""
+        answers: list[Answer] = []
+        errors: list[BaseException] = []
+        over = threading.Event()
+
+        def create() -> None:
+            try:
+                while not over.is_set():
+                    answers.append(self.ask(model))
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=create) for _ in range(clients)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield answers
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join(60)
+        if errors:
+            raise errors[0]
+
+    @contextmanager
+    def script(self) -> Iterator[Script]:
+        """Yield a script of a model that always says hello, unless the test scripts it otherwise."""
+        with self.upstream.script() as script:
+            script.always(stream(*chunks.text("Hel", "lo")))
+            yield script
+
+
+@contextmanager
+def small_disk(directory: Path, *, kilobytes: int) -> Iterator[Path]:
+    """Mount a new file system of this size on a directory inside the block. Skips the test if that is not possible."""
+    directory.mkdir(exist_ok=True)
+    owner = directory.stat()
+    options = f"size={kilobytes}k,uid={owner.st_uid},gid={owner.st_gid},mode=700"
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"mounting a file system is not possible here: {done.stderr.strip()}")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+@contextmanager
+def running_deployment(**variables: str) -> Iterator[Deployment]:
+    """Run a deployment with additional environment variables in a new directory."""
+    directory = ROOT / ".test-run" / f"state-{os.getpid()}-deployment"
+    shutil.rmtree(directory, ignore_errors=True)
+    with (
+        running_upstream() as upstream,
+        running_servers(directory, settings=_SETTINGS, durable=False) as servers,
+        httpx2.Client(timeout=60) as http,
+    ):
+        spare_port = any_free_port()
+        (servers.directory / "tmp").mkdir()
+        database = servers.environment["DATABASE_URL"]
+        servers.environment |= {
+            # The second server starts only in the test of a failover.
+            "DATABASE_URL": database.replace("/benchmark", f",127.0.0.1:{spare_port}/benchmark"),
+            "TMPDIR": str(servers.directory / "tmp"),
+            "EGRESS_ALLOW": "127.0.0.1",
+            "LEASE_SECONDS": "3",
+            "DATABASE_TIMEOUT_SECONDS": str(DATABASE_TIMEOUT_SECONDS),
+            "WEBHOOK_CONCURRENCY": "4",
+            **variables,
+        }
+        key = servers.route(upstream.url.removesuffix("/v1"))
+        beat = servers.start("beat", sys.executable, MANAGE, "beat")
+        worker = servers.start("worker", sys.executable, MANAGE, "worker")
+        web = servers.start_web(key=key)
+        worker.is_ready = lambda: "the worker claims background responses" in servers.log("worker").read_text()
+        servers.wait_for(worker)
+        api = Api(http, url=web.url, secret=key)
+        try:
+            yield Deployment(
+                servers=servers, upstream=upstream, url=web.url, api=api, secret=key, http=http, spare_port=spare_port
+            )
+        finally:
+            # Nothing of it is kept, so nothing has to end in an orderly way.
+            for pid in (web.pid, worker.process.pid, beat.process.pid):
+                processes.signal_group(pid, signal.SIGKILL)
