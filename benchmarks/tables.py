@@ -5,9 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import compare, fairness, mixed, published, sizing, slow_streams
+from benchmarks.chaos import availability, evaluation
 from benchmarks.published import View
 
 VIEWS: Mapping[str, Mapping[str, View]] = {
+    "chaos": availability.VIEWS,
+    "chaos-runs": evaluation.VIEWS,
     "compare": compare.VIEWS,
     "fairness": fairness.VIEWS,
     "mixed": mixed.VIEWS,

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import namedtuple_row
 
-from benchmarks.books.driver import Books, Run
-from benchmarks.books.upstream import SEARCH_PRICE, Line
+from benchmarks.books.driver import Run
+from benchmarks.books.upstream import SEARCH_PRICE, BookkeepingUpstream, Line
 
 _RECORDS = """
 SELECT id, end_user, endpoint, object_id, turn, outcome, estimated, upstream_request_id, service_tier, cost, prices,
@@ -68,36 +68,41 @@ def is_settled(admin: str) -> bool:
     return responses == (0,) and calls == (0,)
 
 
-def compare(books: Books) -> Comparison:
-    """Compare everything. Nothing may be running any more, and the rows must be rolled up."""
-    with psycopg.connect(books.deployment.servers.admin, row_factory=namedtuple_row) as connection:
+def compare(
+    *, admin: str, upstream: BookkeepingUpstream, observed: Sequence[Run], killed: Mapping[str, int]
+) -> Comparison:
+    """Compare everything. Nothing may be running any more, and the rows must be rolled up.
+
+    `observed` are the runs as their clients saw them, `killed` the number of killed processes by kind.
+    """
+    with psycopg.connect(admin, row_factory=namedtuple_row) as connection:
         records: list[Any] = connection.execute(_RECORDS).fetchall()
         responses: list[Any] = connection.execute(_RESPONSES).fetchall()
         hours = {row[:4]: row[4:] for row in connection.execute(_HOURS)}
         sums = {row[:4]: row[4:] for row in connection.execute(_SUMS)}
     result = Comparison()
-    lines, killed = books.upstream.lines, books.deployment.killed
+    lines = upstream.lines
     result.figures |= {
-        "runs": len(books.runs),
+        "runs": len(observed),
         "requests that the upstream received": len(lines),
         "... of which it refused": sum(not line.is_charged for line in lines),
         "... connections closed before the answer": sum(line.state == "dropped" for line in lines),
         "... answers cut": sum(line.state == "cut" for line in lines),
         "... answers without usage": sum(line.state == "sent" and not line.has_usage for line in lines),
         "... left by the platform": sum(line.state in {"left", "open"} for line in lines),
-        "tool calls": sum(books.upstream.calls.values()),
-        "searches that the search engine charges for": sum(books.upstream.searches.values()),
-        "runs left or cancelled by their client": sum(run.was_left for run in books.runs),
-        "runs whose connection broke": sum(run.broke for run in books.runs),
-        "workers killed": killed["worker"],
-        "web processes killed": killed["web"],
+        "tool calls": sum(upstream.calls.values()),
+        "searches that the search engine charges for": sum(upstream.searches.values()),
+        "runs left or cancelled by their client": sum(run.was_left for run in observed),
+        "runs whose connection broke": sum(run.broke for run in observed),
+        "workers killed": killed.get("worker", 0),
+        "web processes killed": killed.get("web", 0),
         "usage records": len(records),
         "charged by the upstream": f"${sum((line.cost for line in lines if line.is_charged), Decimal(0)):.10f}",
         "recorded": f"${sum((row.cost or Decimal(0) for row in records), Decimal(0)):.10f}",
     }
-    runs = {run.name: run for run in books.runs}
+    runs = {run.name: run for run in observed}
     _compare_lines(result, lines, records, runs)
-    _compare_searches(result, books.upstream.searches, records, runs)
+    _compare_searches(result, upstream.searches, records, runs)
     _compare_responses(result, records, responses, runs)
     if hours != sums:
         different = {key for key in hours.keys() | sums.keys() if hours.get(key) != sums.get(key)}

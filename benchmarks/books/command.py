@@ -3,12 +3,12 @@
 import asyncio
 import json
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from benchmarks.books.audit import Comparison, compare, is_settled
-from benchmarks.books.driver import Deployment, Plan, driven, until
+from benchmarks.books.driver import Plan, driven, until
 from benchmarks.books.upstream import EMBEDDING_PRICE, IMAGE_PRICES, LONG_CONTEXT, PRICES, SEARCH_PRICE
 from benchmarks.stack import manage, tell
 
@@ -56,15 +56,25 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
 
 async def compared(plan: Plan, *, directory: Path, log: Callable[[str], None] = lambda _: None) -> Comparison:
     """Execute the plan, wait until nothing is open, and compare the books."""
-    async with driven(plan, directory=directory, configure=_set_prices, log=log) as books:
+    async with driven(
+        plan, directory=directory, configure=lambda deployment: set_prices(deployment.servers.environment), log=log
+    ) as books:
         admin, environment = books.deployment.servers.admin, books.deployment.servers.environment
         log("waiting for open runs and calls")
         await until(partial(is_settled, admin), seconds=180)
-        await asyncio.to_thread(manage, environment, "shell", "-v", "0", "-c", _ROLL_UP)
-        return await asyncio.to_thread(compare, books)
+        await asyncio.to_thread(roll_up, environment)
+        return await asyncio.to_thread(
+            compare, admin=admin, upstream=books.upstream, observed=books.runs, killed=books.deployment.killed
+        )
 
 
-def _set_prices(deployment: Deployment) -> None:
+def roll_up(environment: Mapping[str, str]) -> None:
+    """Write the hourly sums of all usage records."""
+    manage(environment, "shell", "-v", "0", "-c", _ROLL_UP)
+
+
+def set_prices(environment: Mapping[str, str]) -> None:
+    """Set the upstream's prices."""
     chat = [
         {
             "dimension": dimension,
@@ -82,4 +92,4 @@ def _set_prices(deployment: Deployment) -> None:
     chat.append({"dimension": "tool_call", "amount": SEARCH_PRICE, "per": 1, "tool": "web_search"})
     prices = {"m": chat, "e": [{"dimension": "input", "amount": EMBEDDING_PRICE}], "i": drawn}
     code = _SET_PRICES.replace("{prices}", json.dumps(prices))
-    manage(deployment.servers.environment, "shell", "-v", "0", "-c", code)
+    manage(environment, "shell", "-v", "0", "-c", code)

@@ -111,16 +111,9 @@ class BookkeepingUpstream:
         self.lines.append(line)
         return line, Random(f"{self._seed}:{run}:{number}")
 
-    # -- chat completions ----------------------------------------------------------------------------------------------
-
-    async def complete(self, request: web.Request) -> web.StreamResponse:
-        """Answer a chat completion, or misbehave."""
-        body = orjson.loads(await request.read())
-        messages = body["messages"]
-        run = next(_text(message) for message in messages if message["role"] == "user").split(" ")[0]
-        turn = sum(message["role"] == "assistant" for message in messages)
-        line, chance = self._line(run, "/chat/completions")
-        # What it will charge is decided before the answer begins, and holds however it ends.
+    @staticmethod
+    def _decide(line: Line, chance: Random) -> None:
+        """Decide what a completion will cost, before the answer begins and however it ends."""
         line.tier = chance.choice(TIERS)
         line.input = chance.choice([chance.randrange(10, 2_000), chance.randrange(150_000, 260_000)])
         line.cached = chance.choice([0, chance.randrange(line.input)])
@@ -128,6 +121,17 @@ class BookkeepingUpstream:
         line.output = chance.randrange(1, 500)
         line.reasoning = chance.choice([0, chance.randrange(line.output)])
         line.cost = charge(line)
+
+    # -- chat completions ----------------------------------------------------------------------------------------------
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        """Answer a chat completion, or misbehave."""
+        body = orjson.loads(await request.read())
+        messages = body["messages"]
+        run = next(text_of(message) for message in messages if message["role"] == "user").split(" ")[0]
+        turn = sum(message["role"] == "assistant" for message in messages)
+        line, chance = self._line(run, "/chat/completions")
+        self._decide(line, chance)
         fate = chance.random()
         if fate < 0.04:
             line.state = "refused"
@@ -138,7 +142,7 @@ class BookkeepingUpstream:
         if fate < 0.07:
             line.state = "dropped"
             await asyncio.sleep(chance.random() * _SILENT_SECONDS)
-            return _hang_up(request)
+            return hang_up(request)
         tools = [tool["function"]["name"] for tool in body.get("tools") or ()]
         calls = _calls(run, turn, tools, chance) if tools and turn < _TURNS - 1 and chance.random() < 0.75 else []
         texts = [f" {chance.choice(_WORDS)}" for _ in range(chance.randrange(1, 30))]
@@ -159,9 +163,9 @@ class BookkeepingUpstream:
         if calls:
             message["tool_calls"] = calls
         choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
-        document = {**_HEAD, "object": "chat.completion", "choices": [choice], "service_tier": line.tier}
+        document = {**HEAD, "object": "chat.completion", "choices": [choice], "service_tier": line.tier}
         if line.has_usage:
-            document["usage"] = _usage(line)
+            document["usage"] = usage_of(line)
         content = orjson.dumps(document)
         response = web.StreamResponse(headers={"content-type": "application/json", "x-request-id": line.id})
         response.content_length = len(content)
@@ -169,7 +173,7 @@ class BookkeepingUpstream:
         if cuts:
             line.state = "cut"
             await response.write(content[: len(content) // 2])
-            return _hang_up(request, response)
+            return hang_up(request, response)
         await response.write(content)
         line.state = "sent"
         await response.write_eof()
@@ -180,20 +184,20 @@ class BookkeepingUpstream:
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream", "x-request-id": line.id})
         await response.prepare(request)
-        chunks = [_chunk(line, {"content": text}) for text in texts]
+        chunks = [chunk(line, {"content": text}) for text in texts]
         if calls:
-            chunks.append(_chunk(line, {"tool_calls": [{**call, "index": n} for n, call in enumerate(calls)]}))
-        chunks.append(_chunk(line, {}, finish="tool_calls" if calls else "stop"))
+            chunks.append(chunk(line, {"tool_calls": [{**call, "index": n} for n, call in enumerate(calls)]}))
+        chunks.append(chunk(line, {}, finish="tool_calls" if calls else "stop"))
         if cuts:
             chunks = chunks[: chance.randrange(len(chunks))]
         elif line.has_usage:
-            chunks.append({**_chunk(line, {}), "choices": [], "usage": _usage(line)})
-        for chunk in chunks:
-            await response.write(b"data: %b\n\n" % orjson.dumps(chunk))
+            chunks.append({**chunk(line, {}), "choices": [], "usage": usage_of(line)})
+        for each in chunks:
+            await response.write(b"data: %b\n\n" % orjson.dumps(each))
             await asyncio.sleep(chance.random() * _PIECE_SECONDS)
         if cuts:
             line.state = "cut"
-            return _hang_up(request, response)
+            return hang_up(request, response)
         await response.write(b"data: [DONE]\n\n")
         line.state = "sent"
         await response.write_eof()
@@ -232,7 +236,7 @@ class BookkeepingUpstream:
                 return web.json_response(error, status=503, headers={"x-request-id": line.id})
             if fate < 0.1:
                 line.state = "dropped"
-                return _hang_up(request)
+                return hang_up(request)
             response = web.json_response(document, headers={"x-request-id": line.id})
             await response.prepare(request)
             await response.write_eof()
@@ -284,22 +288,25 @@ class BookkeepingUpstream:
         return web.json_response({"results": [{"url": f"{self.url}/page", "title": "News", "content": "None."}]})
 
 
-def _hang_up(request: web.Request, response: web.StreamResponse | None = None) -> web.StreamResponse:
+def hang_up(request: web.Request, response: web.StreamResponse | None = None) -> web.StreamResponse:
+    """Close the connection after what was written."""
     if request.transport is not None:
         # Waits for what was written, unlike `abort`.
         request.transport.close()
     return response or web.Response()
 
 
-_HEAD = {"id": "chatcmpl-1", "created": 1_700_000_000, "model": "m"}
+HEAD = {"id": "chatcmpl-1", "created": 1_700_000_000, "model": "m"}
 
 
-def _chunk(line: Line, delta: Body, *, finish: str | None = None) -> Body:
+def chunk(line: Line, delta: Body, *, finish: str | None = None) -> Body:
+    """Return a chunk of a stream."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    return {**_HEAD, "object": "chat.completion.chunk", "choices": [choice], "service_tier": line.tier}
+    return {**HEAD, "object": "chat.completion.chunk", "choices": [choice], "service_tier": line.tier}
 
 
-def _usage(line: Line) -> Body:
+def usage_of(line: Line) -> Body:
+    """Return the usage that is reported for a request."""
     return {
         "prompt_tokens": line.input,
         "completion_tokens": line.output,
@@ -321,7 +328,8 @@ def _calls(run: str, turn: int, tools: Sequence[str], chance: Random) -> list[Bo
     return calls
 
 
-def _text(message: Body) -> str:
+def text_of(message: Mapping[str, Any]) -> str:
+    """Return the text of a message."""
     content = message.get("content") or ""
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-from argparse import ArgumentParser
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from typing import Any
 
 import psycopg
 
+from benchmarks import published
+from benchmarks.chaos import availability
 from benchmarks.chaos.mock_servers import CALLS, LABEL, STEPS, WRITE, result_of, words_of
 from benchmarks.chaos.scenario import Plan, Scenario, running_chaos
 from benchmarks.stack import ask, tell
@@ -80,18 +81,35 @@ class Call:
 
 def main(arguments: Sequence[str], *, directory: Path) -> int:
     """Run the scenario and print the figures. Return 1 if there are faults."""
-    parser = ArgumentParser(prog="python -m benchmarks chaos")
+    parser = published.parser("chaos", description=__doc__)
     parser.add_argument("--runs", type=int, default=1000, help="background responses of three turns with tools")
-    parser.add_argument("--kill-every", type=float, default=4.0, help="seconds between killed workers")
+    parser.add_argument("--kill-every", type=float, default=4.0, help="seconds between killed processes")
+    parser.add_argument("--minutes", type=float, help="instead: random faults under mixed load for so many minutes")
+    parser.add_argument("--load", type=float, default=0.5, help="then: share of the capacity (default %(default)s)")
+    parser.add_argument("--rate", type=float, help="actions per second that count as the capacity, not measured then")
+    parser.add_argument("--capacity-seconds", type=float, default=40.0, help="to find it (default %(default)s)")
+    parser.add_argument("--pause", type=float, default=12.0, help="mean seconds without fault (default %(default)s)")
+    parser.add_argument("--only", action="append", metavar="FAULT", help="cause only this kind of fault; repeatable")
+    parser.add_argument("--teams", type=int, default=40, help="number of teams (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of everything random in the mixed load and its faults")
     options = parser.parse_args(arguments)
+    if options.minutes:
+        return availability.run(options, directory=directory)
+    rounds = max(1, options.runs // 1000)
     plan = Plan(
         runs=options.runs,
         kill_every=options.kill_every,
-        valkey_restarts=(0.3, 0.7),
-        postgres_restarts=(0.5,),
+        valkey_restarts=[(number + share) / rounds for number in range(rounds) for share in (0.3, 0.7)],
+        postgres_restarts=[(number + 0.5) / rounds for number in range(rounds)],
     )
     figures = asyncio.run(evaluated(plan, directory=directory, log=tell))
     print("\n".join(figure.text() for figure in figures))
+    if options.publish:
+        rows = [
+            {"name": figure.name, "value": figure.value, "must_be_zero": figure.faults is not None}
+            for figure in figures
+        ]
+        published.publish("chaos-runs", {"conditions": published.conditions(), "figures": rows})
     return 1 if any(figure.faults for figure in figures) else 0
 
 
@@ -99,6 +117,19 @@ async def evaluated(plan: Plan, *, directory: Path, log: Callable[[str], None] =
     """Run the scenario and return its figures: the database, the mock servers' records and the clients' compared."""
     async with running_chaos(plan, directory=directory, log=log) as scenario:
         return await asyncio.to_thread(_figures, scenario)
+
+
+def table(content: Mapping[str, Any]) -> str:
+    """Return the table of the documentation."""
+    rows = [
+        [figure["name"], f"{figure['value']:,}", "must be 0" if figure["must_be_zero"] else ""]
+        for figure in content["figures"]
+    ]
+    at = content["conditions"]
+    return f"{published.table(['figure', 'count', ''], rows)}\n\n{at['cores']} cores, {at['date']}."
+
+
+VIEWS = {"table": table}
 
 
 def _figures(scenario: Scenario) -> list[Figure]:
@@ -123,6 +154,16 @@ def _figures(scenario: Scenario) -> list[Figure]:
         for one, call, arrivals in made
         if len(arrivals) > (1 if call.name.endswith(WRITE) else call.attempt)
     ]
+
+    def silent(one: Stored) -> Iterator[str]:
+        unknown = [
+            call
+            for call in calls[one.id]
+            if call.name == f"{LABEL}__{WRITE}" and call.stored_at is None and call.attempt
+        ]
+        if unknown and (one.status, one.error) != ("failed", _CUT):
+            yield f"it is {one.status} with the error {one.error!r}, but has {unknown}"
+
     wrongly_received = [
         f"{by_id[response_id].run}: {numbers}"
         for response_id, numbers in scenario.received.items()
@@ -132,13 +173,15 @@ def _figures(scenario: Scenario) -> list[Figure]:
         Figure(name="responses", value=len(stored)),
         Figure(name="seconds", value=round(scenario.seconds)),
         Figure(name="workers killed", value=scenario.disasters["worker"]),
+        Figure(name="web processes killed", value=scenario.disasters["web"]),
         Figure(name="Valkey restarts with loss of data", value=scenario.disasters["valkey"]),
         Figure(name="PostgreSQL crashes", value=scenario.disasters["postgres"]),
         Figure(name="unanswered create requests, repeated", value=scenario.unanswered),
         _faulty("... that were not answered in time", scenario.silent),
         Figure(name="times a run was resumed", value=sum(one.attempt - 1 for one in stored)),
         Figure(name="completed", value=len(completed)),
-        Figure(name="failed, because a call in flight must not be repeated", value=len(failed)),
+        Figure(name="failed, because the outcome of a call is unknown and it must not be repeated", value=len(failed)),
+        _faulty("runs with an unknown outcome of a call that do not say so", _each(stored, silent)),
         _faulty("lost or not ended", unended),
         _faulty("failed for any other reason", _each(failed, lambda one: _failed_wrongly(one, calls[one.id]))),
         _faulty("completed with wrong output", _each(completed, lambda one: _completed_wrongly(one, scenario))),

@@ -32,6 +32,7 @@ CREATE SCHEMA chaos;
 CREATE TABLE chaos.note (
     at timestamptz NOT NULL, response_id text NOT NULL, call_id text NOT NULL, status text NOT NULL
 );
+CREATE INDEX ON chaos.note (response_id);
 CREATE FUNCTION chaos.note() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     INSERT INTO chaos.note VALUES (clock_timestamp(), NEW.response_id, NEW.call_id, NEW.status);
@@ -55,16 +56,19 @@ FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backen
 class Plan:
     """Number of runs and times of the disasters, given as shares of all tool calls.
 
-    With `kill_every`, workers are also killed at this interval in seconds until all runs have ended.
+    With `kill_every`, workers and web processes are also killed at this interval in seconds until all runs have ended.
+    Runs are created while fewer than `open_runs` have not ended.
     """
 
     runs: int
     kills: Sequence[float] = ()
+    web_kills: Sequence[float] = ()
     valkey_restarts: Sequence[float] = ()
     postgres_restarts: Sequence[float] = ()
     kill_every: float | None = None
     concurrency: int = 200
-    patience: float = 900.0
+    open_runs: int = 400
+    patience: float = 3600.0
 
 
 @dataclass(kw_only=True)
@@ -86,14 +90,16 @@ class Scenario:
     disasters: Counter[str] = field(default_factory=Counter)
     is_over: bool = False
     seconds: float = 0.0
+    _room: asyncio.Event = field(default_factory=asyncio.Event)
+    _addresses: Iterator[str] = field(init=False)
     _followers: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def run(self) -> None:
         """Create all runs, cause the planned disasters, and wait until all runs have ended."""
-        platform = self.deployment.platform
+        self._addresses = itertools.cycle([f"{target.url}/v1/responses" for target in self.deployment.targets])
         with psycopg.connect(self.deployment.admin) as connection:
             connection.execute(_TRIGGER)
-        async with aiohttp.ClientSession(platform.url, headers=platform.headers) as self._client:
+        async with aiohttp.ClientSession(headers=self.deployment.platform.headers) as self._client:
             await self._run()
 
     async def _run(self) -> None:
@@ -119,16 +125,20 @@ class Scenario:
             group.create_task(self._strike(kind, shares, strike))
             for kind, shares, strike in (
                 ("worker", self.plan.kills, self._kill_busy_worker),
+                ("web", self.plan.web_kills, self.deployment.kill_web),
                 ("valkey", self.plan.valkey_restarts, self.deployment.restart_valkey),
                 ("postgres", self.plan.postgres_restarts, self.deployment.restart_postgres),
             )
         ]
         kills = group.create_task(self._kill_repeatedly()) if self.plan.kill_every else None
+        counting = group.create_task(self._count_open())
         await asyncio.wait([*creators, *disasters])
-        await until(lambda: not _unfinished(self.deployment.admin), seconds=self.plan.patience)
+        await until(lambda: _open_runs(self.deployment.admin) == 0, seconds=self.plan.patience)
         self.is_over = True
+        counting.cancel()
         if kills is not None:
             await kills
+        await self.deployment.all_working()
         await asyncio.gather(*self._followers)
 
     def _state(self) -> str:
@@ -153,9 +163,19 @@ class Scenario:
 
     async def _create(self, numbers: Iterator[int]) -> None:
         for number in numbers:
+            await self._room.wait()
             response_id = await self._created(number)
             if number % _FOLLOWED == 0:
                 self._followers.append(asyncio.create_task(self._follow(response_id)))
+
+    async def _count_open(self) -> None:
+        while True:
+            found = await asyncio.to_thread(_open_runs, self.deployment.admin)
+            if found is not None and found < self.plan.open_runs:
+                self._room.set()
+            else:
+                self._room.clear()
+            await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _created(self, number: int) -> str:
         server = {
@@ -171,7 +191,9 @@ class Scenario:
             try:
                 async with (
                     asyncio.timeout(_ANSWER_SECONDS),
-                    self._client.post("/v1/responses", json={**body, "input": run, "metadata": {"run": run}}) as answer,
+                    self._client.post(
+                        next(self._addresses), json={**body, "input": run, "metadata": {"run": run}}
+                    ) as answer,
                 ):
                     if answer.status == 200:
                         self.created[run] = (await answer.json())["id"]
@@ -191,7 +213,7 @@ class Scenario:
             after = {"starting_after": str(received[-1])} if received else {}
             try:
                 async with self._client.get(
-                    f"/v1/responses/{response_id}", params={"stream": "true", **after}, timeout=_NO_TIMEOUT
+                    f"{next(self._addresses)}/{response_id}", params={"stream": "true", **after}, timeout=_NO_TIMEOUT
                 ) as answer:
                     async for line in answer.content:
                         if line.startswith(b"data: [DONE]"):
@@ -229,8 +251,10 @@ class Scenario:
             await asyncio.sleep(every * random.uniform(0.5, 1.5))
             if self.is_over:
                 return
-            await self.deployment.kill_worker()
-            self._note("worker")
+            # Web processes restart less often, because each restart costs as much as hundreds of requests.
+            kind = random.choices(("worker", "web"), (2, 1))[0]
+            await (self.deployment.kill_worker() if kind == "worker" else self.deployment.kill_web())
+            self._note(kind)
 
     def _note(self, kind: str) -> None:
         self.disasters[kind] += 1
@@ -250,14 +274,14 @@ def _place(task: asyncio.Task[Any]) -> str:
     return " > ".join(places)
 
 
-def _unfinished(admin: str) -> bool:
-    """Return whether runs are unfinished, which is assumed while the database is unavailable."""
+def _open_runs(admin: str) -> int | None:
+    """Return how many runs have not ended, or None while the database is unavailable."""
     try:
         with psycopg.connect(admin) as connection:
-            found = connection.execute("SELECT 1 FROM responses_response WHERE ended_at IS NULL LIMIT 1").fetchone()
+            found = connection.execute("SELECT count(*) FROM responses_response WHERE ended_at IS NULL").fetchone()
     except psycopg.OperationalError:
-        return True
-    return found is not None
+        return None
+    return found[0] if found else None
 
 
 @asynccontextmanager
