@@ -384,7 +384,7 @@ class LiveRun:
         self._is_ending = True
         if self.end is not None:
             return
-        if now() > self.leased_until:
+        if shared_now() > self.leased_until:
             # The database was away for so long that the lease could not be renewed, and the run was taken for dead.
             self._has_lost_database = True
         # The end is only for the client of this connection; nothing of it is stored.
