@@ -44,3 +44,14 @@ def test_it_is_hardened(unit: Path) -> None:
     is_sandbox = "sandbox" in unit.name
     assert ("User=responses-sandbox" in text) == is_sandbox
     assert ("/etc/responses-platform/environment" in text) != is_sandbox
+
+
+def test_the_units_allow_what_their_processes_need() -> None:
+    units = {unit.name: unit.read_text() for unit in UNITS}
+    # systemd 257 filters sethostname(), with which bubblewrap names its containers.
+    assert "ProtectHostname=yes" not in units["responses-platform-sandbox.service"]
+    # Several workers on a machine, and all of them in the example of Prometheus.
+    targets = (ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text()
+    assert "--metrics-port 947%i" in units["responses-platform-worker@.service"]
+    assert "--metrics-port 9466" in units["responses-platform-beat.service"]
+    assert all(f'"127.0.0.1:{port}"' in targets for port in (8000, 9466, 9471, 9472, 9093))
