@@ -238,6 +238,8 @@ async def get(upstream: UpstreamEndpoint, path: str) -> AsyncIterator[Answer]:
     try:
         async with asyncio.timeout(settings.UPSTREAM_TOTAL_TIMEOUT):
             raw = await clients_for(upstream).sdk.get(path, cast_to=object, options=options)
+    except ErrorStatus as error:
+        raise UpstreamFailed(to_failure(error)) from error
     except SDK_ERRORS as error:
         raise UpstreamFailed(to_failure(from_sdk(error))) from error
     answer = SdkAnswer(raw, began=began)
