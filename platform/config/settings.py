@@ -348,6 +348,7 @@ MAIL_CONCURRENCY = env.integer("MAIL_CONCURRENCY", default=4)
 # -- periodic tasks ----------------------------------------------------------------------------------------------------
 
 CELERY_BROKER_URL = REDIS_URL
+CELERY_BROKER_TRANSPORT = "config.broker:PatientTransport"
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
