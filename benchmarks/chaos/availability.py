@@ -245,6 +245,11 @@ async def _measured(
         compare, admin=platform.servers.admin, upstream=upstream, observed=load.runs, killed=killed
     )
     log(books.text())
+    for each in load.requests:
+        if each.failure and not any(window.hits(each.began, each.ended) for window in faults.windows):
+            last = [window for window in faults.windows if window.began < each.began][-1:]
+            since = [f"{each.began - window.ended:.1f} s after {window.kind}" for window in last]
+            log(f"unavailable: {each.kind} {each.name}, {each.ended - each.began:.1f} s, {since}")
     return summarised(
         options,
         load,

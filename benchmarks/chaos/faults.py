@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -142,8 +143,6 @@ class Platform:
 
 
 def _accepts(host: str, port: int) -> bool:
-    import socket
-
     with suppress(OSError), socket.create_connection((host, port), timeout=2):
         return True
     return False
@@ -186,15 +185,19 @@ class Faults:
         while True:
             waiting = waiting or self._random.sample(kinds, len(kinds))
             await asyncio.sleep(pause * self._random.uniform(0.4, 1.6))
-            await self._platform.wait_until_ready()
+            try:
+                await self._platform.wait_until_ready()
+            except TimeoutError:
+                self.broken.append(f"after {self.windows[-1:]}, some process did not become ready again")
             if time.monotonic() > end:
                 return
             window = Window(kind=waiting.pop(), began=time.monotonic())
             self.windows.append(window)
             try:
                 await self.kinds[window.kind]()
-            except (RuntimeError, TimeoutError) as failed:
-                self.broken.append(f"{window.kind}: {failed}")
+            except Exception as failed:
+                # The report of half an hour must not be lost because of one fault.
+                self.broken.append(f"{window.kind}: {failed!r}")
             window.ended = time.monotonic()
             self._log(f"{window.kind}, {window.ended - window.began:.1f} s")
             await asyncio.sleep(RECOVERY_SECONDS)
