@@ -15,6 +15,7 @@ from typing import Any
 
 import daphne.http_protocol
 import daphne.server
+from django.conf import settings
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ReactorNotRunning
@@ -22,7 +23,18 @@ from twisted.web.http import HTTPChannel
 from twisted.web.http_headers import Headers
 from typing_extensions import override
 
-from config.request_heads import MAX_HEAD_BYTES, MAX_HEADERS, MAX_URL_BYTES, short_path
+from config.request_heads import (
+    KEEP_ALIVE_SECONDS,
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    MAX_URL_BYTES,
+    invalid_request,
+    max_connections,
+    raw_response,
+    short_path,
+    slow_head,
+    too_many_connections,
+)
 from kernel.asgi import ABORT, Message, Scope
 from kernel.errors import ApiError, BadRequest, HeadersTooLarge, UrlTooLong
 from kernel.request_bodies import REJECTED
@@ -135,6 +147,14 @@ class DaphneRequest(daphne.http_protocol.WebRequest):  # type: ignore[misc]  # d
         if self.application_queue is not None:
             self.application_queue.put_nowait({"type": "http.request", "body": b"", "more_body": False})
 
+    @override
+    def process(self) -> Any:
+        processing = super().process()
+        if self.transport is None and self.channel is not None:
+            # daphne has handed the connection over to a WebSocket.
+            self.channel.leave()
+        return processing
+
     def send_continue(self) -> None:
         """Ask a client that expects `100 Continue` for the body, unless the response has started."""
         if self._wants_continue and self.body_follows and not self._response_started and self.channel is not None:
@@ -199,8 +219,65 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
 
     maxHeaders = MAX_HEADERS  # noqa: N815 - Twisted's names
     totalHeadersSize = MAX_HEAD_BYTES  # noqa: N815
+    _connections = 0
     _is_closing = False
     _wants_continue = False
+    _head_is_complete = False
+    _has_left = False
+    _head_timer: Any = None
+
+    @override
+    def connectionMade(self) -> None:
+        super().connectionMade()
+        DaphneChannel._connections += 1
+        if DaphneChannel._connections > max_connections():
+            self._refuse(too_many_connections())
+        else:
+            self._watch_head()
+
+    @override
+    def connectionLost(self, reason: Any) -> None:
+        self.leave()
+        super().connectionLost(reason)
+
+    def leave(self) -> None:
+        """Stop counting the connection: it is lost, or has become a WebSocket."""
+        if not self._has_left:
+            self._has_left = self._head_is_complete = True
+            DaphneChannel._connections -= 1
+            self._watch_head()
+
+    def _watch_head(self) -> None:
+        """Limit the time in which the headers of the next request arrive; stop once they have."""
+        if self._head_is_complete and self._head_timer is not None:
+            if self._head_timer.active():
+                self._head_timer.cancel()
+            self._head_timer = None
+        elif not self._head_is_complete and self._head_timer is None:
+            self._head_timer = _reactor.callLater(settings.HEADERS_SECONDS, self._end_head)
+
+    def _end_head(self) -> None:
+        if not self.requests:
+            # Browsers open connections that they may not use.
+            self.transport.loseConnection()
+        elif not self._is_closing:
+            self._refuse(slow_head())
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer without the application, and close the connection."""
+        self._is_closing, self.persistent, self._head_is_complete = True, False, True
+        self._watch_head()
+        self.transport.write(raw_response(error))
+        self.loseConnection()
+
+    @override
+    def _respondToBadRequestAndDisconnect(self) -> None:
+        self._refuse(invalid_request())
+
+    @override
+    def requestDone(self, request: Any) -> None:
+        self._head_is_complete = False
+        super().requestDone(request)
 
     @property
     @override
@@ -212,6 +289,7 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
     def dataReceived(self, data: bytes) -> None:
         if not self._is_closing:
             super().dataReceived(data)
+            self._watch_head()
 
     @override
     def lineReceived(self, line: bytes) -> None:
@@ -244,7 +322,7 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
 
     def _reject(self, error: ApiError) -> None:
         """Let the application answer a request with an error, then close the connection."""
-        self._is_closing, self.persistent = True, False
+        self._is_closing, self.persistent, self._head_is_complete = True, False, True
         self.setTimeout(None)
         request = self.requests[-1]
         request.rejection = error
@@ -256,7 +334,7 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
 
     @override
     def allHeadersReceived(self) -> None:
-        self._wants_continue = False
+        self._wants_continue, self._head_is_complete = False, True
         super().allHeadersReceived()
         request = self.requests[-1]
         if self.length == 0 or self._is_closing:
@@ -295,6 +373,12 @@ class DaphneFactory(daphne.http_protocol.HTTPFactory):  # type: ignore[misc]
     """Factory of connections that uses the classes of this module."""
 
     protocol = DaphneChannel
+
+    @override
+    def buildProtocol(self, addr: Any) -> Any:
+        protocol = super().buildProtocol(addr)
+        protocol.timeOut = KEEP_ALIVE_SECONDS
+        return protocol
 
 
 # Patched, as daphne has no parameters for its classes of requests and connections.

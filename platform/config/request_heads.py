@@ -1,9 +1,21 @@
-"""Limits of a request's URL and headers, the same under every server."""
+"""Limits of connections and of a request's URL and headers, the same under every server."""
+
+import resource
+
+from django.conf import settings
+
+from kernel.errors import ApiError, BadRequest, Overloaded, RequestTimeout
+from kernel.http import error_response
 
 MAX_URL_BYTES = 32 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 """Limit of the request line and all headers together."""
 MAX_HEADERS = 500
+KEEP_ALIVE_SECONDS = 75
+"""Time for which a connection without a request is kept."""
+# Longer than clients and proxies keep connections (60 s by default in nginx and most load balancers): a request that
+# is sent while the server closes its connection fails, and a client may not repeat it.
+_RESERVED_FILES = 5000
 _SHORT = 200
 
 
@@ -11,3 +23,36 @@ def short_path(url: bytes) -> bytes:
     """Return the beginning of a URL's path, for the answer to a request that is rejected."""
     path = url[:_SHORT].split(b"?")[0].decode("ascii", "ignore").encode()
     return path if path.startswith(b"/") else b"/"
+
+
+def max_connections() -> int:
+    """Return how many connections of clients a process accepts."""
+    # The other files that it may open are connections to upstreams, the database and Redis. Without any left, the
+    # process could not accept connections, nor tell a client why.
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return min(settings.MAX_CONNECTIONS, files - min(files // 2, _RESERVED_FILES))
+
+
+def invalid_request() -> ApiError:
+    """Return the error of bytes that are not an HTTP request."""
+    return BadRequest("Invalid HTTP request.")
+
+
+def slow_head() -> ApiError:
+    """Return the error of a request whose headers are not complete in time."""
+    return RequestTimeout("The request headers arrived too slowly.")
+
+
+def too_many_connections() -> ApiError:
+    """Return the error of a connection beyond the limit."""
+    return Overloaded("The server has too many connections. Please try again.")
+
+
+def raw_response(error: ApiError) -> bytes:
+    """Return the answer to a request that no application can handle, and count it; the connection has to be closed."""
+    response = error_response(error)
+    response.headers["Content-Length"] = str(len(response.content))
+    response.headers["Connection"] = "close"
+    head = [f"HTTP/1.1 {response.status_code} {response.reason_phrase}"]
+    head += [f"{name}: {value}" for name, value in response.items()]
+    return "\r\n".join([*head, "", ""]).encode("latin-1") + response.content

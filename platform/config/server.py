@@ -23,9 +23,6 @@ _BACKLOG = 2048
 # listener costs 1.5 us per new connection and process.
 _ACCEPTS_PER_ITERATION = 32
 _STOP_SECONDS = 5
-# Longer than clients and proxies keep connections (60 s by default in nginx and most load balancers): a request that
-# is sent while the server closes its connection fails, and a client may not repeat it.
-_KEEP_ALIVE_SECONDS = 75
 _GC_THRESHOLDS = (20_000, 10, 10)
 # A fifth of Python's. The event loop waits that long for the interpreter lock while a thread computes, and a thread
 # with a query after each of its steps.
@@ -133,6 +130,7 @@ def _uvicorn(listener: socket.socket, application: Any) -> None:
     import uvicorn
 
     from config import shutdown
+    from config.request_heads import KEEP_ALIVE_SECONDS
     from config.uvicorn_http import LimitedHttpProtocol
     from config.warm_up import connect
 
@@ -166,7 +164,7 @@ def _uvicorn(listener: socket.socket, application: Any) -> None:
         log_level="warning",
         access_log=False,
         lifespan="off",
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         # Addresses that a key allows are those of the peer, as on daphne. By default uvicorn believes X-Forwarded-For
         # of every client on this machine.
         proxy_headers=False,

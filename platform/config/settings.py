@@ -190,6 +190,10 @@ MAX_PAGE_BODY_BYTES = 8 * 1024 * 1024
 # A body that arrives more slowly than this, measured over windows of so many seconds, ends with 408.
 BODY_MIN_BYTES_PER_SECOND = env.integer("BODY_MIN_BYTES_PER_SECOND", default=1024)
 BODY_WINDOW_SECONDS = env.integer("BODY_WINDOW_SECONDS", default=30, minimum=1)
+# A connection is closed if the headers of its next request are not complete in time.
+HEADERS_SECONDS = env.integer("HEADERS_SECONDS", default=30, minimum=1)
+# Of clients, in one web process. The limit of open files may allow fewer.
+MAX_CONNECTIONS = env.integer("MAX_CONNECTIONS", default=20_000, minimum=1)
 # New requests get 503 while they would wait longer than this for their start, unless hardly any others wait.
 OVERLOAD_DELAY_MS = env.integer("OVERLOAD_DELAY_MS", default=2000, minimum=0)
 OVERLOAD_MIN_REQUESTS = env.integer("OVERLOAD_MIN_REQUESTS", default=64, minimum=1)

@@ -1,12 +1,23 @@
-"""HTTP under uvicorn with limits of the URL and of the headers, which its parser does not have."""
+"""HTTP under uvicorn with limits of connections, of the URL and of the headers, which uvicorn does not have."""
 
 import asyncio
 from typing import Any
 
+from django.conf import settings
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from config.request_heads import MAX_HEAD_BYTES, MAX_HEADERS, MAX_URL_BYTES, short_path
+from config.request_heads import (
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    MAX_URL_BYTES,
+    invalid_request,
+    max_connections,
+    raw_response,
+    short_path,
+    slow_head,
+    too_many_connections,
+)
 from kernel.asgi import ABORT
 from kernel.errors import ApiError, HeadersTooLarge, UrlTooLong
 from kernel.request_bodies import REJECTED
@@ -20,15 +31,19 @@ class _Pipeline(list[Any]):
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP connection that answers URLs and headers beyond the limits with 414 and 431."""
+    """uvicorn's HTTP connection that answers URLs and headers beyond the limits with 414, 431 or, if late, 408.
+
+    uvicorn itself waits forever for the first request, and for the end of its headers.
+    """
 
     # With more attributes in its dictionary, an object no longer shares the dictionary's keys with the others of its
     # class, which took 1.6 KB per connection (tracemalloc).
-    __slots__ = ("_early_bytes", "_head_bytes", "_is_rejected", "_reads_head")
+    __slots__ = ("_early_bytes", "_head_bytes", "_head_timer", "_is_rejected", "_reads_head")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._reads_head = self._is_rejected = False
+        self._head_timer: asyncio.TimerHandle | None = None
         self._head_bytes = self._early_bytes = 0
         # An empty `deque` takes 0.75 KB. A connection has three, here and in two events: 2 KB less per open stream.
         self.pipeline = _Pipeline()  # type: ignore[assignment]
@@ -36,6 +51,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if len(self.connections) > max_connections():
+            self._is_rejected = True
+            self._refuse(too_many_connections())
+            return
+        self._start_head_timer()
         _shrink(self.flow._is_writable_event)  # noqa: SLF001 - uvicorn has no other way to replace it
 
     @override
@@ -45,7 +65,16 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         starts_here = not self._reads_head
         super().data_received(data)
         if not self._reads_head:
+            # Empty lines between requests end the time for which the connection is kept, but begin no request.
+            is_idle = self.cycle is None or self.cycle.response_complete
+            # Not after an upgrade: the connection belongs to the WebSocket.
+            is_open = not self.transport.is_closing() and self.transport.get_protocol() is self
+            if is_idle and is_open and self.timeout_keep_alive_task is None:
+                self._start_head_timer()
+            else:
+                self._stop_head_timer()
             return
+        self._start_head_timer()
         # The parser keeps an incomplete header to itself, so what arrives until its end is counted here. The data in
         # which the head starts may contain the end of another request.
         self._early_bytes = 0 if starts_here else self._early_bytes + len(data)
@@ -53,6 +82,57 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._reject(UrlTooLong())
         elif self._early_bytes > MAX_HEAD_BYTES:
             self._reject(HeadersTooLarge())
+
+    def _start_head_timer(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(settings.HEADERS_SECONDS, self._end_head)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _end_head(self) -> None:
+        self._head_timer = None
+        if self.transport.is_closing():
+            return
+        if self._is_responding:
+            # An error in the middle of the response to the request before would be read as part of it.
+            self._start_head_timer()
+            return
+        if not self._reads_head:
+            # Browsers open connections that they may not use.
+            self.transport.close()
+            return
+        self._is_rejected, self._reads_head = True, False
+        self._refuse(slow_head())
+
+    @property
+    def _is_responding(self) -> bool:
+        """True while the application responds to a request that has arrived."""
+        cycle = self.cycle
+        return cycle is not None and not cycle.response_complete and (cycle.response_started or not cycle.more_body)
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer without the application, unless it is responding, and close the connection."""
+        if not self._is_responding:
+            self.transport.write(raw_response(error))
+        self.transport.close()
+
+    @override
+    def send_400_response(self, msg: str) -> None:
+        self._is_rejected, self._reads_head = True, False
+        self._refuse(invalid_request())
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        super().connection_lost(exc)
+
+    @override
+    def handle_websocket_upgrade(self) -> None:
+        self._stop_head_timer()
+        super().handle_websocket_upgrade()
 
     @override
     def on_message_begin(self) -> None:
@@ -83,6 +163,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _reject(self, error: ApiError) -> None:
         """Let the application answer a request with an error, then close the connection."""
+        self._stop_head_timer()
         self._is_rejected, self._reads_head = True, False
         self.url = short_path(self.url)
         # Neither an upgrade nor half of a header must be acted upon.
