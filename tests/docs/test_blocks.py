@@ -43,7 +43,7 @@ def parse(block: Block) -> None:
                 json.loads(body)
         case "python":
             ast.parse(block.text)
-        case "bash":
+        case "bash" | "sh":
             checked = subprocess.run(["bash", "-n"], input=block.text, capture_output=True, text=True, check=False)
             assert checked.returncode == 0, checked.stderr
         case language:
