@@ -47,6 +47,9 @@ WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NO
     AND NOT EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = c.oid AND deptype = 'e')
 ORDER BY c.relname
 """
+_LOADING = """
+SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'pg_restore')
+"""
 
 
 class BackupError(Exception):
@@ -229,22 +232,48 @@ def restore(directory: Path, *, using: str = "owner", storage: Storage | None = 
     storage = storages["files"] if storage is None else storage
     manifest = read(directory)
     check_keys(manifest)
+    if _is_loading(using):
+        raise BackupError("The pg_restore of another restore still writes to the database: end it, then try again.")
     if not schema_snapshot.is_empty(using=using):
-        raise BackupError("The database is not empty: restore into a new one, so that nothing is overwritten.")
+        raise BackupError(
+            "The database is not empty: restore into a new one, so that nothing is overwritten "
+            "(after an interrupted restore, drop the database and create it again)."
+        )
     verify(directory, manifest)
     if (version := _server_version(using)) < manifest.postgres:
         raise BackupError(f"The backup is of PostgreSQL {manifest.postgres}, and this server is older: {version}.")
-    load_dump(directory / DUMP, manifest, using=using)
+    # The database comes last: the platform does not start with an empty one, so nobody takes an interrupted restore for
+    # a complete one, and the same command completes it.
     for file in manifest.files:
-        with (directory / FILES / file.name).open("rb") as content:
-            if storage.exists(file.name):
-                raise BackupError(f"The storage already contains {file.name}: restore into an empty one.")
-            if (name := storage.save(file.name, Content(content))) != file.name:
-                raise BackupError(f"The storage saved {file.name} as {name}.")
+        _restore_file(file, directory / FILES / file.name, storage)
+    load_dump(directory / DUMP, manifest, using=using)
     restored = _check(manifest, storage, using=using)
     if using == "owner":
         partitions.create_partitions(using=using)
     return restored
+
+
+def _restore_file(file: StoredFile, source: Path, storage: Storage) -> None:
+    if storage.exists(file.name):
+        with storage.open(file.name, "rb") as present, Path(os.devnull).open("wb") as nowhere:
+            found = _copy(present, nowhere)
+        if found == (file.size, file.sha256):
+            return
+        # A shorter one is what an interrupted restore has left: contents never change.
+        if found[0] >= file.size:
+            raise BackupError(f"The storage contains another {file.name}: restore into an empty one.")
+        storage.delete(file.name)
+    with source.open("rb") as content:
+        if (name := storage.save(file.name, Content(content))) != file.name:
+            raise BackupError(f"The storage saved {file.name} as {name}.")
+
+
+def _is_loading(using: str) -> bool:
+    """Return true if a pg_restore, whose command may have been killed, is connected to the database."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(_LOADING)
+        (is_loading,) = cursor.fetchone()
+    return bool(is_loading)
 
 
 @contextmanager

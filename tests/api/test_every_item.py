@@ -10,7 +10,7 @@ from kernel.clock import now
 from responses.models import ToolCall
 from tenants import scope
 from tests.support.api import Api, error
-from tests.support.items import PIXEL, SAMPLES
+from tests.support.items import ITEMS
 from tests.support.upstream import Script
 
 EVERYTHING: list[ResponseIncludable] = [
@@ -22,26 +22,6 @@ EVERYTHING: list[ResponseIncludable] = [
 ]
 QUESTION = {"id": "msg_q", "type": "message", "status": "completed", "role": "user"}
 ASKED = {**QUESTION, "content": [{"type": "input_text", "text": "Well?"}]}
-
-# Content that only its own server can decrypt, and files and approvals that would have to exist.
-_ELSEWHERE = {"cmp_1", "mcpa_1"}
-_PLAIN: dict[str, dict[str, Any]] = {
-    "msg_1": {"content": [{"type": "input_text", "text": "Hi"}]},
-    "fco_1": {"output": [{"type": "input_text", "text": "a cat"}]},
-    "cuo_1": {"output": {"type": "computer_screenshot", "image_url": PIXEL}},
-    "rs_1": {"encrypted_content": None},
-}
-
-
-def without_nulls(item: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in item.items() if value is not None}
-
-
-ITEMS = {
-    name: without_nulls({**item, **_PLAIN[name]}) if name in _PLAIN else item
-    for name, item in SAMPLES.items()
-    if name not in _ELSEWHERE
-}
 
 
 @pytest.fixture

@@ -319,3 +319,24 @@ _SETTINGS: list[Body] = [
 ]
 SAMPLES = {item["id"]: item for item in [*_MESSAGES, *_CALLS, *_MACHINES, *_HOSTED, *_SETTINGS]}
 """The items by id."""
+
+# Content that only its own server can decrypt, and files and approvals that would have to exist.
+_ELSEWHERE = {"cmp_1", "mcpa_1"}
+_PLAIN: dict[str, Body] = {
+    "msg_1": {"content": [{"type": "input_text", "text": "Hi"}]},
+    "fco_1": {"output": [{"type": "input_text", "text": "a cat"}]},
+    "cuo_1": {"output": {"type": "computer_screenshot", "image_url": PIXEL}},
+    "rs_1": {"encrypted_content": None},
+}
+
+
+def _without_nulls(item: Body) -> Body:
+    return {key: value for key, value in item.items() if value is not None}
+
+
+ITEMS = {
+    name: _without_nulls({**item, **_PLAIN[name]}) if name in _PLAIN else item
+    for name, item in SAMPLES.items()
+    if name not in _ELSEWHERE
+}
+"""Those that clients can send, one of each type, by id."""
