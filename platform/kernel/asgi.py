@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from io import BytesIO
+from io import SEEK_END, BytesIO
 from tempfile import TemporaryFile
 from typing import IO, Any
 
@@ -39,6 +39,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 ABORT = "abort"
 """Key of the scope with a function of the server that closes the connection without sending the rest."""
 _MAX_CLIENT_REQUEST_ID = 512
+# A longer body without a Content-Length is kept on disk until it is complete.
+_MAX_UNANNOUNCED_BYTES = 1024 * 1024
 # For the server to notice that its connection was closed.
 _CLOSE_SECONDS = 1.0
 SERVICE_RESTART = 1012
@@ -205,20 +207,17 @@ class ApiShell:
             if self._is_upload(scope):
                 await self._serve_upload(scope, receive, send)
                 return
-            chunks = [chunk async for chunk in _body_chunks(receive)]
-            note_size(sum(map(len, chunks)))
-            scope["body"] = await off_loop(partial(_joined, chunks))
-            del chunks
+            scope["body"] = await _read_body(scope, receive)
         except ClientDisconnected:
             return
-        except ApiError as error:
-            await send_error(error, send)
+        except (ApiError, OSError) as error:
+            await send_error(as_api_error(error), send)
             return
         await self._app(scope, _replay(scope["body"], receive), send)
 
     async def _serve_upload(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            upload = await _spooled(receive)
+            upload = await _spooled(_body_chunks(receive))
         except OSError as error:
             await send_error(as_api_error(error), send)
             return
@@ -227,11 +226,30 @@ class ApiShell:
             await self._app(scope, _replay(b"", receive), send)
 
 
-async def _spooled(receive: Receive) -> IO[bytes]:
+async def _read_body(scope: Scope, receive: Receive) -> bytes:
+    """Return the body. Raises `ClientDisconnected`, and `OSError` if the disk is full."""
+    is_announced = bool(header(scope, b"content-length"))
+    pieces, chunks, size = _body_chunks(receive), list[bytes](), 0
+    async for chunk in pieces:
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > _MAX_UNANNOUNCED_BYTES and not is_announced:
+            # It may be refused as too large only when 64 MiB have arrived. Many such bodies would fill the memory.
+            with await _spooled(pieces, first=b"".join(chunks)) as spooled:
+                chunks.clear()
+                note_size(spooled.seek(0, SEEK_END))
+                spooled.seek(0)
+                return await asyncio.to_thread(spooled.read)
+    note_size(size)
+    return await off_loop(partial(_joined, chunks))
+
+
+async def _spooled(pieces: AsyncIterator[bytes], *, first: bytes = b"") -> IO[bytes]:
     """Write the body to a temporary file, and return that at its beginning. Raises `OSError` if the disk is full."""
     upload = TemporaryFile()  # noqa: SIM115 - closed by the caller
     try:
-        async for chunk in _body_chunks(receive):
+        await asyncio.to_thread(upload.write, first)
+        async for chunk in pieces:
             await asyncio.to_thread(upload.write, chunk)
         upload.seek(0)
     except BaseException:

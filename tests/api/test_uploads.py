@@ -8,6 +8,7 @@ import pytest
 from openai import OpenAI
 
 from conversations.files import storage
+from conversations.files.uploads import MAX_PART_BYTES
 from conversations.models import File, Upload
 from kernel.clock import now
 from tenants import scope
@@ -113,6 +114,7 @@ def test_empty_and_oversized_files_and_parts_are_refused(api: Api) -> None:
     assert error(api.post("/uploads", {**OPENED, "bytes": 1024**3}))[:2] == (413, "bytes")
     upload = create_upload(api)
     assert error(send(api, upload, b""))[:2] == (400, "data")
+    assert error(send(api, upload, bytes(MAX_PART_BYTES + 1)))[:2] == (413, "data")
     assert error(send(api, upload, b"abc", name="file")) == (400, "file", "unknown_parameter")
 
 

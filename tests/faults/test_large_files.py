@@ -127,3 +127,25 @@ def test_an_announced_size_is_rejected_immediately(web: WebProcess, caller: Call
 
 def test_json_keeps_its_own_limit(api: Api) -> None:
     assert error(api.request("POST", "/responses", content=bytes(65 * MIB))) == (413, None, "request_too_large")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["/responses", "/conversations"])
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_json_body_of_100_mb_is_refused_without_filling_the_memory(
+    fresh_web: WebProcess, http: httpx2.Client, caller: Caller, path: str, *, announced: bool
+) -> None:
+    def body() -> Iterator[bytes]:
+        yield b'{"model":"m","input":"'
+        for _ in range(100):
+            yield b"x" * MIB
+
+    api = Api(http, url=fresh_web.url, caller=caller)
+    headers = {"Content-Type": "application/json"}
+    if announced:
+        headers["Content-Length"] = str(sum(map(len, body())))
+    assert error(api.post(path, b"{"))[0] == 400
+    with MemoryMeter(fresh_web.pid) as memory:
+        refused = api.request("POST", path, content=body(), headers=headers, timeout=60)
+    assert error(refused) == (413, None, "request_too_large")
+    assert memory.most < FEW
