@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import compare, fairness, mixed, published, sizing, slow_streams
+from benchmarks import compare, fairness, idle_connections, mixed, published, sizing, slow_streams
 from benchmarks.chaos import availability, evaluation
 from benchmarks.published import View
 
@@ -13,6 +13,7 @@ VIEWS: Mapping[str, Mapping[str, View]] = {
     "chaos-runs": evaluation.VIEWS,
     "compare": compare.VIEWS,
     "fairness": fairness.VIEWS,
+    "idle-connections": idle_connections.VIEWS,
     "mixed": mixed.VIEWS,
     "sizing": sizing.VIEWS,
     "slow-streams": slow_streams.VIEWS,
