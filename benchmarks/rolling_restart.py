@@ -34,6 +34,8 @@ ALL = ("web-1", "web-2", "worker-1", "worker-2", "beat-1", "beat-2")
 _PROBE_SECONDS = 0.25
 _AGAIN_SECONDS = 0.05
 _STOP_SECONDS = 60.0
+# The model's time to its first token, which a stream waits for again if its turn is repeated.
+_FIRST_MS = 100
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=60)
 _WORKS = "the worker claims background responses"
 
@@ -165,7 +167,7 @@ class Clients:
     async def _repeat(self, http: aiohttp.ClientSession, number: int) -> None:
         await asyncio.sleep(self._plan.seconds * number / self._plan.streams)
         while not self.is_over.is_set():
-            stream = Stream(background=number % 2 == 1)
+            stream = Stream(background=number % 4 > 1)
             self.streams.append(stream)
             self.running += 1
             try:
@@ -177,7 +179,7 @@ class Clients:
 
     async def _follow(self, http: aiohttp.ClientSession, stream: Stream) -> None:
         tokens, pause = int(self._plan.seconds * self._plan.rate), int(1000 / self._plan.rate)
-        body = {"model": f"mock-t{tokens}-d{pause}-f{pause}", "input": "Hi", "stream": True}
+        body = {"model": f"mock-t{tokens}-d{pause}-f{_FIRST_MS}", "input": "Hi", "stream": True}
         while not stream.has_ended:
             target = self._balancer.choose()
             url, headers = f"{target.url}/v1/responses", target.headers
@@ -314,7 +316,7 @@ def measured(plan: Plan, *, directory: Path) -> Result:
     with running_servers(directory) as servers:
         drain = str(plan.drain)
         servers.environment |= {
-            "DRAIN_DELAY_SECONDS": "1",
+            "DRAIN_DELAY_SECONDS": "2",
             "DRAIN_SECONDS": drain,
             "WORKER_DRAIN_SECONDS": drain,
         }

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Collection
 from typing import cast
 
-BEAT_SECONDS = 0.05
-"""Time between two looks at what is still open."""
+BEAT_SECONDS = 0.25
+"""Time between two looks at what is still open, each of which cuts a group of streams."""
 # For answers whose run has just ended, and for the errors of what is cut.
 _LAST_SECONDS = 1.0
 

@@ -9,6 +9,7 @@ that is still alive can no longer write.
 
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -19,13 +20,21 @@ from django.db.models import F, Func, JSONField, Value
 from kernel.clock import shared_now
 from kernel.leases import STEP_BY_INDEX, Claim, lease_until, process_name
 from kernel.worker_messages import WorkerMessage
-from responses.models import RUNNING, Response
+from responses.models import RUNNING, Response, Status
 from tenants import scope
 
 # Expires soon: by then the workers have found the response by polling.
 MESSAGE = WorkerMessage("responses.tasks.run_background", expires=10)
 notify_workers = MESSAGE.notify
 """Notify workers that a response is queued."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class RunClaim(Claim):
+    """A claimed response. If a process `has_begun` its run, it is resumed from what that process has stored."""
+
+    has_begun: bool
+
 
 MAX_CLAIMS = 20
 """Most responses that one call claims; the worker calls again while there are more."""
@@ -78,7 +87,7 @@ SET lease_owner = %(owner)s, lease_token = lease_token + 1, lease_until = %(unti
     claims = claims || jsonb_build_object('at', now(), 'by', %(owner)s::text)
 FROM chosen
 WHERE response.id = chosen.id
-RETURNING response.id, response.team_id, response.lease_token, response.attempt, chosen.has_expired
+RETURNING response.id, response.team_id, response.lease_token, response.attempt, chosen.has_expired, response.status
 """  # noqa: S608 - constants only
 
 
@@ -98,11 +107,11 @@ SET lease_owner = %(owner)s, lease_token = lease_token + 1, lease_until = %(unti
     claims = claims || jsonb_build_object('at', now(), 'by', %(owner)s::text)
 FROM chosen
 WHERE response.id = chosen.id
-RETURNING response.id, response.team_id, response.lease_token, response.attempt, chosen.has_expired
+RETURNING response.id, response.team_id, response.lease_token, response.attempt, chosen.has_expired, response.status
 """
 
 
-def claim(*, slots: int, running: Collection[Claim], limit: int | None = None) -> list[Claim]:
+def claim(*, slots: int, running: Collection[Claim], limit: int | None = None) -> list[RunClaim]:
     """Claim up to `MAX_CLAIMS` responses for a worker with that many slots, except those that it runs already.
 
     First those that stopping web processes have handed over, up to as many again as there are slots.
@@ -137,16 +146,17 @@ def claim(*, slots: int, running: Collection[Claim], limit: int | None = None) -
             cursor.execute(_CLAIM, {**parameters, "most": min(free, MAX_CLAIMS)})
             claimed = cursor.fetchall()
         return [
-            Claim(
+            RunClaim(
                 id=pk,
                 team_id=team_id,
                 token=token,
                 attempt=attempt,
                 has_expired=has_expired,
+                has_begun=has_expired or status != Status.QUEUED,
                 until=until,
                 labels={"response": pk},
             )
-            for pk, team_id, token, attempt, has_expired in claimed
+            for pk, team_id, token, attempt, has_expired, status in claimed
         ]
 
 

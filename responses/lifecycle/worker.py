@@ -99,9 +99,9 @@ class Dispatcher(WorkLoop[Claim]):
             if claimed.team_id != self._last_team:
                 self._last_change = time.monotonic() if self._last_team else self._last_change
                 self._last_team = claimed.team_id
-        reading = asyncio.ensure_future(in_db_thread(partial(_read_queued, found)))
+        if new := [claimed for claimed in found if not claimed.has_begun]:
+            self._reading |= dict.fromkeys(new, asyncio.ensure_future(in_db_thread(partial(_read_queued, new))))
         for claimed in found:
-            self._reading[claimed] = reading
             self.begin(claimed)
         return True
 
@@ -110,7 +110,8 @@ class Dispatcher(WorkLoop[Claim]):
         # After an exception, a worker claims it again until its attempts are used up.
         spans.begin()
         with spans.span(spans.Activity.PREPARE, "Load the run"):
-            queued = (await self._reading.pop(claim)).get(claim.id)
+            reading = self._reading.pop(claim, None)
+            queued = (await reading).get(claim.id) if reading else None
             resumed = None if self.is_stopping else await in_db_thread(partial(_load, claim, queued))
         if resumed is not None and not self.is_stopping and await _admit(claim, resumed):
             live = LiveRun(

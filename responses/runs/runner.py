@@ -45,6 +45,8 @@ UNREAD_BYTES = 1024 * 1024
 _PIECE_BYTES = 256 * 1024
 # How often a process checks for runs that it has lost, in case the notification was lost as well.
 _POLL_SECONDS = 0.5
+# What a group of runs needs to be stored by one process that shuts down.
+_NOTIFY_SECONDS = 0.03
 _INTERNAL_ERROR = Failure(code="server_error", message="The server had an error while processing your request.")
 _CANCELLED = Ending(status="cancelled")
 # Most of them were cancelled or deleted, which a repeated request would undo.
@@ -518,23 +520,44 @@ async def drain(*, seconds_left: Callable[[], float], notify_workers: Callable[[
     A streamed, stored run is handed over after its next step. If there is none in the first half of the time, its turn
     is interrupted in the second half, and a worker repeats it. All other runs fail when the time is over.
     """
-    seconds = seconds_left()
+    seconds, notification = seconds_left(), _Notification(notify_workers)
     while (runs := _registry.all()) and (left := seconds_left()) > 0:
         movable = [run for run in runs if run.can_be_handed_over and not run.is_stopping]
         for run in movable:
-            run.hand_over_after_step(notify_workers)
+            run.hand_over_after_step(notification.soon)
         if left < seconds / 2:
-            # One after the other, so that the workers can begin with each of them at once.
+            # In small groups, so that the workers can begin with each of them at once.
             for run in movable[: share_of_beat(len(movable), left)]:
                 run.stop_now()
         await asyncio.sleep(BEAT_SECONDS)
     for run in _registry.all():
         if run.can_be_handed_over:
-            run.hand_over_after_step(notify_workers)
+            run.hand_over_after_step(notification.soon)
             run.stop_now()
         else:
             run.fail(SHUTTING_DOWN)
     await asyncio.gather(*(run.finished() for run in _registry.all()), return_exceptions=True)
+    notification.send()
+
+
+class _Notification:
+    """One notification for all runs that are handed over at nearly the same time; a worker claims them together."""
+
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
+        self._is_due = False
+
+    def soon(self) -> None:
+        """Notify within `_NOTIFY_SECONDS`."""
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_later(_NOTIFY_SECONDS, self.send)
+
+    def send(self) -> None:
+        """Notify now if it is due."""
+        if self._is_due:
+            self._is_due = False
+            self._notify()
 
 
 async def cancel_all() -> None:
