@@ -48,9 +48,9 @@ class Plan:
     """
 
     streams: int
-    rate: float = 2.0
-    seconds: float = 15.0
-    drain: int = 8
+    rate: float = 1.5
+    seconds: float = 30.0
+    drain: int = 20
     restarts: Sequence[str] = ALL
 
 
@@ -330,8 +330,8 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     """Measure and print the figures. With `--check`, return 1 if a limit is exceeded."""
     parser = published.parser("rolling-restart", description=__doc__)
     parser.add_argument("--streams", type=int, default=500, help="at the same time (default %(default)s)")
-    parser.add_argument("--rate", type=float, default=2.0, help="events per second of each (default %(default)s)")
-    parser.add_argument("--seconds", type=float, default=15.0, help="length of each (default %(default)s)")
+    parser.add_argument("--rate", type=float, default=1.5, help="events per second of each (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="length of each (default %(default)s)")
     options = parser.parse_args(arguments)
     plan = Plan(streams=options.streams, rate=options.rate, seconds=options.seconds)
     result = measured(plan, directory=directory)
