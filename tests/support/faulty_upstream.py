@@ -44,7 +44,8 @@ def _healthy(path: str, body: bytes) -> Healthy:
     if path.endswith("/audio/speech"):
         return Healthy(content_type="audio/wav", body=b"RIFF" * 1000)
     if path.endswith("/audio/transcriptions"):
-        return Healthy(content_type="application/json", body=b'{"text": "Hello"}')
+        # Long enough that its bytes, one at a time, take longer than the limits of the tests.
+        return Healthy(content_type="application/json", body=orjson.dumps({"text": "Hello. " * 10}))
     if path.endswith("/embeddings"):
         vector = {"object": "embedding", "index": 0, "embedding": [0.5]}
         usage = {"prompt_tokens": 1, "total_tokens": 1}
