@@ -1,6 +1,7 @@
 """Django settings, read from environment variables, each of which is described in docs/reference/configuration.md."""
 
 import json
+import socket
 import sys
 import tomllib
 from pathlib import Path
@@ -358,12 +359,23 @@ CELERY_TASK_ACKS_LATE = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+# When the network to Redis is cut, nothing says so. By default kombu waits for a lost answer until the system gives the
+# connection up: after 15 minutes, or never if only the answer was lost.
+_BROKER_KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
 # Tasks are only notifications and may run twice, so a short timeout is harmless. With kombu's defaults the tasks of a
 # dead worker would be redelivered after minutes.
 CELERY_BROKER_TRANSPORT_OPTIONS = {
     "visibility_timeout": 60,
     "unacked_restore_interval": 5,
     "unacked_restore_throttle": 1,
+    "socket_timeout": 5,
+    "socket_connect_timeout": 5,
+    "health_check_interval": 5,
+    "socket_keepalive": True,
+    # Systems other than Linux do not have all of them.
+    "socket_keepalive_options": {
+        getattr(socket, name): value for name, value in _BROKER_KEEPALIVE.items() if hasattr(socket, name)
+    },
 }
 CELERY_BEAT_SCHEDULE = {
     "run-background": {"task": "responses.tasks.run_background", "schedule": 5.0},
@@ -414,7 +426,13 @@ AUTHENTICATION_BACKENDS = [
     "allauth.account.auth_backends.AuthenticationBackend",
 ]
 # Holds the rate limits of sign-in attempts, which all web processes share.
-CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL}}
+CACHES = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": REDIS_URL,
+        "OPTIONS": {"socket_timeout": 2, "socket_connect_timeout": 2},
+    }
+}
 ALLAUTH_TRUSTED_PROXY_COUNT = TRUSTED_PROXIES
 ACCOUNT_ADAPTER = "tenants.sign_in.AccountAdapter"
 ACCOUNT_LOGIN_METHODS = {"username"}

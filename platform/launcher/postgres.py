@@ -36,11 +36,24 @@ class DatabaseRole:
         return f"postgresql://{quote(self.name)}:{quote(self.password)}@{host}:{port}/{database}"
 
 
+# A session whose client has vanished keeps its locks until the server notices: by default after two hours.
+_SESSION = {
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "15000",
+}
+
+
 def prepare_database(*, admin: str, database: str, owner: DatabaseRole, app: DatabaseRole) -> None:
     """Create or update roles and database. Idempotent. ``admin`` is the connection string of a superuser."""
     with psycopg.connect(admin, autocommit=True) as connection:
         _ensure_role(connection, owner, attributes="LOGIN NOSUPERUSER CREATEDB NOCREATEROLE NOBYPASSRLS")
         _ensure_role(connection, app, attributes="LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOBYPASSRLS")
+        for name, value in _SESSION.items():
+            statement = sql.SQL("ALTER ROLE {app} SET {name} = {value}")
+            names = {"app": sql.Identifier(app.name), "name": sql.Identifier(name)}
+            connection.execute(statement.format(**names, value=sql.Literal(value)))
         # Lets the owner act as the application in tests and in migrations that check row-level security.
         _execute(connection, "GRANT {app} TO {owner}", app=app.name, owner=owner.name)
         known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [database]).fetchone()
