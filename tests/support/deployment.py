@@ -18,14 +18,16 @@ import httpx2
 import psutil
 import psycopg
 import pytest
+import redis
 from psycopg.conninfo import make_conninfo
 
-from benchmarks.stack import MANAGE, Server, Servers, running_servers
+from benchmarks.stack import MANAGE, Server, Servers, is_up, running_servers
 from launcher import postgres, processes
 from launcher.address import any_free_port
 from launcher.home import run_as
 from tests.support import chunks
 from tests.support.api import Api
+from tests.support.network import Network
 from tests.support.upstream import Script, ScriptedUpstream, running_upstream, stream
 from tests.support.waiting import eventually
 from tests.support.web import ROOT
@@ -173,6 +175,12 @@ class Deployment:
         ((number,),) = self.sql("SELECT count(*) FROM responses_response WHERE ended_at IS NULL")
         return int(number)
 
+    def task_runs(self) -> set[bytes]:
+        """Return the notes about the latest run of each scheduled task."""
+        with redis.Redis.from_url(self.servers.environment["REDIS_URL"]) as client:
+            notes: Any = client.hvals("platform:tasks")
+            return set(notes)
+
     @contextmanager
     def load(self, model: str, *, clients: int = 4) -> Iterator[list[Answer]]:
         """Create responses one after the other from several clients inside the block; yields their answers."""
@@ -224,23 +232,33 @@ def small_disk(directory: Path, *, kilobytes: int) -> Iterator[Path]:
 
 
 @contextmanager
-def running_deployment(**variables: str) -> Iterator[Deployment]:
-    """Run a deployment with additional environment variables in a new directory."""
+def running_deployment(*, network: Network | None = None, **variables: str) -> Iterator[Deployment]:
+    """Run a deployment with additional environment variables in a new directory.
+
+    With a network, the web process and the worker run in its namespaces.
+    """
     directory = ROOT / ".test-run" / f"state-{os.getpid()}-deployment"
     shutil.rmtree(directory, ignore_errors=True)
+    # Not on all addresses: another process may have the port on one of them.
+    settings = _SETTINGS | ({"listen_addresses": f"127.0.0.1,{network.addresses['postgres']}"} if network else {})
     with (
-        running_upstream() as upstream,
-        running_servers(directory, settings=_SETTINGS, durable=False) as servers,
+        running_upstream(host=network.addresses["upstream"] if network else "127.0.0.1") as upstream,
+        running_servers(directory, settings=settings, durable=False) as servers,
         httpx2.Client(timeout=60) as http,
     ):
-        spare_port = any_free_port()
+        spare_port, port = any_free_port(), any_free_port()
+        host = network.web_address if network else "127.0.0.1"
         (servers.directory / "tmp").mkdir()
-        database = servers.environment["DATABASE_URL"]
-        servers.environment |= {
+        if network:
+            network.attach(servers)
+        else:
             # The second server starts only in the test of a failover.
-            "DATABASE_URL": database.replace("/benchmark", f",127.0.0.1:{spare_port}/benchmark"),
+            database = servers.environment["DATABASE_URL"]
+            servers.environment["DATABASE_URL"] = database.replace("/benchmark", f",127.0.0.1:{spare_port}/benchmark")
+        servers.environment |= {
+            "ALLOWED_HOSTS": host,
             "TMPDIR": str(servers.directory / "tmp"),
-            "EGRESS_ALLOW": "127.0.0.1",
+            "EGRESS_ALLOW": f"127.0.0.1,{network.addresses['upstream']}" if network else "127.0.0.1",
             "LEASE_SECONDS": "3",
             "DATABASE_TIMEOUT_SECONDS": str(DATABASE_TIMEOUT_SECONDS),
             "WEBHOOK_CONCURRENCY": "4",
@@ -248,16 +266,29 @@ def running_deployment(**variables: str) -> Iterator[Deployment]:
         }
         key = servers.route(upstream.url.removesuffix("/v1"))
         beat = servers.start("beat", sys.executable, MANAGE, "beat")
-        worker = servers.start("worker", sys.executable, MANAGE, "worker")
-        web = servers.start_web(key=key)
+        worker = servers.start(
+            "worker", *(network.command("worker") if network else ()), sys.executable, MANAGE, "worker"
+        )
+        address = ("--host", host, "--port", str(port), "--processes", "1")
+        web = servers.start(
+            "web", *(network.command("web") if network else ()), sys.executable, MANAGE, "web", *address, PORT=str(port)
+        )
+        url = f"http://{host}:{port}"
+        web.is_ready = partial(is_up, f"{url}/readyz")
         worker.is_ready = lambda: "the worker claims background responses" in servers.log("worker").read_text()
+        servers.wait_for(web)
         servers.wait_for(worker)
-        api = Api(http, url=web.url, secret=key)
         try:
             yield Deployment(
-                servers=servers, upstream=upstream, url=web.url, api=api, secret=key, http=http, spare_port=spare_port
+                servers=servers,
+                upstream=upstream,
+                url=url,
+                api=Api(http, url=url, secret=key),
+                secret=key,
+                http=http,
+                spare_port=spare_port,
             )
         finally:
             # Nothing of it is kept, so nothing has to end in an orderly way.
-            for pid in (web.pid, worker.process.pid, beat.process.pid):
-                processes.signal_group(pid, signal.SIGKILL)
+            for server in (web, worker, beat):
+                processes.signal_group(server.process.pid, signal.SIGKILL)

@@ -260,12 +260,12 @@ async def _send(request: web.Request, response: web.StreamResponse, answer: Answ
 
 
 @contextmanager
-def running_upstream(*, path: str = "/v1/chat/completions") -> Iterator[ScriptedUpstream]:
+def running_upstream(*, path: str = "/v1/chat/completions", host: str = "127.0.0.1") -> Iterator[ScriptedUpstream]:
     """Run the server in a separate thread on a free port. `path` is the path that it serves."""
     upstream, loop = ScriptedUpstream(), asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="scripted-upstream", daemon=True)
     thread.start()
-    runner = asyncio.run_coroutine_threadsafe(_serve(upstream, path), loop).result(WAIT_SECONDS)
+    runner = asyncio.run_coroutine_threadsafe(_serve(upstream, path, host), loop).result(WAIT_SECONDS)
     try:
         yield upstream
     finally:
@@ -280,14 +280,14 @@ async def _no_models(_: web.Request) -> web.Response:
     return web.json_response({"object": "list", "data": []})
 
 
-async def _serve(upstream: ScriptedUpstream, path: str) -> web.AppRunner:
+async def _serve(upstream: ScriptedUpstream, path: str, host: str) -> web.AppRunner:
     app = web.Application(client_max_size=128 * 1024 * 1024)
     app.router.add_post(path, upstream.answer)
     app.router.add_get("/v1/models", _no_models)
     # Without `handler_cancellation`, handlers do not notice disconnects.
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, host, 0)
     await site.start()
-    upstream.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    upstream.url = f"http://{host}:{runner.addresses[0][1]}/v1"
     return runner

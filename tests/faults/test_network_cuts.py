@@ -1,0 +1,182 @@
+"""Networks that lose all packets without a word: clients get an answer, and everything works after the end."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from tests.support.api import error
+from tests.support.background import ended, text_of
+from tests.support.chunks import chunk, text
+from tests.support.deployment import DATABASE_TIMEOUT_SECONDS, RECOVERY_SECONDS, Deployment, running_deployment
+from tests.support.network import Network, network
+from tests.support.streams import types
+from tests.support.upstream import Gate, Script, stream
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+IDLE_SECONDS = 4
+
+
+@pytest.fixture(scope="module")
+def links() -> Iterator[Network]:
+    """The network between the processes and the servers."""
+    with network() as links:
+        yield links
+
+
+@pytest.fixture(scope="module")
+def deployment(links: Network) -> Iterator[Deployment]:
+    """The deployment of all tests of this file, which leave it running."""
+    limits = {"UPSTREAM_IDLE_TIMEOUT": str(IDLE_SECONDS), "UPSTREAM_CONNECT_TIMEOUT": "2"}
+    with running_deployment(network=links, **limits) as running:
+        yield running
+        eventually(lambda: running.unfinished() == 0)
+
+
+@pytest.fixture
+def script(deployment: Deployment) -> Iterator[Script]:
+    """A model that says hello. Each test begins and ends with a working deployment."""
+    with deployment.script() as script:
+        deployment.wait_until_recovered(script.model)
+        yield script
+        deployment.wait_until_recovered(script.model)
+
+
+# -- PostgreSQL --------------------------------------------------------------------------------------------------------
+
+
+def test_web_answers_503_while_it_cannot_reach_postgres(deployment: Deployment, links: Network, script: Script) -> None:
+    api, gate = deployment.api, Gate()
+    script.then(stream(chunk(content="Hel"), gate, *text("lo")))
+    body = {"model": script.model, "input": "Hi", "stream": True}
+    with ThreadPoolExecutor() as threads:
+        # Not read by `api.stream`: without a database, the event `error` has no number.
+        whole = threads.submit(deployment.http.post, f"{deployment.url}/v1/responses", json=body, headers=api.headers)
+        # The others come after it, as its answer is the first of the script.
+        gate.wait_until_reached()
+        with deployment.load(script.model) as answers:
+            with links.link("web", "postgres").cut():
+                gate.open()
+                eventually(lambda: deployment.readiness() == 503)
+                began = time.monotonic()
+                assert error(api.get("/models")) == (503, None, "database_unavailable")
+                assert time.monotonic() - began < 4 * DATABASE_TIMEOUT_SECONDS
+            deployment.wait_until_recovered(script.model)
+        # The stream ends with an error if its end could not be stored in time.
+        ends = [f"event: {name}" for name in ("response.completed", "response.failed", "error")]
+        assert [line for line in whole.result(RECOVERY_SECONDS).text.splitlines() if line in ends]
+    deployment.assert_nothing_lost(answers)
+
+
+def test_a_worker_continues_after_a_cut_from_postgres(deployment: Deployment, links: Network, script: Script) -> None:
+    api, gate = deployment.api, Gate()
+    script.then(stream(chunk(content="Hel"), gate, *text("lo")))
+    running = api.create(model=script.model, input="Hi", background=True)
+    gate.wait_until_reached()
+    with links.link("worker", "postgres").cut():
+        gate.open()
+        queued = api.create(model=script.model, input="Hi", background=True)
+        # Its lease expires meanwhile.
+        expired = "SELECT 1 FROM responses_response WHERE id = %s AND lease_until < now()"
+        eventually(lambda: deployment.sql(expired, running["id"]))
+        assert deployment.ask(script.model).status == 200
+    for response in (running, queued):
+        assert text_of(ended(api, response["id"], seconds=RECOVERY_SECONDS))[-1:] == ["Hello"]
+
+
+def test_a_session_whose_client_has_vanished_loses_its_locks(
+    deployment: Deployment, links: Network, script: Script
+) -> None:
+    """The database's server notices it, long before the two hours of Linux."""
+    url = deployment.servers.environment["DATABASE_URL"]
+    program = (
+        "import psycopg, sys\n"
+        "connection = psycopg.connect(sys.argv[1], application_name='vanished')\n"
+        "connection.execute('SELECT pg_advisory_xact_lock(1)')\n"
+        "sys.stdin.read()"
+    )
+    locks = (
+        "SELECT 1 FROM pg_locks JOIN pg_stat_activity USING (pid)"
+        " WHERE locktype = 'advisory' AND application_name = 'vanished'"
+    )
+    command = [*links.command("worker"), sys.executable, "-c", program, url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as client:
+        try:
+            eventually(lambda: deployment.sql(locks))
+            with links.link("worker", "postgres").cut():
+                eventually(lambda: not deployment.sql(locks), seconds=2 * RECOVERY_SECONDS)
+        finally:
+            client.kill()
+
+
+# -- Valkey ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("process", ["web", "worker"])
+def test_responses_continue_without_valkey(
+    deployment: Deployment, links: Network, script: Script, process: str
+) -> None:
+    api, gate = deployment.api, Gate()
+    script.then(stream(chunk(content="Hel"), gate, *text("lo")))
+    running = api.create(model=script.model, input="Hi", background=True)
+    gate.wait_until_reached()
+    with api.follow(running["id"]) as live:
+        live.next()
+        with links.link(process, "valkey").cut():
+            gate.open()
+            assert types(live.rest())[-1] == "response.completed"
+            assert deployment.ask(script.model).status == 200
+            queued = api.create(model=script.model, input="Hi", background=True)
+            assert text_of(ended(api, queued["id"], seconds=2 * RECOVERY_SECONDS)) == ["Hello"]
+    # Scheduled tasks continue as well: the most frequent one comes every five seconds.
+    runs = deployment.task_runs()
+    eventually(lambda: deployment.task_runs() - runs, seconds=RECOVERY_SECONDS + 5)
+
+
+# -- the upstream ------------------------------------------------------------------------------------------------------
+
+
+def test_streams_continue_after_a_short_cut_from_the_upstream(
+    deployment: Deployment, links: Network, script: Script
+) -> None:
+    api, gates = deployment.api, [Gate(), Gate()]
+    with ExitStack() as cuts, ThreadPoolExecutor() as threads:
+        for gate in gates:
+            script.then(stream(chunk(content="Hel"), gate, *text("lo")))
+        queued = api.create(model=script.model, input="Hi", background=True)
+        gates[0].wait_until_reached()
+        with api.stream(model=script.model, input="Hi") as live:
+            live.next()
+            gates[1].wait_until_reached()
+            for process in ("web", "worker"):
+                cuts.enter_context(links.link(process, "upstream").cut())
+            for gate in gates:
+                gate.open()
+            rest = threads.submit(live.rest)
+            time.sleep(IDLE_SECONDS / 4)
+            assert not rest.done()
+            cuts.close()
+            assert types(rest.result(RECOVERY_SECONDS))[-1] == "response.completed"
+        assert text_of(ended(api, queued["id"], seconds=RECOVERY_SECONDS)) == ["Hello"]
+
+
+def test_streams_end_with_an_error_in_a_long_cut_from_the_upstream(
+    deployment: Deployment, links: Network, script: Script
+) -> None:
+    api, gate = deployment.api, Gate()
+    script.then(stream(chunk(content="Hel"), gate))
+    with api.stream(model=script.model, input="Hi") as live:
+        live.next()
+        gate.wait_until_reached()
+        with links.link("web", "upstream").cut():
+            failed = live.rest()[-1]["response"]
+            assert failed["error"]["code"] == "server_error"
+            refused = deployment.ask(script.model)
+            assert (refused.status, refused.code) == (503, "server_error")
+        assert refused.seconds < 3 * IDLE_SECONDS
+    gate.open()
