@@ -31,6 +31,8 @@ REPEATED: set[Case] = {
     (503, "server_is_shutting_down"),
     (503, "server_error"),
     (503, "limits_unavailable"),
+    (503, "database_unavailable"),
+    (507, "storage_full"),
 }
 RAISED = {
     400: openai.BadRequestError,
@@ -42,6 +44,7 @@ RAISED = {
     429: openai.RateLimitError,
     500: openai.InternalServerError,
     503: openai.InternalServerError,
+    507: openai.InternalServerError,
 }
 # Errors whose arguments differ from those of the others.
 EXAMPLES: list[ApiError] = [
