@@ -34,7 +34,6 @@ def test_killed_processes_lose_and_repeat_nothing(tmp_path: Path) -> None:
     assert (values["workers killed"], values["web processes killed"]) == (2, 1)
     assert (values["Valkey restarts with loss of data"], values["PostgreSQL crashes"]) == (1, 1)
     assert values["responses"] >= PLAN.runs
-    assert values["times a run was resumed"] > 0
     assert values["tool calls with a stored result"] > 3 * PLAN.runs
 
 

@@ -33,8 +33,8 @@ MOST_MS = 50.0
 def rolled_back(database: None) -> Iterator[None]:
     """A transaction that sees every team and is rolled back."""
     with transaction.atomic(), scope.every_team():
-        # Hide what other tests have left.
-        Response.objects.filter(background=True, ended_at=None).update(attempt=1000)
+        # Hide what other tests have left: background runs and runs that were handed over.
+        Response.objects.filter(ended_at=None).update(attempt=1000)
         VectorStoreFile.objects.filter(status=EntryStatus.IN_PROGRESS).update(status=EntryStatus.FAILED)
         WebhookDelivery.objects.filter(state="pending").update(next_attempt_at=now() + timedelta(days=1))
         yield
