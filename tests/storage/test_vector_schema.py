@@ -56,7 +56,7 @@ def add_file(caller: Caller, vectors: list[list[float]]) -> VectorStoreFile:
     return entry
 
 
-def test_the_vector_index_finds_the_same_passages_as_a_full_scan(caller: Caller) -> None:
+def test_the_vector_index_finds_nearly_the_same_passages_as_a_full_scan(caller: Caller) -> None:
     dice = random.Random(5)
     query = unit(dice)
     with scope.team(caller.team.pk), connection.cursor() as cursor:
@@ -67,7 +67,10 @@ def test_the_vector_index_finds_the_same_passages_as_a_full_scan(caller: Caller)
         cursor.execute("SET LOCAL enable_seqscan = off")
         cursor.execute("SET LOCAL enable_bitmapscan = off")
         cursor.execute("SET LOCAL enable_sort = off")
-        assert search.nearest_by_index(field, query, 10) == expected
+        found = search.nearest_by_index(field, query, 10)
+        # The graph of the index is random, and its result approximate.
+        assert len(found) == 10
+        assert len({*found} & {*expected}) >= 8
 
 
 def test_passages_unlike_the_query_are_ranked_too(caller: Caller) -> None:
