@@ -73,7 +73,7 @@ class Platform:
 
     @property
     def has_sandbox(self) -> bool:
-        """Whether programs can be isolated on this machine."""
+        """True if programs can be isolated on this machine."""
         return "sandbox-1" in self._starts
 
     def start(self) -> None:

@@ -78,7 +78,7 @@ class Draining:
         waiting.cancel()
 
     async def end_requests(self, seconds_left: Callable[[], float]) -> None:
-        """Wait for the end of all requests in the time that is left, and cut the readers one after the other."""
+        """Wait for the end of all requests in the time that is left, and cut the readers in small groups."""
         self._end(self._pages)
         seconds = seconds_left()
         while self._requests and (left := seconds_left()) > 0:

@@ -137,7 +137,7 @@ class Dispatcher(WorkLoop[Claim]):
     @override
     async def drain(self) -> None:
         # Runs first get the time to reach a step that other workers can resume from. The rest is stopped in the second
-        # half of the time, one after the other, so that the others can begin with each of them at once.
+        # half of the time, in small groups, so that the others can begin with each of them at once.
         for live in self._live.values():
             live.stop_after_step()
         loop, half = asyncio.get_running_loop(), settings.WORKER_DRAIN_SECONDS / 2

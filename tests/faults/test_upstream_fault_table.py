@@ -41,7 +41,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a client sees: the HTTP status, and the code and message of the error wherever it is. Code "": success."""
+    """Result for a client: the HTTP status, and the code and message of the error wherever it is. Code "": success."""
 
     status: int
     code: str = ""

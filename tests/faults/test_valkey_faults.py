@@ -1,4 +1,4 @@
-"""What clients see while Valkey fails, with a Valkey of their own: an answer, and everything as before afterwards."""
+"""Clients while Valkey fails, with a Valkey of their own: an answer, and everything as before afterwards."""
 
 import shutil
 import signal

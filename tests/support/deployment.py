@@ -47,7 +47,7 @@ _UNAVAILABLE = {"database_unavailable", "limits_unavailable", "server_is_overloa
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a client received. `code` is that of an error, `response_id` that of a completed response."""
+    """An answer that a client received. `code` is that of an error, `response_id` that of a completed response."""
 
     status: int
     code: str | None

@@ -1,4 +1,4 @@
-"""Who counts as dead: processes whose connection was there and has been missing several times."""
+"""Detection of dead processes: those whose connection was there and has been missing several times."""
 
 from datetime import UTC, datetime, timedelta
 from time import monotonic
