@@ -159,25 +159,7 @@ class BookkeepingUpstream:
         self, request: web.Request, line: Line, chance: Random, texts: list[str], calls: list[Body], *, cuts: bool
     ) -> web.StreamResponse:
         await asyncio.sleep(chance.random() * _SILENT_SECONDS)
-        message: Body = {"role": "assistant", "content": "".join(texts)}
-        if calls:
-            message["tool_calls"] = calls
-        choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
-        document = {**HEAD, "object": "chat.completion", "choices": [choice], "service_tier": line.tier}
-        if line.has_usage:
-            document["usage"] = usage_of(line)
-        content = orjson.dumps(document)
-        response = web.StreamResponse(headers={"content-type": "application/json", "x-request-id": line.id})
-        response.content_length = len(content)
-        await response.prepare(request)
-        if cuts:
-            line.state = "cut"
-            await response.write(content[: len(content) // 2])
-            return hang_up(request, response)
-        await response.write(content)
-        line.state = "sent"
-        await response.write_eof()
-        return response
+        return await send_completion(request, line, "".join(texts), calls, cuts=cuts)
 
     async def _stream(
         self, request: web.Request, line: Line, chance: Random, texts: list[str], calls: list[Body], *, cuts: bool
@@ -294,6 +276,28 @@ def hang_up(request: web.Request, response: web.StreamResponse | None = None) ->
         # Waits for what was written, unlike `abort`.
         request.transport.close()
     return response or web.Response()
+
+
+async def send_completion(
+    request: web.Request, line: Line, text: str, calls: Sequence[Mapping[str, Any]], *, cuts: bool
+) -> web.StreamResponse:
+    """Answer with a completion as one document, with its usage if the line has one, or with the first half of it."""
+    message = {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
+    usage = {"usage": usage_of(line)} if line.has_usage else {}
+    document = {**HEAD, "object": "chat.completion", "choices": [choice], "service_tier": line.tier, **usage}
+    content = orjson.dumps(document)
+    response = web.StreamResponse(headers={"content-type": "application/json", "x-request-id": line.id})
+    response.content_length = len(content)
+    await response.prepare(request)
+    if cuts:
+        line.state = "cut"
+        await response.write(content[: len(content) // 2])
+        return hang_up(request, response)
+    await response.write(content)
+    line.state = "sent"
+    await response.write_eof()
+    return response
 
 
 HEAD = {"id": "chatcmpl-1", "created": 1_700_000_000, "model": "m"}

@@ -15,7 +15,16 @@ import orjson
 from aiohttp import web
 from typing_extensions import override
 
-from benchmarks.books.upstream import HEAD, LABEL, BookkeepingUpstream, Line, chunk, hang_up, text_of, usage_of
+from benchmarks.books.upstream import (
+    LABEL,
+    BookkeepingUpstream,
+    Line,
+    chunk,
+    hang_up,
+    send_completion,
+    text_of,
+    usage_of,
+)
 
 Fault = Literal["", "refuses", "hangs", "cuts", "answers 500"]
 SECRET = 6 * 7
@@ -103,29 +112,10 @@ class CheckingUpstream(BookkeepingUpstream):
         try:
             if body.get("stream"):
                 return await self._stream_answer(request, line, name, calls, paced="paced" in options)
-            return await self._whole_answer(request, line, name, calls)
+            return await send_completion(request, line, answer_to(name), calls, cuts=self.fault == "cuts")
         except (ConnectionResetError, asyncio.CancelledError):
             line.state = "left" if line.state == "open" else line.state
             raise
-
-    async def _whole_answer(
-        self, request: web.Request, line: Line, name: str, calls: Sequence[Mapping[str, Any]]
-    ) -> web.StreamResponse:
-        message = {"role": "assistant", "content": answer_to(name), **({"tool_calls": calls} if calls else {})}
-        choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
-        document = {**HEAD, "object": "chat.completion", "choices": [choice], "service_tier": line.tier}
-        content = orjson.dumps({**document, "usage": usage_of(line)})
-        response = web.StreamResponse(headers={"content-type": "application/json", "x-request-id": line.id})
-        response.content_length = len(content)
-        await response.prepare(request)
-        if self.fault == "cuts":
-            line.state = "cut"
-            await response.write(content[: len(content) // 2])
-            return hang_up(request, response)
-        await response.write(content)
-        line.state = "sent"
-        await response.write_eof()
-        return response
 
     async def _stream_answer(
         self, request: web.Request, line: Line, name: str, calls: Sequence[Mapping[str, Any]], *, paced: bool

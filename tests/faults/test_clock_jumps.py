@@ -14,7 +14,7 @@ from benchmarks.stack import manage
 from tests.support.api import Api, error
 from tests.support.background import ended, text_of
 from tests.support.chunks import chunk, text
-from tests.support.deployment import RECOVERY_SECONDS, Deployment, running_deployment
+from tests.support.deployment import RECOVERY_SECONDS, Deployment, running_deployment, script_fixture
 from tests.support.streams import types
 from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
@@ -23,6 +23,7 @@ from tests.support.web import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 SetClock = Callable[[int], None]
 _HOUR = 3600
+script = script_fixture()
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +57,6 @@ def set_clock(deployment: Deployment, shift: Path) -> Iterator[SetClock]:
     yield set_by
     if shift.read_bytes() != struct.pack("q", 0):
         set_by(0)
-
-
-@pytest.fixture
-def script(deployment: Deployment) -> Iterator[Script]:
-    """A model that says hello. Each test begins and ends with a working deployment."""
-    with deployment.script() as script:
-        deployment.wait_until_recovered(script.model)
-        yield script
-        deployment.wait_until_recovered(script.model)
 
 
 @pytest.mark.parametrize("seconds", [_HOUR, -_HOUR], ids=["forward", "backward"])

@@ -12,7 +12,13 @@ import pytest
 from tests.support.api import error
 from tests.support.background import ended, text_of
 from tests.support.chunks import chunk, text
-from tests.support.deployment import DATABASE_TIMEOUT_SECONDS, RECOVERY_SECONDS, Deployment, running_deployment
+from tests.support.deployment import (
+    DATABASE_TIMEOUT_SECONDS,
+    RECOVERY_SECONDS,
+    Deployment,
+    running_deployment,
+    script_fixture,
+)
 from tests.support.network import Network, network
 from tests.support.streams import types
 from tests.support.upstream import Gate, Script, stream
@@ -20,6 +26,7 @@ from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 IDLE_SECONDS = 4
+script = script_fixture()
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +43,6 @@ def deployment(links: Network) -> Iterator[Deployment]:
     with running_deployment(network=links, **limits) as running:
         yield running
         eventually(lambda: running.unfinished() == 0)
-
-
-@pytest.fixture
-def script(deployment: Deployment) -> Iterator[Script]:
-    """A model that says hello. Each test begins and ends with a working deployment."""
-    with deployment.script() as script:
-        deployment.wait_until_recovered(script.model)
-        yield script
-        deployment.wait_until_recovered(script.model)
 
 
 # -- PostgreSQL --------------------------------------------------------------------------------------------------------

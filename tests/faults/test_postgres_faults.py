@@ -24,6 +24,7 @@ from tests.support.deployment import (
     RECOVERY_SECONDS,
     Deployment,
     running_deployment,
+    script_fixture,
     small_disk,
 )
 from tests.support.streams import types
@@ -33,6 +34,7 @@ from tests.support.web import ROOT
 from tests.support.webhooks import running_receiver
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+script = script_fixture()
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +44,6 @@ def deployment() -> Iterator[Deployment]:
         yield running
         # The lease of a run that could not be ended expires first.
         eventually(lambda: running.unfinished() == 0)
-
-
-@pytest.fixture
-def script(deployment: Deployment) -> Iterator[Script]:
-    """A model that says hello. Each test begins and ends with a working deployment."""
-    with deployment.script() as script:
-        deployment.wait_until_recovered(script.model)
-        yield script
-        deployment.wait_until_recovered(script.model)
 
 
 def terminate_sessions(deployment: Deployment, *, like: str = "%") -> int:

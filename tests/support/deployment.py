@@ -292,3 +292,16 @@ def running_deployment(*, network: Network | None = None, **variables: str) -> I
             # Nothing of it is kept, so nothing has to end in an orderly way.
             for server in (web, worker, beat):
                 processes.signal_group(server.process.pid, signal.SIGKILL)
+
+
+def script_fixture() -> Any:
+    """Return a fixture of `Deployment.script` for the module's fixture `deployment`, which works before and after."""
+
+    @pytest.fixture
+    def script(deployment: Deployment) -> Iterator[Script]:
+        with deployment.script() as script:
+            deployment.wait_until_recovered(script.model)
+            yield script
+            deployment.wait_until_recovered(script.model)
+
+    return script
