@@ -47,6 +47,11 @@ WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NO
     AND NOT EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = c.oid AND deptype = 'e')
 ORDER BY c.relname
 """
+# Files whose content must be in the storage: those that are neither being written, nor being deleted, nor expired.
+_LISTED = """
+SELECT id FROM conversations_file
+WHERE id = ANY(%s) AND state = 'ready' AND (sweep_at IS NULL OR sweep_at > now()) ORDER BY id
+"""
 _LOADING = """
 SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'pg_restore')
 """
@@ -67,7 +72,10 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Content of a backup. `missing` are files without content when the backup was made, such as deleted ones."""
+    """Content of a backup. `missing` are files without content when the backup was made, such as deleted ones.
+
+    They are those being written, deleted or expired, and with `allow_missing` also those whose content is lost.
+    """
 
     version: str
     migrations: str
@@ -94,8 +102,11 @@ class Restored:
 # -- backup ------------------------------------------------------------------------------------------------------------
 
 
-def create(directory: Path, *, using: str = "owner", compress: bool = True) -> Manifest:
-    """Write a backup to an empty or new directory. Raises `BackupError`."""
+def create(directory: Path, *, using: str = "owner", compress: bool = True, allow_missing: bool = False) -> Manifest:
+    """Write a backup to an empty or new directory. Raises `BackupError`.
+
+    Lost contents of files are an error, unless `allow_missing`.
+    """
     if directory.exists() and any(directory.iterdir()):
         raise BackupError(f"{directory} is not empty: each backup needs a directory of its own.")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -108,8 +119,13 @@ def create(directory: Path, *, using: str = "owner", compress: bool = True) -> M
         _dump(directory / DUMP, snapshot=snapshot, using=using, compress=compress)
         rows = count_rows(cursor)
         cursor.execute("SELECT id FROM conversations_file ORDER BY id")
-        names = [content_name(pk) for (pk,) in cursor.fetchall()]
-    files, missing = _save_files(directory / FILES, names)
+        ids = [pk for (pk,) in cursor.fetchall()]
+    files, missing = _save_files(directory / FILES, ids)
+    if not allow_missing and (lost := _still_listed(missing, using=using)):
+        raise BackupError(
+            f"The storage lacks the content of files that the database lists ({len(lost)}, such as {lost[0]}): correct "
+            "STATE_DIR or FILES_STORAGE, or, if their content is lost for good, add --allow-missing-files."
+        )
     manifest = Manifest(
         version=settings.VERSION,
         migrations=schema_snapshot.fingerprint(),
@@ -120,7 +136,7 @@ def create(directory: Path, *, using: str = "owner", compress: bool = True) -> M
         rows=rows,
         dump_sha256=_sha256(directory / DUMP),
         files=files,
-        missing=missing,
+        missing=[content_name(pk) for pk in missing],
     )
     unfinished = directory / f"{MANIFEST}.new"
     unfinished.write_text(json.dumps(asdict(manifest), indent=1) + "\n")
@@ -164,14 +180,16 @@ def _dump(file: Path, *, snapshot: str, using: str, compress: bool) -> None:
     _run("pg_dump", [*options, *_place(using)], using=using, options="-c app.team_ids=*")
 
 
-def _save_files(directory: Path, names: list[str]) -> tuple[list[StoredFile], list[str]]:
+def _save_files(directory: Path, ids: list[str]) -> tuple[list[StoredFile], list[str]]:
+    """Copy the contents of files. Return what was copied, and the ids of files without content."""
     files, missing, storage = [], [], storages["files"]
-    for name in names:
+    for pk in ids:
+        name = content_name(pk)
         # Contents never change, but they are deleted without regard to the snapshot.
         try:
             content = storage.open(name, "rb")
         except FileNotFoundError:
-            missing.append(name)
+            missing.append(pk)
             continue
         target = directory / name
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -179,6 +197,15 @@ def _save_files(directory: Path, names: list[str]) -> tuple[list[StoredFile], li
             size, digest = _copy(content, output)
         files.append(StoredFile(name=name, size=size, sha256=digest))
     return files, missing
+
+
+def _still_listed(ids: list[str], *, using: str) -> list[str]:
+    """Return the files among these that clients can still see; the others were deleted or expired meanwhile."""
+    # Outside of the transaction of the dump, whose snapshot does not show what was deleted since.
+    with transaction.atomic(using=using), connections[using].cursor() as cursor:
+        _see_all_teams(cursor)
+        cursor.execute(_LISTED, [ids])
+        return [pk for (pk,) in cursor.fetchall()]
 
 
 # -- restore -----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,9 @@ from psycopg.conninfo import conninfo_to_dict
 
 from config import backup
 from conversations.files.storage import content_name
+from conversations.models import File
 from demo_upstream.app import create_app
+from kernel.clock import now
 from launcher import state
 from launcher.testing import PrivateServers
 from responses.api.urls import ENDPOINTS
@@ -55,6 +57,8 @@ pytestmark = pytest.mark.slow
 QUESTION = {"type": "message", "role": "user", "content": "Well?"}
 SUMMARY = "The red car is in Vienna."
 TOKEN = "token-5e0c7a91"
+# Other tests leave rows of files without content in the database.
+OTHERS = "--allow-missing-files"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +94,8 @@ def succeed(*arguments: str, **variables: str) -> str:
 def started(*arguments: str, **variables: str) -> Iterator["subprocess.Popen[bytes]"]:
     """Start a management command and kill it at the end of the block."""
     command, environment = [sys.executable, "manage.py", *arguments], {**os.environ, **variables}
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=quiet, stderr=quiet) as process:
+    quiet, errors = subprocess.DEVNULL, subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=quiet, stderr=errors) as process:
         try:
             yield process
         finally:
@@ -309,7 +313,7 @@ def test_a_restored_backup_returns_every_object_byte_for_byte(
     with worker.suspended():
         before = read_all(web.url, paths, api=api, admin=admin_api)
         rows = rows_by_table(owner)
-        assert "files, version" in succeed("backup", str(directory), "--keys", str(keys))
+        assert "files, version" in succeed("backup", str(directory), "--keys", str(keys), OTHERS)
         # Processes of other tests may write to some tables, such as the last use of keys.
         busy = {table for table, found in rows_by_table(owner).items() if rows[table] != found}
     assert len(busy) < len(rows) / 2
@@ -359,7 +363,7 @@ def test_a_backup_while_clients_write_is_consistent(
         try:
             eventually(lambda: (len(responses) > 3 and len(files) > 1) or any(one.done() for one in writers))
             earlier = {*responses, *files}
-            backup.create(tmp_path / "backup")
+            backup.create(tmp_path / "backup", allow_missing=True)
         finally:
             is_over.set()
         for writer in writers:
@@ -415,7 +419,7 @@ def test_a_backup_killed_while_it_copies_files_is_refused(api: Api, tmp_path: Pa
             return 0
 
     # The command waits for the content of the file, which never comes.
-    with started("backup", str(directory), STATE_DIR=str(state_dir)):
+    with started("backup", str(directory), OTHERS, STATE_DIR=str(state_dir)):
         writer = eventually(opened)
     os.close(writer)
     assert (directory / "database.dump").stat().st_size > 0
@@ -423,12 +427,60 @@ def test_a_backup_killed_while_it_copies_files_is_refused(api: Api, tmp_path: Pa
         backup.restore(directory)
 
 
+@pytest.fixture
+def complete_state(database: None, tmp_path: Path) -> Path:
+    """A `STATE_DIR` with a content for every file in the database."""
+    with scope.every_team():
+        names = [content_name(pk) for pk in File.objects.values_list("pk", flat=True)]
+    for name in names:
+        place = tmp_path / "elsewhere" / "files" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(b"content")
+    return tmp_path / "elsewhere"
+
+
+def test_lost_content_fails_the_backup_unless_it_is_allowed(api: Api, complete_state: Path, tmp_path: Path) -> None:
+    file, lost = upload(api, "kept.txt", "Hello"), upload(api, "lost.txt", "Hello")
+    kept = complete_state / "files" / content_name(file)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_bytes(b"content")
+    refused = manage("backup", str(tmp_path / "refused"), STATE_DIR=str(complete_state))
+    sentence = (
+        f"The storage lacks the content of files that the database lists (1, such as {lost}): correct STATE_DIR or "
+        "FILES_STORAGE, or, if their content is lost for good, add --allow-missing-files."
+    )
+    assert (refused.returncode, refused.stderr.strip()) == (1, f"CommandError: {sentence}")
+    with pytest.raises(backup.BackupError, match="is no complete backup"):
+        backup.read(tmp_path / "refused")
+    allowed = tmp_path / "allowed"
+    assert "1 files had no content" in succeed("backup", str(allowed), OTHERS, STATE_DIR=str(complete_state))
+    assert backup.read(allowed).missing == [content_name(lost)]
+
+
+def test_files_deleted_and_expired_during_the_backup_do_not_fail_it(
+    api: Api, complete_state: Path, servers: PrivateServers, tmp_path: Path
+) -> None:
+    deleted, expired = upload(api, "deleted.txt", "Hello"), upload(api, "expired.txt", "Hello")
+    directory, owner = tmp_path / "backup", os.environ["DATABASE_OWNER_URL"]
+    with psycopg.connect(owner) as blocker:
+        blocker.execute("LOCK TABLE tenants_searchengine IN ACCESS EXCLUSIVE MODE")
+        with started("backup", str(directory), STATE_DIR=str(complete_state)) as process:
+            eventually(lambda: sessions(servers, "pg_dump", owner) == ["Lock"])
+            ok(api.delete(f"/files/{deleted}"))
+            with scope.every_team():
+                File.objects.filter(pk=expired).update(expires_at=now(), sweep_at=now())
+            blocker.rollback()
+            errors = process.communicate(timeout=60)[1]
+    assert (process.returncode, errors) == (0, b"")
+    assert set(backup.read(directory).missing) == {content_name(deleted), content_name(expired)}
+
+
 def test_an_interrupted_restore_is_completed_by_the_same_command(
     api: Api, servers: PrivateServers, target: Target, tmp_path: Path
 ) -> None:
     content = os.urandom(100_000)
     restored = tmp_path / "state" / "files" / content_name(upload(api, "notes.txt", content))
-    backup.create(tmp_path / "backup")
+    backup.create(tmp_path / "backup", allow_missing=True)
     again, owner = ("restore", str(tmp_path / "backup")), target.environment["DATABASE_OWNER_URL"]
     # Another transaction has created one of the tables, so that pg_restore waits for its end.
     with psycopg.connect(owner) as blocker:
@@ -455,7 +507,7 @@ def test_an_interrupted_restore_is_completed_by_the_same_command(
 def made(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A backup of the test database."""
     directory = tmp_path_factory.mktemp("backups") / "made"
-    succeed("backup", str(directory))
+    succeed("backup", str(directory), OTHERS)
     return directory
 
 

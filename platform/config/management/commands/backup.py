@@ -21,6 +21,11 @@ class Command(BaseCommand):
         parser.add_argument(
             "--keys", type=Path, metavar="FILE", help="also write the keys to this new file; store it separately"
         )
+        parser.add_argument(
+            "--allow-missing-files",
+            action="store_true",
+            help="make the backup although the content of some files is lost",
+        )
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
@@ -28,7 +33,7 @@ class Command(BaseCommand):
         try:
             if options["keys"] is not None:
                 backup.write_keys(options["keys"], backup=directory)
-            manifest = backup.create(directory)
+            manifest = backup.create(directory, allow_missing=options["allow_missing_files"])
         except backup.BackupError as error:
             raise CommandError(str(error)) from error
         self.stdout.write(
@@ -36,7 +41,10 @@ class Command(BaseCommand):
             f"{len(manifest.files)} files, version {manifest.version}."
         )
         if manifest.missing:
-            self.stdout.write(f"{len(manifest.missing)} files had no content, for example because they were deleted.")
+            self.stdout.write(
+                f"{len(manifest.missing)} files had no content; the manifest lists them. "
+                "Files that are being uploaded or deleted have none."
+            )
         if options["keys"] is None:
             self.stdout.write(
                 "The keys are not in the backup. Without API_KEY_PEPPER and ENCRYPTION_KEYS it cannot be restored."
