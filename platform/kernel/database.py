@@ -14,7 +14,8 @@ from typing_extensions import override
 _OF_CURSORS = ("context", "cursor_factory", "prepare_threshold")
 _INTERVAL_SECONDS = 0.1
 # A server that has stopped does not take the request to cancel a statement either.
-_CANCEL_SECONDS = 1.0
+CANCEL_SECONDS = 1.0
+"""The time in which a server may cancel a statement that nobody waits for any more."""
 READ_ONLY = psycopg.errors.ReadOnlySqlTransaction
 
 
@@ -41,7 +42,7 @@ class PlatformConnection(psycopg.Connection[Any]):
                 raise
             # Otherwise statements that wait for a lock would pile up in the server.
             with suppress(psycopg.Error):
-                self.cancel_safe(timeout=_CANCEL_SECONDS)
+                self.cancel_safe(timeout=CANCEL_SECONDS)
             self.close()
             raise psycopg.OperationalError(f"the database did not answer within {limit:g} seconds") from error
 

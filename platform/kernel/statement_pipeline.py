@@ -8,6 +8,7 @@ import asyncio
 import logging
 import select
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -16,7 +17,7 @@ import psycopg
 from django.db import OperationalError
 from psycopg import pq
 
-from kernel.database import READ_ONLY, PlatformConnection, database_conninfo
+from kernel.database import CANCEL_SECONDS, READ_ONLY, PlatformConnection, database_conninfo
 
 logger = logging.getLogger(__name__)
 Row = tuple[bytes | None, ...]
@@ -105,6 +106,8 @@ class StatementPipeline:
             async with asyncio.timeout(PlatformConnection.longest_wait):
                 await waiter
         except BaseException as error:
+            if isinstance(error, TimeoutError):
+                await self._cancel()
             # The answers of this transaction would be taken for those of the next one.
             self.close()
             if isinstance(error, psycopg.OperationalError | OSError):
@@ -144,6 +147,12 @@ class StatementPipeline:
         self._readiness.register(self._socket, select.POLLIN)
         asyncio.get_running_loop().add_reader(self._socket, self._on_readable)
         return libpq
+
+    async def _cancel(self) -> None:
+        # Otherwise statements that wait for a lock would pile up in the server, and take effect after their time.
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                await self._connection.cancel_safe(timeout=CANCEL_SECONDS)
 
     def close(self) -> None:
         """Close the connection."""

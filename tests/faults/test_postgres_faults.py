@@ -4,11 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -139,6 +141,131 @@ def test_requests_wait_for_a_locked_table(deployment: Deployment, script: Script
         assert not answer.done()
         other.rollback()
         assert answer.result().status == 200
+
+
+def test_requests_are_slower_while_the_server_is_slow(deployment: Deployment, script: Script) -> None:
+    over = threading.Event()
+
+    def slow_down() -> None:
+        while not over.is_set():
+            with deployment.paused(deployment.postgres):
+                over.wait(0.3)
+            over.wait(0.1)
+
+    with deployment.load(script.model) as answers:
+        eventually(lambda: len(answers) > 5)
+        with ThreadPoolExecutor() as threads:
+            slowed = threads.submit(slow_down)
+            try:
+                known = len(answers)
+                queued = deployment.api.create(model=script.model, input="Hi", background=True)
+                assert text_of(ended(deployment.api, queued["id"], seconds=60)) == ["Hello"]
+                eventually(lambda: len(answers) > known + 8, seconds=60)
+            finally:
+                over.set()
+                slowed.result()
+        deployment.wait_until_recovered(script.model)
+    deployment.assert_nothing_lost(answers)
+    assert [answer for answer in answers[known:] if answer.status == 200]
+    assert max(answer.seconds for answer in answers) < 3 * RECOVERY_SECONDS
+
+
+def test_statements_beyond_the_time_limit_give_503(deployment: Deployment, script: Script) -> None:
+    def set_delay(seconds: int) -> None:
+        # Not in the trigger itself: changing that would wait for the statements that it delays.
+        body = f"BEGIN PERFORM pg_sleep({seconds}); RETURN NULL; END"
+        deployment.sql(f"CREATE OR REPLACE FUNCTION delay() RETURNS trigger LANGUAGE plpgsql AS '{body}'")
+
+    set_delay(0)
+    deployment.sql(
+        "CREATE TRIGGER delay BEFORE INSERT ON responses_response FOR EACH STATEMENT EXECUTE FUNCTION delay()"
+    )
+    try:
+        with deployment.load(script.model) as answers:
+            eventually(lambda: len(answers) > 5)
+            set_delay(60)
+            eventually(lambda: [answer for answer in [*answers] if answer.status == 503])
+            # What needs no such statement is served.
+            assert deployment.api.get("/models").status_code == 200
+            set_delay(0)
+            deployment.wait_until_recovered(script.model)
+        # Those that were given up do not stay behind in the server.
+        asleep = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+        eventually(lambda: not deployment.sql(asleep), seconds=RECOVERY_SECONDS)
+    finally:
+        deployment.sql("DROP FUNCTION delay CASCADE")
+    deployment.assert_nothing_lost(answers)
+    assert {answer.code for answer in answers if answer.status == 503} == {"database_unavailable"}
+    assert max(answer.seconds for answer in answers) < 5 * DATABASE_TIMEOUT_SECONDS
+
+
+# -- conflicts with others ---------------------------------------------------------------------------------------------
+
+
+def wait_for_deadlock(deployment: Deployment, other: "psycopg.Connection[Any]", statement: str, *values: str) -> None:
+    """Execute a statement of another session once the platform waits for it, so that each waits for the other."""
+    blocked = "SELECT 1 FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
+    eventually(lambda: deployment.sql(blocked, other.info.backend_pid))
+    assert other.execute(statement.encode(), values).fetchall()
+    other.rollback()
+
+
+@pytest.fixture
+def other(deployment: Deployment) -> Iterator["psycopg.Connection[Any]"]:
+    """A session of another program. PostgreSQL resolves a deadlock with it by cancelling the platform's statement."""
+    deployment.sql("ALTER SYSTEM SET deadlock_timeout = '1500ms'")
+    deployment.sql("SELECT pg_reload_conf()")
+    deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+    before = deployment.sql(deadlocks)
+    with psycopg.connect(deployment.servers.admin) as session:
+        session.execute("SET deadlock_timeout = '60s'")
+        session.commit()
+        yield session
+    eventually(lambda: deployment.sql(deadlocks) > before)
+    deployment.sql("ALTER SYSTEM RESET deadlock_timeout")
+    deployment.sql("SELECT pg_reload_conf()")
+
+
+def test_the_commit_of_a_run_is_repeated_after_a_deadlock(
+    deployment: Deployment, script: Script, other: "psycopg.Connection[Any]"
+) -> None:
+    api, gate = deployment.api, Gate()
+    conversation = api.post("/conversations", {}).json()["id"]
+    script.then(stream(*text("Hel"), gate, *text("lo")))
+    with ThreadPoolExecutor() as threads:
+        asked = threads.submit(api.create, model=script.model, input="Hi", conversation=conversation)
+        gate.wait_until_reached()
+        lock = "SELECT response_id FROM responses_conversationhold WHERE conversation_id = %s FOR UPDATE"
+        ((response_id,),) = other.execute(lock, [conversation]).fetchall()
+        gate.open()
+        # The run updates its response before it releases the conversation.
+        wait_for_deadlock(deployment, other, "SELECT 1 FROM responses_response WHERE id = %s FOR UPDATE", response_id)
+        answer = asked.result()
+    assert (answer["status"], text_of(answer)) == ("completed", ["Hello"])
+    assert api.retrieve(response_id)["status"] == "completed"
+    assert len(ok(api.get(f"/conversations/{conversation}/items"))["data"]) == 2
+
+
+def test_a_request_gets_503_after_a_deadlock(
+    deployment: Deployment, script: Script, other: "psycopg.Connection[Any]"
+) -> None:
+    api = deployment.api
+    item = {"type": "message", "role": "user", "content": "Hi"}
+    conversation = ok(api.post("/conversations", {"items": [item]}))["id"]
+    path = f"/conversations/{conversation}"
+    with ThreadPoolExecutor() as threads:
+        placed = "SELECT item_id FROM conversations_placement WHERE owner = %s"
+        other.execute(f"SELECT key FROM conversations_item WHERE key IN ({placed}) FOR UPDATE", [conversation])
+        asked = threads.submit(api.delete, path)
+        # The deletion locks the conversation before its items.
+        wait_for_deadlock(
+            deployment, other, "SELECT 1 FROM conversations_conversation WHERE id = %s FOR UPDATE", conversation
+        )
+        refused = asked.result()
+    assert error(refused) == (503, None, "database_unavailable")
+    assert refused.headers["retry-after"]
+    assert len(ok(api.get(f"{path}/items"))["data"]) == 1
+    assert ok(api.delete(path))["deleted"] is True
 
 
 # -- a server that refuses ---------------------------------------------------------------------------------------------
