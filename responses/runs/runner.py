@@ -100,6 +100,8 @@ class LiveRun:
         self.claim = claim
         self.end: RunEnded | None = None
         self.leased_until = lease_until()
+        # The database could not be asked about the lease since it was last renewed.
+        self.misses_database = False
         self._run = run
         self._recorder = recorder
         self._format = stream_format
@@ -344,6 +346,7 @@ class LiveRun:
             else:
                 # A worker's run is not ended: another worker resumes it once its lease has expired.
                 logger.exception("a run has lost its database", extra={"response": self.identity.response_id})
+                self.misses_database = True
                 if not self.identity.in_worker:
                     await self._close(failed(DATABASE_LOST))
         finally:
@@ -386,8 +389,8 @@ class LiveRun:
         self._is_ending = True
         if self.end is not None:
             return
-        if shared_now() > self.leased_until:
-            # The database was away for so long that the lease could not be renewed, and the run was taken for dead.
+        if self.misses_database or shared_now() > self.leased_until:
+            # The database was away for so long that the run was taken for dead.
             self._has_lost_database = True
         # The end is only for the client of this connection; nothing of it is stored.
         self.end = self._run.interrupt(failed(DATABASE_LOST if self._has_lost_database else _ENDED_ELSEWHERE))
@@ -437,13 +440,17 @@ class _Registry:
                 lost = await in_db_thread(partial(_renew, list(runs)))
             except Exception:
                 logger.exception("leases could not be renewed")
+                for run in runs.values():
+                    run.misses_database = True
                 continue
+            # What is lost keeps its time, which tells whether it was lost because the database was away.
+            for response_id in lost:
+                runs.pop(response_id).lose()
             for run in runs.values():
+                run.misses_database = False
                 run.leased_until = until
                 if run.claim is not None:
                     run.claim.until = until
-            for response_id in lost:
-                runs[response_id].lose()
 
     def _serve_followers(self, message: bytes) -> None:
         for run in self._runs:
@@ -466,6 +473,8 @@ class _Registry:
                     lost = await in_db_thread(partial(_find_lost, tokens))
                 except DatabaseError:
                     # Checked again soon; renewing the leases finds lost runs as well.
+                    for run in runs.values():
+                        run.misses_database = True
                     continue
                 for response_id in lost:
                     runs[response_id].lose()

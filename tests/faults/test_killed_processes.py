@@ -1,15 +1,18 @@
 """Processes that die without a word, with the settings of production: their work goes on within 10 seconds."""
 
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
+import psutil
 import pytest
 from django.db import connection
 
+from responses.lifecycle import sweeper
 from responses.models import Response
 from tenants import scope
 from tenants.models import UsageRecord
-from tests.support.api import Api, Caller
+from tests.support.api import Api, Caller, error
 from tests.support.background import ended, text_of
 from tests.support.chunks import chunk
 from tests.support.upstream import Gate, Script, stream
@@ -95,3 +98,24 @@ def test_a_paused_process_keeps_its_runs(api: Api, caller: Caller, script: Scrip
     assert text_of(ended(api, response_id)) == ["Hallo"]
     with scope.team(caller.team.pk):
         assert Response.objects.get(pk=response_id).attempt == 1
+
+
+def test_a_client_whose_run_was_taken_for_dead_is_asked_to_retry(
+    caller: Caller, script: Script, http: httpx2.Client
+) -> None:
+    """The process was paused for longer than its lease, so that another one ended its run."""
+    gate = Gate()
+    script.then(stream(chunk(content="Hal"), gate, chunk(content="lo"), chunk(finish="stop")))
+    with running_web(LEASE_SECONDS="3") as paused, ThreadPoolExecutor() as threads:
+        api = Api(http, url=paused.url, caller=caller)
+        answer = threads.submit(api.post, "/responses", {"model": script.model, "input": "Hi"})
+        gate.wait_until_reached()
+        leader = psutil.Process(paused.pid)
+        family = [leader, *leader.children(recursive=True)]
+        for process in family:
+            process.suspend()
+        eventually(sweeper.sweep_dead_runs)
+        for process in family:
+            process.resume()
+        assert error(answer.result()) == (503, None, "database_unavailable")
+        assert answer.result().headers["retry-after"]
