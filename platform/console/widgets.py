@@ -382,6 +382,21 @@ class ConsoleAdmin(ModelAdmin):
         rows: Any = super().get_queryset(request).defer(*self.list_defer).annotate(**self.list_annotations)
         return rows.prefetch_related(*self.list_prefetch)  # type: ignore[no-any-return]  # annotated rows have no type
 
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
+        """Allow only the parameters of the list's filters."""
+        # Django would accept any column and annotation. A user without access to content could guess it letter by
+        # letter, with a lookup such as `output__startswith`.
+        filters = self.get_list_filter(request)
+        names = {getattr(each, "parameter_name", "") for each in filters if isinstance(each, type)}
+        columns = [
+            each[0] if isinstance(each, list | tuple) else each for each in filters if not isinstance(each, type)
+        ]
+        is_of_filter = lookup in {*names, *columns, "period"} or lookup.startswith(
+            tuple(f"{each}_" for each in columns)
+        )
+        # Django's own check still keeps columns of related rows out.
+        return is_of_filter and bool(super().lookup_allowed(lookup, value, request))
+
     def get_or_404(self, request: HttpRequest, object_id: str) -> Any:
         """Return the object with an id from a URL. Raises 404 if it does not exist or the user cannot see it."""
         found = self.get_object(request, unquote(str(object_id)))

@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 from django.utils.safestring import SafeString
 from typing_extensions import override
+from unfold.contrib.filters.admin import AutocompleteSelectFilter
 
 from console.widgets import badge, changelist_url, column, id_column, link, time_column, tone, two_lines
 from tenants import members, services
@@ -250,7 +251,8 @@ class MemberAdmin(AuditedAdmin, TeamScoped):
     managers = LEADS
     form = MembershipForm
     list_display = ["person", "team", "role_badge", "reads", "signs_in", "joined"]
-    list_filter = ["role"]
+    list_filter = ["role", ("team", AutocompleteSelectFilter)]
+    list_filter_submit = True
     search_fields = ["user__username", "user__email", "team__name"]
     list_select_related = ["user", "team"]
     ordering = ["team__name", "user__username"]

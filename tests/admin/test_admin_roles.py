@@ -3,9 +3,11 @@
 from datetime import timedelta
 
 import pytest
+from django.contrib.admin import site
 from django.contrib.auth.models import User
 from django.test import Client, RequestFactory
 
+from console.widgets import ConsoleAdmin
 from kernel.clock import now
 from tenants import scope
 from tenants.console.content_access import audit_read, may_read
@@ -51,6 +53,31 @@ def test_an_operator_manages_upstreams_but_assigns_no_roles(operator: Client, ca
 def test_a_platform_auditor_cannot_create_anything(platform_auditor: Client, caller: Caller) -> None:
     for page in ("tenants/upstream", "tenants/model", "tenants/team", "tenants/apikey", "tenants/guardrail"):
         assert platform_auditor.get(f"/admin/{page}/add/").status_code == 403, page
+
+
+@pytest.mark.parametrize(
+    ("page", "lookup"),
+    [
+        ("responses/response", "input_preview__startswith"),
+        ("responses/toolcall", "output__startswith"),
+        ("responses/toolcall", "arguments__contains"),
+        ("responses/toolcall", "error_preview__startswith"),
+        ("responses/chatcompletion", "messages__icontains"),
+        ("responses/batch", "errors__icontains"),
+        ("responses/webhookdelivery", "data__icontains"),
+        ("responses/webhookdelivery", "last_body__startswith"),
+        ("responses/webhookendpoint", "secret__startswith"),
+        ("tenants/apikey", "digest__startswith"),
+        ("tenants/guardrail", "hook_secret__startswith"),
+        ("tenants/auditevent", "after__icontains"),
+    ],
+)
+def test_columns_that_a_list_does_not_show_cannot_be_guessed(
+    auditor: Client, platform_auditor: Client, page: str, lookup: str
+) -> None:
+    for client in (auditor, platform_auditor):
+        assert client.get(f"/admin/{page}/", {lookup: "a"}).status_code == 400
+    assert all(isinstance(each, ConsoleAdmin) for each in site._registry.values())
 
 
 def test_a_user_without_a_role_sees_no_responses(caller: Caller) -> None:

@@ -1,5 +1,6 @@
 """Team page: tabs, members and suspension, by role."""
 
+import re
 import uuid
 from typing import Any
 
@@ -55,6 +56,19 @@ def test_an_administrator_opens_each_tab(tab: str, admin: Client, caller: Caller
     assert answer.status_code == 200
     assert f'?tab={tab}" class="active"' in text(answer)
     assert count_queries(admin, page(caller.team, tab)) <= 30
+
+
+def test_the_counts_of_the_list_lead_to_lists_of_the_team(
+    admin: Client, caller: Caller, make_caller: MakeCaller
+) -> None:
+    other = make_caller()
+    listed = text(admin.get("/admin/tenants/team/", {"q": caller.team.pk}))
+    links = re.findall(r'href="(/admin/tenants/(?:membership|apikey)/\?[^"]+)"', listed)
+    assert len(links) == 2
+    for link in links:
+        answer = admin.get(link)
+        assert answer.status_code == 200
+        assert other.key.last_four not in text(answer)
 
 
 def test_tabs_depend_on_the_role(lead: Client, developer: Client, auditor: Client, caller: Caller) -> None:
