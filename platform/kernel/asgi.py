@@ -63,6 +63,11 @@ def header(scope: Scope, name: bytes) -> str:
     return ""
 
 
+def headers_joined(scope: Scope, name: bytes) -> str:
+    """Return all values of a request header that may occur several times, in one line."""
+    return ", ".join(bytes(value).decode("latin-1") for key, value in scope["headers"] if key == name)
+
+
 def _unknown_route(_: Scope) -> str:
     return metrics.OTHER
 
@@ -80,7 +85,8 @@ def with_request_id(app: App, *, route_of: Callable[[Scope], str] = _unknown_rou
         peer = scope.get("client")
         origin = origin_of(
             peer=peer[0] if peer else "",
-            forwarded_for=header(scope, b"x-forwarded-for"),
+            # Some proxies append a line of their own instead of extending the client's, which must not come first.
+            forwarded_for=headers_joined(scope, b"x-forwarded-for"),
             agent=header(scope, b"user-agent"),
             request_id=request_id,
             trusted_proxies=trusted_proxies,

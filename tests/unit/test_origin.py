@@ -2,6 +2,7 @@
 
 import pytest
 
+from kernel.asgi import Message, Receive, Scope, Send, with_request_id
 from kernel.origin import Origin, origin, origin_of, use_origin
 
 
@@ -30,6 +31,23 @@ def test_only_addresses_written_by_trusted_proxies_count(
     peer: str, forwarded_for: str, proxies: int, address: str
 ) -> None:
     assert address_of(peer, forwarded_for, trusted_proxies=proxies) == address
+
+
+async def test_a_line_that_a_proxy_appends_counts_and_not_the_clients_line_before_it() -> None:
+    found = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        found.append(origin().address)
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None: ...
+
+    lines = [(b"x-forwarded-for", b"10.1.2.3"), (b"x-forwarded-for", b"198.51.100.1")]
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": lines, "client": ("10.0.0.1", 1234)}
+    await with_request_id(app, trusted_proxies=1)(scope, receive, send)
+    assert found == ["198.51.100.1"]
 
 
 def test_a_long_user_agent_is_truncated() -> None:
