@@ -49,7 +49,7 @@ def names_in(fields: "PackageMetadata | Message[str, str]") -> set[str]:
     if "License-Expression" in fields:
         return set(re.split(r"\s+(?:AND|OR|WITH)\s+", re.sub(r"[()]", "", fields["License-Expression"])))
     classifiers = [one.split(" :: ")[-1] for one in fields.get_all("Classifier") or [] if one.startswith("License ::")]
-    return set(classifiers) - {"OSI Approved"} or {fields["License"] if "License" in fields else "none"}
+    return set(classifiers) - {"OSI Approved"} or set(fields.get_all("License") or ["none"])
 
 
 def test_every_licence_of_an_installed_package_is_allowed() -> None:
