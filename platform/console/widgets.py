@@ -378,6 +378,15 @@ class ConsoleAdmin(ModelAdmin):
     # reads the whole period instead of one page.
     list_prefetch: tuple[str, ...] = ()
 
+    @property
+    def media(self) -> forms.Media:
+        # Without those of filters: Unfold adds them to all pages once a list was shown, also where they do not work.
+        return super(ModelAdmin, self).media  # type: ignore[no-any-return]  # Unfold has no types
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        self.request = request  # whose filters Unfold adds
+        return super().changelist_view(request, {"media": super().media, **(extra_context or {})})
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: Any = super().get_queryset(request).defer(*self.list_defer).annotate(**self.list_annotations)
         return rows.prefetch_related(*self.list_prefetch)  # type: ignore[no-any-return]  # annotated rows have no type

@@ -172,6 +172,14 @@ def test_only_managers_can_change_an_endpoint(developer: Client, stranger: Clien
     assert (row.updated_at, row.enabled, audited(caller)) == (before, True, [])
 
 
+def test_scripts_of_filters_are_on_the_list_only(lead: Client, caller: Caller) -> None:
+    add_endpoint(caller, "https://a.example/")
+    announce(caller)
+    resend = f"{DELIVERIES}{deliveries_of(caller)[0].pk}/resend/"
+    assert "calendar.js" in text(lead.get(DELIVERIES))
+    assert "calendar.js" not in text(lead.get(resend))
+
+
 def test_developers_read_endpoints_of_their_own_team_only(developer: Client, stranger: Client, caller: Caller) -> None:
     endpoint = add_endpoint(caller, "https://a.example/")
     announce(caller)
