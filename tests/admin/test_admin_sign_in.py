@@ -245,7 +245,7 @@ def test_the_content_security_policy_forbids_external_resources_and_inline_scrip
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == "'self'"
     assert rules["img-src"] == "'self' data:"
-    assert "unsafe-inline" not in rules["script-src"]
+    assert rules["script-src"] == "'self'"
     assert rules["frame-ancestors"] == "'none'"
 
 

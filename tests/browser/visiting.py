@@ -16,6 +16,8 @@ from tenants.models import Membership, Role, StaffMember, StaffRole, Team
 WIDTHS = (380, 1280, 2560)
 ROLES = ("administrator", *(role.value for role in Role), *(role.value for role in StaffRole))
 PASSWORD = "correct horse battery"
+_REPORT = """document.addEventListener('securitypolicyviolation', (event) => console.error(
+  `Violation of ${event.effectiveDirective}: ${event.blockedURI} in ${event.sourceFile}:${event.lineNumber}`))"""
 
 
 def person(role: str, team: Team | None = None) -> User:
@@ -67,6 +69,7 @@ def visiting(browser: Browser, url: str, user: User | None = None, **options: An
     context.set_default_timeout(15_000)
     if user is not None:
         sign_in(context, url, user)
+    context.add_init_script(_REPORT)
     visit = Visit(page=context.new_page(), url=url)
     visit.page.on("console", visit.listen)
     visit.page.on("pageerror", lambda error: visit.complaints.append(f"{visit.page.url}: {error}"))
