@@ -35,6 +35,7 @@ from config.request_heads import (
     slow_head,
     too_many_connections,
 )
+from config.slow_readers import ReaderWatch
 from kernel.asgi import ABORT, Message, Scope
 from kernel.errors import ApiError, BadRequest, HeadersTooLarge, UrlTooLong
 from kernel.request_bodies import REJECTED
@@ -225,6 +226,7 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
     _head_is_complete = False
     _has_left = False
     _head_timer: Any = None
+    _reader: ReaderWatch | None = None
 
     @override
     def connectionMade(self) -> None:
@@ -242,10 +244,28 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
 
     def leave(self) -> None:
         """Stop counting the connection: it is lost, or has become a WebSocket."""
+        self._leave_reader()
         if not self._has_left:
             self._has_left = self._head_is_complete = True
             DaphneChannel._connections -= 1
             self._watch_head()
+
+    @override
+    def pauseProducing(self) -> None:
+        super().pauseProducing()
+        if self._reader is None and not self._has_left:
+            self._reader = ReaderWatch(self.transport.getHandle(), self.transport.abortConnection)
+            self._reader.start()
+
+    @override
+    def resumeProducing(self) -> None:
+        super().resumeProducing()
+        self._leave_reader()
+
+    def _leave_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.stop()
+            self._reader = None
 
     def _watch_head(self) -> None:
         """Limit the time in which the headers of the next request arrive; stop once they have."""

@@ -191,7 +191,7 @@ class LiveRun:
             self._has_room.clear()
             if not await wait_within(self._has_room, settings.SLOW_READER_SECONDS):
                 logger.warning(
-                    "disconnecting a client that reads nothing", extra={"response": self.identity.response_id}
+                    "disconnecting a client that reads too slowly", extra={"response": self.identity.response_id}
                 )
                 self._leave_reader()
                 if self._disconnect is not None:

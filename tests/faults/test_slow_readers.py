@@ -1,16 +1,17 @@
-"""Clients of streams that do not read: the run waits for them, in bounded memory, and leaves them after a while."""
+"""Clients that do not read, or hardly: they are disconnected after a while, and until then cost little memory."""
 
 import base64
 import socket
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import httpx2
 import orjson
 import psutil
 import pytest
 
-from tests.support.api import Api, Caller
+from tests.support.api import Api, Caller, ok
 from tests.support.chunks import text
 from tests.support.raw_http import RawConnection
 from tests.support.upstream import Script, ScriptedUpstream, stream
@@ -19,12 +20,16 @@ from tests.support.web import WebProcess, running_web
 
 PIECES, PIECE_BYTES = 200, 100_000
 WORDS = "word " * (PIECE_BYTES // 5)
+SECONDS = 2
+LEAVES = "disconnecting a client that reads too slowly"
+# More than the kernel takes for a client. There are more clients than a process has connections to the database.
+FILE_BYTES, CLIENTS = 12_000_000, 6
 
 
 @pytest.fixture(scope="module", params=["daphne", "uvicorn"])
 def impatient(request: pytest.FixtureRequest, upstream: ScriptedUpstream) -> Iterator[WebProcess]:
-    """A web process that gives a client one second to read something."""
-    with running_web(server=request.param, SLOW_READER_SECONDS="1") as process:
+    """A web process that gives a client two seconds to read something."""
+    with running_web(server=request.param, SLOW_READER_SECONDS=str(SECONDS)) as process:
         yield process
 
 
@@ -32,11 +37,24 @@ def ask(web: WebProcess, caller: Caller, script: Script) -> RawConnection:
     """Request a stream of 20 MB, and return the connection, from which nothing has been read."""
     script.then(stream(*text(*[WORDS] * PIECES)))
     body = orjson.dumps({"model": script.model, "input": "Hi", "stream": True})
-    connection = RawConnection(web.url)
-    connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+    connection = connect(web)
     headers = {"Authorization": f"Bearer {caller.secret}", "Content_Type": "application/json"}
     connection.send_head("POST", "/v1/responses", Content_Length=len(body), **headers)
     connection.send(body)
+    return connection
+
+
+def connect(web: WebProcess) -> RawConnection:
+    """Connect a client whose kernel takes little."""
+    connection = RawConnection(web.url)
+    connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+    return connection
+
+
+def request(web: WebProcess, caller: Caller, path: str) -> RawConnection:
+    """Request an answer, and return the connection, from which nothing has been read."""
+    connection = connect(web)
+    connection.send_head("GET", f"/v1{path}", Authorization=f"Bearer {caller.secret}")
     return connection
 
 
@@ -59,7 +77,7 @@ def test_a_client_that_reads_nothing_is_disconnected_in_bounded_memory(
 
         def has_left() -> bool:
             peaks.append(process.memory_info().rss - before)
-            return "disconnecting a client that reads nothing" in impatient.output()
+            return LEAVES in impatient.output()
 
         eventually(has_left)
         assert max(peaks) < 30 * 2**20
@@ -76,8 +94,7 @@ def test_a_websocket_that_reads_nothing_is_closed(
     script.then(stream(*text(*[WORDS] * PIECES)))
     created = orjson.dumps({"type": "response.create", "model": script.model, "input": "Hi"})
     before = impatient.written
-    with RawConnection(impatient.url) as peer:
-        peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+    with connect(impatient) as peer:
         upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec_WebSocket_Version": 13}
         key = base64.b64encode(bytes(16)).decode()
         peer.send_head(
@@ -86,5 +103,51 @@ def test_a_websocket_that_reads_nothing_is_closed(
         peer.socket.recv(4096)
         # A text frame whose mask is zero.
         peer.send(b"\x81" + bytes([0x80 | len(created)]) + bytes(4) + created)
-        eventually(lambda: "disconnecting a client that reads nothing" in impatient.output(since=before))
+        eventually(lambda: LEAVES in impatient.output(since=before))
         assert received_until_the_end(peer) < PIECES * PIECE_BYTES / 2
+
+
+@pytest.fixture(params=["file", "response"])
+def path(
+    request: pytest.FixtureRequest, impatient: WebProcess, http: httpx2.Client, caller: Caller, script: Script
+) -> str:
+    """The path of a large answer: the content of a file, or the JSON of a response."""
+    api = Api(http, url=impatient.url, caller=caller)
+    if request.param == "file":
+        content = {"file": ("zeros.txt", bytes(FILE_BYTES))}
+        stored = ok(api.request("POST", "/files", files=content, data={"purpose": "user_data"}))
+        return f"/files/{stored['id']}/content"
+    script.then(stream(*text(*[WORDS] * (FILE_BYTES // PIECE_BYTES))))
+    return f"/responses/{api.create(model=script.model, input='Hi')['id']}"
+
+
+def test_clients_that_do_not_read_an_answer_are_disconnected(
+    impatient: WebProcess, http: httpx2.Client, caller: Caller, script: Script, path: str
+) -> None:
+    before, api = impatient.written, Api(http, url=impatient.url, caller=caller)
+    script.say("Hello")
+    with ExitStack() as stack:
+        peers = [stack.enter_context(request(impatient, caller, path)) for _ in range(CLIENTS)]
+
+        def have_been_left() -> bool:
+            # The others read nothing.
+            for peer in peers[: CLIENTS // 2]:
+                with suppress(ConnectionResetError):
+                    peer.socket.recv(1)
+            return impatient.output(since=before).count(LEAVES) == CLIENTS
+
+        # Meanwhile others are served: no client keeps a connection to the database.
+        assert api.create(model=script.model, input="Hi")["status"] == "completed"
+        eventually(have_been_left)
+        assert max(map(received_until_the_end, peers)) < FILE_BYTES
+
+
+def test_a_client_that_reads_slowly_gets_its_answer(impatient: WebProcess, caller: Caller, path: str) -> None:
+    received, before = 0, impatient.written
+    with request(impatient, caller, path) as peer:
+        began = time.monotonic()
+        while received < FILE_BYTES:
+            received += len(peer.socket.recv(2**16))
+            # It takes longer than the time in which it has to read something.
+            time.sleep(max(0.0, began + 1.5 * SECONDS * received / FILE_BYTES - time.monotonic()))
+    assert LEAVES not in impatient.output(since=before)
