@@ -15,18 +15,19 @@ RUN apt-get update \
 
 FROM base AS build
 WORKDIR /app
-# The packages change less often than the sources. Each is checked against its hash in requirements/runtime.txt, the
-# export of uv.lock.
+# The packages change less often than the sources. Each is checked against its hash in requirements/, the export of
+# uv.lock.
 COPY manage.py pyproject.toml uv.lock ./
 COPY requirements requirements
 COPY platform/launcher platform/launcher
-RUN python3 manage.py install --no-input
+RUN python3 manage.py install --telemetry --no-input
 COPY . .
 # Processes may not write to /app: bytecode and documentation are made here. Static files are served from the packages
 # and from static/.
-RUN python3 manage.py install --no-input --compile \
+RUN python3 manage.py install --telemetry --no-input --compile \
     && PYTHONPATH=platform:. .venv/bin/python -m guide.build /app/guide \
-    && .venv/uv export --quiet --frozen --no-dev --group docs --format cyclonedx1.5 --output-file sbom.cdx.json \
+    && .venv/uv export --quiet --frozen --no-dev --group docs --group telemetry --format cyclonedx1.5 \
+        --output-file sbom.cdx.json \
     && rm -rf .venv/uv .venv/cache .venv/installation.log
 
 FROM base

@@ -52,8 +52,8 @@ def start(kind: str) -> None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         logger.warning(
-            "OTEL_EXPORTER_OTLP_ENDPOINT is set, but the packages of requirements/telemetry.txt are not installed;"
-            " nothing is exported"
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set, but its packages are not installed, so nothing is exported:"
+            " run `python3 manage.py install --telemetry`"
         )
         return
     from kernel.leases import process_name

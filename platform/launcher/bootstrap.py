@@ -26,6 +26,7 @@ from launcher.report import Report
 
 RUNTIME = "requirements/runtime.txt"
 DEVELOPMENT = "requirements/development.txt"  # a superset of the above
+TELEMETRY = "requirements/telemetry.txt"  # in addition to one of the above
 STAMP = "requirements-stamp.json"
 MARKER = "installing"
 OLDEST = (3, 11)

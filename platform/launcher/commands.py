@@ -112,6 +112,9 @@ def install_parser() -> Parser:
     parser = Parser("install", "Create .venv and install the packages that `up` and the other commands need.")
     parser.add_argument("--dev", action="store_true", help="also install what the tests need")
     parser.add_argument(
+        "--telemetry", action="store_true", help="also install what exports traces and metrics over OpenTelemetry"
+    )
+    parser.add_argument(
         "--compile", action="store_true", help="compile bytecode, for images in which processes may not write it"
     )
     _add_no_input(parser)

@@ -108,11 +108,13 @@ def _up(*, root: Path, argv: Sequence[str], arguments: list[str]) -> int:
 def _install(*, root: Path, arguments: list[str]) -> int:
     options = commands.install_parser().parse_args(arguments)
     report = Report(plain=options.no_input)
-    requirements = bootstrap.DEVELOPMENT if options.dev else bootstrap.RUNTIME
-    bootstrap.install(root=root, requirements=requirements, report=report)
+    files = [bootstrap.DEVELOPMENT if options.dev else bootstrap.RUNTIME]
+    files += [bootstrap.TELEMETRY] if options.telemetry else []
+    for requirements in files:
+        bootstrap.install(root=root, requirements=requirements, report=report)
     if options.compile:
         bootstrap.compile_sources(root=root, report=report)
-    report.step(f"The packages of {requirements} are installed in {root / '.venv'}")
+    report.step(f"The packages of {' and '.join(files)} are installed in {root / '.venv'}")
     return 0
 
 

@@ -27,6 +27,7 @@ from launcher.address import any_free_port, is_free
 from launcher.testing import PrivateServers
 from tests.support.compose import read_compose
 from tests.support.image import ROOT, Image, build, make_directory
+from tests.support.otlp import Collector, running_collector
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -38,9 +39,11 @@ CODE = "import os; print(6 * 7, os.listdir('/app') if os.path.exists('/app') els
 class Installation:
     """The services of compose.yaml, as processes from the image."""
 
-    def __init__(self, image: Image, directory: Path, servers: PrivateServers) -> None:
-        self._image, self._directory = image, directory
+    def __init__(self, image: Image, directory: Path, servers: PrivateServers, collector: Collector) -> None:
+        self._image, self._directory, self.collector = image, directory, collector
         self.port = any_free_port()
+        # Processes share the network here, so they cannot all have the port of compose.yaml.
+        self.metrics_ports = {name: any_free_port() for name in ("web", "worker", "beat")}
         self.url = f"http://127.0.0.1:{self.port}"
         printed = subprocess.run(
             [sys.executable, "manage.py", "generate_secrets"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -63,6 +66,12 @@ class Installation:
             found[name] = re.sub(r"redis://.*@valkey:6379/0", self._redis, text)
         if "DATABASE_ADMIN_URL" in found:
             found["DATABASE_ADMIN_URL"] = self.admin
+        if service in self.metrics_ports:
+            found |= {
+                "METRICS_PORT": str(self.metrics_ports[service]),
+                "OTEL_EXPORTER_OTLP_ENDPOINT": self.collector.url,
+                "OTEL_BSP_SCHEDULE_DELAY": "100",
+            }
         return {**found, "PORT": str(self.port)} if service == "web" else found
 
     def _database(self, match: re.Match[str]) -> str:
@@ -132,19 +141,20 @@ def image() -> Iterator[Image]:
 def installation(image: Image, servers: PrivateServers) -> Iterator[Installation]:
     """All services of compose.yaml, started in their order, with an upstream and a key."""
     directory = make_directory()
-    made = Installation(image, directory, servers)
-    try:
-        yield made
-    finally:
-        for process in made.running.values():
-            process.kill()
-            process.wait()
-        postgres.drop_database(admin=made.admin, database=made.name)
-        for role in ("owner", "app"):
-            postgres.drop_role(
-                admin=made.admin, role=postgres.DatabaseRole(name=f"{made.name}_{role}", password="")
-            )  # fmt: skip
-        shutil.rmtree(directory)
+    with running_collector() as collector:
+        made = Installation(image, directory, servers, collector)
+        try:
+            yield made
+        finally:
+            for process in made.running.values():
+                process.kill()
+                process.wait()
+            postgres.drop_database(admin=made.admin, database=made.name)
+            for role in ("owner", "app"):
+                postgres.drop_role(
+                    admin=made.admin, role=postgres.DatabaseRole(name=f"{made.name}_{role}", password="")
+                )  # fmt: skip
+            shutil.rmtree(directory)
 
 
 def test_every_process_works_without_writing_to_the_image(installation: Installation) -> None:
@@ -177,6 +187,10 @@ def test_every_process_works_without_writing_to_the_image(installation: Installa
         # In a worker.
         queued = http.post("/v1/responses", json={"model": "demo", "input": "Hello", "background": True}).json()
         eventually(lambda: http.get(f"/v1/responses/{queued['id']}").json()["status"] == "completed", seconds=120)
+        installation.collector.wait_for("POST /v1/responses", number=2)
+        installation.collector.wait_for("process response")
+        for port in installation.metrics_ports.values():
+            assert "ors_build_info" in http.get(f"http://127.0.0.1:{port}/metrics").text
         # Part of the image.
         assert http.get("/docs/guide/index.html").status_code == 200
         assert http.get("/static/console/mark.svg").status_code == 200

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.bootstrap import TELEMETRY
 from tests.launcher.checkout import UV, Checkout, PackageIndex, build_wheel, requirement
 
 pytestmark = pytest.mark.slow
@@ -46,6 +47,24 @@ def test_a_missing_uv_is_fetched_from_the_index_and_kept(
     checkout.require(requirement(wheel) + "# changed\n", development=requirement(uv_wheel))
     assert checkout.run("install", "--no-input").returncode == 0
     assert index.paths.count(f"/files/{uv_wheel.name}") == fetched == 1
+
+
+def test_the_packages_for_telemetry_are_added(
+    checkout: Checkout, index: PackageIndex, wheel: Path, tmp_path: Path
+) -> None:
+    added = build_wheel(directory=tmp_path, name="exporter", version="1.0", files={"exporter.py": b""})
+    index.wheels.append(added)
+    checkout.require(requirement(wheel))
+    (checkout.root / TELEMETRY).write_text(requirement(added))
+    assert checkout.run("install", "--no-input").returncode == 0
+    assert names_of_packages(checkout) == {"tinything"}
+    assert checkout.run("install", "--telemetry", "--no-input").returncode == 0
+    assert names_of_packages(checkout) == {"tinything", "exporter"}
+    # Neither removes what the other installed.
+    index.paths.clear()
+    for options in ([], ["--telemetry"]):
+        assert checkout.run("install", *options, "--no-input").returncode == 0
+    assert (index.paths, names_of_packages(checkout)) == ([], {"tinything", "exporter"})
 
 
 def test_an_installed_environment_needs_no_index(checkout: Checkout, index: PackageIndex, wheel: Path) -> None:
