@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from launcher.commands import SUMMARIES
 from tests.support.compose import FILE, ROOT, Service, read_compose
@@ -69,6 +70,28 @@ def test_the_sandbox_has_no_network_and_the_database_is_not_reachable_from_outsi
         assert services[name]["networks"] == ["data"]
         assert "ports" not in services[name]
     assert services["web"]["ports"] == ["127.0.0.1:8000:8000"]
+
+
+def test_there_are_several_workers_which_share_no_port(services: dict[str, Service]) -> None:
+    assert int(services["worker"]["deploy"]["replicas"]) > 1
+    assert [name for name in OURS if "ports" in services[name]] == ["web"]
+
+
+def test_prometheus_reads_the_metrics_of_every_process(services: dict[str, Service]) -> None:
+    prometheus = services["prometheus"]
+    mounted = dict(volume.split(":")[:2] for volume in prometheus["volumes"])
+    (source,) = (path for path, target in mounted.items() if target == "/etc/prometheus/prometheus.yml")
+    jobs = yaml.safe_load((ROOT / source).read_text())["scrape_configs"]
+    (own,) = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["rule_files"]
+    assert mounted[f"./deploy/prometheus/{own}"] == f"/etc/prometheus/{own}"
+    # The alerts select the processes by the names of the jobs.
+    targets = {job["job_name"]: (one["names"], one["port"]) for job in jobs for one in job["dns_sd_configs"]}
+    expected = {f"ors-{name}": ([name], 9464) for name in ("web", "worker", "beat")}
+    assert targets == expected
+    for name in ("web", "worker", "beat"):
+        environment = services[name]["environment"]
+        assert (environment["METRICS_PORT"], environment["METRICS_HOST"]) == (9464, "0.0.0.0")
+        assert set(services[name]["networks"]) & set(prometheus["networks"])
 
 
 def test_its_variables_are_documented(services: dict[str, Service]) -> None:

@@ -141,7 +141,12 @@ def use_everything(api: Api, script: Script) -> None:
 @pytest.mark.skipif(PROMTOOL is None, reason="needs promtool, of the Debian package prometheus")
 @pytest.mark.parametrize(
     "command",
-    [["check", "rules", "alerts.yml"], ["check", "config", "prometheus.yml"], ["test", "rules", "alerts_test.yml"]],
+    [
+        ["check", "rules", "alerts.yml"],
+        ["check", "config", "prometheus.yml"],
+        ["check", "config", "prometheus-compose.yml"],
+        ["test", "rules", "alerts_test.yml"],
+    ],
 )
 def test_promtool_accepts(command: list[str]) -> None:
     done = subprocess.run([str(PROMTOOL), *command], cwd=PROMETHEUS, capture_output=True, text=True, check=False)
