@@ -59,9 +59,14 @@ def weak_secret() -> str | None:
             Fernet(key)
         except ValueError:
             return f"ENCRYPTION_KEYS contains a value that is no Fernet key: {hint}"
-    values = [*secrets.values(), *settings.ENCRYPTION_KEYS]
-    if len(set(values)) < len(values):
-        return f"SECRET_KEY, API_KEY_PEPPER and ENCRYPTION_KEYS share a value; each must differ: {hint}"
+    # Also those that other programs know: who reads the configuration of one must not learn another secret.
+    owners: dict[str, str] = {}
+    shared = {name: getattr(settings, name) for name in ("METRICS_TOKEN", "SANDBOX_TOKEN", "OIDC_CLIENT_SECRET")}
+    listed = [(name, value) for name, value in (secrets | shared).items() if value]
+    for name, value in [*listed, *(("ENCRYPTION_KEYS", key) for key in settings.ENCRYPTION_KEYS)]:
+        if value in owners:
+            return f"{owners[value]} and {name} share a value; each secret must differ: {hint}"
+        owners[value] = name
     return None
 
 

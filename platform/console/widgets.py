@@ -162,7 +162,7 @@ def json_block(value: Any) -> SafeString:
 
 
 # Spreadsheets run a cell that starts with one of these characters as a formula; an apostrophe before it makes it text.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 class _Echo:

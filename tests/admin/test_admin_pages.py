@@ -2,11 +2,14 @@
 
 import re
 import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from django.contrib import admin as django_admin
 from django.contrib.auth.models import User
 from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
 
 from responses.models import PromptTemplate, Response
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
@@ -199,3 +202,31 @@ def test_query_count_of_teams_and_users_is_independent_of_their_rows(
     few = [count_queries(admin, page) for page in pages]
     add_rows(make_caller(), 5)
     assert [count_queries(admin, page) for page in pages] == few
+
+
+def views(patterns: Sequence[URLPattern | URLResolver], prefix: str = "/") -> Iterator[tuple[str, Any]]:
+    """Yield the route and the view of every URL pattern."""
+    for pattern in patterns:
+        if isinstance(pattern, URLResolver):
+            yield from views(pattern.url_patterns, prefix + str(pattern.pattern))
+        else:
+            yield prefix + str(pattern.pattern), pattern.callback
+
+
+def test_no_page_may_be_shown_in_a_frame(lead: Client) -> None:
+    pages = ("/admin/", "/admin/playground/", "/account/login/", "/docs", "/admin/nothing/", "/openapi.json")
+    assert {lead.get(url)["X-Frame-Options"] for url in pages} == {"DENY"}
+
+
+def test_a_form_of_another_site_is_refused(lead: Client) -> None:
+    strict = SiteClient(enforce_csrf_checks=True)
+    strict.cookies = lead.cookies
+    for url in ("/account/login/", "/account/logout/", "/account/sessions/", "/admin/content/reveal/"):
+        refused = strict.post(url, {"next": "/admin/"})
+        assert (refused.status_code, "CSRF verification failed" in text(refused)) == (403, True), url
+    pages = [(route, view) for route, view in views(get_resolver().url_patterns) if not route.startswith("/v1/")]
+    exempt = {route for route, view in pages if getattr(view, "csrf_exempt", False)}
+    # The token in its URL is the permission. The others only read.
+    for route in exempt - {"/account/unsubscribe/<str:token>/"}:
+        assert strict.post(route.replace("<path:path>", "index.html")).status_code == 405, route
+    assert len(exempt) < len(pages) / 5

@@ -197,6 +197,21 @@ def test_a_hard_budget_is_never_exceeded(api: Api, script: Script) -> None:
     assert "retry-after" not in refused.headers
 
 
+def test_requests_in_progress_reserve_the_budget(api: Api, script: Script) -> None:
+    limit(api.caller, budget="0.0015")
+    gate = Gate()
+    priced(script).then(stream(chunk(content="Hel"), gate, chunk(finish="stop"), usage())).say("Hello")
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(create, api, script, max_output_tokens=1000)
+        gate.wait_until_reached()
+        refused = create(api, script, max_output_tokens=1000)
+        assert (refused.status_code, len(script.bodies)) == (429, 1)
+        assert "is reserved by requests in progress" in refused.json()["error"]["message"]
+        gate.open()
+        assert first.result().status_code == 200
+    ok(create(api, script, max_output_tokens=1000))
+
+
 def test_without_a_maximum_the_budget_lowers_it(api: Api, script: Script) -> None:
     limit(api.caller, budget="0.001")
     priced(script).then(

@@ -25,7 +25,7 @@ from tests.support.web import WebProcess
 
 TEMPLATES = (
     "{{ 7 * 7 }} {% debug %} {{ settings.SECRET_KEY }} ${7*7} <%= 7*7 %> #{7*7} {0.__class__} %(SECRET_KEY)s "
-    "{{ ''.__class__.__mro__[1].__subclasses__() }}"
+    "{{ ''.__class__.__mro__[1].__subclasses__() }} {{name}}"
 )
 
 
@@ -102,6 +102,24 @@ def test_an_mcp_tool_cannot_name_a_command(api: Api, fields: dict[str, Any]) -> 
     status, param, code = error(api.post("/responses", {"model": "m", "input": "Hi", "tools": [tool]}))
     assert (status, code) == (400, "unknown_parameter")
     assert param == f"tools[0].{next(iter(fields))}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"headers": {"X-Key": "a\r\nHost: internal"}}, "headers"),
+        ({"headers": {"X-Key": "a\nb"}}, "headers"),
+        ({"headers": {"X-Key:\r\nHost": "internal"}}, "headers"),
+        *(({"headers": {name: "1"}}, "headers") for name in ("Host", "content-length", "Transfer-Encoding", "TE")),
+        *(({"headers": {name: "1"}}, "headers") for name in ("Connection", "Upgrade", "Proxy-Authorization")),
+        ({"authorization": "a\r\nHost: internal"}, "authorization"),
+    ],
+)
+def test_headers_for_an_mcp_server_leave_the_connection_alone(api: Api, fields: dict[str, Any], param: str) -> None:
+    tool = {"type": "mcp", "server_label": "box", "server_url": "https://example.com/mcp", **fields}
+    status, named, _ = error(api.post("/responses", {"model": "m", "input": "Hi", "tools": [tool]}))
+    assert status == 400
+    assert (named or "").startswith(f"tools[0].{param}")
 
 
 @pytest.mark.parametrize("host", ["{host}/livez?", "{host}/v1/models#", "{host}/livez#@attacker.example", "a b"])

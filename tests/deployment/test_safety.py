@@ -46,9 +46,12 @@ def test_a_secret_that_can_be_guessed_is_rejected(settings: Any, name: str, valu
         safety.refuse_unsafe_start()
 
 
-def test_a_value_that_serves_two_purposes_is_rejected(settings: Any) -> None:
-    settings.API_KEY_PEPPER = settings.SECRET_KEY
-    with pytest.raises(ImproperlyConfigured, match="share a value"):
+@pytest.mark.parametrize("first", ["SECRET_KEY", "ENCRYPTION_KEYS"])
+@pytest.mark.parametrize("second", ["API_KEY_PEPPER", "METRICS_TOKEN", "SANDBOX_TOKEN", "OIDC_CLIENT_SECRET"])
+def test_a_value_that_serves_two_purposes_is_rejected(settings: Any, first: str, second: str) -> None:
+    value = getattr(settings, first)
+    setattr(settings, second, value[0] if isinstance(value, list) else value)
+    with pytest.raises(ImproperlyConfigured, match=rf"^(?=.*{first})(?=.*{second}).* share a value"):
         safety.refuse_unsafe_start()
 
 

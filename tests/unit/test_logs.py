@@ -60,6 +60,15 @@ def test_other_lines_have_no_request_id(written: StringIO) -> None:
     assert "request_id" not in json.loads(written.getvalue())
 
 
+def test_line_breaks_in_a_text_begin_no_line(written: StringIO) -> None:
+    forged = '\n{"event": "forged"}\r\x85{"event": "forged"}'
+    logging.getLogger("tests.logs").warning("the name %s is odd", forged, extra={"name_of_model": forged})
+    Access("GET", f"/v1/{forged}", "req_1", Caller()).write()
+    first, second = written.getvalue().rstrip("\n").split("\n")
+    assert (json.loads(first)["event"], json.loads(second)["path"]) == (f"the name {forged} is odd", f"/v1/{forged}")
+    assert json.loads(first)["name_of_model"] == forged
+
+
 def test_probes_are_written_only_at_debug(written: StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     logger = logging.getLogger("access")
     monkeypatch.setattr(logger, "level", logging.DEBUG)
