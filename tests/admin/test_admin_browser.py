@@ -182,6 +182,7 @@ def test_a_key_is_created_copied_used_and_revoked(visit: Visit, caller: Caller) 
     visit.page.get_by_label("Name").fill("checkout")
     visit.page.get_by_role("button", name="Create key").click()
     visit.page.get_by_role("button", name="Copy", exact=True).click()
+    expect(visit.page.get_by_role("button", name="Copied")).to_be_visible()
     secret = eventually(lambda: visit.page.evaluate("navigator.clipboard.readText()"))
     assert visit.page.locator("#secret").inner_text() == secret
     assert models(visit.url, secret) == 200
