@@ -28,5 +28,18 @@ def server_error(request: HttpRequest) -> HttpResponse:
     else:
         answer = error_response(failure)
     # Not an error with a traceback for each request of an outage.
+    return _logged(answer)
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Return the page of a request that Django refuses, such as one with a `Host` that `ALLOWED_HOSTS` lacks."""
+    logger.warning("the request is refused: %s", exception, extra={"path": request.path})
+    # Scanners send such requests all the time; Django would log an error with a traceback for each.
+    # Without the request: context processors read the host again, which is then an error 500.
+    return _logged(render(None, "400.html", status=400))
+
+
+def _logged(answer: HttpResponse) -> HttpResponse:
+    """Keep Django from logging the exception that led to an answer."""
     answer._has_been_logged = True  # type: ignore[attr-defined]  # noqa: SLF001 - Django's own mark
     return answer

@@ -24,6 +24,7 @@ def public(view: Callable[..., Any]) -> Callable[..., Any]:
 # Here and not in the settings: only processes that serve URLs need the pages.
 admin.autodiscover()
 
+handler400 = "config.error_pages.bad_request"
 handler500 = "config.error_pages.server_error"
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),

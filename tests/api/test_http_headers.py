@@ -1,6 +1,7 @@
 """Lengths, compression, caching and 405s: the parts of HTTP that do not depend on an endpoint."""
 
 import gzip
+import json
 import socket
 from urllib.parse import urlsplit
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.support.api import Api
 from tests.support.upstream import Script
+from tests.support.waiting import eventually
 from tests.support.web import WebProcess
 
 REDOC = "/static/redoc/redoc.standalone.js"
@@ -125,6 +127,17 @@ def test_browsers_get_a_page_instead(web: WebProcess, http: httpx2.Client) -> No
 def test_paths_of_streams_refuse_other_methods(api: Api, method: str) -> None:
     refused = api.request(method, "/chat/completions?stream=true", content=b'{"stream": true}')
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET, POST, HEAD")
+
+
+@pytest.mark.parametrize("path", ["/docs", "/admin/", "/account/login/"])
+def test_a_wrong_host_is_one_line_in_the_log(web: WebProcess, http: httpx2.Client, path: str) -> None:
+    written = web.written
+    assert http.get(web.url + path, headers={"Host": "wrong.test"}).status_code == 400
+    lines = eventually(lambda: [one for one in web.output(since=written).splitlines() if "wrong.test" in one])
+    (line,) = [json.loads(one) for one in lines]
+    assert (line["level"], line["path"]) == ("warning", path)
+    assert "Invalid HTTP_HOST header" in line["event"]
+    assert "Traceback" not in web.output(since=written)
 
 
 def test_errors_outside_of_the_api_are_pages_of_one_design(web: WebProcess, http: httpx2.Client) -> None:
