@@ -19,7 +19,7 @@ from tests.support.web import WebProcess
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(CHROMIUM is None, reason=INSTALL),
 ]
 SIGNED_OUT = ("/account/login/", "/account/signup/", "/account/inactive/", "/account/providers/error/", "/unknown/")
