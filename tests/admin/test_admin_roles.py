@@ -50,6 +50,26 @@ def test_an_operator_manages_upstreams_but_assigns_no_roles(operator: Client, ca
     assert operator.get("/admin/tenants/membership/add/").status_code == 403
 
 
+def test_nobody_but_administrators_grants_the_own_account_more(
+    operator: Client, platform_auditor: Client, lead: Client, developer: Client, auditor: Client
+) -> None:
+    for client in (operator, platform_auditor, lead, developer, auditor):
+        user = User.objects.get(pk=client.session["_auth_user_id"])
+        form = {"username": user.username, "is_active": "on", "is_staff": "on", "is_superuser": "on"}
+        staff = {"staff_member-TOTAL_FORMS": "1", "staff_member-INITIAL_FORMS": "0", "staff_member-0-role": "operator"}
+        assert client.post(f"/admin/auth/user/{user.pk}/change/", {**form, **staff}).status_code == 403
+        user.refresh_from_db()
+        assert not user.is_superuser
+    for client in (developer, auditor):
+        with scope.every_team():
+            own = Membership.objects.get(user_id=client.session["_auth_user_id"])
+        page = f"/admin/tenants/membership/{own.pk}/change/"
+        assert client.post(page, {"role": "team_lead", "view_content": "on"}).status_code == 403
+        with scope.every_team():
+            assert Membership.objects.get(pk=own.pk).role == own.role
+    assert StaffMember.objects.filter(user_id=lead.session["_auth_user_id"]).count() == 0
+
+
 def test_a_platform_auditor_cannot_create_anything(platform_auditor: Client, caller: Caller) -> None:
     for page in ("tenants/upstream", "tenants/model", "tenants/team", "tenants/apikey", "tenants/guardrail"):
         assert platform_auditor.get(f"/admin/{page}/add/").status_code == 403, page

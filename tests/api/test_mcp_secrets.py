@@ -16,6 +16,7 @@ from tests.support.mcp_requests import asking, of, tool, word
 from tests.support.mcp_servers import McpServer, mcp_server
 from tests.support.upstream import Script
 from tests.support.web import WebProcess
+from tests.support.webhooks import running_receiver
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +45,18 @@ def test_the_server_receives_the_authorization(
     response = reaching.create(model=script.model, input="1+0?", tools=[tool(protected, **credentials)])
     assert of(response, "mcp_call")[0]["output"] == "1"
     assert {headers["authorization"] for headers in protected.headers} == {f"Bearer {TOKEN}"}
+
+
+@pytest.mark.parametrize("status", [302, 307])
+def test_credentials_are_not_sent_to_another_origin(reaching: Api, script: Script, status: int) -> None:
+    with running_receiver() as asked, running_receiver() as other:
+        asked.statuses, asked.headers = [status] * 20, {"location": other.url}
+        secrets = {"authorization": TOKEN, "headers": {"X-Key": TOKEN}}
+        server = {"type": "mcp", "server_label": "box", "server_url": asked.url, **secrets}
+        answer = reaching.post("/responses", {"model": script.model, "input": "Hi", "tools": [server]})
+        assert error(answer) == (424, "tools", "http_error")
+        assert asked.requests[0].headers["authorization"] == f"Bearer {TOKEN}"
+        assert other.requests == []
 
 
 def test_custom_headers_are_sent(reaching: Api, script: Script, served: McpServer) -> None:
