@@ -26,6 +26,7 @@ from kernel.overload import admission
 from responses import chat
 from responses.api.requests import Replay, info_of, warning_headers
 from responses.chat.requests import ChatRequest
+from responses.engine.events.types import ErrorEvent, frame
 from responses.lifecycle import create
 from responses.models import Mode
 from responses.runs import follow
@@ -234,6 +235,13 @@ class ResponseStream(EventStream):
     def disconnected(self) -> None:
         if self._run is not None:
             self._run.detach()
+
+    @override
+    def error_frame(self, error: ApiError) -> bytes:
+        if self._run is None:
+            return super().error_frame(error)
+        # Numbered like every other event, although it is not in the log.
+        return frame(ErrorEvent(error={**error.detail()}), self._run.next_sequence)
 
 
 class ResponseReplay(EventStream):

@@ -119,6 +119,11 @@ class Recorder:
         # never followed, so they wait for a follower's request (`serve_followers`).
         self._notifier = Notifier(identity.channel, on_listener=self._flush) if identity.in_worker else None
 
+    @property
+    def next_sequence(self) -> int:
+        """The number of the next event."""
+        return self._state.next_sequence
+
     async def record(self, step: Step) -> bytes:
         """Commit what must be stored before a step's bytes are released, and return these bytes.
 

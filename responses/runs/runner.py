@@ -116,6 +116,8 @@ class LiveRun:
         # Only while the run waits for its client, as few ever do: an event takes 0.8 KB.
         self._has_room: asyncio.Event | None = None
         self._disconnect: Callable[[], None] | None = None
+        self.next_sequence = recorder.next_sequence
+        """The number of the event after those that the client has received, once `frames` has ended."""
         self._keep(opening)
         self._task: asyncio.Task[None] | None = None
         self._stops_after_step = False
@@ -363,6 +365,8 @@ class LiveRun:
         self._unaccounted = None
         if self._format is not None:
             data = self._format.write(step)
+        # Only now: what could not be committed has numbers as well, and never reaches the client.
+        self.next_sequence = self._recorder.next_sequence
         if isinstance(step, RunEnded):
             self.end = step
         self._keep(data)
