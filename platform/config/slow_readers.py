@@ -13,7 +13,7 @@ from typing import Any
 from django.conf import settings
 
 logger = logging.getLogger(__name__)
-# The field `tcpi_bytes_acked` of Linux: what the client's system has confirmed. What has left the process is no measure:
+# The field `tcpi_bytes_acked` of Linux: what the client's system has confirmed. What left the process is no measure:
 # megabytes may wait in the kernel, and leave the process in a few large steps.
 _BYTES_ACKED = slice(120, 128)
 
