@@ -15,6 +15,10 @@ class SandboxUnavailable(Exception):
     """No code can be run: the service is missing or cannot create containers. The message is meant for users."""
 
 
+class SandboxUnreachable(SandboxUnavailable):
+    """The service does not answer at the moment, for example while it is restarted."""
+
+
 class SandboxFull(Exception):
     """The service cannot create another container of this size or for this owner."""
 
@@ -104,7 +108,7 @@ class SandboxClient:
                 writer.close()
                 raise
         except (OSError, ProtocolError) as error:
-            raise SandboxUnavailable("the sandbox service does not answer") from error
+            raise SandboxUnreachable("the sandbox service does not answer") from error
         if answer.head.get("connected") is not True:
             writer.close()
             raise ContainerGone(str(answer.head.get("reason", "")))
@@ -162,7 +166,7 @@ class SandboxClient:
             async with asyncio.timeout(seconds):
                 answer = await self._exchange(Frame(head={**head, "token": self.token}, body=body))
         except (OSError, ProtocolError, TimeoutError, json.JSONDecodeError) as error:
-            raise SandboxUnavailable("the sandbox service does not answer") from error
+            raise SandboxUnreachable("the sandbox service does not answer") from error
         match answer.head:
             case {"refused": "gone", "reason": reason}:
                 raise ContainerGone(reason)

@@ -16,7 +16,15 @@ from conversations.models import File
 from kernel import egress
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
-from kernel.errors import BadRequest, ContainerExpired, InvalidValue, Overloaded, UnsupportedValue
+from kernel.errors import (
+    ApiError,
+    BadRequest,
+    ContainerExpired,
+    InvalidValue,
+    Overloaded,
+    UnsupportedValue,
+    retry_headers,
+)
 from responses.containers.models import DATA, IDLE_MINUTES, Container, ContainerFile, FileSource, container_id
 from responses.containers.network import open_network
 from responses.containers.policy import permitted
@@ -30,6 +38,7 @@ from sandbox.client import (
     SandboxFull,
     SandboxInfo,
     SandboxUnavailable,
+    SandboxUnreachable,
 )
 from tenants import scope
 from tenants.audit import audit
@@ -43,6 +52,8 @@ _ROW_RETENTION = timedelta(days=30)
 _RETENTION_BATCH_SIZE = 500
 MAX_COPIED = 64 * 1024 * 1024
 _NO_SERVICE = "no sandbox service is configured (SANDBOX_URL)"
+# The service is back within seconds when it is restarted.
+_RETRY_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +87,22 @@ def service() -> SandboxClient:
     return SandboxClient(address=settings.SANDBOX_URL, token=settings.SANDBOX_TOKEN)
 
 
+def _unavailable(reason: Exception, *, param: str | None = None) -> ApiError:
+    if isinstance(reason, SandboxUnreachable):
+        message = f"Code cannot be executed at the moment: {reason}. Please try again in a few seconds."
+        return Overloaded(message, headers=retry_headers(_RETRY_SECONDS))
+    return UnsupportedValue(f"Code execution is not available on this server: {reason}.", param=param)
+
+
 async def check_sandbox(memory: str, *, param: str, memory_param: str) -> SandboxInfo:
-    """Check that containers with this much memory can run. Raises UnsupportedValue if they cannot."""
+    """Check that containers with this much memory can run.
+
+    Raises UnsupportedValue if they cannot, and Overloaded if the service does not answer at the moment.
+    """
     try:
         sandbox_info = await service().info()
     except SandboxUnavailable as missing:
-        raise UnsupportedValue(f"Code execution is not available on this server: {missing}.", param=param) from missing
+        raise _unavailable(missing, param=param) from missing
     if not sandbox_info.supports_memory(memory):
         raise UnsupportedValue(
             f"The memory limit '{memory}' is not supported: containers have at most '{sandbox_info.max_memory}'.",
@@ -114,7 +135,7 @@ async def create_container(
     """Create a container and copy files into it.
 
     `name` is the id to use if it was already announced to the client. Raises Overloaded if the sandbox service is full
-    and UnsupportedValue if it is unavailable.
+    or does not answer, and UnsupportedValue if it is unavailable.
     """
     row = Container(
         id=name or container_id(),
@@ -137,7 +158,7 @@ async def create_container(
     except SandboxFull as full:
         raise Overloaded("There are too many containers right now. Please try again later.") from full
     except (SandboxUnavailable, ContainerGone) as missing:
-        raise UnsupportedValue(f"Code execution is not available on this server: {missing}.") from missing
+        raise _unavailable(missing) from missing
     # The row is inserted after the container exists: a row without a container would look usable.
     await in_db_thread(lambda: _insert(row))
     await mount_skills(container=row, skills=spec.skills)

@@ -7,11 +7,15 @@ import struct
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.test import override_settings
 
+from kernel.errors import Overloaded, UnsupportedValue
+from responses.containers.services import check_sandbox
 from sandbox.client import ContainerGone, OperationFailed, SandboxClient, SandboxFull, SandboxUnavailable
 from sandbox.frames import receive
 from sandbox.service import Configuration, Misconfigured
@@ -184,6 +188,16 @@ def test_an_unreadable_python_is_reported() -> None:
 def test_an_unreachable_service_is_reported() -> None:
     with pytest.raises(SandboxUnavailable, match="does not answer"):
         asked(SandboxClient(address="/nowhere/socket", token="a-token").info())
+
+
+def test_requests_get_503_while_the_service_does_not_answer() -> None:
+    """It is back in a moment. Where there is no service, they get 400."""
+    check = partial(check_sandbox, "1g", param="container", memory_param="memory_limit")
+    with override_settings(SANDBOX_URL="/nowhere/socket"), pytest.raises(Overloaded) as refused:
+        asked(check())
+    assert refused.value.headers["retry-after"]
+    with override_settings(SANDBOX_URL=""), pytest.raises(UnsupportedValue, match="no sandbox service is configured"):
+        asked(check())
 
 
 def test_a_service_without_a_token_does_not_start() -> None:

@@ -142,6 +142,7 @@ def test_clients_that_do_not_read_an_answer_are_disconnected(
         assert max(map(received_until_the_end, peers)) < FILE_BYTES
 
 
+@pytest.mark.parametrize("path", ["response"], indirect=True)
 def test_a_client_that_reads_slowly_gets_its_answer(impatient: WebProcess, caller: Caller, path: str) -> None:
     received, before = 0, impatient.written
     with request(impatient, caller, path) as peer:

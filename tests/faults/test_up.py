@@ -2,26 +2,35 @@
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from operator import ge
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import httpx2
+import psutil
 import psycopg
 import pytest
 
 from launcher.address import any_free_port
 from launcher.processes import identify, wait_until
+from tests.support.api import Api, ok
+from tests.support.background import RUNNING, ended
+from tests.support.sampling import SEED
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -38,6 +47,8 @@ OURS = (
     "SANDBOX_TOKEN",
 )
 START_SECONDS = 90
+RECOVERY_SECONDS = 10.0
+CODE_INTERPRETER = {"type": "code_interpreter", "container": {"type": "auto"}}
 
 
 class Up:
@@ -214,6 +225,119 @@ def answers(up: Up) -> bool:
     with suppress(OSError):
         return bool(say_hello(up)["status"] == "completed")
     return False
+
+
+# -- random kills under load -------------------------------------------------------------------------------------------
+
+
+class Clients:
+    """Clients that create responses one after the other inside a block, in the foreground and in the background.
+
+    `ended` are the ids of each one's responses whose end it has seen, `created` those of all that were stored.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self.created: list[str] = []
+        self.statuses: set[int] = set()
+        self._api, self._over = api, threading.Event()
+        self._errors: list[BaseException] = []
+        bodies: list[dict[str, Any]] = [{}, {}, {"background": True}]
+        if shutil.which("bwrap"):
+            text = 'call code_interpreter {"code": "6 * 7"}'
+            bodies.append({"background": True, "input": text, "tools": [CODE_INTERPRETER]})
+        self.ended: list[list[str]] = [[] for _ in bodies]
+        work = zip(bodies, self.ended, strict=True)
+        self._threads = [threading.Thread(target=self._create, args=(body, ended)) for body, ended in work]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(100)
+        if self._errors:
+            raise self._errors[0]
+
+    def wait_for_each(self, *, seconds: float) -> None:
+        """Wait until each client has seen the end of a response that it had not created before."""
+        # One may end that was created before.
+        goals = [len(ended) + 2 for ended in self.ended]
+        eventually(lambda: all(map(ge, map(len, self.ended), goals)), seconds=seconds)
+
+    def _create(self, body: dict[str, Any], ended: list[str]) -> None:
+        try:
+            while not self._over.wait(0.2):
+                # The process that serves it may be killed.
+                with suppress(httpx2.TransportError):
+                    answer = self._api.post("/responses", {"model": "demo", "input": "Hello", **body})
+                    self.statuses.add(answer.status_code)
+                    if answer.status_code == 200:
+                        response_id = answer.json()["id"]
+                        self.created.append(response_id)
+                        if self._has_ended(response_id):
+                            ended.append(response_id)
+        except BaseException as error:
+            self._errors.append(error)
+
+    def _has_ended(self, response_id: str) -> bool:
+        """Wait for the end of a response; false if the clients end first."""
+        while not self._over.wait(0.05):
+            with suppress(httpx2.TransportError):
+                answer = self._api.get(f"/responses/{response_id}")
+                self.statuses.add(answer.status_code)
+                if answer.status_code == 200 and answer.json()["status"] not in RUNNING:
+                    return True
+        return False
+
+
+def kill(up: Up, name: str) -> None:
+    """Kill a process and wait until its successor works."""
+    if name == "web process":
+        parent = psutil.Process(up.children()["web"])
+        if victims := parent.children():
+            victims[0].kill()
+            eventually(lambda: len(parent.children()) == len(victims) and victims[0] not in parent.children())
+        return
+    pid, log = up.children()[name], up.state_dir / "logs" / f"{name}.log"
+    seen = log.stat().st_size
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: up.children().get(name, pid) != pid, seconds=START_SECONDS)
+    match name:
+        case "web":
+            eventually(up.is_ready, seconds=START_SECONDS)
+        case "worker":
+            works = b"the worker claims background responses"
+            eventually(lambda: works in log.read_bytes()[seen:], seconds=START_SECONDS)
+        case "beat":
+            eventually(lambda: b"this scheduler is active" in log.read_bytes()[seen:], seconds=START_SECONDS)
+
+
+def test_everything_is_served_after_random_kills(running: Up) -> None:
+    chance = random.Random(SEED)
+    names = [name for name in ("web", "worker", "beat", "sandbox") if name in running.children()]
+    order = chance.sample([*names, "web process"], len(names) + 1)
+    with httpx2.Client(timeout=60) as http:
+        api = Api(http, url=running.url, secret=running.labelled("Key"))
+        with Clients(api) as clients:
+            clients.wait_for_each(seconds=START_SECONDS)
+            for name in order:
+                kill(running, name)
+                # Two responses of each client come one after the other, some with code in a new container.
+                clients.wait_for_each(seconds=3 * RECOVERY_SECONDS)
+        assert clients.statuses <= {200, 503}
+        for response_id in clients.created:
+            response = ended(api, response_id, seconds=3 * RECOVERY_SECONDS)
+            # A call of the code interpreter that was interrupted is not repeated: the run says so.
+            is_unknown = response["status"] == "failed" and response["error"]["code"] == "server_error"
+            assert response["status"] == "completed" or (is_unknown and response["background"]), response
+        # Those whose client has lost its connection end as well.
+        eventually(
+            lambda: not [one for one in ok(api.get("/responses", limit=100))["data"] if one["status"] in RUNNING],
+            seconds=3 * RECOVERY_SECONDS,
+        )
 
 
 def test_ctrl_c_during_startup_ends_everything(start: Start) -> None:
