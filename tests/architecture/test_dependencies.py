@@ -37,6 +37,14 @@ def test_every_requirement_is_pinned_with_hashes() -> None:
     assert all("==" in line and line.endswith("\\") for line in packages)
 
 
+def test_no_version_is_locked_in_its_first_days() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["uv"]
+    lock = tomllib.loads((ROOT / "uv.lock").read_text())
+    assert (settings["exclude-newer"], lock["options"]["exclude-newer-span"]) == ("5 days", "P5D")
+    # Indexes may not say when files were uploaded, and uv would then install nothing.
+    assert settings["pip"]["exclude-newer"] is False
+
+
 def test_the_pypi_package_named_responses_is_not_locked() -> None:
     assert "responses" not in locked()
     assert {"django", "openai", "psycopg"} <= locked()
