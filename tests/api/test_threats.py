@@ -14,6 +14,7 @@ from django.conf import settings
 from openai import InvalidWebhookSignatureError, OpenAI
 
 from kernel.clock import now
+from responses.api.urls import ENDPOINTS
 from responses.webhooks import signing
 from tenants import scope
 from tenants.models import ApiKey
@@ -55,6 +56,30 @@ def test_sql_in_a_key_is_an_unknown_key(anonymous: Api, header: str, secret: str
     assert answer.status_code == 401
     assert "SELECT" not in answer.text
     assert "tenants_" not in answer.text
+
+
+def test_no_endpoint_serves_a_stranger(anonymous: Api) -> None:
+    for one in ENDPOINTS:
+        path = one.template.format(**dict.fromkeys(one.ids, "x"))
+        kind = "sk-admin-" if path.startswith("/organization/") else "sk-"
+        for headers in ({}, {"Authorization": f"Bearer {kind}unknown"}):
+            answer = anonymous.request(one.method, path, json={} if one.method == "POST" else None, headers=headers)
+            assert answer.status_code == 401, (one.method, path, answer.text)
+
+
+@pytest.mark.parametrize("header", ["Authorization", "x-api-key"])
+@pytest.mark.parametrize("path", ["/messages", "/messages/count_tokens"])
+def test_the_limits_of_a_key_apply_in_either_header(anonymous: Api, make_caller: Any, path: str, header: str) -> None:
+    body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    if path == "/messages":
+        body["max_tokens"] = 16
+    for limits in ({"scopes": ["files.read"]}, {"allowed_addresses": ["10.1.2.3"]}):
+        secret = make_caller(**limits).secret
+        value = secret if header == "x-api-key" else f"Bearer {secret}"
+        assert anonymous.request("POST", path, json=body, headers={header: value}).status_code == 403
+    denied = make_caller(allowed_models=["other"]).secret
+    value = denied if header == "x-api-key" else f"Bearer {denied}"
+    assert anonymous.request("POST", path, json=body, headers={header: value}).status_code == 404
 
 
 def test_keys_of_one_kind_are_not_keys_of_another(
