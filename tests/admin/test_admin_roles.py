@@ -142,10 +142,32 @@ def test_an_invisible_team_cannot_be_revealed(stranger: Client, caller: Caller) 
     assert not reads(stranger, caller.team)
 
 
-def test_a_reveal_redirects_only_within_the_admin(operator: Client, caller: Caller) -> None:
-    for onward, led in (("/admin/tenants/team/", "/admin/tenants/team/"), ("https://evil.example/", "/admin/")):
-        form = {"team": caller.team.pk, "reason": REASON, "next": onward}
-        assert operator.post("/admin/content/reveal/", form)["Location"] == led
+@pytest.mark.parametrize(
+    "onward",
+    [
+        "https://evil.example/",
+        "//evil.example/",
+        "///evil.example",
+        "/\\evil.example",
+        "\\\\evil.example",
+        "https:evil.example",
+        "javascript:alert(1)",
+        " //evil.example",
+        "/\t/evil.example",
+    ],
+)
+def test_no_redirect_leads_to_another_site(operator: Client, caller: Caller, onward: str) -> None:
+    reveal_form = {"team": caller.team.pk, "reason": REASON, "next": onward}
+    assert operator.post("/admin/content/reveal/", reveal_form)["Location"] == "/admin/"
+    columns = operator.post("/admin/responses/response/columns/", {"column": ["id"], "back": onward})
+    assert columns["Location"] == "/admin/responses/response/"
+    signed_in = operator.get("/account/login/", {"next": onward})
+    assert signed_in["Location"] == "/admin/"
+
+
+def test_a_reveal_redirects_to_the_page_before_it(operator: Client, caller: Caller) -> None:
+    form = {"team": caller.team.pk, "reason": REASON, "next": "/admin/tenants/team/"}
+    assert operator.post("/admin/content/reveal/", form)["Location"] == "/admin/tenants/team/"
 
 
 def test_reading_by_a_non_member_is_audited_once(admin: Client, developer: Client, caller: Caller) -> None:
