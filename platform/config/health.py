@@ -28,6 +28,8 @@ _SETTLED_SECONDS = 1.0
 _CHECK_SECONDS = 3.0
 _SLOW = "the database or Redis does not answer in time"
 _TIMES = struct.Struct("dd")
+# Each proxy adds some of these.
+_FORWARDED = ("x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-real-ip", "forwarded", "via")
 
 
 class _Probes:
@@ -148,7 +150,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     elif settings.METRICS_PORT:
         return HttpResponse("The metrics have a port of their own.\n", status=404, content_type="text/plain")
     elif not metrics_server.is_local(
-        request.META.get("REMOTE_ADDR", ""), is_forwarded="x-forwarded-for" in request.headers
+        request.META.get("REMOTE_ADDR", ""), is_forwarded=any(name in request.headers for name in _FORWARDED)
     ):
         text = "Only clients on this machine may read the metrics. Set METRICS_TOKEN or METRICS_PORT for others.\n"
         return HttpResponse(text, status=403, content_type="text/plain")

@@ -131,9 +131,12 @@ def test_queues_and_servers_are_measured(web: WebProcess) -> None:
 # -- access ------------------------------------------------------------------------------------------------------------
 
 
-def test_only_clients_on_this_machine_read_the_metrics_without_a_token(web: WebProcess, http: httpx2.Client) -> None:
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Forwarded-Proto", "X-Real-IP", "Forwarded", "Via"])
+def test_only_clients_on_this_machine_read_the_metrics_without_a_token(
+    web: WebProcess, http: httpx2.Client, header: str
+) -> None:
     assert http.get(f"{web.url}/metrics").status_code == 200
-    forwarded = http.get(f"{web.url}/metrics", headers={"x-forwarded-for": "203.0.113.9"})
+    forwarded = http.get(f"{web.url}/metrics", headers={header: "203.0.113.9"})
     assert (forwarded.status_code, "METRICS_TOKEN" in forwarded.text) == (403, True)
 
 
