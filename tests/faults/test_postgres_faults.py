@@ -155,7 +155,7 @@ def test_requests_are_slower_while_the_server_is_slow(deployment: Deployment, sc
     with deployment.load(script.model) as answers:
         eventually(lambda: len(answers) > 5)
         with ThreadPoolExecutor() as threads:
-            slowed = threads.submit(slow_down)
+            slowing = threads.submit(slow_down)
             try:
                 known = len(answers)
                 queued = deployment.api.create(model=script.model, input="Hi", background=True)
@@ -163,10 +163,12 @@ def test_requests_are_slower_while_the_server_is_slow(deployment: Deployment, sc
                 eventually(lambda: len(answers) > known + 8, seconds=60)
             finally:
                 over.set()
-                slowed.result()
+                slowing.result()
         deployment.wait_until_recovered(script.model)
     deployment.assert_nothing_lost(answers)
-    assert [answer for answer in answers[known:] if answer.status == 200]
+    slowed = [answer for answer in answers[known:] if answer.status == 200]
+    # A pause is as long as 0.3 s.
+    assert max(answer.seconds for answer in slowed) > 0.2
     assert max(answer.seconds for answer in answers) < 3 * RECOVERY_SECONDS
 
 
