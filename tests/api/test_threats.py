@@ -36,6 +36,13 @@ def anonymous(web: WebProcess, http: httpx2.Client) -> Api:
     return Api(http, url=web.url)
 
 
+@pytest.fixture(params=["web", "daphne_web"])
+def server(request: pytest.FixtureRequest) -> WebProcess:
+    """A web process with each of the two servers."""
+    process: WebProcess = request.getfixturevalue(request.param)
+    return process
+
+
 @pytest.mark.parametrize(
     "secret",
     [
@@ -148,21 +155,21 @@ def test_headers_for_an_mcp_server_leave_the_connection_alone(api: Api, fields: 
 
 
 @pytest.mark.parametrize("host", ["{host}/livez?", "{host}/v1/models#", "{host}/livez#@attacker.example", "a b"])
-def test_the_host_header_does_not_choose_the_route(web: WebProcess, api: Api, host: str) -> None:
-    host = host.format(host=web.url.removeprefix("http://"))
+def test_the_host_header_does_not_choose_the_route(server: WebProcess, api: Api, host: str) -> None:
+    host = host.format(host=server.url.removeprefix("http://"))
     for path in ("/v1/organization/projects", "/v1/unknown", "/admin/tenants/team/"):
-        with RawConnection(web.url) as peer:
+        with RawConnection(server.url) as peer:
             lines = [f"GET {path} HTTP/1.1", f"Host: {host}", f"Authorization: {api.headers['Authorization']}"]
             peer.socket.sendall("\r\n".join([*lines, "Connection: close", "", ""]).encode())
             assert peer.response().status in (400, 403, 404)
 
 
 @pytest.mark.parametrize("encoding", ["chunked", "chunked, identity", "xchunked", "\tchunked"])
-def test_a_body_with_two_lengths_is_not_read_as_two_requests(web: WebProcess, encoding: str) -> None:
+def test_a_body_with_two_lengths_is_not_read_as_two_requests(server: WebProcess, encoding: str) -> None:
     hidden = "GET /version HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     head = "POST /v1/responses HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     lengths = f"Content-Length: {len(hidden) + 5}\r\nTransfer-Encoding: {encoding}\r\n\r\n"
-    with RawConnection(web.url) as peer:
+    with RawConnection(server.url) as peer:
         peer.socket.sendall(f"{head}{lengths}0\r\n\r\n{hidden}".encode())
         peer.socket.settimeout(20)
         received = b""
