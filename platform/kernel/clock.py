@@ -1,7 +1,12 @@
 """The clocks: services read one of them once and pass the time on as a value."""
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+
+from django.conf import settings
+
+# A difference that is not explained by the time that the answer of the database took.
+_STEP_SECONDS = 2.0
 
 
 def now() -> datetime:
@@ -14,19 +19,45 @@ def unix(moment: datetime) -> int:
     return int(moment.timestamp())
 
 
-class _SharedClock:
-    # The clock of this machine counts until that of the database is known; a start with a large difference is refused.
-    offset = time.time() - time.monotonic()
+def uptime() -> float:
+    """Return the seconds since this machine was started, including those when it was suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class SharedClock:
+    """The clock of the database, as a process knows it.
+
+    Between two calls of `set` a clock counts that nobody sets: a jump of this machine's clock ends no lease.
+    """
+
+    def __init__(self) -> None:
+        # This machine's counts until the database's is known; a start with a large difference is refused.
+        self._offset = time.time() - uptime()
+        self._is_known = False
+        self._forward, self._forward_until = 0.0, 0.0
+
+    def now(self) -> datetime:
+        """Return the time, in UTC."""
+        return datetime.fromtimestamp(self._offset + uptime(), UTC)
+
+    def set(self, moment: datetime, *, at: float) -> None:
+        """Set the time that the database had at a time of `uptime`."""
+        offset = moment.timestamp() - at
+        step = offset - self._offset
+        if self._is_known and abs(step) > _STEP_SECONDS:
+            self._forward = max(0.0, self.set_forward().total_seconds() + step)
+            self._forward_until = uptime() + settings.LEASE_SECONDS
+        self._offset, self._is_known = offset, True
+
+    def set_forward(self) -> timedelta:
+        """Return by how much somebody has set the database's clock forward in the last `LEASE_SECONDS`."""
+        return timedelta(seconds=self._forward if uptime() < self._forward_until else 0.0)
+
+
+shared = SharedClock()
+"""The clock for times that are compared by other processes or by the database."""
 
 
 def shared_now() -> datetime:
-    """Return the database's time (UTC), for times that are compared by other processes or by the database.
-
-    Between two calls of `set_shared` a clock counts that nobody sets: a jump of this machine's clock ends no lease.
-    """
-    return datetime.fromtimestamp(_SharedClock.offset + time.monotonic(), UTC)
-
-
-def set_shared(moment: datetime, *, at: float) -> None:
-    """Set the database's time that was read at a time of `time.monotonic`."""
-    _SharedClock.offset = moment.timestamp() - at
+    """Return the time of `shared`."""
+    return shared.now()

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from django.conf import settings
 from django.db.models import F, Model, Q, QuerySet
 
-from kernel.clock import now, shared_now
+from kernel.clock import now, shared, shared_now
 
 Row = TypeVar("Row", bound=Model)
 STEP_BY_INDEX = "SET LOCAL enable_bitmapscan = off"
@@ -71,9 +71,17 @@ class Claim:
         return rows.filter(pk=self.id, lease_token=self.token)
 
 
-def is_free(at: datetime) -> Q:
+def expired_before() -> datetime:
+    """Return the time before which leases have expired.
+
+    When the database's clock is set forward, those of living processes would all look expired until they are renewed.
+    """
+    return shared_now() - shared.set_forward()
+
+
+def is_free() -> Q:
     """Return the condition of rows without a valid lease."""
-    return Q(lease_until__isnull=True) | Q(lease_until__lt=at)
+    return Q(lease_until__isnull=True) | Q(lease_until__lt=expired_before())
 
 
 def lock(rows: "QuerySet[Row]", *, of: Sequence[str] = ()) -> "QuerySet[Row]":

@@ -10,23 +10,21 @@ The connection also keeps the time of the database, see `kernel.clock`.
 import atexit
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection
 from datetime import datetime
 
 import psycopg
 from django.db import Error as DatabaseError
 from django.db import connection as django_connection
-from psycopg.conninfo import make_conninfo
 
-from kernel import clock
+from kernel.clock import shared, uptime
 from kernel.database import database_conninfo
 from kernel.leases import process_name
 
 logger = logging.getLogger(__name__)
 Died = Callable[[Collection[str]], object]
 POLL_SECONDS = 1.0
-# A process that lives opens a connection that was lost again within one.
+# A living process opens a connection that was lost again within one poll.
 _MISSES = 3
 _PREFIX = "platform:"
 # A process that dies within a second after its start was announced here.
@@ -94,7 +92,7 @@ def _attend(died: Died) -> None:
 
 def _watch(died: Died) -> None:
     own = process_name().rpartition(":")[2]
-    with psycopg.connect(make_conninfo(database_conninfo()), autocommit=True) as connection:
+    with psycopg.connect(database_conninfo(), autocommit=True) as connection:
         (backend,) = connection.execute("SELECT pg_backend_pid()").fetchone() or (None,)
         # A pooler gives clients a number of its own. Its connections say nothing about the life of processes.
         is_direct = backend == connection.info.backend_pid
@@ -105,14 +103,14 @@ def _watch(died: Died) -> None:
         watch = Watch()
         connection.add_notify_handler(lambda note: watch.announce(note.payload))
         while not _is_leaving.is_set():
-            asked = time.monotonic()
+            asked = uptime()
             moment, is_standby, names = connection.execute(_POLL, [_PREFIX]).fetchone() or (None, False, None)
             if is_standby:
                 # After a failover; the others are at the new primary.
                 return
-            took = time.monotonic() - asked
+            took = uptime() - asked
             if isinstance(moment, datetime) and took < _SLOW_SECONDS:
-                clock.set_shared(moment, at=asked + took / 2)
+                shared.set(moment, at=asked + took / 2)
             if is_direct and (dead := watch.note([name.removeprefix(_PREFIX) for name in names or ()])):
                 _report(died, dead)
             _is_leaving.wait(POLL_SECONDS)

@@ -16,7 +16,7 @@ from django.db.models.functions import Coalesce, RowNumber
 
 from kernel.clock import now, shared_now
 from kernel.errors import ServerError
-from kernel.leases import Claim, is_free, lease_until, lock, process_name, take
+from kernel.leases import Claim, expired_before, is_free, lease_until, lock, process_name, take
 from responses.engine.turn import Usage
 from responses.models.batches import OPEN_BATCHES, OPEN_LINES, Batch, BatchLine, BatchStatus, LineState
 from tenants import scope
@@ -98,8 +98,8 @@ def claim_batches(*, limit: int, own: Collection[Job]) -> list[Job]:
     with scope.every_team():
         is_new = Q(status=BatchStatus.VALIDATING, ending=BatchStatus.COMPLETED)
         has_ended = ~Q(is_new) & ~Exists(BatchLine.objects.filter(batch=OuterRef("pk"), state__in=OPEN_LINES))
-        candidates = Batch.objects.filter(is_free(at), is_new | has_ended, status__in=OPEN_BATCHES)
-        due = _lock_first(candidates.exclude(pk__in=[job.id for job in own]), limit=limit, at=at)
+        candidates = Batch.objects.filter(is_free(), is_new | has_ended, status__in=OPEN_BATCHES)
+        due = _lock_first(candidates.exclude(pk__in=[job.id for job in own]), limit=limit)
         claimed = Batch.objects.filter(pk__in=[batch.pk for batch in due])
         take(claimed)
         claimed.filter(status=BatchStatus.IN_PROGRESS).update(status=BatchStatus.FINALIZING, finalizing_at=at)
@@ -133,7 +133,7 @@ def expire() -> None:
     with scope.every_team():
         late = Batch.objects.filter(status__in=[BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS], expires_at__lte=at)
         late.filter(ending=BatchStatus.COMPLETED).update(ending=BatchStatus.EXPIRED, lease_until=None)
-        left = Q(state=LineState.QUEUED) | Q(state=LineState.RUNNING, lease_until__lt=at)
+        left = Q(state=LineState.QUEUED) | Q(state=LineState.RUNNING, lease_until__lt=expired_before())
         lines = BatchLine.objects.filter(left)
         # The lock on the batch keeps workers from claiming its lines at the same time.
         open_batches = Batch.objects.filter(Exists(lines.filter(batch=OuterRef("pk"))), status__in=OPEN_BATCHES)
@@ -142,11 +142,11 @@ def expire() -> None:
             lines.filter(batch=batch).update(state=LineState.FAILED, error_code=reason, body="")
 
 
-def _lock_first(candidates: "QuerySet[Batch]", *, limit: int, at: datetime) -> list[Batch]:
+def _lock_first(candidates: "QuerySet[Batch]", *, limit: int) -> list[Batch]:
     """Lock and return the first candidates that no other worker has locked, oldest first, teams taking turns."""
     # Batches being read or written count as turns that the team has had already. Without this, thousands of batches of
     # one team would delay those of all other teams.
-    leased = Batch.objects.filter(team=OuterRef("team"), status__in=OPEN_BATCHES, lease_until__gte=at)
+    leased = Batch.objects.filter(team=OuterRef("team"), status__in=OPEN_BATCHES, lease_until__gte=expired_before())
     counted = leased.order_by().values("team").annotate(n=Count("id")).values("n")
     turn = Window(RowNumber(), partition_by=[F("team")], order_by=[F("created_at"), F("pk")])
     ranked = candidates.annotate(turn=turn + Coalesce(Subquery(counted), 0)).order_by("turn", "created_at")
@@ -164,15 +164,15 @@ def claim_lines(*, slots: int, own: Collection[ClaimedLine]) -> list[ClaimedLine
     A batch has at most `BATCH_CONCURRENCY` running lines in all workers together. `own` are the lines that this process
     is executing.
     """
-    at = shared_now()
-    abandoned = Q(state=LineState.RUNNING, lease_until__lt=at) & ~Q(pk__in=[line.id for line in own])
+    at, expired = shared_now(), expired_before()
+    abandoned = Q(state=LineState.RUNNING, lease_until__lt=expired) & ~Q(pk__in=[line.id for line in own])
     with scope.every_team():
         lines = BatchLine.objects.filter(batch=OuterRef("pk"))
         has_lines = Exists(lines.filter(_due(at))) | Exists(lines.filter(abandoned))
         active = Batch.objects.filter(has_lines, status=BatchStatus.IN_PROGRESS, ending=BatchStatus.COMPLETED)
         # The locks on the batches keep two workers from exceeding BATCH_CONCURRENCY together.
-        batches = {batch.pk: batch for batch in _lock_first(active, limit=_MAX_BATCHES, at=at)}
-        alive = BatchLine.objects.filter(batch__in=batches, state=LineState.RUNNING, lease_until__gte=at)
+        batches = {batch.pk: batch for batch in _lock_first(active, limit=_MAX_BATCHES)}
+        alive = BatchLine.objects.filter(batch__in=batches, state=LineState.RUNNING, lease_until__gte=expired)
         running = Counter(dict(alive.values_list("batch").annotate(n=Count("id"))))
         teams = {batch.team_id for batch in batches.values()}
         weights = dict(Team.objects.filter(pk__in=teams).values_list("pk", "weight"))

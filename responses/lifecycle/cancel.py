@@ -15,8 +15,8 @@ from django.db.models.functions import Least
 from conversations import access as conversation_access
 from conversations.models import Conversation, Placement
 from conversations.services import remove_unplaced
-from kernel.clock import shared_now
 from kernel.errors import BadRequest, Failure
+from kernel.leases import expired_before
 from kernel.notifications import notify_from_thread
 from responses.engine.events.response_body import Ending, failed
 from responses.engine.events.types import Body
@@ -93,7 +93,7 @@ def requeue_run(*, team_id: str, actor: str, response_id: str, request: RequestI
         attempt = Least(F("attempt"), settings.BACKGROUND_ATTEMPTS - 1)
         # Expired instead of released: the worker that resumes the run records an estimate of the open call, because it
         # does not wait until this one has noticed.
-        until = shared_now() if row["lease_until"] is not None else None
+        until = expired_before() if row["lease_until"] is not None else None
         running.update(lease_token=F("lease_token") + 1, lease_owner=None, lease_until=until, attempt=attempt)
         audit(
             team_id=team_id,
@@ -118,7 +118,7 @@ def _end(team_id: str, response_id: str, ending: Ending, *, actor: str, action: 
         # From here on the executing process has lost its lease.
         running.update(lease_token=F("lease_token") + 1)
         # The process records the usage of its open call when it notices, unless it has died.
-        died = row["lease_until"] is not None and row["lease_until"] < shared_now()
+        died = row["lease_until"] is not None and row["lease_until"] < expired_before()
         if (error := resume.load(response_id=response_id, died=died).end(ending)) is not None:
             raise error
         audit(team_id=team_id, actor=actor, action=action, target=response_id, request_id=request.request_id)

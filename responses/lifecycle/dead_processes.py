@@ -9,7 +9,7 @@ from operator import or_
 from django.db.models import Q
 
 from kernel import work_queue
-from kernel.clock import shared_now
+from kernel.leases import expired_before
 from responses.lifecycle import sweeper
 from responses.lifecycle.worker import Dispatcher
 from responses.models import RUNNING, Response
@@ -27,7 +27,7 @@ def release(names: Collection[str]) -> int:
 
     Background runs and lines of batches are left to the workers. Foreground runs end here, and calls are recorded.
     """
-    at = shared_now()
+    at = expired_before()
     owned = reduce(or_, (Q(lease_owner__endswith=f":{name}") for name in names)) & Q(lease_until__gt=at)
     with scope.every_team():
         released = sum(

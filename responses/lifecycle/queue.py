@@ -18,7 +18,7 @@ from django.db import connection
 from django.db.models import F, Func, JSONField, Value
 
 from kernel.clock import shared_now
-from kernel.leases import STEP_BY_INDEX, Claim, lease_until, process_name
+from kernel.leases import STEP_BY_INDEX, Claim, expired_before, lease_until, process_name
 from kernel.worker_messages import WorkerMessage
 from responses.models import RUNNING, Response, Status
 from tenants import scope
@@ -43,7 +43,7 @@ MAX_CLAIMS = 20
 _FEW_RUNS = 4
 
 _IS_WAITING = """
-    background AND status IN ('queued', 'in_progress') AND (lease_until IS NULL OR lease_until < now())
+    background AND status IN ('queued', 'in_progress') AND (lease_until IS NULL OR lease_until < %(expired)s)
     AND attempt < %(attempts)s AND NOT id = ANY (%(mine)s) AND (not_before IS NULL OR not_before <= now())
 """
 # `team` steps from one team to the next in an index, so that a team with 1,000 queued rows costs as much as one with a
@@ -96,7 +96,7 @@ _CLAIM_HANDED_OVER = """
 WITH chosen AS (
     SELECT id, lease_until IS NOT NULL AS has_expired FROM responses_response
     WHERE handed_over_at IS NOT NULL AND status IN ('queued', 'in_progress')
-        AND (lease_until IS NULL OR lease_until < now())
+        AND (lease_until IS NULL OR lease_until < %(expired)s)
         AND attempt < %(attempts)s AND NOT id = ANY (%(mine)s) AND (not_before IS NULL OR not_before <= now())
     ORDER BY handed_over_at
     LIMIT %(most)s
@@ -137,6 +137,7 @@ def claim(*, slots: int, running: Collection[Claim], limit: int | None = None) -
         "most_per_team": most_per_team,
         "owner": process_name(),
         "until": until,
+        "expired": expired_before(),
     }
     with scope.every_team(), connection.cursor() as cursor:
         cursor.execute(_CLAIM_HANDED_OVER, {**parameters, "most": min(2 * slots - len(running), MAX_CLAIMS)})

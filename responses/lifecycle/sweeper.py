@@ -14,10 +14,10 @@ from django.db import connection
 from django.db.models import Min, Q
 
 from kernel import metrics
-from kernel.clock import now, shared_now
+from kernel.clock import now
 from kernel.errors import Failure
 from kernel.ids import Prefix, lowest_id
-from kernel.leases import is_free, lock, take
+from kernel.leases import expired_before, is_free, lock, take
 from responses.engine.events.response_body import failed
 from responses.lifecycle import resume
 from responses.models import RUNNING, CommitMark, Response
@@ -52,12 +52,12 @@ def sweep_dead_runs() -> int:
     # A foreground run cannot be resumed: its process had the only connection to the client, and may have sent events
     # that it could not store any more. It fails with what is stored. A background run, or one that a stopping process
     # has handed over, is resumed by the next worker and ends here only when its attempts are used up.
-    return sum(_end(dead) for dead in _claim(at=shared_now()))
+    return sum(_end(dead) for dead in _claim())
 
 
 def end_dead_run(*, response_id: str) -> None:
     """End one run whose lease has expired, for a caller that needs its conversation lock now."""
-    for dead in _claim(at=shared_now(), response_id=response_id):
+    for dead in _claim(response_id=response_id):
         _end(dead)
 
 
@@ -78,7 +78,7 @@ def _end(dead: _DeadRun) -> bool:
     return error is None
 
 
-def _claim(*, at: datetime, response_id: str | None = None) -> list[_DeadRun]:
+def _claim(*, response_id: str | None = None) -> list[_DeadRun]:
     """Claim dead runs. The new lease token keeps a previous process from writing."""
     # A released run has no lease. It is dead as well if its attempts are used up: the setting may have been lowered
     # since.
@@ -86,8 +86,8 @@ def _claim(*, at: datetime, response_id: str | None = None) -> list[_DeadRun]:
     with scope.every_team():
         dead = lock(
             Response.objects.filter(
-                Q(background=False, handed_over_at=None, lease_until__lt=at)
-                | (Q(attempt__gte=settings.BACKGROUND_ATTEMPTS) & in_worker & is_free(at)),
+                Q(background=False, handed_over_at=None, lease_until__lt=expired_before())
+                | (Q(attempt__gte=settings.BACKGROUND_ATTEMPTS) & in_worker & is_free()),
                 status__in=RUNNING,
             )
         ).order_by("lease_until")
@@ -116,7 +116,7 @@ RETURNING team_id
 def drop_lost_reservations() -> set[str]:
     """Delete the reservations of runs that have ended and of calls whose process died. Return their teams."""
     with scope.every_team(), connection.cursor() as cursor:
-        cursor.execute(_DROP_RESERVATIONS, {"at": shared_now(), "longest": settings.UPSTREAM_ANSWER_TIMEOUT})
+        cursor.execute(_DROP_RESERVATIONS, {"at": expired_before(), "longest": settings.UPSTREAM_ANSWER_TIMEOUT})
         return {team_id for (team_id,) in cursor.fetchall()}
 
 

@@ -15,6 +15,7 @@ from django.db import connection, models
 from conversations.models import Placement, Section
 from kernel.clock import shared_now
 from kernel.errors import ConversationLocked
+from kernel.leases import expired_before, lease_until
 from kernel.statement_pipeline import Statement
 from responses.models import RUNNING, ConversationLock, Response
 from responses.runs.rows import Row
@@ -73,8 +74,7 @@ def acquire(*, team_id: str, conversation_id: str, response_id: str) -> None:
 
     Raises `ConversationLocked` while another response holds the lock, and `DeadLockOwner` if its run is dead.
     """
-    at = shared_now()
-    until = at + timedelta(seconds=settings.LEASE_SECONDS)
+    until = lease_until()
     with connection.cursor() as cursor:
         values: dict[str, Any] = {
             "conversation": conversation_id,
@@ -90,12 +90,13 @@ def acquire(*, team_id: str, conversation_id: str, response_id: str) -> None:
         # Released between the two statements. Another waiting request may have acquired it already, so do not retry.
         raise ConversationLocked
     owner = Response.objects.filter(pk=lock.response_id).first()
+    expired = expired_before()
     # An owner that is not stored yet is still being created, until its time is up.
-    if owner is None and lock.until > at:
+    if owner is None and lock.until > expired:
         raise ConversationLocked
     if owner is not None and owner.status in RUNNING:
         # A run of the workers without a valid lease is not dead: the next worker resumes it.
-        if owner.background or owner.handed_over_at or owner.lease_until is None or owner.lease_until > at:
+        if owner.background or owner.handed_over_at or owner.lease_until is None or owner.lease_until > expired:
             raise ConversationLocked
         raise DeadLockOwner(owner.pk)
     # The owner was never stored, or has ended without releasing the lock: take the lock over.

@@ -17,9 +17,9 @@ from weakref import WeakKeyDictionary
 
 from django.conf import settings
 
-from kernel.clock import now, shared_now
+from kernel.clock import now
 from kernel.db_threads import in_db_thread
-from kernel.leases import lease_until, lock, process_name
+from kernel.leases import expired_before, lease_until, lock, process_name
 from kernel.statement_pipeline import Statement
 from responses.runs import store
 from responses.runs.rows import Row, new_row
@@ -108,7 +108,9 @@ def no_usage(response_id: str) -> ExtraWrite:
 def record_lost_calls() -> int:
     """Write the usage records of open calls whose process died. Return their number."""
     with scope.every_team():
-        lost = Reservation.objects.filter(details__isnull=False, lease_until__lt=shared_now()).order_by("lease_until")
+        lost = Reservation.objects.filter(details__isnull=False, lease_until__lt=expired_before()).order_by(
+            "lease_until"
+        )
         rows = list(lock(lost)[:_BATCH_SIZE])
         changes = [_lost(row.pk, row.team_id, row.details or {}) for row in rows]
         if changes:
@@ -144,10 +146,9 @@ class _OpenCalls:
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._renew())
 
-    def discard(self, call_id: str) -> bool:
-        """Forget a call. Return whether its lease is valid, so that no other process has recorded it."""
-        until = self._until.pop(call_id, None)
-        return until is not None and until > shared_now()
+    def discard(self, call_id: str) -> None:
+        """Forget a call."""
+        self._until.pop(call_id, None)
 
     async def _renew(self) -> None:
         while self._until:
@@ -176,13 +177,7 @@ def of_loop() -> _OpenCalls:
 
 def _renew(call_ids: list[str], until: datetime) -> list[str]:
     with scope.every_team():
-        rows = Reservation.objects.filter(pk__in=call_ids, lease_until__gt=shared_now())
+        rows = Reservation.objects.filter(pk__in=call_ids, lease_until__gt=expired_before())
         found = [*rows.select_for_update(no_key=True).values_list("pk", flat=True)]
         Reservation.objects.filter(pk__in=found).update(lease_until=until)
     return found
-
-
-def is_open(call_id: str) -> bool:
-    """Return whether the row of a call exists, so that no other process has recorded the call."""
-    with scope.every_team():
-        return Reservation.objects.filter(pk=call_id).exists()

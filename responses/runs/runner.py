@@ -21,7 +21,7 @@ from kernel.database import is_unavailable
 from kernel.db_threads import in_db_thread
 from kernel.draining import BEAT_SECONDS, ConnectionCut, share_of_beat
 from kernel.errors import DATABASE_LOST, FINAL, SHUTTING_DOWN, Failure
-from kernel.leases import Claim, lease_until, process_name
+from kernel.leases import Claim, expired_before, lease_until, process_name
 from kernel.notifications import loop_notifications, wait_within
 from kernel.timed_event import TimedEvent
 from responses.engine.events.response_body import Ending, failed
@@ -393,7 +393,7 @@ class LiveRun:
         self._is_ending = True
         if self.end is not None:
             return
-        if self.misses_database or shared_now() > self.leased_until:
+        if self.misses_database or expired_before() > self.leased_until:
             # The database was away for so long that the run was taken for dead.
             self._has_lost_database = True
         # The end is only for the client of this connection; nothing of it is stored.
@@ -481,7 +481,9 @@ class _Registry:
                         run.misses_database = True
                     continue
                 for response_id in lost:
-                    runs[response_id].lose()
+                    runs.pop(response_id).lose()
+                for run in runs.values():
+                    run.misses_database = False
 
 
 def _find_lost(tokens: Mapping[str, int]) -> list[str]:

@@ -21,7 +21,7 @@ from conversations.models import File
 from kernel.clock import shared_now
 from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, BadRequest, FileTooLarge, InvalidFile, UnsupportedFile
-from kernel.leases import STEP_BY_INDEX, Claim
+from kernel.leases import STEP_BY_INDEX, Claim, expired_before
 from kernel.work_queue import WorkLoop
 from responses.models.vector_stores import EntryStatus, VectorChunk, VectorEmbedding, VectorStoreFile
 from responses.providers.clients import UpstreamFailed
@@ -150,18 +150,17 @@ class Ingestion(WorkLoop[ClaimedFile]):
 
 def claim_file(*, without: Collection[str] = ()) -> ClaimedFile | None:
     """Claim the next file of a team other than these, or return None if none is waiting."""
-    at = shared_now()
     with scope.every_team():
         with connection.cursor() as cursor:
             cursor.execute(STEP_BY_INDEX)
-            cursor.execute(_NEXT, {"at": at, "without": [*without]})
+            cursor.execute(_NEXT, {"at": expired_before(), "without": [*without]})
             row = cursor.fetchone()
         if row is None:
             return None
         entry = VectorStoreFile.objects.select_related("file", "store").get(pk=row[0])
         entry.attempt += 1
         entry.lease_token += 1
-        entry.lease_until = at + _LEASE
+        entry.lease_until = shared_now() + _LEASE
         entry.save(update_fields=["attempt", "lease_token", "lease_until"])
         try:
             model = embedding.model_for(entry.store)

@@ -33,24 +33,29 @@ end
 
 -- A rate is a leaky bucket, which is GCRA without fractions: a unit fills it by `period` and each tick drains it by
 -- `limit`, so that level and capacity are integers. A tick is a microsecond, or `tick` of them.
-local function read_rate(rate)
-    local at, level = math.floor(now / rate.tick), 0
-    local stored = redis.call('GET', rate.key)
-    if stored then
-        local then_at, then_level = string.match(stored, '(%d+) (%d+)')
-        -- The clock may have been set back.
-        at = math.max(at, tonumber(then_at))
-        level = math.max(0, tonumber(then_level) - (at - tonumber(then_at)) * rate.limit)
-    end
-    rate.at, rate.level = at, level
-end
-
 local function write_rate(rate)
     if rate.level > 0 then
         local left = math.ceil(rate.level / rate.limit * rate.tick / 1000) + 1000
         redis.call('SET', rate.key, text(rate.at) .. ' ' .. text(rate.level), 'PX', text(left))
     else
         redis.call('DEL', rate.key)
+    end
+end
+
+local function read_rate(rate)
+    rate.at, rate.level = math.floor(now / rate.tick), 0
+    local stored = redis.call('GET', rate.key)
+    if not stored then
+        return
+    end
+    local then_at, then_level = string.match(stored, '(%d+) (%d+)')
+    local passed = rate.at - tonumber(then_at)
+    rate.level = math.max(0, tonumber(then_level) - math.max(0, passed) * rate.limit)
+    if passed * rate.tick < -1000000 then
+        -- The clock was set back. With the old time, nothing would drain until it comes again.
+        write_rate(rate)
+    elseif passed < 0 then
+        rate.at = tonumber(then_at)
     end
 end
 

@@ -1,8 +1,9 @@
 """The sweeper: dead runs end with what they have stored, and expired logs are dropped."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from django.conf import settings
 from django.db import IntegrityError, connection
 
 from conversations.models import Item, Placement, Section
-from kernel.clock import now
+from kernel.clock import now, shared, uptime
 from responses.engine.steps import Step
 from responses.lifecycle import sweeper
 from responses.models import EventBatch, Response, Status
@@ -72,6 +73,22 @@ def test_a_dead_run_fails_and_keeps_its_finished_output(database: None, caller: 
     ]
     # Three of the finished turn, and an estimate for the one that was cut.
     assert body["usage"]["output_tokens"] == 4
+
+
+@contextmanager
+def clock_set_forward() -> Iterator[None]:
+    """Let this process learn that the database's clock was set forward by an hour."""
+    shared.set(now(), at=uptime())
+    shared.set(now() + timedelta(hours=1), at=uptime())
+    yield
+    shared.set(now(), at=uptime())
+
+
+def test_a_clock_that_was_set_forward_ends_no_lease(database: None, caller: Caller) -> None:
+    alive, dead = begin(caller), a_dead_run(caller)
+    with clock_set_forward():
+        sweeper.sweep_dead_runs()
+    assert [response_of(begun).status for begun in (alive, dead)] == [Status.IN_PROGRESS, Status.FAILED]
 
 
 def test_the_log_of_a_dead_run_is_closed(database: None, caller: Caller) -> None:

@@ -274,10 +274,11 @@ def running_deployment(*, network: Network | None = None, **variables: str) -> I
             "web", *(network.command("web") if network else ()), sys.executable, MANAGE, "web", *address, PORT=str(port)
         )
         url = f"http://{host}:{port}"
+        beat.is_ready = lambda: "this scheduler is active" in servers.log("beat").read_text()
         web.is_ready = partial(is_up, f"{url}/readyz")
         worker.is_ready = lambda: "the worker claims background responses" in servers.log("worker").read_text()
-        servers.wait_for(web)
-        servers.wait_for(worker)
+        for server in (web, worker, beat):
+            servers.wait_for(server)
         try:
             yield Deployment(
                 servers=servers,

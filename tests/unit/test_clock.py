@@ -1,0 +1,47 @@
+"""The clock that processes share: the database's, and what happens when somebody sets it."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.test import override_settings
+
+from kernel.clock import SharedClock, uptime
+
+_START = datetime(2020, 1, 1, tzinfo=UTC)
+_HOUR = timedelta(hours=1)
+_MOMENT = timedelta(seconds=1)
+
+
+def _set_to(*moments: datetime) -> SharedClock:
+    clock = SharedClock()
+    for moment in moments:
+        clock.set(moment, at=uptime())
+    return clock
+
+
+def test_it_is_the_clock_of_the_database() -> None:
+    assert timedelta(0) <= _set_to(_START).now() - _START < timedelta(minutes=1)
+
+
+def test_the_first_time_that_is_known_is_no_step() -> None:
+    assert _set_to(_START).set_forward() == timedelta(0)
+
+
+@pytest.mark.parametrize(
+    ("moments", "forward"),
+    [
+        ([_START, _START + _HOUR], _HOUR),
+        ([_START, _START + _HOUR, _START + 2 * _HOUR], 2 * _HOUR),
+        ([_START, _START + _HOUR, _START], timedelta(0)),
+        ([_START, _START - _HOUR], timedelta(0)),
+        ([_START, _START + _MOMENT], timedelta(0)),
+    ],
+    ids=["forward", "twice", "there and back", "back", "slow answer"],
+)
+def test_a_step_forward_is_known_for_the_time_of_a_lease(moments: list[datetime], forward: timedelta) -> None:
+    assert abs(_set_to(*moments).set_forward() - forward) < _MOMENT
+
+
+def test_a_step_is_over_when_leases_have_been_renewed() -> None:
+    with override_settings(LEASE_SECONDS=0):
+        assert _set_to(_START, _START + _HOUR).set_forward() == timedelta(0)
