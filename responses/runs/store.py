@@ -31,8 +31,8 @@ from responses.runs.rows import Row, insertion
 class LeaseLost(Exception):
     """The change was not written because its guard failed.
 
-    Another process has ended or resumed the response, another response has locked its conversation, or its predecessor
-    was deleted.
+    Another process has ended or resumed the response or recorded the call, another response has locked its
+    conversation, or its predecessor was deleted.
     """
 
 
@@ -92,6 +92,13 @@ class PredecessorGuard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallGuard:
+    """The guard of a change that records an open call: no other process may have recorded it."""
+
+    call_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationGuard:
     """The guard of a change that stores a reservation: the state of the team's limits must be the one it was made in.
 
@@ -140,6 +147,7 @@ class Change:
     lease: LeaseGuard | None = None
     lock: LockGuard | None = None
     predecessor: PredecessorGuard | None = None
+    call: CallGuard | None = None
     reservation: ReservationGuard | None = None
     calls: Sequence[CallUpdate] = ()
     extra: Sequence[ExtraWrite] = ()
@@ -151,9 +159,11 @@ class Change:
 
     @property
     def guard(self) -> str | None:
-        """The id of the response or reservation whose guard decides, or None if the change is always written."""
+        """The id of the response, call or reservation whose guard decides, or None if the change is always written."""
         if (guard := self.response_guard) is not None:
             return guard.response_id
+        if self.call is not None:
+            return self.call.call_id
         return self.reservation.reservation_id if self.reservation else None
 
 
@@ -251,6 +261,14 @@ _PRECEDED = _guard(f"""
     JOIN json_to_recordset($1::json) AS new (response_id text, previous_id text) ON response.id = new.previous_id
     WHERE {_one_of("response.id", "previous_id")}
     FOR KEY SHARE OF response
+""")  # noqa: S608 - constants only
+# FOR UPDATE: of two processes that record the same call, one waits for the other, and then finds no row.
+_OPEN = _guard(f"""
+    SELECT call.id
+    FROM tenants_reservation AS call
+    JOIN json_to_recordset($1::json) AS new (call_id text) ON call.id = new.call_id
+    WHERE {_one_of("call.id", "call_id")}
+    FOR UPDATE OF call
 """)  # noqa: S608 - constants only
 # The last guard, because it revokes others: a change whose reservation was lost is marked by "!". FOR SHARE: a rebuild
 # of the limits' state waits for this commit and then finds the reservation, or this waits for the rebuild.
@@ -394,6 +412,7 @@ def statements_of(changes: Sequence[Change]) -> _Calls:
             (_ADVANCED, change.update),
             (_LOCKED, change.lock),
             (_PRECEDED, change.predecessor),
+            (_OPEN, change.call),
         ):
             if guarding is not None:
                 # orjson writes dataclasses without a copy.

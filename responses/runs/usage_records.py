@@ -6,18 +6,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from decimal import Decimal
-from functools import partial
 from typing import Any
 
 from kernel.clock import now
-from kernel.db_threads import in_db_thread
 from kernel.ids import new_id
 from responses.engine.turn import Attempt, Usage
 from responses.runs import open_calls
 from responses.runs.reservations import LEAST_SHARE, CallReservation
 from responses.runs.rows import Row, new_row
 from responses.runs.run_metrics import count_usage
-from responses.runs.store import Change, submit_new
+from responses.runs.store import CallGuard, Change, LeaseLost, submit_new
 from tenants import directory
 from tenants.directory import Route
 from tenants.limits import Demand, end_user_of
@@ -214,19 +212,26 @@ class RoutedCall:
         if is_estimated and not await directory.bills_estimates.aget(self.principal.team_id):
             for one in records:
                 waive(one)
-        if not open_calls.of_loop().discard(self.id) and not await in_db_thread(partial(open_calls.is_open, self.id)):
+        open_calls.of_loop().discard(self.id)
+        try:
+            await submit_new(self._end(records, rows, call=CallGuard(call_id=self.id)))
+        except LeaseLost:
             # This process was taken for dead, and another one has written an estimate.
             records = []
+            await submit_new(self._end(records, rows))
+        count_usage(records)
+        for reservation in self.reservations:
+            reservation.settle()
+
+    def _end(self, records: Sequence[Row], rows: Sequence[Row], *, call: CallGuard | None = None) -> Change:
+        """Return the change that ends the call with these usage records."""
         extra = [
             write
             for reservation in self.reservations
             for write in reservation.settlement(records, may_be_charged=self.may_be_charged)
         ]
         extra.append(open_calls.close(self.id))
-        await submit_new(Change(team_id=self.principal.team_id, insert=[*records, *rows], extra=extra))
-        count_usage(records)
-        for reservation in self.reservations:
-            reservation.settle()
+        return Change(team_id=self.principal.team_id, insert=[*records, *rows], extra=extra, call=call)
 
     def _record(
         self,

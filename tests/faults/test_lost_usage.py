@@ -15,7 +15,7 @@ from kernel.clock import now
 from kernel.errors import Failure
 from kernel.leases import take
 from responses.engine.events.response_body import failed
-from responses.lifecycle import resume, sweeper
+from responses.lifecycle import dead_processes, resume, sweeper
 from responses.lifecycle.cancel import cancel_run, fail_run, requeue_run
 from responses.models import EventBatch, Response, ToolCall
 from responses.runs import open_calls
@@ -243,7 +243,8 @@ def test_the_usage_of_a_run_that_was_ended_elsewhere_is_null_until_it_is_recorde
     api: Api, script: Script, make_worker: MakeWorker, *, end: Callable[..., bool], status: str
 ) -> None:
     script.then(stream(chunk(content="The harbour"), gate := Gate()))
-    worker = make_worker(**BRIEF)
+    # Its lease must not expire while it is suspended.
+    worker = make_worker(**BRIEF | {"LEASE_SECONDS": "30"})
     response_id = api.create(model=script.model, input=QUESTION, background=True)["id"]
     gate.wait_until_reached()
     with worker.suspended():
@@ -367,6 +368,25 @@ def test_a_call_that_takes_longer_than_its_lease_is_recorded_once(
         gate.open()
         answer.result()
         assert [record.outcome for record in records(api)] == ["stop"]
+
+
+def test_a_process_that_lives_does_not_record_a_call_that_was_recorded_for_it(
+    http: httpx2.Client, caller: Caller, script: Script
+) -> None:
+    """Its lease looks valid to it, as when the others have lost sight of it for a moment."""
+    script.then(stream(gate := Gate(), chunk(content="Hi"), chunk(finish="stop")))
+    with running_web() as web, ThreadPoolExecutor(1) as pool:
+        api = Api(http, url=web.url, caller=caller)
+        body = {"model": script.model, "messages": [{"role": "user", "content": QUESTION}], "stream": True}
+        answer = pool.submit(api.post, "/chat/completions", body)
+        gate.wait_until_reached()
+        with scope.team(caller.team.pk):
+            owner = Reservation.objects.get().lease_owner
+        dead_processes.release([str(owner).rpartition(":")[2]])
+        gate.open()
+        assert answer.result().status_code == 200
+    # The process has ended, and with it all that it writes.
+    assert [record.outcome for record in records(api)] == ["interrupted"]
 
 
 def open_until(caller: Caller) -> datetime:
