@@ -150,10 +150,11 @@ class DaphneRequest(daphne.http_protocol.WebRequest):  # type: ignore[misc]  # d
 
     @override
     def process(self) -> Any:
+        transport = self.transport
         processing = super().process()
         if self.transport is None and self.channel is not None:
             # daphne has handed the connection over to a WebSocket.
-            self.channel.leave()
+            self.channel.become(transport.protocol)
         return processing
 
     def send_continue(self) -> None:
@@ -224,7 +225,7 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
     _is_closing = False
     _wants_continue = False
     _head_is_complete = False
-    _has_left = False
+    _is_over = False
     _head_timer: Any = None
     _reader: ReaderWatch | None = None
 
@@ -239,30 +240,63 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
 
     @override
     def connectionLost(self, reason: Any) -> None:
-        self.leave()
+        if not self._is_over:
+            DaphneChannel._connections -= 1
+        self._end()
         super().connectionLost(reason)
 
-    def leave(self) -> None:
-        """Stop counting the connection: it is lost, or has become a WebSocket."""
-        self._leave_reader()
-        if not self._has_left:
-            self._has_left = self._head_is_complete = True
+    def become(self, websocket: Any) -> None:
+        """End, as the connection now belongs to a WebSocket. It is counted until that has lost it."""
+        self._end()
+        lost = websocket.connectionLost
+
+        def connection_lost(reason: Any) -> None:
             DaphneChannel._connections -= 1
-            self._watch_head()
+            lost(reason)
+
+        websocket.connectionLost = connection_lost
+
+    def _end(self) -> None:
+        self._stop_watching_reader()
+        self._is_over = self._head_is_complete = True
+        self._watch_head()
 
     @override
     def pauseProducing(self) -> None:
         super().pauseProducing()
-        if self._reader is None and not self._has_left:
-            self._reader = ReaderWatch(self.transport.getHandle(), self.transport.abortConnection)
-            self._reader.start()
+        self._watch_reader()
 
     @override
     def resumeProducing(self) -> None:
         super().resumeProducing()
-        self._leave_reader()
+        self._stop_watching_reader()
 
-    def _leave_reader(self) -> None:
+    @override
+    def loseConnection(self) -> None:
+        if self._has_unsent():
+            # Twisted closes the connection when the client has read the rest.
+            self._watch_reader()
+        super().loseConnection()
+
+    @override
+    def timeoutConnection(self) -> None:
+        if self._has_unsent():
+            # A large answer may take longer than a connection is kept. Its client has a limit of its own.
+            self._watch_reader()
+            self.setTimeout(KEEP_ALIVE_SECONDS)
+        else:
+            super().timeoutConnection()
+
+    def _has_unsent(self) -> bool:
+        unsent = len(self.transport.dataBuffer) - self.transport.offset
+        return bool(unsent > 0 or self.transport._tempDataLen)  # noqa: SLF001 - what was written most recently
+
+    def _watch_reader(self) -> None:
+        if self._reader is None and not self._is_over:
+            self._reader = ReaderWatch(self.transport.getHandle(), self.transport.abortConnection)
+            self._reader.start()
+
+    def _stop_watching_reader(self) -> None:
         if self._reader is not None:
             self._reader.stop()
             self._reader = None

@@ -11,10 +11,10 @@ MAX_URL_BYTES = 32 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 """Limit of the request line and all headers together."""
 MAX_HEADERS = 500
-KEEP_ALIVE_SECONDS = 75
-"""Time for which a connection without a request is kept."""
 # Longer than clients and proxies keep connections (60 s by default in nginx and most load balancers): a request that
 # is sent while the server closes its connection fails, and a client may not repeat it.
+KEEP_ALIVE_SECONDS = 75
+"""Time for which a connection without a request is kept."""
 _RESERVED_FILES = 5000
 _SHORT = 200
 

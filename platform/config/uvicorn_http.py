@@ -132,14 +132,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().resume_writing()
         # What is left is small, but a connection that is closing stays open for it.
         if not self.transport.is_closing():
-            self._leave_reader()
+            self._stop_watching_reader()
 
     def _watch_reader(self) -> None:
         if self._reader is None:
             self._reader = ReaderWatch(self.transport.get_extra_info("socket"), self.transport.abort)
             self._reader.start()
 
-    def _leave_reader(self) -> None:
+    def _stop_watching_reader(self) -> None:
         if self._reader is not None:
             self._reader.stop()
             self._reader = None
@@ -152,8 +152,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     @override
     def timeout_keep_alive_handler(self) -> None:
-        if self._has_unsent():
-            self.transport.abort()
+        if self._has_unsent() and not self.transport.is_closing():
+            # A large answer may take longer than that. Its client has a limit of its own.
+            self._watch_reader()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
         else:
             super().timeout_keep_alive_handler()
 
@@ -169,13 +173,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
-        self._leave_reader()
+        self._stop_watching_reader()
         super().connection_lost(exc)
 
     @override
     def handle_websocket_upgrade(self) -> None:
         self._stop_head_timer()
-        self._leave_reader()
+        self._stop_watching_reader()
         super().handle_websocket_upgrade()
 
     @override
