@@ -17,7 +17,8 @@ from conversations.items.messages import InputMessage
 from kernel.clock import now
 from responses.admin.usage.query import end_of_hour
 from responses.engine.turn import Sampling, TurnRequest
-from responses.providers.clients import SDK_ERRORS, clients_for, close_clients, from_sdk, to_failure
+from responses.providers.clients import UpstreamFailed, close_clients, get
+from responses.providers.event_stream import read_document
 from responses.providers.upstream import UpstreamModel
 from responses.rollups import histograms
 from responses.rollups.queries import RollupQuery, fetch_rows
@@ -161,9 +162,10 @@ async def _call_model(route: directory.Route) -> dict[str, Any]:
 async def _list_models(upstream: directory.UpstreamEndpoint) -> tuple[list[str], str]:
     """Return the sorted names, or an empty list and the reason."""
     try:
-        body = await clients_for(upstream).sdk.get("/models", cast_to=object)
-    except SDK_ERRORS as error:
-        return [], _redacted(to_failure(from_sdk(error)).message, upstream.api_key)
+        async with get(upstream, "/models") as answer:
+            body = await read_document(answer)
+    except UpstreamFailed as failed:
+        return [], _redacted(failed.failure.message, upstream.api_key)
     rows = body.get("data") if isinstance(body, dict) else None
     if not isinstance(rows, list):
         return [], "The upstream did not return a list of models."

@@ -300,8 +300,6 @@ def from_sdk(error: openai.APIError | aiohttp.ClientError | TimeoutError) -> Req
     """Return an error of the SDK as the one of `HttpClient` with the same meaning."""
     if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
         return NoAnswer()
-    if isinstance(error.__cause__, ErrorStatus):
-        return error.__cause__
     # The aiohttp transport reports every failure to connect as a timeout, including refused connections and unknown
     # hosts.
     connecting = isinstance(error.__cause__, httpx2.ConnectTimeout | httpx2.ConnectError)
