@@ -13,6 +13,7 @@ import redis
 
 from launcher.testing import PrivateServers
 from tests.servers import ROOT
+from tests.support.deployment import RECOVERY_SECONDS
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -38,7 +39,8 @@ class Scheduler:
     @property
     def is_active(self) -> bool:
         """True if it sends tasks."""
-        return _ACTIVE in self.output
+        output = self.output
+        return output.rfind(_ACTIVE) > output.rfind(_STANDS_BY)
 
 
 @contextmanager
@@ -64,5 +66,25 @@ def test_another_scheduler_takes_over(how: signal.Signals, servers: PrivateServe
             assert not second.is_active
             first.process.send_signal(how)
             first.process.wait(30)
-            eventually(lambda: second.is_active, seconds=60)
+            # The lock of a killed one expires after five seconds.
+            eventually(lambda: second.is_active, seconds=RECOVERY_SECONDS)
             assert broker.ttl("platform:beat") > 0
+
+
+def test_only_one_is_active_after_a_pause(servers: PrivateServers) -> None:
+    broker = redis.Redis.from_url(servers.redis_url)
+    broker.delete("platform:beat")
+    with running() as first:
+        eventually(lambda: first.is_active, seconds=60)
+        with running() as second:
+            eventually(lambda: _STANDS_BY in second.output, seconds=60)
+            first.process.send_signal(signal.SIGSTOP)
+            eventually(lambda: second.is_active, seconds=RECOVERY_SECONDS)
+            first.process.send_signal(signal.SIGCONT)
+            # It has lost the lock, and does not get it again.
+            eventually(lambda: not first.is_active, seconds=RECOVERY_SECONDS)
+            assert second.is_active
+            # Redis loses its data: either may get the lock, but not both.
+            broker.delete("platform:beat")
+            eventually(lambda: broker.exists("platform:beat"), seconds=RECOVERY_SECONDS)
+            eventually(lambda: first.is_active != second.is_active, seconds=RECOVERY_SECONDS)
