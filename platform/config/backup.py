@@ -31,6 +31,7 @@ from config import env, schema_snapshot
 from conversations.files.storage import content_name
 from kernel.clock import now
 from kernel.crypto import EncryptedTextField, InvalidToken
+from kernel.database import database_conninfo
 from responses.lifecycle import partitions
 
 MANIFEST = "manifest.json"
@@ -313,11 +314,10 @@ def temporary_database(*, admin: str | None, using: str = "owner") -> Iterator[s
     with connections[using].cursor() as cursor:
         cursor.execute(f"CREATE DATABASE {name}")
     connections.databases[name] = {**connections.databases[using], "NAME": name}
-    place = dict(zip(("host", "port", "user", "dbname"), _values(name), strict=True))
-    owner = {**place, "password": connections[name].settings_dict["PASSWORD"]}
     try:
         try:
-            with psycopg.connect(admin, dbname=name) if admin else psycopg.connect(**owner) as connection:
+            owner = database_conninfo(name)
+            with psycopg.connect(admin, dbname=name) if admin else psycopg.connect(owner) as connection:
                 for extension in ("vector", "pg_trgm"):
                     connection.execute(f"CREATE EXTENSION IF NOT EXISTS {extension}")
         except psycopg.errors.InsufficientPrivilege:
@@ -430,21 +430,19 @@ def _server_version(using: str) -> int:
     return int(number) // 10_000
 
 
-def _values(using: str) -> list[Any]:
-    """Return host, port, user and name of a database."""
-    database = connections[using].settings_dict
-    return [database[key] for key in ("HOST", "PORT", "USER", "NAME")]
-
-
 def _place(using: str) -> list[str]:
-    options = zip(("host", "port", "username", "dbname"), _values(using), strict=True)
-    return [f"--{option}={value}" for option, value in options if value]
+    database = connections[using].settings_dict
+    options = {"host": "HOST", "port": "PORT", "username": "USER", "dbname": "NAME"}
+    return [f"--{option}={database[key]}" for option, key in options.items() if database[key]]
 
 
 def _run(name: str, arguments: list[str], *, using: str, options: str = "") -> str:
     database = connections[using].settings_dict
-    password, which = str(database["PASSWORD"] or ""), database["OPTIONS"].get("target_session_attrs", "any")
-    environment = env.for_program(PGPASSWORD=password, PGOPTIONS=options, PGTARGETSESSIONATTRS=which)
+    environment = env.for_program(
+        PGPASSWORD=str(database["PASSWORD"] or ""),
+        PGOPTIONS=options,
+        PGTARGETSESSIONATTRS=database["OPTIONS"].get("target_session_attrs", "any"),
+    )
     done = subprocess.run(
         [_program(name, at_least=_server_version(using)), *arguments],
         env=environment,

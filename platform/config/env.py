@@ -11,9 +11,9 @@ from urllib.parse import unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-# As browsers send it: without a path, and in lower case.
 # The only option of a database URL that is of use besides the variables of libpq.
 _WRITABLE = "target_session_attrs=read-write"
+# As browsers send it: without a path, and in lower case.
 _ORIGIN = re.compile(r"https?://[a-z0-9.:\[\]-]+")
 
 

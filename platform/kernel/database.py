@@ -4,8 +4,8 @@ from contextlib import suppress
 from typing import Any
 
 import psycopg
+from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, connections
 from django.db import Error as DatabaseError
-from django.db import InterfaceError, OperationalError, connection
 from psycopg.abc import RV, PQGen
 from psycopg.conninfo import make_conninfo
 from typing_extensions import override
@@ -52,9 +52,9 @@ def limit_waits(seconds: float) -> None:
     PlatformConnection.longest_wait = seconds
 
 
-def database_conninfo() -> str:
-    """Return libpq's connection string of Django's default database."""
-    parameters = connection.get_connection_params()
+def database_conninfo(alias: str = DEFAULT_DB_ALIAS) -> str:
+    """Return libpq's connection string of a database of Django's."""
+    parameters = connections[alias].get_connection_params()
     return make_conninfo(**{name: value for name, value in parameters.items() if name not in _OF_CURSORS})
 
 
