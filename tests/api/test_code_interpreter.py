@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import orjson
 import pytest
 from openai import OpenAI
 
@@ -10,18 +9,14 @@ from conversations.models import Item
 from tenants import scope
 from tests.support.api import Api, MakeApi, ok
 from tests.support.background import ended
-from tests.support.sandboxes import Sandbox, asked, fault, names
+from tests.support.sandboxes import CODE_INTERPRETER as TOOL
+from tests.support.sandboxes import Sandbox, asked, code, fault, names
 from tests.support.streams import types
 from tests.support.upstream import Script
 from tests.support.waiting import eventually
 from tests.support.workers import WorkerProcess
 
-TOOL: dict[str, Any] = {"type": "code_interpreter", "container": {"type": "auto"}}
 OUTPUTS = ["code_interpreter_call.outputs"]
-
-
-def code(text: str) -> str:
-    return orjson.dumps({"code": text}).decode()
 
 
 def ask(api: Api, script: Script, **body: Any) -> dict[str, Any]:

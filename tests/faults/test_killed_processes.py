@@ -1,6 +1,8 @@
 """Processes that die without a word, with the settings of production: their work goes on within 10 seconds."""
 
+import os
 import signal
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
@@ -12,9 +14,10 @@ from responses.lifecycle import sweeper
 from responses.models import Response
 from tenants import scope
 from tenants.models import UsageRecord
-from tests.support.api import Api, Caller, error
+from tests.support.api import Api, Caller, error, ok
 from tests.support.background import ended, text_of
 from tests.support.chunks import chunk
+from tests.support.sandboxes import CODE_INTERPRETER, code, names, running_sandbox
 from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess, running_web
@@ -22,6 +25,9 @@ from tests.support.workers import MakeWorker
 
 pytestmark = pytest.mark.slow
 RECOVERY_SECONDS = 10.0
+SANDBOX_ADDRESS, SANDBOX_TOKEN = f"{tempfile.gettempdir()}/killed-{os.getpid()}", "a-token"
+SANDBOX = {"SANDBOX_URL": SANDBOX_ADDRESS, "SANDBOX_TOKEN": SANDBOX_TOKEN}
+SLEEPING = code("import subprocess\nsubprocess.run(['sleep', '60'])")
 
 
 def outcomes(caller: Caller) -> list[str]:
@@ -119,3 +125,62 @@ def test_a_client_whose_run_was_taken_for_dead_is_asked_to_retry(
             process.resume()
         assert error(answer.result()) == (503, None, "database_unavailable")
         assert answer.result().headers["retry-after"]
+
+
+# -- the sandbox service -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(240)
+def test_the_model_reads_that_a_killed_sandbox_has_not_finished_its_call(
+    caller: Caller, script: Script, http: httpx2.Client
+) -> None:
+    """The call is not repeated. Until the service is back, clients are asked to retry."""
+    script.call(code_interpreter=SLEEPING).say("It failed.")
+    body = {"model": script.model, "input": "Work.", "tools": [CODE_INTERPRETER]}
+    with (
+        running_sandbox(SANDBOX_ADDRESS, SANDBOX_TOKEN) as killed,
+        running_web(**SANDBOX) as web,
+        ThreadPoolExecutor() as threads,
+    ):
+        api = Api(http, url=web.url, caller=caller)
+        answer = threads.submit(api.post, "/responses", body)
+        eventually(lambda: "sleep" in names(killed))
+        killed.process.kill()
+        first = ok(answer.result(RECOVERY_SECONDS))
+        assert (first["status"], first["output"][0]["status"]) == ("completed", "failed")
+        assert script.messages[1][-1]["content"] == "error: the sandbox service does not answer"
+        refused = api.post("/responses", body)
+        assert error(refused) == (503, None, "server_is_overloaded")
+        assert refused.headers["retry-after"]
+        with running_sandbox(SANDBOX_ADDRESS, SANDBOX_TOKEN) as successor:
+            script.call(code_interpreter=code("6 * 7")).say("42.")
+            answer = threads.submit(api.post, "/responses", body)
+            second = ok(answer.result(RECOVERY_SECONDS))
+            assert (second["output"][0]["status"], script.messages[3][-1]["content"]) == ("completed", "42")
+            # Its container is lost, as the next response of the chain learns from its first call.
+            script.call(code_interpreter=code("1")).call(code_interpreter=code("2")).say("2.")
+            third = ok(api.post("/responses", {**body, "previous_response_id": first["id"]}))
+            assert [item["status"] for item in third["output"]] == ["failed", "completed", "completed"]
+            assert "sleep" not in names(successor)
+
+
+@pytest.mark.timeout(240)
+def test_a_call_is_not_repeated_when_sandbox_and_worker_were_killed(
+    caller: Caller, script: Script, http: httpx2.Client, make_worker: MakeWorker
+) -> None:
+    """As when their machine loses power: the run fails, because the code may have had effects."""
+    script.call(code_interpreter=SLEEPING)
+    with running_sandbox(SANDBOX_ADDRESS, SANDBOX_TOKEN) as killed, running_web(**SANDBOX) as web:
+        api, first = Api(http, url=web.url, caller=caller), make_worker(**SANDBOX)
+        tools = [CODE_INTERPRETER]
+        response_id = api.create(model=script.model, input="Work.", tools=tools, background=True)["id"]
+        eventually(lambda: "sleep" in names(killed) and is_present(caller, response_id))
+        # The worker first, which would let the model read that the call has failed.
+        first.stop(signal.SIGKILL)
+        killed.process.kill()
+        with running_sandbox(SANDBOX_ADDRESS, SANDBOX_TOKEN) as successor:
+            make_worker(**SANDBOX)
+            response = ended(api, response_id, seconds=RECOVERY_SECONDS)
+            assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
+            assert "not known to be repeatable" in response["error"]["message"]
+            assert "sleep" not in names(successor)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
+import orjson
 import pytest
 
 from sandbox.client import SandboxClient, SandboxUnavailable
@@ -20,6 +21,7 @@ from tests.support.waiting import eventually
 from tests.support.web import ROOT
 
 Answer = TypeVar("Answer")
+CODE_INTERPRETER: dict[str, Any] = {"type": "code_interpreter", "container": {"type": "auto"}}
 INSTALL = "There is no bubblewrap here: apt-get install -y bubblewrap"
 
 
@@ -29,6 +31,11 @@ class Sandbox:
 
     client: SandboxClient
     process: "subprocess.Popen[bytes]"
+
+
+def code(text: str) -> str:
+    """Return the arguments of a call that runs this program."""
+    return orjson.dumps({"code": text}).decode()
 
 
 def asked(question: "Coroutine[Any, Any, Answer]") -> Answer:
