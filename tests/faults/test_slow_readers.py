@@ -5,16 +5,20 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
 
 import httpx2
 import orjson
 import psutil
 import pytest
 
+from tenants import services
 from tests.support.api import Api, Caller, ok
 from tests.support.chunks import text
 from tests.support.raw_http import RawConnection
-from tests.support.upstream import Script, ScriptedUpstream, stream
+from tests.support.upstream import Answer, Script, ScriptedUpstream, running_upstream, stream
+from tests.support.usage_records import usage_record
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess, running_web
 
@@ -36,11 +40,15 @@ def impatient(request: pytest.FixtureRequest, upstream: ScriptedUpstream) -> Ite
 def ask(web: WebProcess, caller: Caller, script: Script) -> RawConnection:
     """Request a stream of 20 MB, and return the connection, from which nothing has been read."""
     script.then(stream(*text(*[WORDS] * PIECES)))
-    body = orjson.dumps({"model": script.model, "input": "Hi", "stream": True})
-    connection = connect(web)
+    return post(web, caller, "/responses", {"model": script.model, "input": "Hi", "stream": True})
+
+
+def post(web: WebProcess, caller: Caller, path: str, body: dict[str, Any]) -> RawConnection:
+    """Send a request, and return the connection, from which nothing has been read."""
+    connection, raw = connect(web), orjson.dumps(body)
     headers = {"Authorization": f"Bearer {caller.secret}", "Content_Type": "application/json"}
-    connection.send_head("POST", "/v1/responses", Content_Length=len(body), **headers)
-    connection.send(body)
+    connection.send_head("POST", f"/v1{path}", Content_Length=len(raw), **headers)
+    connection.send(raw)
     return connection
 
 
@@ -86,6 +94,58 @@ def test_a_client_that_reads_nothing_is_disconnected_in_bounded_memory(
     (response,) = api.get("/responses").json()["data"]
     eventually(lambda: api.retrieve(response["id"])["status"] == "completed")
     assert len(api.retrieve(response["id"])["output"][0]["content"][0]["text"]) == PIECES * PIECE_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forwarded:
+    """A request whose answer of 20 MB is the upstream's own."""
+
+    path: str
+    body: dict[str, Any]
+    script: Script
+
+
+@pytest.fixture(scope="module")
+def speech_upstream() -> Iterator[ScriptedUpstream]:
+    """A scripted upstream that speaks."""
+    with running_upstream(path="/v1/audio/speech") as running:
+        yield running
+
+
+@pytest.fixture(params=["chat", "speech"])
+def forwarded(
+    request: pytest.FixtureRequest, script: Script, speech_upstream: ScriptedUpstream, database: None
+) -> Iterator[Forwarded]:
+    """A stream of chat completions, or speech."""
+    if request.param == "chat":
+        script.then(stream(*text(*[WORDS] * PIECES)))
+        messages = [{"role": "user", "content": "Hi"}]
+        body = {"model": script.model, "messages": messages, "stream": True}
+        yield Forwarded(path="/chat/completions", body=body, script=script)
+        return
+    with speech_upstream.script() as spoken:
+        services.add_upstream(name="slow speech", base_url=speech_upstream.url, models=[spoken.model])
+        spoken.then(Answer(pieces=[bytes(PIECE_BYTES)] * PIECES, content_type="audio/mpeg", done=False))
+        body = {"model": spoken.model, "input": "Hi", "voice": "alloy"}
+        yield Forwarded(path="/audio/speech", body=body, script=spoken)
+
+
+def test_a_forwarded_answer_that_is_not_read_is_not_read_from_the_upstream_either(
+    impatient: WebProcess, caller: Caller, forwarded: Forwarded
+) -> None:
+    process, before = psutil.Process(impatient.pid), impatient.written
+    memory, peaks = process.memory_info().rss, []
+    with post(impatient, caller, forwarded.path, forwarded.body) as peer:
+
+        def has_left() -> bool:
+            peaks.append(process.memory_info().rss - memory)
+            return LEAVES in impatient.output(since=before)
+
+        eventually(has_left)
+        assert max(peaks) < 30 * 2**20
+        assert received_until_the_end(peer) < PIECES * PIECE_BYTES / 2
+    assert forwarded.script.wait_for_call().was_closed_within(10)
+    assert usage_record(caller).outcome == "interrupted"
 
 
 def test_a_websocket_that_reads_nothing_is_closed(
