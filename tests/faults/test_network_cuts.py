@@ -141,6 +141,17 @@ def test_responses_continue_without_valkey(
     eventually(lambda: deployment.task_runs() - runs, seconds=RECOVERY_SECONDS + 5)
 
 
+def test_scheduled_tasks_continue_after_a_cut_of_the_scheduler(deployment: Deployment, links: Network) -> None:
+    log = deployment.servers.log("beat")
+    known = log.stat().st_size
+    with links.link("beat", "valkey").cut():
+        # The scheduler has given its connection up and fails to open another one.
+        eventually(lambda: log.read_bytes()[known:].count(b"Timeout connecting to server"))
+        runs = deployment.task_runs()
+    # The most frequent task comes every five seconds.
+    eventually(lambda: deployment.task_runs() - runs, seconds=RECOVERY_SECONDS + 5)
+
+
 # -- the upstream ------------------------------------------------------------------------------------------------------
 
 

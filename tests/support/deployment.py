@@ -235,7 +235,7 @@ def small_disk(directory: Path, *, kilobytes: int) -> Iterator[Path]:
 def running_deployment(*, network: Network | None = None, **variables: str) -> Iterator[Deployment]:
     """Run a deployment with additional environment variables in a new directory.
 
-    With a network, the web process and the worker run in its namespaces.
+    With a network, the web process, the worker and beat run in its namespaces.
     """
     directory = ROOT / ".test-run" / f"state-{os.getpid()}-deployment"
     shutil.rmtree(directory, ignore_errors=True)
@@ -265,14 +265,15 @@ def running_deployment(*, network: Network | None = None, **variables: str) -> I
             **variables,
         }
         key = servers.route(upstream.url.removesuffix("/v1"))
-        beat = servers.start("beat", sys.executable, MANAGE, "beat")
-        worker = servers.start(
-            "worker", *(network.command("worker") if network else ()), sys.executable, MANAGE, "worker"
-        )
+
+        def program(name: str) -> tuple[str, ...]:
+            namespace = network.command(name) if network else ()
+            return (*namespace, sys.executable, MANAGE, name)
+
+        beat = servers.start("beat", *program("beat"))
+        worker = servers.start("worker", *program("worker"))
         address = ("--host", host, "--port", str(port), "--processes", "1")
-        web = servers.start(
-            "web", *(network.command("web") if network else ()), sys.executable, MANAGE, "web", *address, PORT=str(port)
-        )
+        web = servers.start("web", *program("web"), *address, PORT=str(port))
         url = f"http://{host}:{port}"
         beat.is_ready = lambda: "this scheduler is active" in servers.log("beat").read_text()
         web.is_ready = partial(is_up, f"{url}/readyz")

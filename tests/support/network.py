@@ -14,6 +14,7 @@ import redis
 
 from benchmarks.stack import Servers
 
+PROCESSES = ("web", "worker", "beat")
 SERVERS = ("postgres", "valkey", "upstream")
 # No interface has this hardware address, so that packets for it are dropped, and nothing tells their sender.
 _NOWHERE = "02:00:00:00:00:01"
@@ -49,7 +50,7 @@ class Link:
 
 
 class Network:
-    """The namespaces `web` and `worker`, each with a link to each of the servers.
+    """The namespaces `web`, `worker` and `beat`, each with a link to each of the servers.
 
     The servers have an address for all namespaces, and `web_address` is that of the web process for clients.
     """
@@ -64,7 +65,7 @@ class Network:
         for address in self.addresses.values():
             _run("ip", "address", "add", f"{address}/32", "dev", "lo")
             undo.callback(_run, "ip", "address", "del", f"{address}/32", "dev", "lo")
-        for process in ("web", "worker"):
+        for process in PROCESSES:
             name = self._namespace(process)
             _run("ip", "netns", "add", name)
             undo.callback(_run, "ip", "netns", "del", name)
