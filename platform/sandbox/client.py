@@ -5,10 +5,11 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandbox.frames import Frame, ProtocolError, Stream, receive, send
+from sandbox.frames import Frame, ProtocolError, Stream, detect_dead_peer, receive, send
 from sandbox.limits import MEMORY
 
 _INFO_SECONDS = 5.0
+_CONNECT_SECONDS = 5.0
 
 
 class SandboxUnavailable(Exception):
@@ -191,10 +192,13 @@ class SandboxClient:
             writer.close()
 
     async def _connect(self) -> Stream:
-        if self.address.startswith("/"):
-            return await asyncio.open_unix_connection(self.address)
-        host, _, port = self.address.rpartition(":")
-        return await asyncio.open_connection(host.strip("[]"), int(port))
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            if self.address.startswith("/"):
+                return await asyncio.open_unix_connection(self.address)
+            host, _, port = self.address.rpartition(":")
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        detect_dead_peer(writer)
+        return reader, writer
 
 
 def _text(value: str | None) -> str | None:

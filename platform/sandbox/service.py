@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from sandbox import rootfs
 from sandbox.container import ContainerUnavailable
-from sandbox.frames import Frame, ProtocolError, receive_body, receive_head, send, splice
+from sandbox.frames import Frame, ProtocolError, detect_dead_peer, receive_body, receive_head, send, splice
 from sandbox.limits import MEMORY, SMALLEST, Limits
 from sandbox.pool import ContainerPool, PoolFull
 from sandbox.rootfs import RootfsProbe
@@ -93,6 +93,7 @@ class Service:
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Read one request and write its answer."""
         try:
+            detect_dead_peer(writer)
             async with asyncio.timeout(self._configuration.seconds + 60):
                 head = await receive_head(reader, max_head=_MAX_REQUEST_HEAD)
                 # Checked before the body is read: strangers must not make the service buffer a gigabyte.
@@ -190,7 +191,8 @@ async def _unless_disconnected(reader: asyncio.StreamReader, handling: Coroutine
     finally:
         for task in (answer, disconnect):
             task.cancel()
-        await asyncio.wait({answer, disconnect})
+        # The connection may have failed, and nobody could be told of it.
+        await asyncio.gather(answer, disconnect, return_exceptions=True)
 
 
 async def serve(configuration: Configuration) -> None:

@@ -5,13 +5,15 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import pytest
 
-from tests.support.api import error
+from launcher.address import any_free_port
+from tests.support.api import error, ok
 from tests.support.background import ended, text_of
 from tests.support.chunks import chunk, text
 from tests.support.deployment import (
@@ -22,12 +24,14 @@ from tests.support.deployment import (
     script_fixture,
 )
 from tests.support.network import Network, network
+from tests.support.sandboxes import CODE_INTERPRETER, Sandbox, code, names, running_sandbox
 from tests.support.streams import types
 from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 IDLE_SECONDS = 4
+SANDBOX_TOKEN = "a-token"
 script = script_fixture()
 
 
@@ -39,10 +43,28 @@ def links() -> Iterator[Network]:
 
 
 @pytest.fixture(scope="module")
-def deployment(links: Network) -> Iterator[Deployment]:
+def sandbox_address(links: Network) -> str:
+    """The address of the sandbox service, which runs only for the tests that use it."""
+    return f"{links.addresses['sandbox']}:{any_free_port()}"
+
+
+@pytest.fixture(scope="module")
+def sandbox(sandbox_address: str) -> Iterator[Sandbox]:
+    """The sandbox service of the deployment."""
+    with running_sandbox(sandbox_address, SANDBOX_TOKEN) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def deployment(links: Network, sandbox_address: str) -> Iterator[Deployment]:
     """The deployment of all tests of this file, which leave it running."""
-    limits = {"UPSTREAM_IDLE_TIMEOUT": str(IDLE_SECONDS), "UPSTREAM_CONNECT_TIMEOUT": "2"}
-    with running_deployment(network=links, **limits) as running:
+    variables = {
+        "UPSTREAM_IDLE_TIMEOUT": str(IDLE_SECONDS),
+        "UPSTREAM_CONNECT_TIMEOUT": "2",
+        "SANDBOX_URL": sandbox_address,
+        "SANDBOX_TOKEN": SANDBOX_TOKEN,
+    }
+    with running_deployment(network=links, **variables) as running:
         yield running
         eventually(lambda: running.unfinished() == 0)
 
@@ -194,3 +216,88 @@ def test_streams_end_with_an_error_in_a_long_cut_from_the_upstream(
             assert (refused.status, refused.code) == (503, "server_error")
         assert refused.seconds < 3 * IDLE_SECONDS
     gate.open()
+
+
+# -- the sandbox service -----------------------------------------------------------------------------------------------
+
+
+def test_clients_are_asked_to_retry_while_web_cannot_reach_the_sandbox(
+    deployment: Deployment, links: Network, script: Script, sandbox: Sandbox
+) -> None:
+    body = {"model": script.model, "input": "Work.", "tools": [CODE_INTERPRETER]}
+    with links.link("web", "sandbox").cut():
+        began = time.monotonic()
+        refused = deployment.api.post("/responses", body)
+        assert error(refused) == (503, None, "server_is_overloaded")
+        assert refused.headers["retry-after"]
+        assert time.monotonic() - began < 2 * RECOVERY_SECONDS
+        assert deployment.ask(script.model).status == 200
+    script.call(code_interpreter=code("6 * 7"))
+    began = time.monotonic()
+    (call, _) = ok(deployment.api.post("/responses", body))["output"]
+    assert (call["status"], script.messages[-1][-1]["content"]) == ("completed", "42")
+    assert time.monotonic() - began < RECOVERY_SECONDS
+
+
+def test_a_call_fails_while_a_worker_cannot_reach_the_sandbox(
+    deployment: Deployment, links: Network, script: Script, sandbox: Sandbox
+) -> None:
+    """The request was accepted by a web process, which can reach it."""
+    script.call(code_interpreter=code("6 * 7"))
+    with links.link("worker", "sandbox").cut():
+        queued = deployment.api.create(model=script.model, input="Work.", tools=[CODE_INTERPRETER], background=True)
+        response = ended(deployment.api, queued["id"], seconds=3 * RECOVERY_SECONDS)
+    assert (response["status"], response["output"][0]["status"]) == ("completed", "failed")
+    assert "the sandbox service does not answer" in script.messages[-1][-1]["content"]
+
+
+@pytest.mark.parametrize("process", ["web", "worker"])
+def test_a_call_continues_after_a_short_cut_from_the_sandbox(
+    deployment: Deployment, links: Network, script: Script, sandbox: Sandbox, process: str
+) -> None:
+    script.call(code_interpreter=code("import subprocess\nsubprocess.run(['sleep', '3'])\n6 * 7"))
+    with running_call(deployment, script, process) as response_of:
+        eventually(lambda: "sleep" in names(sandbox))
+        with links.link(process, "sandbox").cut():
+            # Its result is sent during the cut.
+            eventually(lambda: "sleep" not in names(sandbox))
+        (call, _) = response_of(RECOVERY_SECONDS)["output"]
+    assert (call["status"], script.messages[-1][-1]["content"]) == ("completed", "42")
+
+
+@pytest.mark.parametrize("process", ["web", "worker"])
+def test_a_call_ends_in_a_long_cut_from_the_sandbox(
+    deployment: Deployment, links: Network, script: Script, sandbox: Sandbox, process: str
+) -> None:
+    """On both sides: the model reads that it has failed, and the program is stopped. It is not repeated."""
+    script.call(
+        code_interpreter=code("import subprocess\nopen('log', 'a').write('x')\nsubprocess.run(['sleep', '100'])")
+    )
+    with running_call(deployment, script, process) as response_of:
+        eventually(lambda: "sleep" in names(sandbox))
+        with links.link(process, "sandbox").cut():
+            response = response_of(3 * RECOVERY_SECONDS)
+            assert (response["status"], response["output"][0]["status"]) == ("completed", "failed")
+            assert script.messages[-1][-1]["content"] == "error: the sandbox service does not answer"
+            eventually(lambda: "sleep" not in names(sandbox), seconds=2 * RECOVERY_SECONDS)
+    # Its container has survived, with its files.
+    script.call(code_interpreter=code("print(open('log').read())"))
+    with running_call(deployment, script, process, previous_response_id=response["id"]) as response_of:
+        (call, _) = response_of(RECOVERY_SECONDS)["output"]
+    assert (call["status"], script.messages[-1][-1]["content"].splitlines()[0]) == ("completed", "x")
+
+
+@contextmanager
+def running_call(
+    deployment: Deployment, script: Script, process: str, **body: str
+) -> Iterator[Callable[[float], dict[str, Any]]]:
+    """Create a response with the code interpreter in a process; yields a function that waits for it some seconds."""
+    api = deployment.api
+    request = {"model": script.model, "input": "Work.", "tools": [CODE_INTERPRETER], **body}
+    if process == "worker":
+        queued = api.create(**request, background=True)
+        yield lambda seconds: ended(api, queued["id"], seconds=seconds)
+        return
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(api.create, **request)
+        yield answer.result

@@ -15,7 +15,7 @@ import redis
 from benchmarks.stack import Servers
 
 PROCESSES = ("web", "worker", "beat")
-SERVERS = ("postgres", "valkey", "upstream")
+SERVERS = ("postgres", "valkey", "upstream", "sandbox")
 # No interface has this hardware address, so that packets for it are dropped, and nothing tells their sender.
 _NOWHERE = "02:00:00:00:00:01"
 
