@@ -1,8 +1,8 @@
 """Writes: containers are created, used and deleted. The sandbox service runs them; rows record the known state of
 them."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -94,6 +94,15 @@ def _unavailable(reason: Exception, *, param: str | None = None) -> ApiError:
     return UnsupportedValue(f"Code execution is not available on this server: {reason}.", param=param)
 
 
+@contextmanager
+def _reported() -> Iterator[None]:
+    """Report a service that does not answer as an error of the request."""
+    try:
+        yield
+    except SandboxUnavailable as missing:
+        raise _unavailable(missing) from missing
+
+
 async def check_sandbox(memory: str, *, param: str, memory_param: str) -> SandboxInfo:
     """Check that containers with this much memory can run.
 
@@ -173,7 +182,8 @@ async def mount_skills(*, container: Container, skills: Sequence[MountableSkill]
     missing = [skill for skill in skills if present.get(skill.name) != skill.shown()]
     for skill in missing:
         try:
-            await _send(container, partial(_mount, container, skill))
+            with _reported():
+                await _send(container, partial(_mount, container, skill))
         except OperationFailed as failed:
             raise BadRequest(f"The skill '{skill.name}' could not be put into the container: {failed}.") from failed
         present[skill.name] = skill.shown()
@@ -242,11 +252,12 @@ async def execute(
 async def add_file(*, container: Container, filename: str, content: bytes) -> ContainerFile:
     """Write a file into a container, replacing a file with the same name."""
     path = f"{DATA}/{_base_name(filename)}"
-    try:
-        await _send(container, lambda client: client.write(container.pk, path, content))
-    except OperationFailed as failed:
-        raise BadRequest(f"The file could not be put into the container: {failed}.", param="file") from failed
-    changed, _ = await _sync_files(container, source=FileSource.USER)
+    with _reported():
+        try:
+            await _send(container, lambda client: client.write(container.pk, path, content))
+        except OperationFailed as failed:
+            raise BadRequest(f"The file could not be put into the container: {failed}.", param="file") from failed
+        changed, _ = await _sync_files(container, source=FileSource.USER)
     found = next((file for file in changed if file.path == path), None)
     if found is None:
         raise BadRequest("The container did not keep the file.", param="file")
@@ -276,15 +287,16 @@ async def read_file(*, container: Container, file: ContainerFile) -> AsyncGenera
     async def next_piece(client: SandboxClient) -> bytes:
         return await client.read(container.pk, file.path, offset=at)
 
-    while piece := await _send(container, next_piece):
-        at += len(piece)
-        yield piece
+    with _reported():
+        while piece := await _send(container, next_piece):
+            at += len(piece)
+            yield piece
 
 
 async def delete_file(*, principal: Principal, container: Container, file: ContainerFile, request_id: str) -> None:
     """Delete a file from a container."""
     # The model may have deleted the file already.
-    with suppress(OperationFailed):
+    with _reported(), suppress(OperationFailed):
         await _send(container, lambda client: client.remove(container.pk, file.path))
 
     def remove() -> None:

@@ -145,6 +145,8 @@ def test_the_model_reads_that_a_killed_sandbox_has_not_finished_its_call(
         api = Api(http, url=web.url, caller=caller)
         answer = threads.submit(api.post, "/responses", body)
         eventually(lambda: "sleep" in names(killed))
+        files = f"/containers/{ok(api.post('/containers', {'name': 'files'}))['id']}/files"
+        kept = ok(api.request("POST", files, files={"file": ("kept.txt", b"Hello")}))
         killed.process.kill()
         first = ok(answer.result(RECOVERY_SECONDS))
         assert (first["status"], first["output"][0]["status"]) == ("completed", "failed")
@@ -152,6 +154,11 @@ def test_the_model_reads_that_a_killed_sandbox_has_not_finished_its_call(
         refused = api.post("/responses", body)
         assert error(refused) == (503, None, "server_is_overloaded")
         assert refused.headers["retry-after"]
+        unread, unsent = (
+            api.get(f"{files}/{kept['id']}/content"),
+            api.request("POST", files, files={"file": ("new.txt", b"Hello")}),
+        )
+        assert error(unread) == error(unsent) == (503, None, "server_is_overloaded")
         with running_sandbox(SANDBOX_ADDRESS, SANDBOX_TOKEN) as successor:
             script.call(code_interpreter=code("6 * 7")).say("42.")
             answer = threads.submit(api.post, "/responses", body)
