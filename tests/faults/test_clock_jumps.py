@@ -115,7 +115,6 @@ def test_new_work_does_not_wait_for_the_clock(
         # Scheduled tasks continue: the most frequent one comes every five seconds.
         runs = deployment.task_runs()
         eventually(lambda: deployment.task_runs() - runs, seconds=RECOVERY_SECONDS)
-    assert [answer for answer in answers if answer.status != 200] == []
     assert max(answer.seconds for answer in answers) < RECOVERY_SECONDS
     deployment.assert_nothing_lost(answers)
 

@@ -90,12 +90,12 @@ def test_web_answers_503_while_it_cannot_reach_postgres(deployment: Deployment, 
                 assert time.monotonic() - began < 4 * DATABASE_TIMEOUT_SECONDS
                 # Its end cannot be stored.
                 sent = whole.result(60).text
-            deployment.wait_until_recovered(script.model)
+            steady = deployment.wait_until_steady(script.model, answers)
     last = json.loads(sent.splitlines()[-2].removeprefix("data: "))
     assert (last["type"], last["error"]["code"]) == ("error", "database_unavailable")
     numbers = [int(number) for number in re.findall(r'^data: {"type":"[a-z._]+","sequence_number":(\d+)', sent, re.M)]
     assert (numbers, last["sequence_number"]) == ([*range(sent.count("event: "))], numbers[-1])
-    deployment.assert_nothing_lost(answers)
+    deployment.assert_nothing_lost(answers, steady=steady, codes={"database_unavailable"})
 
 
 def test_a_worker_continues_after_a_cut_from_postgres(deployment: Deployment, links: Network, script: Script) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +27,7 @@ from launcher.address import any_free_port
 from launcher.home import run_as
 from tests.support import chunks
 from tests.support.api import Api
+from tests.support.background import text_of
 from tests.support.network import Network
 from tests.support.upstream import Script, ScriptedUpstream, running_upstream, stream
 from tests.support.waiting import eventually
@@ -34,6 +35,8 @@ from tests.support.web import ROOT
 
 RECOVERY_SECONDS = 10.0
 """The time within which the deployment must work again after the end of a fault."""
+_STEADY_SECONDS = 3.0
+"""The time without a failure after which the deployment is taken for recovered."""
 DATABASE_TIMEOUT_SECONDS = 4
 MAX_CONNECTIONS = 60
 _SETTINGS = {
@@ -42,18 +45,30 @@ _SETTINGS = {
     "max_connections": str(MAX_CONNECTIONS),
     "fsync": "off",
 }
-_UNAVAILABLE = {"database_unavailable", "limits_unavailable", "server_is_overloaded", "server_error"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """An answer that a client received. `code` is that of an error, `response_id` that of a completed response."""
+    """An answer that a client received: `code` is that of an error, `response_id` and `text` are those of a response.
+
+    `began` is the time of the request by the monotonic clock, `seconds` the time until the whole answer was there.
+    """
 
     status: int
     code: str | None
     response_id: str | None
+    text: list[str]
     retry_after: str | None
+    began: float
     seconds: float
+
+
+class Answers(list[Answer]):
+    """The answers of a load. `latest` is the time at which each client sent its latest request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latest: dict[int, float] = {}
 
 
 @dataclass(kw_only=True)
@@ -153,7 +168,9 @@ class Deployment:
             status=answer.status_code,
             code=body["error"]["code"] if body.get("error") else None,
             response_id=body.get("id"),
+            text=text_of(body) if answer.status_code == 200 else [],
             retry_after=answer.headers.get("retry-after"),
+            began=began,
             seconds=time.monotonic() - began,
         )
 
@@ -161,14 +178,38 @@ class Deployment:
         """Wait until the deployment is ready and answers; fails after `RECOVERY_SECONDS`."""
         eventually(lambda: self.readiness() == 200 and self.ask(model).status == 200, seconds=RECOVERY_SECONDS)
 
-    def assert_nothing_lost(self, answers: "list[Answer]") -> None:
-        """Assert that each answer is a completed response, stored as such, or an error that asks for a retry."""
+    def wait_until_steady(self, model: str, answers: Answers) -> float:
+        """Wait until nothing fails for some seconds, neither readiness nor a request of the load; return since when.
+
+        To be called at the end of a fault: fails if that is later than `RECOVERY_SECONDS` from now.
+        """
+        ended = since = time.monotonic()
+        # Until requests of that time are answered, they may still fail.
+        while min(answers.latest.values()) < since + _STEADY_SECONDS:
+            looked = time.monotonic()
+            if self.readiness() != 200 or self.ask(model).status != 200:
+                since = looked
+            since = max([since, *(answer.began for answer in [*answers] if answer.status != 200)])
+            assert since < ended + RECOVERY_SECONDS, "it has not recovered, or not for long"
+            assert looked < ended + 3 * RECOVERY_SECONDS, "a request is not answered"
+            time.sleep(0.05)
+        return since
+
+    def assert_nothing_lost(self, answers: "list[Answer]", *, steady: float = 0.0, codes: Collection[str] = ()) -> None:
+        """Assert that each answer is the right one, and stored as such, or one of these errors and asks for a retry.
+
+        Requests after `steady`, the result of `wait_until_steady`, must neither fail nor wait; without it, none.
+        """
         failures = [answer for answer in answers if answer.status != 200]
-        assert [each for each in failures if each.status != 503 or each.code not in _UNAVAILABLE] == []
+        assert [each for each in failures if each.status != 503 or each.code not in codes] == []
         assert [each for each in failures if not each.retry_after] == []
-        for answer in answers:
-            if answer.response_id is not None:
-                assert self.api.retrieve(answer.response_id)["status"] == "completed"
+        later = [answer for answer in answers if answer.began > steady]
+        assert [each for each in later if each.status != 200 or each.seconds > RECOVERY_SECONDS] == []
+        completed = [answer for answer in answers if answer.status == 200]
+        assert [each for each in completed if each.text != ["Hello"]] == []
+        for answer in completed:
+            stored = self.api.retrieve(str(answer.response_id))
+            assert (stored["status"], text_of(stored)) == ("completed", ["Hello"])
 
     def unfinished(self) -> int:
         """Return the number of runs without a terminal state."""
@@ -182,20 +223,22 @@ class Deployment:
             return set(notes)
 
     @contextmanager
-    def load(self, model: str, *, clients: int = 4) -> Iterator[list[Answer]]:
+    def load(self, model: str, *, clients: int = 4) -> Iterator[Answers]:
         """Create responses one after the other from several clients inside the block; yields their answers."""
-        answers: list[Answer] = []
+        answers = Answers()
         errors: list[BaseException] = []
         over = threading.Event()
 
-        def create() -> None:
+        def create(client: int) -> None:
             try:
                 while not over.is_set():
+                    answers.latest[client] = time.monotonic()
                     answers.append(self.ask(model))
             except BaseException as error:
                 errors.append(error)
 
-        threads = [threading.Thread(target=create) for _ in range(clients)]
+        answers.latest.update(dict.fromkeys(range(clients), time.monotonic()))
+        threads = [threading.Thread(target=create, args=[client]) for client in range(clients)]
         for thread in threads:
             thread.start()
         try:
