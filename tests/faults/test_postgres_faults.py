@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -369,22 +369,91 @@ def test_a_stream_continues_for_its_followers_without_notifications(deployment: 
 
 
 def test_responses_wait_while_the_disk_of_the_server_is_full(deployment: Deployment, script: Script) -> None:
-    home = deployment.servers.cluster.home
+    api, gate, home = deployment.api, Gate(), deployment.servers.cluster.home
+    # Rows so large need space of their own.
+    large = os.urandom(100_000).hex()
     with small_disk(home.make("small"), kilobytes=8192) as disk, ThreadPoolExecutor() as threads:
         deployment.sql(f"CREATE TABLESPACE small LOCATION '{disk}'")
         deployment.sql("ALTER TABLE conversations_item SET TABLESPACE small")
         try:
+            earlier = deployment.ask(script.model, text=large)
+            script.then(stream(chunk(content=large), gate, *text("")))
+            running = api.create(model=script.model, input="Hi", background=True)
+            gate.wait_until_reached()
             fill(disk)
-            answer = threads.submit(deployment.ask, script.model, text=os.urandom(100_000).hex())
+            full = time.monotonic()
+            gate.open()
+            refused = deployment.ask(script.model, text=large)
+            assert (refused.status, refused.code) == (503, "database_unavailable")
+            assert refused.retry_after
+            # Commits are tried for as long as a statement may take, if that is less than eight seconds.
+            assert DATABASE_TIMEOUT_SECONDS < refused.seconds < 3 * RECOVERY_SECONDS
+            deployment.assert_nothing_lost([earlier])
+            eventually(lambda: time.monotonic() > full + 10)
+            waiting = threads.submit(deployment.ask, script.model, text=large)
             time.sleep(1)
-            assert not answer.done()
+            assert not waiting.done()
+            assert api.retrieve(running["id"])["status"] == "in_progress"
             (disk / "filler").unlink()
-            assert answer.result().status == 200
-            deployment.assert_nothing_lost([answer.result()], steady=time.monotonic())
+            freed = time.monotonic()
+            assert text_of(ended(api, running["id"], seconds=RECOVERY_SECONDS)) == [large]
+            deployment.assert_nothing_lost([waiting.result(), deployment.ask(script.model, text=large)], steady=freed)
         finally:
             (disk / "filler").unlink(missing_ok=True)
             deployment.sql("ALTER TABLE conversations_item SET TABLESPACE pg_default")
             deployment.sql("DROP TABLESPACE small")
+
+
+def test_nothing_is_lost_after_the_disk_of_the_write_ahead_log_was_full(deployment: Deployment, script: Script) -> None:
+    """PostgreSQL stops then, and an operator frees space and starts it."""
+    api, gate = deployment.api, Gate()
+    with log_on_small_disk(deployment) as disk:
+        deployment.wait_until_recovered(script.model)
+        script.then(stream(chunk(content="Hel"), gate, *text("lo")))
+        running = api.create(model=script.model, input="Hi", background=True)
+        gate.wait_until_reached()
+        with deployment.load(script.model) as answers:
+            eventually(lambda: len(answers) > 5)
+            fill(disk)
+            eventually(lambda: has_stopped_with_full_log(deployment))
+            gate.open()
+            eventually(lambda: deployment.readiness() == 503)
+            refused = api.get("/models")
+            assert error(refused) == (503, None, "database_unavailable")
+            assert refused.headers["retry-after"]
+            (disk / "filler").unlink()
+            deployment.start(deployment.postgres)
+            steady = deployment.wait_until_steady(script.model, answers)
+        assert text_of(ended(api, running["id"], seconds=RECOVERY_SECONDS))[-1:] == ["Hello"]
+        deployment.assert_nothing_lost(answers, steady=steady, codes=UNAVAILABLE)
+
+
+@contextmanager
+def log_on_small_disk(deployment: Deployment) -> Iterator[Path]:
+    """Have the server write its log to a disk with little space inside the block. It is restarted before and after."""
+    server, cluster = deployment.postgres, deployment.servers.cluster
+    log = cluster.data / "pg_wal"
+    deployment.stop(server, signal.SIGINT)
+    used = sum(path.stat().st_size for path in log.rglob("*") if path.is_file())
+    with small_disk(cluster.home.make("log"), kilobytes=used // 1024 + 3 * 16 * 1024) as disk:
+        subprocess.run(["mv", log, disk], check=True)
+        log.symlink_to(disk / log.name)
+        try:
+            deployment.start(server)
+            yield disk
+        finally:
+            if server.process.poll() is None:
+                deployment.stop(server, signal.SIGINT)
+            log.unlink()
+            subprocess.run(["mv", disk / log.name, log], check=True)
+            deployment.start(server)
+
+
+def has_stopped_with_full_log(deployment: Deployment) -> bool:
+    """Use up the segments of the log that exist, and return whether the server has stopped for want of another."""
+    with suppress(psycopg.OperationalError):
+        deployment.sql("SELECT pg_logical_emit_message(false, '', ''), pg_switch_wal()")
+    return deployment.postgres.process.poll() is not None
 
 
 @pytest.mark.parametrize("name", ["files", "tmp"])
