@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -67,7 +68,7 @@ class Platform:
         self._starts["beat-1"] = partial(servers.start, "beat-1", sys.executable, MANAGE, "beat")
         if shutil.which("bwrap"):
             address = f"127.0.0.1:{any_free_port()}"
-            servers.environment |= {"SANDBOX_URL": address, "SANDBOX_TOKEN": "chaos-" + "7" * 40}
+            servers.environment |= {"SANDBOX_URL": address, "SANDBOX_TOKEN": secrets.token_urlsafe(32)}
             self._starts["sandbox-1"] = partial(self._start_sandbox, address)
         self.running: dict[str, Server] = {}
 

@@ -47,6 +47,9 @@ def weak_secret() -> str | None:
     """Return which secret could be guessed, is invalid or is used twice, or None."""
     hint = "set it to a value that `python3 manage.py generate_secrets` prints."
     secrets = {"SECRET_KEY": settings.SECRET_KEY, "API_KEY_PEPPER": settings.API_KEY_PEPPER}
+    # Only deployments with a sandbox, or with metrics for other machines, have these.
+    tokens = {"METRICS_TOKEN": settings.METRICS_TOKEN, "SANDBOX_TOKEN": settings.SANDBOX_TOKEN}
+    secrets |= {name: value for name, value in tokens.items() if value}
     for name, value in secrets.items():
         if (
             len(value) < _SECRET_CHARACTERS
@@ -61,9 +64,10 @@ def weak_secret() -> str | None:
             return f"ENCRYPTION_KEYS contains a value that is no Fernet key: {hint}"
     # Also those that other programs know: who reads the configuration of one must not learn another secret.
     owners: dict[str, str] = {}
-    shared = {name: getattr(settings, name) for name in ("METRICS_TOKEN", "SANDBOX_TOKEN", "OIDC_CLIENT_SECRET")}
-    listed = [(name, value) for name, value in (secrets | shared).items() if value]
-    for name, value in [*listed, *(("ENCRYPTION_KEYS", key) for key in settings.ENCRYPTION_KEYS)]:
+    # Chosen by the identity provider, so its strength is not checked.
+    if settings.OIDC_CLIENT_SECRET:
+        secrets["OIDC_CLIENT_SECRET"] = settings.OIDC_CLIENT_SECRET
+    for name, value in [*secrets.items(), *(("ENCRYPTION_KEYS", key) for key in settings.ENCRYPTION_KEYS)]:
         if value in owners:
             return f"{owners[value]} and {name} share a value; each secret must differ: {hint}"
         owners[value] = name

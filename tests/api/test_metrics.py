@@ -17,7 +17,7 @@ from tests.support.waiting import eventually
 from tests.support.web import WebProcess, running_web
 from tests.support.workers import MakeWorker
 
-TOKEN = "metrics-token"
+TOKEN = "metrics-token-0123456789abcdefghij"
 
 
 @pytest.fixture

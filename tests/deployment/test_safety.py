@@ -9,15 +9,18 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 import psycopg
 import pytest
 from cryptography.fernet import Fernet
 from django.core.exceptions import ImproperlyConfigured
+from psycopg.conninfo import conninfo_to_dict
 
 from config import safety
 from launcher.state import generate_secrets
 from launcher.testing import PrivateServers
+from tests.support.clocks import ShiftedClock
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,7 +39,7 @@ def connection(empty_database: str) -> Iterator[safety.DatabaseConnection]:
         yield connection
 
 
-@pytest.mark.parametrize("name", ["SECRET_KEY", "API_KEY_PEPPER"])
+@pytest.mark.parametrize("name", ["SECRET_KEY", "API_KEY_PEPPER", "METRICS_TOKEN", "SANDBOX_TOKEN"])
 @pytest.mark.parametrize(
     "value", ["short", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "change-me-0123456789abcdefghijklmnop"]
 )
@@ -44,6 +47,12 @@ def test_a_secret_that_can_be_guessed_is_rejected(settings: Any, name: str, valu
     setattr(settings, name, value)
     with pytest.raises(ImproperlyConfigured, match=rf"^{name} is too weak.*generate_secrets` prints\.$"):
         safety.refuse_unsafe_start()
+
+
+@pytest.mark.usefixtures("database")
+def test_tokens_that_are_not_used_may_be_empty(settings: Any) -> None:
+    settings.METRICS_TOKEN = settings.SANDBOX_TOKEN = settings.OIDC_CLIENT_SECRET = ""
+    safety.refuse_unsafe_start()
 
 
 @pytest.mark.parametrize("first", ["SECRET_KEY", "ENCRYPTION_KEYS"])
@@ -96,17 +105,79 @@ def test_missing_migrations_are_counted(connection: safety.DatabaseConnection) -
     assert "migrations are not applied to the database" in (safety.missing_migrations(connection) or "")
 
 
+@pytest.fixture(scope="module")
+def unsafe_starts(
+    servers: PrivateServers, empty_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, str]]:
+    """Environment variables, each with one cause for which no process may start."""
+    without_extension, _ = servers.create_database(f"without_extension_{os.getpid()}")
+    address = urlsplit(without_extension)
+    superuser = conninfo_to_dict(servers.admin)
+    with closing(psycopg.connect(servers.admin, dbname=address.path.lstrip("/"), autocommit=True)) as admin:
+        admin.execute("DROP EXTENSION vector")
+    return {
+        "short secret": {"SECRET_KEY": "short"},
+        "placeholder": {"API_KEY_PEPPER": "change-me-0123456789abcdefghijklmnop"},
+        "short token of the sandbox": {"SANDBOX_TOKEN": "x"},
+        "short token of the metrics": {"METRICS_TOKEN": "x"},
+        "invalid key": {"ENCRYPTION_KEYS": "not-a-key"},
+        "shared secret": {"METRICS_TOKEN": os.environ["SECRET_KEY"]},
+        "superuser": {
+            "DATABASE_URL": f"postgresql://{superuser['user']}:{quote(str(superuser['password']))}"
+            f"@{address.hostname}:{address.port}{address.path}"
+        },
+        "extension": {"DATABASE_URL": without_extension},
+        "migrations": {"DATABASE_URL": empty_database},
+        "clock": ShiftedClock(tmp_path_factory.mktemp("clock"), seconds=3600).variables,
+    }
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [["web"], ["worker"], ["beat"]])
-def test_a_process_without_migrations_ends_with_one_sentence(empty_database: str, command: list[str]) -> None:
-    environment = {**os.environ, "DATABASE_URL": empty_database}
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize(
+    ("cause", "begin", "remedy"),
+    [
+        ("short secret", "SECRET_KEY is too weak", "generate_secrets` prints."),
+        ("placeholder", "API_KEY_PEPPER is too weak", "generate_secrets` prints."),
+        ("short token of the sandbox", "SANDBOX_TOKEN is too weak", "generate_secrets` prints."),
+        ("short token of the metrics", "METRICS_TOKEN is too weak", "generate_secrets` prints."),
+        ("invalid key", "ENCRYPTION_KEYS contains a value that is no Fernet key", "generate_secrets` prints."),
+        ("shared secret", "SECRET_KEY and METRICS_TOKEN share a value", "generate_secrets` prints."),
+        ("superuser", "DATABASE_URL uses the role 'platform_superuser'", "(docs/howto/operations.md)."),
+        ("extension", "The database lacks the extension vector", "then `python3 manage.py migrate`."),
+        ("migrations", "", "migrations are not applied to the database: run `python3 manage.py migrate` first."),
+        ("clock", "The clock of this machine differs from that of the database by 3600", "both with NTP."),
+    ],
+)
+def test_a_web_process_that_must_not_start_ends_with_one_sentence(
+    unsafe_starts: dict[str, dict[str, str]], cause: str, begin: str, remedy: str
+) -> None:
+    (printed,) = _refused_start("web", **unsafe_starts[cause])
+    assert printed.startswith(f"error: {begin}")
+    assert printed.endswith(remedy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["worker", "beat"])
+def test_other_processes_are_refused_too(empty_database: str, command: str) -> None:
+    (printed,) = _refused_start(command, DATABASE_URL=empty_database)
+    assert printed.endswith("migrations are not applied to the database: run `python3 manage.py migrate` first.")
+
+
+def _refused_start(command: str, **variables: str) -> list[str]:
+    """Return the lines that a process prints which must end at once."""
     done = subprocess.run(
-        [sys.executable, "manage.py", *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "manage.py", command],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
-    assert done.returncode != 0
-    assert done.stderr.splitlines()[-1].startswith("error: ")
-    assert "run `python3 manage.py migrate` first." in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.returncode == 1, done
+    assert done.stdout == ""
+    return done.stderr.splitlines()
 
 
 @pytest.mark.slow

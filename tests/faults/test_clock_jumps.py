@@ -3,13 +3,10 @@
 Once those of the platform's machines, and once that of a machine on which PostgreSQL and Valkey run as well.
 """
 
-import struct
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from pathlib import Path
 
 import orjson
 import pytest
@@ -18,11 +15,11 @@ from benchmarks.stack import manage
 from tests.support.api import Api, error
 from tests.support.background import ended, text_of
 from tests.support.chunks import chunk, text
+from tests.support.clocks import ShiftedClock
 from tests.support.deployment import RECOVERY_SECONDS, Deployment, running_deployment, script_fixture
 from tests.support.streams import types
 from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
-from tests.support.web import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 SetClock = Callable[[int], None]
@@ -31,43 +28,37 @@ script = script_fixture()
 
 
 @pytest.fixture(scope="module")
-def shift() -> Iterator[Path]:
-    """The file with the seconds by which the clocks of the processes are wrong."""
+def clock() -> Iterator[ShiftedClock]:
+    """The clock of the processes."""
     with tempfile.TemporaryDirectory(prefix="clock-") as directory:
         # PostgreSQL and Valkey run under an account of their own.
         Path(directory).chmod(0o755)
-        path = Path(directory) / "shift"
-        path.write_bytes(struct.pack("q", 0))
-        yield path
+        yield ShiftedClock(Path(directory))
 
 
 @pytest.fixture(scope="module", params=["platform", "machine"])
-def deployment(shift: Path, request: pytest.FixtureRequest) -> Iterator[Deployment]:
+def deployment(clock: ShiftedClock, request: pytest.FixtureRequest) -> Iterator[Deployment]:
     """The deployment of all tests of this file. The clock of the upstream is right."""
-    library, source = shift.with_name("shifted_clock.so"), ROOT / "tests" / "support" / "shifted_clock.c"
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-    variables = {"LD_PRELOAD": str(library), "CLOCK_SHIFT": str(shift)}
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "machine":
-            for name, value in variables.items():
+            for name, value in clock.variables.items():
                 patch.setenv(name, value)
-        with running_deployment(network=None, **variables) as running:
+        with running_deployment(network=None, **clock.variables) as running:
             yield running
 
 
 @pytest.fixture
-def set_clock(deployment: Deployment, shift: Path) -> Iterator[SetClock]:
+def set_clock(deployment: Deployment, clock: ShiftedClock) -> Iterator[SetClock]:
     """A function that sets the clocks by some seconds and waits until the scheduler has noticed it."""
     log = deployment.servers.log("beat")
 
     def set_by(seconds: int) -> None:
         noticed = log.read_text().count("the clock was set")
-        with shift.open("r+b") as file:
-            file.write(struct.pack("q", seconds))
+        clock.shift(seconds)
         eventually(lambda: log.read_text().count("the clock was set") > noticed)
 
     yield set_by
-    if shift.read_bytes() != struct.pack("q", 0):
+    if clock.seconds:
         set_by(0)
 
 
