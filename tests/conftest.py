@@ -41,8 +41,10 @@ from tests.support.upstream import Script, ScriptedUpstream, running_upstream  #
 from tests.support.web import WebProcess, web_fixture  # noqa: E402
 from tests.support.workers import MakeWorker, WorkerProcess, running_worker  # noqa: E402
 
-# A busy machine makes any example slow. Time limits of whole tests find the endless ones.
-hypothesis_settings.register_profile("without deadlines", deadline=None)
+# A busy machine makes any example slow. Time limits of whole tests find the endless ones. The parent, because in CI
+# hypothesis would try the same examples each time.
+_defaults = hypothesis_settings.get_profile("default")
+hypothesis_settings.register_profile("without deadlines", parent=_defaults, deadline=None)
 hypothesis_settings.load_profile("without deadlines")
 
 _marks: dict[int, int] = {}
@@ -163,7 +165,7 @@ def make_worker(upstream: ScriptedUpstream, no_worker: None) -> Iterator[MakeWor
 
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[Sandbox]:
-    """The sandbox service of this test run. Without bubblewrap, tests that need it are skipped."""
+    """The sandbox service of this test run. Without bubblewrap, tests that need it are skipped, except in CI."""
     with running_sandbox(os.environ["SANDBOX_URL"], os.environ["SANDBOX_TOKEN"]) as running:
         yield running
 

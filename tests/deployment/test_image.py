@@ -28,6 +28,7 @@ from launcher.testing import PrivateServers
 from tests.support.compose import read_compose
 from tests.support.image import ROOT, Image, build, make_directory
 from tests.support.otlp import Collector, running_collector
+from tests.support.programs import skip
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -131,7 +132,7 @@ class Installation:
 def image() -> Iterator[Image]:
     """The image, built once."""
     if os.geteuid() != 0:
-        pytest.skip("Only root can build a root file system without a container engine.")
+        skip("Only root can build a root file system without a container engine.")
     directory = make_directory()
     yield build(directory)
     subprocess.run(["rm", "-rf", "--one-file-system", str(directory)], check=True)

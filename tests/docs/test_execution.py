@@ -15,7 +15,7 @@ from openai import OpenAI
 from tests.docs.blocks import PAGES, ROOT, blocks
 from tests.docs.instance import Instance, running_instance
 from tests.docs.session import Session, shows
-from tests.support.sandboxes import INSTALL
+from tests.support.programs import need
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -69,8 +69,8 @@ def instance() -> Iterator[Instance]:
 
 @pytest.mark.parametrize("page", FOLLOWED, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_page_works_as_printed(instance: Instance, page: Path, tmp_path: Path) -> None:
-    if page.name == "code-interpreter.md" and shutil.which("bwrap") is None:
-        pytest.skip(INSTALL)
+    if page.name == "code-interpreter.md":
+        need("bwrap", package="bubblewrap")
     key = (instance.checkout / ".run" / "demo-key").read_text().strip()
     base_url = instance.substitute("http://127.0.0.1:8000/v1")
     # Set in the terminal of the reader, as the README says.

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from tests.support.api import Api, Caller
 from tests.support.background import ended
 from tests.support.chunks import chunk, text
 from tests.support.limits import limit
+from tests.support.programs import need
 from tests.support.search_engine import engine, search_server
 from tests.support.upstream import Gate, Script, refusal, stream
 from tests.support.waiting import eventually
@@ -37,7 +37,6 @@ METRIC = re.compile(r"\b((?:ors|process|python)_\w+|up)\b(?:\{([^}]*)\})?")
 GROUPING = re.compile(r"\b(?:by|on|without) \(([^)]*)\)")
 # Added by Prometheus to every sample; the lines of a histogram have `le`, those of several web processes `process`.
 ADDED = {"instance", "job", "le", "process"}
-PROMTOOL = shutil.which("promtool")
 
 
 def expressions() -> dict[str, str]:
@@ -138,7 +137,6 @@ def use_everything(api: Api, script: Script) -> None:
 # -- promtool ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool, of the Debian package prometheus")
 @pytest.mark.parametrize(
     "command",
     [
@@ -149,7 +147,8 @@ def use_everything(api: Api, script: Script) -> None:
     ],
 )
 def test_promtool_accepts(command: list[str]) -> None:
-    done = subprocess.run([str(PROMTOOL), *command], cwd=PROMETHEUS, capture_output=True, text=True, check=False)
+    promtool = need("promtool", package="prometheus")
+    done = subprocess.run([promtool, *command], cwd=PROMETHEUS, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from launcher import address, bootstrap
 from tests.launcher.checkout import BARE_PYTHON, ROOT, Checkout, PackageIndex, requirement
+from tests.support.programs import skip
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +40,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     directory = tmp_path / "disk"
     directory.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", directory], check=False).returncode:
-        pytest.skip("only root can mount a file system")
+        skip("only root can mount a file system")
     try:
         yield directory
     finally:

@@ -29,6 +29,7 @@ from tests.support import chunks
 from tests.support.api import Api
 from tests.support.background import text_of
 from tests.support.network import Network
+from tests.support.programs import skip
 from tests.support.upstream import Script, ScriptedUpstream, running_upstream, stream
 from tests.support.waiting import eventually
 from tests.support.web import ROOT
@@ -260,14 +261,15 @@ class Deployment:
 
 @contextmanager
 def small_disk(directory: Path, *, kilobytes: int) -> Iterator[Path]:
-    """Mount a new file system of this size on a directory inside the block. Skips the test if that is not possible."""
+    """Mount a new file system of this size on a directory inside the block. Skips the test if that is not possible,
+    except in CI."""
     directory.mkdir(exist_ok=True)
     owner = directory.stat()
     options = f"size={kilobytes}k,uid={owner.st_uid},gid={owner.st_gid},mode=700"
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        pytest.skip(f"mounting a file system is not possible here: {done.stderr.strip()}")
+        skip(f"mounting a file system is not possible here: {done.stderr.strip()}")
     try:
         yield directory
     finally:

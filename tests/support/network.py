@@ -1,7 +1,6 @@
 """Network namespaces for processes, and links to servers that lose all packets while they are cut."""
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -9,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
-import pytest
 import redis
 
 from benchmarks.stack import Servers
+from tests.support.programs import need, skip
 
 PROCESSES = ("web", "worker", "beat")
 SERVERS = ("postgres", "valkey", "upstream", "sandbox")
@@ -116,14 +115,13 @@ class Network:
 
 @contextmanager
 def network() -> Iterator[Network]:
-    """Create the namespaces and remove them at the end. Skips the test if that is not possible."""
-    if shutil.which("ip") is None:
-        pytest.skip("There is no `ip` here: apt-get install -y iproute2")
+    """Create the namespaces and remove them at the end. Skips the test if that is not possible, except in CI."""
+    need("ip", package="iproute2")
     with ExitStack() as undo:
         try:
             made = Network(undo)
         except subprocess.CalledProcessError as error:
-            pytest.skip(f"network namespaces are not possible here: {error.stderr.strip()}")
+            skip(f"network namespaces are not possible here: {error.stderr.strip()}")
         yield made
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,15 +13,14 @@ from typing import Any, TypeVar
 
 import httpx2
 import orjson
-import pytest
 
 from sandbox.client import SandboxClient, SandboxUnavailable
+from tests.support.programs import need
 from tests.support.waiting import eventually
 from tests.support.web import ROOT
 
 Answer = TypeVar("Answer")
 CODE_INTERPRETER: dict[str, Any] = {"type": "code_interpreter", "container": {"type": "auto"}}
-INSTALL = "There is no bubblewrap here: apt-get install -y bubblewrap"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +77,8 @@ def names(service: Sandbox) -> set[str]:
 
 @contextmanager
 def running_sandbox(where: str, token: str, variables: Mapping[str, str] | None = None) -> Iterator[Sandbox]:
-    """Run a service that is ready, and stop it with all its containers at the end."""
-    if shutil.which("bwrap") is None:
-        pytest.skip(INSTALL)
+    """Run a service that is ready, and stop it with all its containers at the end. Needs bubblewrap, as `need` does."""
+    need("bwrap", package="bubblewrap")
     client = SandboxClient(address=where, token=token)
     with tempfile.TemporaryFile() as output:
         settings = {
