@@ -43,6 +43,7 @@ from kernel.request_bodies import REJECTED
 logger = logging.getLogger(__name__)
 # With more than this waiting for the application, nothing is read from the connection.
 _UNREAD_BYTES = 64 * 1024
+_EMPTY_MESSAGE_BYTES = 500
 # Most of their methods have no types.
 _reactor: Any = reactor
 _HTTPChannel: Any = HTTPChannel
@@ -107,6 +108,41 @@ class _Inbox:
                 return {"type": "http.disconnect"}
             self._changed.clear()
             await self._changed.wait()
+
+
+class _SocketInbox(asyncio.Queue[Message]):
+    """Messages of a WebSocket for the application. While much of them waits, nothing is read from the connection.
+
+    Replaces daphne's queue, which has no limit.
+    """
+
+    def __init__(self, transport: Any) -> None:
+        super().__init__()
+        self._transport = transport
+        self._unread = 0
+        self._is_paused = False
+
+    @override
+    def _put(self, item: Message) -> None:
+        super()._put(item)
+        self._unread += _size(item)
+        if self._unread > _UNREAD_BYTES and not self._is_paused:
+            self._is_paused = True
+            self._transport.pauseProducing()
+
+    @override
+    def _get(self) -> Message:
+        item = super()._get()
+        self._unread -= _size(item)
+        if self._unread <= _UNREAD_BYTES and self._is_paused:
+            self._is_paused = False
+            self._transport.resumeProducing()
+        return item
+
+
+def _size(message: Message) -> int:
+    """Return about how much memory a message of a WebSocket takes."""
+    return _EMPTY_MESSAGE_BYTES + len(message.get("text") or message.get("bytes") or b"")
 
 
 class DaphneRequest(daphne.http_protocol.WebRequest):  # type: ignore[misc]  # daphne has no types
@@ -471,6 +507,8 @@ class DaphneServer(daphne.server.Server):  # type: ignore[misc]  # daphne has no
         super().run()
 
     def _begin(self) -> None:
+        # By default, connections with invalid or too large messages are closed without a code.
+        self.ws_factory.setProtocolOptions(failByDrop=False)
         self._starting = asyncio.ensure_future(self._after_start())
         # It does not run yet.
         self._loop = self._starting.get_loop()
@@ -495,17 +533,19 @@ class DaphneServer(daphne.server.Server):  # type: ignore[misc]  # daphne has no
 
     @override
     def create_application(self, protocol: Any, scope: Scope) -> Any:
-        if scope["type"] != "http":
-            scope[ABORT] = protocol.transport.abortConnection
-            return super().create_application(protocol, scope)
         scope["asgi"] = {"version": "3.0"}
-        scope[ABORT] = protocol.abort
-        if protocol.rejection is not None:
-            scope[REJECTED] = protocol.rejection
-        if protocol.body_follows:
-            # daphne passes nothing on from a closed body; the parts will follow.
-            protocol.content.close()
-        inbox = _Inbox(protocol)
+        inbox: _Inbox | _SocketInbox
+        if scope["type"] == "http":
+            scope[ABORT] = protocol.abort
+            if protocol.rejection is not None:
+                scope[REJECTED] = protocol.rejection
+            if protocol.body_follows:
+                # daphne passes nothing on from a closed body; the parts will follow.
+                protocol.content.close()
+            inbox = _Inbox(protocol)
+        else:
+            scope[ABORT] = protocol.transport.abortConnection
+            inbox = _SocketInbox(protocol.transport)
         call = self.application(scope=scope, receive=inbox.get, send=partial(self.handle_reply, protocol))
         self.connections[protocol]["application_instance"] = asyncio.ensure_future(call)
         return inbox

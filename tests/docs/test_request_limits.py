@@ -46,6 +46,7 @@ def test_constants_are_documented() -> None:
     assert f"A connection is kept for {request_heads.KEEP_ALIVE_SECONDS} s" in PAGE
     assert default_of("body without a valid key") == f"{request_bodies.FREE_BYTES // KIB} KiB"
     assert default_of("JSON body") == f"{settings.MAX_BODY_BYTES // MIB} MiB"
+    assert default_of("message on a WebSocket, also after decompression") == default_of("JSON body")
     assert default_of("file") == f"{settings.MAX_UPLOAD_BYTES // MIB} MiB"
     assert default_of("part of an upload") == f"{MAX_PART_BYTES // MIB} MiB"
     assert default_of("form of the console").startswith(f"{settings.MAX_PAGE_BODY_BYTES // MIB} MiB")

@@ -1,16 +1,14 @@
 """Large files: the web process never holds them in memory, and files over the limit are rejected."""
 
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from typing import Self
 
 import httpx2
-import psutil
 import pytest
 
 from tests.support.api import Api, Caller, error, ok
+from tests.support.memory import MemoryMeter
 from tests.support.upstream import ScriptedUpstream
 from tests.support.web import WebProcess, running_web
 
@@ -38,29 +36,6 @@ def send_zeros(api: Api, size: int, *, announced: bool = True) -> httpx2.Respons
     if announced:
         headers["Content-Length"] = str(len(HEAD) + size + len(TAIL))
     return api.request("POST", "/files", content=form_of_zeros(size), headers=headers, timeout=100)
-
-
-class MemoryMeter:
-    """Measures the peak memory of a process during a block, in addition to what it used before."""
-
-    def __init__(self, pid: int) -> None:
-        self._process = psutil.Process(pid)
-        self._over = threading.Event()
-        self.most = 0
-
-    def __enter__(self) -> Self:
-        self._before = self._process.memory_info().rss
-        self._watch = threading.Thread(target=self._look)
-        self._watch.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._watch.join()
-
-    def _look(self) -> None:
-        while not self._over.wait(0.005):
-            self.most = max(self.most, self._process.memory_info().rss - self._before)
 
 
 @pytest.fixture(scope="module", params=["uvicorn", "daphne"])

@@ -1,0 +1,132 @@
+"""WebSocket messages that are too large or too many: they neither fill the server's memory nor stop other clients."""
+
+import base64
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import repeat
+
+import orjson
+import pytest
+
+from config.settings import MAX_BODY_BYTES
+from tests.support.api import Caller
+from tests.support.memory import MemoryMeter
+from tests.support.raw_http import RawConnection
+from tests.support.upstream import Script, ScriptedUpstream
+from tests.support.web import WebProcess, running_web
+from tests.support.websocket_client import open_socket
+
+pytestmark = pytest.mark.slow
+MIB = 1024 * 1024
+TOO_LARGE = 100 * MIB
+TEXT, CONTINUATION, CLOSE = 1, 0, 8
+LAST, COMPRESSED = 0x80, 0x40
+MESSAGE_TOO_BIG = 1009
+# What the server has read of a message, in up to two copies, and some room.
+HELD = 3 * MAX_BODY_BYTES
+
+
+@pytest.fixture(scope="module", params=["uvicorn", "daphne"])
+def fresh_web(request: pytest.FixtureRequest, upstream: ScriptedUpstream) -> Iterator[WebProcess]:
+    """A web process of its own: memory that an earlier request freed would hide what is allocated again."""
+    with running_web(server=request.param) as process:
+        yield process
+
+
+@contextmanager
+def opened(web: WebProcess, caller: Caller, **headers: str) -> Iterator[RawConnection]:
+    """Open a WebSocket whose frames the test writes itself."""
+    with RawConnection(web.url) as peer:
+        key = base64.b64encode(bytes(16)).decode()
+        peer.send_head(
+            "GET",
+            "/v1/responses",
+            Authorization=f"Bearer {caller.secret}",
+            Connection="Upgrade",
+            Upgrade="websocket",
+            Sec_WebSocket_Key=key,
+            Sec_WebSocket_Version=13,
+            **headers,
+        )
+        assert peer.response().status == 101
+        yield peer
+
+
+def frame(kind: int, size: int) -> bytes:
+    """Return the beginning of a frame, in front of its content, with a mask that changes nothing."""
+    return bytes([kind, 0x80 | 127]) + size.to_bytes(8) + bytes(4)
+
+
+def one_frame() -> Iterator[bytes]:
+    yield frame(TEXT | LAST, TOO_LARGE)
+    yield from repeat(b"x" * MIB, TOO_LARGE // MIB)
+
+
+def endless_fragments() -> Iterator[bytes]:
+    yield frame(TEXT, MIB) + b"x" * MIB
+    yield from repeat(frame(CONTINUATION, MIB) + b"x" * MIB)
+
+
+def expanding_frame() -> Iterator[bytes]:
+    """Yield a message of 100 kB that becomes one of 100 MiB when it is decompressed."""
+    compressor = zlib.compressobj(wbits=-15)
+    packed = b"".join(compressor.compress(b"x" * MIB) for _ in range(TOO_LARGE // MIB))
+    packed = (packed + compressor.flush(zlib.Z_SYNC_FLUSH)).removesuffix(b"\x00\x00\xff\xff")
+    yield frame(TEXT | LAST | COMPRESSED, len(packed)) + packed
+
+
+def close_code_after(peer: RawConnection, message: Iterator[bytes]) -> int:
+    """Send a message until the server closes the connection, and return the code of its close frame."""
+    with ThreadPoolExecutor(max_workers=1) as threads:
+        sending = threads.submit(lambda: all(map(peer.send, message)))
+        received = b""
+        while len(received) < 4:
+            piece = peer.socket.recv(1024)
+            assert piece, "the connection was closed without a code"
+            received += piece
+        # Whoever does not stop now is disconnected.
+        sending.result(timeout=20)
+    assert received[0] == CLOSE | LAST, received
+    return int.from_bytes(received[2:4])
+
+
+@pytest.mark.parametrize("message", [one_frame, endless_fragments], ids=["one frame", "endless fragments"])
+def test_a_message_of_more_than_64_mib_closes_only_its_connection(
+    fresh_web: WebProcess, caller: Caller, script: Script, message: "type[Iterator[bytes]]"
+) -> None:
+    script.say("Hello").say("Hello")
+    with open_socket(fresh_web.url, secret=caller.secret) as other, opened(fresh_web, caller) as peer:
+        with ThreadPoolExecutor(max_workers=1) as threads, MemoryMeter(fresh_web.pid) as memory:
+            code = threads.submit(close_code_after, peer, message())
+            assert other.respond(model=script.model, input="Hi")["status"] == "completed"
+            assert code.result(timeout=60) == MESSAGE_TOO_BIG
+        assert other.respond(model=script.model, input="Hi")["status"] == "completed"
+    assert memory.most < HELD
+
+
+def test_a_message_that_expands_beyond_64_mib_closes_its_connection(caller: Caller, web: WebProcess) -> None:
+    # daphne agrees to no compression.
+    offer = {"Sec_WebSocket_Extensions": "permessage-deflate"}
+    with opened(web, caller, **offer) as peer, MemoryMeter(web.pid) as memory:
+        assert close_code_after(peer, expanding_frame()) == MESSAGE_TOO_BIG
+    assert memory.most < HELD
+
+
+def test_messages_of_a_client_that_does_not_read_do_not_fill_the_memory(
+    fresh_web: WebProcess, caller: Caller, script: Script
+) -> None:
+    # Refused, with an answer that repeats the input.
+    text = orjson.dumps({"type": "response.steer", "previous_response_id": "resp_1", "input": "x" * 8 * MIB})
+    message = frame(TEXT | LAST, len(text)) + text
+    with (
+        opened(fresh_web, caller) as peer,
+        MemoryMeter(fresh_web.pid) as memory,
+        open_socket(fresh_web.url, secret=caller.secret) as other,
+    ):
+        peer.socket.settimeout(2)
+        with pytest.raises(TimeoutError):
+            all(map(peer.send, repeat(message, 64)))
+        assert other.respond(model=script.say("Hello").model, input="Hi")["status"] == "completed"
+    assert memory.most < HELD
