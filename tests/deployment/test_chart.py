@@ -125,3 +125,63 @@ def test_the_sandbox_reaches_nothing_and_only_web_and_workers_reach_it(helm: Pat
     assert [one["app.kubernetes.io/component"] for one in sources] == ["web", "worker"]
     beat = policies["platform-beat"]["spec"]
     assert {port["port"] for rule in beat["egress"] for port in rule["ports"]} == {53, 5432, 6379}
+
+
+def test_web_pods_end_after_the_whole_drain(helm: Path, tmp_path: Path) -> None:
+    slow = {**VALUES, "web": {"preStopSeconds": 20, "drainDelaySeconds": 30, "drainSeconds": 90}}
+    for values in (VALUES, slow):
+        pod = _by_name(_render(helm, tmp_path, values), "Deployment")["platform-web"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        program, seconds = container["lifecycle"]["preStop"]["exec"]["command"]
+        assert program == "sleep"
+        variables = {one["name"]: one.get("value") for one in container["env"]}
+        drain = int(variables["DRAIN_DELAY_SECONDS"]) + int(variables["DRAIN_SECONDS"])
+        # Kubernetes counts from the beginning of preStop.
+        assert pod["terminationGracePeriodSeconds"] == int(seconds) + drain + 15
+    assert drain == 120
+
+
+def test_web_is_restarted_only_if_it_hangs_itself(helm: Path, tmp_path: Path) -> None:
+    container = _containers(_render(helm, tmp_path, VALUES))["platform-web"]
+    probes = {name: container[f"{name}Probe"] for name in ("startup", "readiness", "liveness")}
+    for probe in probes.values():
+        # With any other host, the answer would be 400.
+        assert probe["httpGet"]["httpHeaders"] == [{"name": "Host", "value": "api.example.com"}]
+        assert probe["httpGet"]["port"] in {port["name"] for port in container["ports"]}
+        assert probe["timeoutSeconds"] >= 5
+    # /livez answers while PostgreSQL or Redis is away, /readyz does not.
+    paths = {name: probe["httpGet"]["path"] for name, probe in probes.items()}
+    assert paths == {"startup": "/readyz", "readiness": "/readyz", "liveness": "/livez"}
+    patience = {name: probe["periodSeconds"] * probe["failureThreshold"] for name, probe in probes.items()}
+    assert patience["startup"] >= 120
+    assert patience["readiness"] <= 10
+    assert patience["liveness"] >= 60
+
+
+def test_the_other_processes_have_no_liveness_probe(helm: Path, tmp_path: Path) -> None:
+    containers = _containers(_render(helm, tmp_path, EVERYTHING))
+    for name in ("worker", "beat", "sandbox"):
+        container = containers[f"platform-{name}"]
+        command = ["/app/.venv/bin/python", "manage.py", "healthcheck", name]
+        assert container["readinessProbe"]["exec"]["command"] == command
+        assert "livenessProbe" not in container
+
+
+def test_evictions_leave_all_pods_but_one(helm: Path, tmp_path: Path) -> None:
+    manifests = _render(helm, tmp_path, VALUES)
+    deployments, budgets = (_by_name(manifests, kind) for kind in ("Deployment", "PodDisruptionBudget"))
+    assert {"platform-web", "platform-worker"} <= set(budgets)
+    for name, budget in budgets.items():
+        deployment = deployments[name]["spec"]
+        assert budget["spec"] == {"maxUnavailable": 1, "selector": deployment["selector"]}
+        labels = deployment["template"]["metadata"]["labels"]
+        assert budget["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        assert deployment["replicas"] > 1
+
+
+def _containers(manifests: list[Manifest]) -> dict[str, Manifest]:
+    """Return the container of each deployment."""
+    found = {}
+    for name, deployment in _by_name(manifests, "Deployment").items():
+        (found[name],) = deployment["spec"]["template"]["spec"]["containers"]
+    return found

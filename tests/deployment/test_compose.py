@@ -10,6 +10,7 @@ import yaml
 
 from launcher.commands import SUMMARIES
 from tests.support.compose import FILE, ROOT, Service, read_compose
+from tests.support.draining import longest_stop
 
 OURS = {"database", "migrate", "web", "worker", "beat", "sandbox"}
 APPLICATION_SECRETS = {"SECRET_KEY", "API_KEY_PEPPER", "ENCRYPTION_KEYS"}
@@ -99,3 +100,10 @@ def test_its_variables_are_documented(services: dict[str, Service]) -> None:
     documented = set(re.findall(r"^\| `([A-Z][A-Z_0-9]*)`", table, re.MULTILINE))
     used = {name for service in OURS for name in services[service]["environment"]}
     assert used <= documented
+
+
+@pytest.mark.parametrize("name", ["web", "worker"])
+def test_services_are_not_killed_while_they_drain(services: dict[str, Service], name: str) -> None:
+    seconds = re.fullmatch(r"(\d+)s", services[name]["stop_grace_period"])
+    assert seconds
+    assert int(seconds[1]) >= longest_stop(name)

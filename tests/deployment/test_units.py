@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.commands import SUMMARIES
+from tests.support.draining import longest_stop
 from tests.support.programs import need
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,3 +56,11 @@ def test_the_units_allow_what_their_processes_need() -> None:
     assert "--metrics-port 947%i" in units["responses-platform-worker@.service"]
     assert "--metrics-port 9466" in units["responses-platform-beat.service"]
     assert all(f'"127.0.0.1:{port}"' in targets for port in (8000, 9466, 9471, 9472, 9093))
+
+
+@pytest.mark.parametrize(("name", "unit"), [("web", "web"), ("worker", "worker@")])
+def test_processes_are_not_killed_while_they_drain(name: str, unit: str) -> None:
+    text = (ROOT / "deploy" / "systemd" / f"responses-platform-{unit}.service").read_text()
+    assert int(re.findall(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)[0]) >= longest_stop(name)
+    # SIGTERM goes to the main process only: it stops the others of `--processes`.
+    assert "KillMode=mixed" in text

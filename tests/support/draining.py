@@ -1,0 +1,21 @@
+"""How long stopping processes take at most, by the defaults of the settings: tests run with others."""
+
+import re
+from pathlib import Path
+
+_SETTINGS = (Path(__file__).resolve().parents[2] / "platform/config/settings.py").read_text()
+# For what follows the time limits: interrupted runs are released, requests cut, connections closed.
+END_SECONDS = 10
+
+
+def default_of(variable: str) -> int:
+    """Return the default of a setting that is a number."""
+    found = re.search(rf'env\.integer\("{variable}", default=(\d+)', _SETTINGS)
+    assert found, variable
+    return int(found[1])
+
+
+def longest_stop(process: str) -> int:
+    """Return the seconds that web or a worker may need after SIGTERM."""
+    limits = {"web": ("DRAIN_DELAY_SECONDS", "DRAIN_SECONDS"), "worker": ("WORKER_DRAIN_SECONDS",)}
+    return sum(map(default_of, limits[process])) + END_SECONDS
