@@ -1,4 +1,4 @@
-"""Names of OpenTelemetry's semantic conventions, as far as the platform uses them.
+"""Names of OpenTelemetry's semantic conventions, as far as the platform uses them, and names of its own.
 
 Those for generative AI are not stable yet (https://github.com/open-telemetry/semantic-conventions-genai): when they
 change, only this module does.
@@ -9,6 +9,14 @@ change, only this module does.
 CHAT = "chat"
 EXECUTE_TOOL = "execute_tool"
 PROCESS_RESPONSE = "process response"
+
+# -- resource ----------------------------------------------------------------------------------------------------------
+
+SERVICE_NAME = "service.name"
+SERVICE_VERSION = "service.version"
+SERVICE_INSTANCE = "service.instance.id"
+# Ours: web, worker…
+PROCESS = "ors.process"
 
 # -- attributes --------------------------------------------------------------------------------------------------------
 
@@ -27,6 +35,8 @@ TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105 - not a secret
 TOOL_NAME = "gen_ai.tool.name"
 TOOL_TYPE = "gen_ai.tool.type"
 TOOL_CALL_ID = "gen_ai.tool.call.id"
+# Ours: which kind of hosted tool.
+TOOL_KIND = "ors.tool.kind"
 ERROR_TYPE = "error.type"
 SERVER_ADDRESS = "server.address"
 HTTP_METHOD = "http.request.method"
@@ -46,3 +56,6 @@ REQUEST_DURATION = "http.server.request.duration"
 OPENAI = "openai"
 # A tool that the platform executes, as opposed to one of the client.
 EXTENSION = "extension"
+# Types of tokens.
+INPUT = "input"
+OUTPUT = "output"

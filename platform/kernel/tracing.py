@@ -60,10 +60,10 @@ def start(kind: str) -> None:
 
     resource = Resource.create(
         {
-            "service.name": settings.OTEL_SERVICE_NAME,
-            "service.version": settings.VERSION,
-            "service.instance.id": process_name(),
-            "ors.process": kind,
+            names.SERVICE_NAME: settings.OTEL_SERVICE_NAME,
+            names.SERVICE_VERSION: settings.VERSION,
+            names.SERVICE_INSTANCE: process_name(),
+            names.PROCESS: kind,
         }
     )
     spans = BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{endpoint}/v1/traces", timeout=_EXPORT_SECONDS))
@@ -186,7 +186,7 @@ def _tool_call(tracer: Tracer, kind: str, name: str, call_id: str) -> Iterator[C
         names.TOOL_NAME: name,
         names.TOOL_TYPE: names.EXTENSION,
         names.TOOL_CALL_ID: call_id,
-        "ors.tool.kind": kind,
+        names.TOOL_KIND: kind,
     }
     span = tracer.start_span(f"{names.EXECUTE_TOOL} {name}", attributes=attributes)
     with _current(span):
@@ -213,7 +213,7 @@ class ChatSpan:
         self.span.end()
         measured = {**self._attributes, **({} if error_type is None else {names.ERROR_TYPE: error_type})}
         _Telemetry.durations.record(time.perf_counter() - self._began, measured)
-        for name, kind in ((names.INPUT_TOKENS, "input"), (names.OUTPUT_TOKENS, "output")):
+        for name, kind in ((names.INPUT_TOKENS, names.INPUT), (names.OUTPUT_TOKENS, names.OUTPUT)):
             if name in attributes:
                 _Telemetry.tokens.record(attributes[name], {**self._attributes, names.TOKEN_TYPE: kind})
 

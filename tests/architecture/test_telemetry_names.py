@@ -1,0 +1,53 @@
+"""Names of OpenTelemetry are in one module: conventions that change then change there only."""
+
+import ast
+import re
+from pathlib import Path
+
+from kernel import telemetry_names
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("platform", "tenants", "conversations", "responses")
+NAMES = Path("platform/kernel/telemetry_names.py")
+DOTTED = re.compile(r"[a-z_]+(\.[a-z_]+)+")
+# Namespaces that nothing else here uses, unlike `http.`, which ASGI has too.
+NAMESPACES = ("gen_ai.", "service.", "ors.")
+
+
+def modules() -> dict[Path, ast.Module]:
+    """Return the syntax trees of the product, without the module of the names."""
+    found = {path.relative_to(ROOT): path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py")}
+    return {name: ast.parse(path.read_text()) for name, path in found.items() if name != NAMES}
+
+
+def strings(tree: ast.Module) -> set[str]:
+    """Return all string constants of a module."""
+    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    return {node.value for node in constants if isinstance(node.value, str)}
+
+
+def records(tree: ast.Module) -> bool:
+    """Return true if a module gives names to spans, attributes or instruments."""
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return any("telemetry_names" in [name.name for name in node.names] for node in imports)
+
+
+def test_no_other_module_contains_a_name_of_opentelemetry() -> None:
+    names = {value for value in vars(telemetry_names).values() if isinstance(value, str) and DOTTED.fullmatch(value)}
+    assert len(names) > 20
+    for module, tree in modules().items():
+        found = {one for one in strings(tree) if one in names or (DOTTED.fullmatch(one) and one.startswith(NAMESPACES))}
+        assert found == set(), module
+
+
+def test_modules_that_record_have_no_names_of_their_own() -> None:
+    recording = {module: tree for module, tree in modules().items() if records(tree)}
+    assert len(recording) > 2
+    for module, tree in recording.items():
+        assert {one for one in strings(tree) if DOTTED.fullmatch(one)} == set(), module
+
+
+def test_no_module_uses_the_names_of_the_sdk() -> None:
+    for module, tree in modules().items():
+        imported = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert not any(name.startswith("opentelemetry.semconv") for name in imported), module
