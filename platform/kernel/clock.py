@@ -1,9 +1,8 @@
 """The clocks: services read one of them once and pass the time on as a value."""
 
 import time
+from collections import deque
 from datetime import UTC, datetime, timedelta
-
-from django.conf import settings
 
 # A difference that is not explained by the time that the answer of the database took.
 _STEP_SECONDS = 2.0
@@ -34,7 +33,8 @@ class SharedClock:
         # This machine's counts until the database's is known; a start with a large difference is refused.
         self._offset = time.time() - uptime()
         self._is_known = False
-        self._forward, self._forward_until = 0.0, 0.0
+        # When somebody has set the clock, and by how many seconds.
+        self._steps: deque[tuple[float, float]] = deque(maxlen=10)
 
     def now(self) -> datetime:
         """Return the time, in UTC."""
@@ -45,13 +45,13 @@ class SharedClock:
         offset = moment.timestamp() - at
         step = offset - self._offset
         if self._is_known and abs(step) > _STEP_SECONDS:
-            self._forward = max(0.0, self.set_forward().total_seconds() + step)
-            self._forward_until = uptime() + settings.LEASE_SECONDS
+            self._steps.append((uptime(), step))
         self._offset, self._is_known = offset, True
 
-    def set_forward(self) -> timedelta:
-        """Return by how much somebody has set the database's clock forward in the last `LEASE_SECONDS`."""
-        return timedelta(seconds=self._forward if uptime() < self._forward_until else 0.0)
+    def set_forward(self, *, within: float) -> timedelta:
+        """Return by how much somebody has set the database's clock forward in the last seconds."""
+        after = uptime() - within
+        return timedelta(seconds=max(0.0, sum(step for at, step in self._steps if at >= after)))
 
 
 shared = SharedClock()

@@ -76,7 +76,7 @@ def expired_before() -> datetime:
 
     When the database's clock is set forward, those of living processes would all look expired until they are renewed.
     """
-    return shared_now() - shared.set_forward()
+    return shared_now() - shared.set_forward(within=settings.LEASE_SECONDS)
 
 
 def is_free() -> Q:

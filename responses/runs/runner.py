@@ -348,9 +348,8 @@ class LiveRun:
             else:
                 # A worker's run is not ended: another worker resumes it once its lease has expired.
                 logger.exception("a run has lost its database", extra={"response": self.identity.response_id})
-                self.misses_database = True
                 if not self.identity.in_worker:
-                    await self._close(failed(DATABASE_LOST))
+                    await self._close(failed(DATABASE_LOST), was_without_database=True)
         finally:
             _registry.discard(self)
             self._wake.set()
@@ -373,7 +372,7 @@ class LiveRun:
         if self._unread > UNREAD_BYTES and self.end is None:
             await self._wait_for_reader()
 
-    async def _close(self, ending: Ending) -> None:
+    async def _close(self, ending: Ending, *, was_without_database: bool = False) -> None:
         """Interrupt the run and store its terminal state."""
         self._is_ending = True
         if self.end is not None:
@@ -381,6 +380,7 @@ class LiveRun:
         try:
             await self._record(self._run.interrupt(ending))
         except LeaseLost:
+            self._has_lost_database = was_without_database
             await self._lost()
         except Exception as error:
             # The lease expires, and then the sweeper ends the response.
@@ -441,7 +441,7 @@ class _Registry:
             runs = {run.identity.response_id: run for run in self._runs}
             until = lease_until()
             try:
-                lost = await in_db_thread(partial(_renew, list(runs)))
+                renewed, lost = await in_db_thread(partial(_renew, list(runs)))
             except Exception:
                 logger.exception("leases could not be renewed")
                 for run in runs.values():
@@ -449,8 +449,9 @@ class _Registry:
                 continue
             # What is lost keeps its time, which tells whether it was lost because the database was away.
             for response_id in lost:
-                runs.pop(response_id).lose()
-            for run in runs.values():
+                runs[response_id].lose()
+            for response_id in renewed:
+                run = runs[response_id]
                 run.misses_database = False
                 run.leased_until = until
                 if run.claim is not None:
@@ -494,17 +495,21 @@ def _find_lost(tokens: Mapping[str, int]) -> list[str]:
     return [response_id for response_id, token in tokens.items() if held.get(response_id) != token]
 
 
-def _renew(response_ids: list[str]) -> list[str]:
-    """Extend the leases of this process, and return the runs that were cancelled, deleted or resumed elsewhere."""
+def _renew(response_ids: list[str]) -> tuple[list[str], list[str]]:
+    """Extend the leases of this process.
+
+    Return the runs whose lease was renewed, and those that were cancelled, deleted or resumed elsewhere.
+    """
     with scope.every_team():
         runs = Response.objects.filter(pk__in=response_ids)
         # The run writer locks the same rows in another order, so waiting for it could deadlock. Rows that it is writing
         # are skipped: their leases last until the next renewal.
         mine = runs.filter(lease_owner=process_name())
         free = mine.select_for_update(skip_locked=True, no_key=True).filter(status__in=RUNNING)
-        Response.objects.filter(pk__in=list(free.values_list("pk", flat=True))).update(lease_until=lease_until())
+        renewed = list(free.values_list("pk", flat=True))
+        Response.objects.filter(pk__in=renewed).update(lease_until=lease_until())
         held = set(mine.exclude(status=Status.CANCELLED).values_list("pk", flat=True))
-    return [response_id for response_id in response_ids if response_id not in held]
+    return renewed, [response_id for response_id in response_ids if response_id not in held]
 
 
 def _followed_for(identity: RunIdentity) -> float:
