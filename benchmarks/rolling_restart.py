@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import itertools
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -63,6 +64,7 @@ class Stream:
     last: int = -1
     cuts: int = 0
     longest_pause: float = 0.0
+    paused_at: float = 0.0
     has_ended: bool = False
     events: list[bytes] = field(default_factory=list)
     failure: str = ""
@@ -79,8 +81,8 @@ class Stream:
         at = time.monotonic()
         if data["sequence_number"] != self.last + 1:
             raise ValueError(f"event {data['sequence_number']} after {self.last}")
-        if self.events:
-            self.longest_pause = max(self.longest_pause, at - self._read_at)
+        if self.events and at - self._read_at > self.longest_pause:
+            self.longest_pause, self.paused_at = at - self._read_at, at
         self.last, self._read_at = self.last + 1, at
         self.events.append(event)
         self.response_id = self.response_id or data["response"]["id"]
@@ -270,14 +272,18 @@ async def _measured(plan: Plan, servers: Servers, key: str) -> Result:
     began = time.monotonic()
     # All have begun, and none of the first has ended.
     await asyncio.sleep(plan.seconds)
+    begins: dict[str, float] = {}
     try:
         for name in plan.restarts:
+            begins[name] = time.monotonic()
             took = await asyncio.to_thread(restarts.restart, name)
             tell(f"{name} stopped within {took:.1f} s and was started again; {clients.running} streams are open")
+        begins["the last ones"] = time.monotonic()
     finally:
         clients.is_over.set()
         await running
         probing.cancel()
+    _tell_pauses(clients.streams, begins)
     different = await _compare(clients.streams, balancer)
     pauses = sorted(stream.longest_pause for stream in clients.streams)
     return Result(
@@ -291,6 +297,14 @@ async def _measured(plan: Plan, servers: Servers, key: str) -> Result:
         usual_seconds=1 / plan.rate,
         took_seconds=time.monotonic() - began,
     )
+
+
+def _tell_pauses(streams: Sequence[Stream], begins: dict[str, float]) -> None:
+    """Report the longest pauses by the process that was being replaced."""
+    for (name, begin), end in zip(begins.items(), [*list(begins.values())[1:], math.inf], strict=True):
+        pauses = sorted(one.longest_pause for one in streams if begin <= one.paused_at < end)
+        if pauses:
+            tell(f"{name}: {len(pauses)} longest pauses, p50 {pauses[len(pauses) // 2]:.2f}, max {pauses[-1]:.2f} s")
 
 
 async def _compare(streams: Sequence[Stream], balancer: Balancer) -> int:
