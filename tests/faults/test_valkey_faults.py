@@ -5,7 +5,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from tests.support import workers
 from tests.support.api import Api, Caller, MakeCaller, ok
 from tests.support.background import ended, text_of
 from tests.support.chunks import chunk, text
+from tests.support.deployment import small_disk
 from tests.support.limits import limit
 from tests.support.schedulers import running_scheduler
 from tests.support.upstream import Gate, Script, stream
@@ -43,7 +44,7 @@ TASK_INTERVAL = 5.0
 
 @dataclass
 class Broker:
-    """A running Valkey, which keeps nothing on disk."""
+    """A running Valkey, which keeps nothing on disk unless it is started as `durable`."""
 
     server: Valkey
     log: Path
@@ -54,9 +55,9 @@ class Broker:
         """A client of it."""
         return redis.Redis.from_url(self.server.url)
 
-    def start(self) -> None:
+    def start(self, *, durable: bool = False) -> None:
         """Start it and wait until it answers."""
-        self.process = processes.start(valkey.command(valkey=self.server, log=self.log, durable=False))
+        self.process = processes.start(valkey.command(valkey=self.server, log=self.log, durable=durable))
         assert processes.wait_until(partial(valkey.is_ready, valkey=self.server), seconds=30)
 
     def signal(self, number: signal.Signals) -> None:
@@ -168,7 +169,32 @@ def read_only(broker: Broker) -> Iterator[None]:
         broker.client.replicaof("NO", "ONE")
 
 
-@pytest.fixture(params=[hanging, gone, full, read_only], ids=lambda fault: fault.__name__)
+@contextmanager
+def disk_full(broker: Broker) -> Iterator[None]:
+    """Start it with the append-only file that `up` gives it, on a disk that is full."""
+    with small_disk(broker.server.home.make("valkey"), kilobytes=4096) as disk:
+        broker.kill()
+        broker.start(durable=True)
+        with suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+            while filler.write(bytes(4096)):
+                pass
+        # The last page of its file may have space.
+        eventually(lambda: _is_refused(broker.client))
+        try:
+            yield
+        finally:
+            (disk / "filler").unlink()
+
+
+def _is_refused(client: "redis.Redis") -> bool:
+    try:
+        client.set("filler", bytes(4096))
+    except redis.ResponseError as error:
+        return "MISCONF" in str(error)
+    return False
+
+
+@pytest.fixture(params=[hanging, gone, full, read_only, disk_full], ids=lambda fault: fault.__name__)
 def fault(request: pytest.FixtureRequest, deployment: Deployment) -> AbstractContextManager[None]:
     """A fault that lasts for a block."""
     broken: AbstractContextManager[None] = request.param(deployment.broker)
