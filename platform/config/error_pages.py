@@ -3,24 +3,32 @@
 import logging
 import sys
 
+import redis
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.defaults import server_error as broken
 
 from kernel.database import is_unavailable
-from kernel.errors import DATABASE_LOST
+from kernel.errors import DATABASE_LOST, ApiError, LimitsUnavailable, retry_headers
 from kernel.http import error_response
 
 logger = logging.getLogger(__name__)
+_RETRY_SECONDS = 2.0
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Return the page of an exception: 503 if the database is not available, else 500."""
+    """Return the page of an exception: 503 if the database or Redis is not available, else 500."""
     error = sys.exc_info()[1]
-    if not is_unavailable(error):
+    failure: ApiError
+    if is_unavailable(error):
+        logger.warning("the database is not available: %s", error)
+        failure = DATABASE_LOST.as_api_error()
+    elif isinstance(error, redis.RedisError):
+        # Pages show what they can without Redis, but passwords are checked only while attempts can be counted.
+        logger.warning("the limits of sign-in attempts cannot be checked: %s", error)
+        failure = LimitsUnavailable(headers=retry_headers(_RETRY_SECONDS))
+    else:
         return broken(request)
-    logger.warning("the database is not available: %s", error)
-    failure = DATABASE_LOST.as_api_error()
     if "text/html" in request.headers.get("accept", ""):
         answer = render(None, "refused.html", {"error": failure}, status=failure.status)
         for name, value in failure.headers.items():

@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 import httpx2
 import pytest
 import redis
+from django.contrib.auth.models import User
 
 from kernel.heartbeats import BEAT_SECONDS
 from launcher import processes, valkey
@@ -40,6 +42,7 @@ LONGEST_ANSWER = 10.0
 USUAL_ANSWER = 1.0
 # The most frequent task.
 TASK_INTERVAL = 5.0
+PASSWORD = "correct horse battery"
 
 
 @dataclass
@@ -261,3 +264,52 @@ def test_scheduled_tasks_continue_after_a_fault(fault: AbstractContextManager[No
     # The scheduler reports with its heartbeat that it has sent a task.
     seconds = RECOVERY_SECONDS + TASK_INTERVAL + BEAT_SECONDS
     eventually(partial(deployment.is_scheduling, since=time.time()), seconds=seconds)
+
+
+# -- the console -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def name(database: None) -> str:
+    """The name of an administrator."""
+    name = f"person-{uuid.uuid4().hex}"
+    User.objects.create_superuser(name, password=PASSWORD)
+    return name
+
+
+@contextmanager
+def _browser(deployment: Deployment) -> Iterator[httpx2.Client]:
+    """Open the page for signing in."""
+    with httpx2.Client(base_url=deployment.web.url, headers={"accept": "text/html"}, timeout=30) as browser:
+        assert browser.get("/account/login/").status_code == 200
+        yield browser
+
+
+def _send(browser: httpx2.Client, path: str, **fields: str) -> httpx2.Response:
+    """Send a form with the password."""
+    form = {"password": PASSWORD, "csrfmiddlewaretoken": browser.cookies["csrftoken"], **fields}
+    return browser.post(path, data=form)
+
+
+def test_the_console_works_without_valkey_except_for_passwords(
+    fault: AbstractContextManager[None], deployment: Deployment, name: str
+) -> None:
+    with _browser(deployment) as signed_in, _browser(deployment) as other:
+        assert _send(signed_in, "/account/login/", login=name).status_code == 302
+        written = deployment.web.written
+        with fault:
+            for browser, path in ((other, "/account/login/"), (signed_in, "/account/reauthenticate/")):
+                began = time.monotonic()
+                # Passwords could be guessed if the attempts were not counted.
+                page = _send(browser, path, login=name)
+                assert time.monotonic() - began < LONGEST_ANSWER
+                assert (page.status_code, int(page.headers["retry-after"])) == (503, 2)
+                assert "Limits cannot be checked at the moment." in page.text
+            for path in ("/account/login/", "/admin/", "/admin/system/", "/admin/system/health/"):
+                began = time.monotonic()
+                assert signed_in.get(path, follow_redirects=True).status_code == 200
+                assert time.monotonic() - began < LONGEST_ANSWER
+        eventually(
+            lambda: _send(other, "/account/login/", login=name).status_code == 302, seconds=2 * RECOVERY_SECONDS
+        )
+    assert "Traceback" not in deployment.web.output(since=written)
