@@ -430,7 +430,13 @@ CACHES = {
     "default": {
         "BACKEND": "django.core.cache.backends.redis.RedisCache",
         "LOCATION": REDIS_URL,
-        "OPTIONS": {"socket_timeout": 2, "socket_connect_timeout": 2},
+        "OPTIONS": {
+            "socket_timeout": 2,
+            "socket_connect_timeout": 2,
+            # PING before the first command of a request. What is sent to a server that hangs is executed when it
+            # continues: the lock of an attempt to sign in that was given up long ago, which lasts for ten seconds.
+            "health_check_interval": 0.01,
+        },
     }
 }
 ALLAUTH_TRUSTED_PROXY_COUNT = TRUSTED_PROXIES
