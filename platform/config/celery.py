@@ -5,9 +5,10 @@ from typing import Any
 from celery import Celery
 from celery.worker.control import inspect_command
 
+from config.broker import PatientAmqp
 from kernel import work_queue
 
-app = Celery("platform")
+app = Celery("platform", amqp=PatientAmqp)
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(["tenants", "conversations", "responses"])
 

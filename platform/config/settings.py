@@ -358,6 +358,8 @@ CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+# By default Celery ends the worker after a hundred attempts, and with it the runs that do not need Redis.
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 # When the network to Redis is cut, nothing says so. By default kombu waits for a lost answer until the system gives the
 # connection up: after 15 minutes, or never if only the answer was lost.
