@@ -157,7 +157,7 @@ def running_machine(*, suite: str, hosts: Mapping[str, str]) -> Iterator["tuple[
         spaces = ["--mount", "--propagation=private", "--pid", "--fork", "--ipc", "--uts", "--cgroup", "--kill-child"]
         boot = subprocess.Popen(
             ["unshare", *spaces, "/bin/sh", "-c", _BOOT],
-            env={"ROOT": str(root), "NAME": directory.name, "PATH": _PATH},
+            env={"ROOT": str(root), "NAME": f"machine-{os.getpid()}", "PATH": _PATH},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
@@ -174,8 +174,8 @@ def running_machine(*, suite: str, hosts: Mapping[str, str]) -> Iterator["tuple[
     finally:
         if boot is not None:
             # The first process inside: with it, the kernel ends all others.
-            for pid in Path(f"/proc/{boot.pid}/task/{boot.pid}/children").read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
+            for pid in _children(boot):
+                os.kill(pid, signal.SIGKILL)
             boot.wait()
         signal.signal(signal.SIGTERM, previous)
         subprocess.run(["rm", "-rf", "--one-file-system", str(directory)], check=True)
@@ -185,8 +185,14 @@ def _first_process(boot: "subprocess.Popen[bytes]") -> int:
     """Return the id that systemd has outside, when it has replaced the script that mounts its root."""
     end = time.monotonic() + 30
     while time.monotonic() < end and boot.poll() is None:
-        children = Path(f"/proc/{boot.pid}/task/{boot.pid}/children").read_text().split()
+        children = _children(boot)
         if children and Path(f"/proc/{children[0]}/comm").read_text().strip() == "systemd":
-            return int(children[0])
+            return children[0]
         time.sleep(0.05)
     raise LaunchError("systemd does not start in namespaces of this machine.")
+
+
+def _children(process: "subprocess.Popen[bytes]") -> list[int]:
+    if process.poll() is not None:
+        return []
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
