@@ -174,7 +174,7 @@ def _make_repository(repository: Path, *, copy: Path) -> None:
         if version == "0.2.1":
             (repository / "tenants/migrations/0002_next_release.py").write_text(_MIGRATION)
         git("add", "--all")
-        git("commit", "--quiet", "--message", f"Release {version}.")
+        git("commit", "--quiet", "--allow-empty", "--message", f"Release {version}.")
         git("tag", f"v{version}")
     subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", repository, copy], check=True)
 
