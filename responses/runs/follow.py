@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 _POLL_SECONDS = 0.15
 _NOTIFIED_POLL_SECONDS = 1.0
 # Messages make polling unnecessary, but the time until which a foreground run counts as followed must be moved on.
-_MOST_WAITS = 3
+_MOST_WAITS, _MOST_WAITS_IN_BACKGROUND = 3, 30
 # Pause after a failed read of the database.
 _RETRY_SECONDS = 1.0
 # How long a foreground run counts as followed after a client was seen following it.
@@ -202,7 +202,7 @@ class _Tail:
 
     async def _wait(self, seconds: float) -> None:
         """Wait for a notification, or until no message has arrived for that long."""
-        for _ in range(_MOST_WAITS):
+        for _ in range(_MOST_WAITS_IN_BACKGROUND if self._is_background else _MOST_WAITS):
             self._has_heard = False
             if await wait_within(self._notified, seconds) or not self._has_heard:
                 return
