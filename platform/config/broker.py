@@ -5,7 +5,8 @@ from typing import Any
 
 from celery.app.amqp import AMQP
 from kombu import Connection
-from kombu.transport.redis import Transport
+from kombu.transport.redis import Channel, Transport
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from typing_extensions import override
 
@@ -14,12 +15,27 @@ _PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 4.0
 
 
+class PatientChannel(Channel):
+    """A channel whose use after the connection was lost is an error of the connection.
+
+    Tasks that were executing then are confirmed or put back too late. kombu would fail on the address of the server,
+    which it has forgotten, and Celery ends the worker with an error that it does not know, which would end its runs.
+    """
+
+    # kombu's types lack the method.
+    def _connparams(self, *args: Any, **options: Any) -> Any:
+        if self.connection is None or self.connection.client is None:
+            raise RedisConnectionError("the connection to Redis was lost")
+        return super()._connparams(*args, **options)  # type: ignore[misc]
+
+
 class PatientTransport(Transport):
     """A transport that connects again when the server is out of memory or a read-only replica.
 
     Celery takes such a refusal for an error of the program and ends the worker, which would end its runs.
     """
 
+    Channel = PatientChannel
     connection_errors = (*Transport.connection_errors, ResponseError)
 
     @override

@@ -1,6 +1,7 @@
 """Clients while Valkey fails, with a Valkey of their own: an answer, and everything as before afterwards."""
 
 import json
+import logging
 import shutil
 import signal
 import time
@@ -17,7 +18,10 @@ import httpx2
 import pytest
 import redis
 from django.contrib.auth.models import User
+from kombu import Consumer, Exchange, Queue
+from kombu.common import ignore_errors
 
+from config.celery import app
 from kernel.heartbeats import BEAT_SECONDS
 from launcher import processes, valkey
 from launcher.address import any_free_port
@@ -264,6 +268,25 @@ def test_scheduled_tasks_continue_after_a_fault(fault: AbstractContextManager[No
     # The scheduler reports with its heartbeat that it has sent a task.
     seconds = RECOVERY_SECONDS + TASK_INTERVAL + BEAT_SECONDS
     eventually(partial(deployment.is_scheduling, since=time.time()), seconds=seconds)
+
+
+def test_a_task_may_outlast_its_connection(deployment: Deployment) -> None:
+    """Celery's worker ends with an error of other kinds."""
+    connection = app.connection_for_read(deployment.broker.server.url)
+    queue = connection.SimpleQueue("unconfirmed")
+    queue.put("task")
+    task = queue.get(timeout=LONGEST_ANSWER)
+    with suppress(queue.Empty):
+        # The connection is waiting for another task when it is lost.
+        queue.get(timeout=0.1)
+    # Like the one for remote control.
+    broadcast = Queue("broadcast", Exchange("broadcasts", type="fanout"), auto_delete=True)
+    Consumer(connection.channel(), [broadcast]).consume()
+    with gone(deployment.broker):
+        with suppress(Exception):
+            connection.collect()
+        ignore_errors(connection, connection.close)
+    task.ack_log_error(logging.getLogger(__name__), connection.connection_errors)
 
 
 # -- the console -------------------------------------------------------------------------------------------------------
