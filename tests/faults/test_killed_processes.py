@@ -1,6 +1,7 @@
 """Processes that die without a word, with the settings of production: their work goes on within 10 seconds."""
 
 import os
+import secrets
 import signal
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,8 @@ from tests.support.workers import MakeWorker
 
 pytestmark = pytest.mark.slow
 RECOVERY_SECONDS = 10.0
-SANDBOX_ADDRESS, SANDBOX_TOKEN = f"{tempfile.gettempdir()}/killed-{os.getpid()}", "a-token"
+SANDBOX_ADDRESS = f"{tempfile.gettempdir()}/killed-{os.getpid()}"
+SANDBOX_TOKEN = secrets.token_urlsafe(32)
 SANDBOX = {"SANDBOX_URL": SANDBOX_ADDRESS, "SANDBOX_TOKEN": SANDBOX_TOKEN}
 SLEEPING = code("import subprocess\nsubprocess.run(['sleep', '60'])")
 

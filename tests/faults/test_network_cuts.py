@@ -2,6 +2,7 @@
 
 import json
 import re
+import secrets
 import subprocess
 import sys
 import time
@@ -31,7 +32,7 @@ from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 IDLE_SECONDS = 4
-SANDBOX_TOKEN = "a-token"
+SANDBOX_TOKEN = secrets.token_urlsafe(32)
 script = script_fixture()
 
 
