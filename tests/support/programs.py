@@ -1,4 +1,4 @@
-"""What tests need of the machine: programs, and rights that only root has."""
+"""Programs and rights of the machine that tests need."""
 
 import os
 import shutil
