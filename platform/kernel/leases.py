@@ -14,7 +14,8 @@ from functools import cache
 from typing import Any, TypeVar
 
 from django.conf import settings
-from django.db.models import F, Model, Q, QuerySet
+from django.db.models import DateTimeField, F, Func, Model, Q, QuerySet
+from django.db.models.functions import Least
 
 from kernel.clock import now, shared, shared_now
 
@@ -79,9 +80,22 @@ def expired_before() -> datetime:
     return shared_now() - shared.set_forward(within=settings.LEASE_SECONDS)
 
 
+HAS_EXPIRED = "lease_until < LEAST(%(expired)s, statement_timestamp())"
+"""The SQL condition of rows whose lease has expired; `expired` is `expired_before()`.
+
+When the database's clock is set back, another process may take a lease by the new time before this one knows of it.
+"""
+
+
+def has_expired() -> Q:
+    """Return the condition of rows whose lease has expired."""
+    database_time = Func(function="statement_timestamp", output_field=DateTimeField())
+    return Q(lease_until__lt=Least(expired_before(), database_time))
+
+
 def is_free() -> Q:
     """Return the condition of rows without a valid lease."""
-    return Q(lease_until__isnull=True) | Q(lease_until__lt=expired_before())
+    return Q(lease_until__isnull=True) | has_expired()
 
 
 def lock(rows: "QuerySet[Row]", *, of: Sequence[str] = ()) -> "QuerySet[Row]":

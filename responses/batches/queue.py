@@ -16,7 +16,7 @@ from django.db.models.functions import Coalesce, RowNumber
 
 from kernel.clock import now, shared_now
 from kernel.errors import ServerError
-from kernel.leases import Claim, expired_before, is_free, lease_until, lock, process_name, take
+from kernel.leases import Claim, expired_before, has_expired, is_free, lease_until, lock, process_name, take
 from responses.engine.turn import Usage
 from responses.models.batches import OPEN_BATCHES, OPEN_LINES, Batch, BatchLine, BatchStatus, LineState
 from tenants import scope
@@ -133,7 +133,7 @@ def expire() -> None:
     with scope.every_team():
         late = Batch.objects.filter(status__in=[BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS], expires_at__lte=at)
         late.filter(ending=BatchStatus.COMPLETED).update(ending=BatchStatus.EXPIRED, lease_until=None)
-        left = Q(state=LineState.QUEUED) | Q(state=LineState.RUNNING, lease_until__lt=expired_before())
+        left = Q(state=LineState.QUEUED) | (Q(state=LineState.RUNNING) & has_expired())
         lines = BatchLine.objects.filter(left)
         # The lock on the batch keeps workers from claiming its lines at the same time.
         open_batches = Batch.objects.filter(Exists(lines.filter(batch=OuterRef("pk"))), status__in=OPEN_BATCHES)
@@ -165,7 +165,7 @@ def claim_lines(*, slots: int, own: Collection[ClaimedLine]) -> list[ClaimedLine
     is executing.
     """
     at, expired = shared_now(), expired_before()
-    abandoned = Q(state=LineState.RUNNING, lease_until__lt=expired) & ~Q(pk__in=[line.id for line in own])
+    abandoned = Q(state=LineState.RUNNING) & has_expired() & ~Q(pk__in=[line.id for line in own])
     with scope.every_team():
         lines = BatchLine.objects.filter(batch=OuterRef("pk"))
         has_lines = Exists(lines.filter(_due(at))) | Exists(lines.filter(abandoned))

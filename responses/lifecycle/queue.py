@@ -18,7 +18,7 @@ from django.db import connection
 from django.db.models import F, Func, JSONField, Value
 
 from kernel.clock import shared_now
-from kernel.leases import STEP_BY_INDEX, Claim, expired_before, lease_until, process_name
+from kernel.leases import HAS_EXPIRED, STEP_BY_INDEX, Claim, expired_before, lease_until, process_name
 from kernel.worker_messages import WorkerMessage
 from responses.models import RUNNING, Response, Status
 from tenants import scope
@@ -42,8 +42,8 @@ MAX_CLAIMS = 20
 # Of a team for which a busy worker claims nevertheless.
 _FEW_RUNS = 4
 
-_IS_WAITING = """
-    background AND status IN ('queued', 'in_progress') AND (lease_until IS NULL OR lease_until < %(expired)s)
+_IS_WAITING = f"""
+    background AND status IN ('queued', 'in_progress') AND (lease_until IS NULL OR {HAS_EXPIRED})
     AND attempt < %(attempts)s AND NOT id = ANY (%(mine)s) AND (not_before IS NULL OR not_before <= now())
 """
 # `team` steps from one team to the next in an index, so that a team with 1,000 queued rows costs as much as one with a
@@ -92,11 +92,11 @@ RETURNING response.id, response.team_id, response.lease_token, response.attempt,
 
 
 # Their clients wait in the middle of an answer, so they wait for no slot.
-_CLAIM_HANDED_OVER = """
+_CLAIM_HANDED_OVER = f"""
 WITH chosen AS (
     SELECT id, lease_until IS NOT NULL AS has_expired FROM responses_response
     WHERE handed_over_at IS NOT NULL AND status IN ('queued', 'in_progress')
-        AND (lease_until IS NULL OR lease_until < %(expired)s)
+        AND (lease_until IS NULL OR {HAS_EXPIRED})
         AND attempt < %(attempts)s AND NOT id = ANY (%(mine)s) AND (not_before IS NULL OR not_before <= now())
     ORDER BY handed_over_at
     LIMIT %(most)s
@@ -108,7 +108,7 @@ SET lease_owner = %(owner)s, lease_token = lease_token + 1, lease_until = %(unti
 FROM chosen
 WHERE response.id = chosen.id
 RETURNING response.id, response.team_id, response.lease_token, response.attempt, chosen.has_expired, response.status
-"""
+"""  # noqa: S608 - constants only
 
 
 def claim(*, slots: int, running: Collection[Claim], limit: int | None = None) -> list[RunClaim]:

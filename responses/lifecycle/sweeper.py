@@ -17,7 +17,7 @@ from kernel import metrics
 from kernel.clock import now
 from kernel.errors import Failure
 from kernel.ids import Prefix, lowest_id
-from kernel.leases import expired_before, is_free, lock, take
+from kernel.leases import expired_before, has_expired, is_free, lock, take
 from responses.engine.events.response_body import failed
 from responses.lifecycle import resume
 from responses.models import RUNNING, CommitMark, Response
@@ -86,7 +86,7 @@ def _claim(*, response_id: str | None = None) -> list[_DeadRun]:
     with scope.every_team():
         dead = lock(
             Response.objects.filter(
-                Q(background=False, handed_over_at=None, lease_until__lt=expired_before())
+                (Q(background=False, handed_over_at=None) & has_expired())
                 | (Q(attempt__gte=settings.BACKGROUND_ATTEMPTS) & in_worker & is_free()),
                 status__in=RUNNING,
             )

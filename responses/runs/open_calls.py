@@ -19,7 +19,7 @@ from django.conf import settings
 
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
-from kernel.leases import expired_before, lease_until, lock, process_name
+from kernel.leases import expired_before, has_expired, lease_until, lock, process_name
 from kernel.statement_pipeline import Statement
 from responses.runs import store
 from responses.runs.rows import Row, new_row
@@ -108,9 +108,7 @@ def no_usage(response_id: str) -> ExtraWrite:
 def record_lost_calls() -> int:
     """Write the usage records of open calls whose process died. Return their number."""
     with scope.every_team():
-        lost = Reservation.objects.filter(details__isnull=False, lease_until__lt=expired_before()).order_by(
-            "lease_until"
-        )
+        lost = Reservation.objects.filter(has_expired(), details__isnull=False).order_by("lease_until")
         rows = list(lock(lost)[:_BATCH_SIZE])
         changes = [_lost(row.pk, row.team_id, row.details or {}) for row in rows]
         if changes:

@@ -21,7 +21,7 @@ from conversations.models import File
 from kernel.clock import shared_now
 from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, BadRequest, FileTooLarge, InvalidFile, UnsupportedFile
-from kernel.leases import STEP_BY_INDEX, Claim, expired_before
+from kernel.leases import HAS_EXPIRED, STEP_BY_INDEX, Claim, expired_before
 from kernel.work_queue import WorkLoop
 from responses.models.vector_stores import EntryStatus, VectorChunk, VectorEmbedding, VectorStoreFile
 from responses.providers.clients import UpstreamFailed
@@ -39,7 +39,7 @@ _MAX_FILES = 2
 # `team` steps from one team to the next in an index, so that a team with 100,000 waiting files costs as much as one
 # with a single file. The team with the fewest files in work in relation to its weight comes first, and of a team the
 # file that has waited longest.
-_NEXT = """
+_NEXT = f"""
 WITH RECURSIVE team(id) AS (
     (SELECT team_id FROM responses_vectorstorefile WHERE status = 'in_progress' ORDER BY team_id LIMIT 1)
     UNION ALL
@@ -49,14 +49,14 @@ WITH RECURSIVE team(id) AS (
 ),
 held AS (
     SELECT team_id, count(*) AS files FROM responses_vectorstorefile
-    WHERE status = 'in_progress' AND lease_until >= %(at)s GROUP BY team_id
+    WHERE status = 'in_progress' AND lease_until >= %(expired)s GROUP BY team_id
 )
 SELECT next.id FROM team
 JOIN tenants_team AS owner ON owner.id = team.id
 LEFT JOIN held ON held.team_id = team.id
 CROSS JOIN LATERAL (
     SELECT id, created_at FROM responses_vectorstorefile
-    WHERE team_id = team.id AND status = 'in_progress' AND (lease_until IS NULL OR lease_until < %(at)s)
+    WHERE team_id = team.id AND status = 'in_progress' AND (lease_until IS NULL OR {HAS_EXPIRED})
     ORDER BY created_at
     LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED
@@ -64,7 +64,7 @@ CROSS JOIN LATERAL (
 WHERE team.id <> ALL (%(without)s)
 ORDER BY (coalesce(held.files, 0) + 1)::real / owner.weight, next.created_at
 LIMIT 1
-"""
+"""  # noqa: S608 - constants only
 # Seconds to wait before the next attempt, by number of attempts.
 _RETRY_PAUSES = (2, 10, 30, 60)
 # Vectors are stored as halfvec.
@@ -153,7 +153,7 @@ def claim_file(*, without: Collection[str] = ()) -> ClaimedFile | None:
     with scope.every_team():
         with connection.cursor() as cursor:
             cursor.execute(STEP_BY_INDEX)
-            cursor.execute(_NEXT, {"at": expired_before(), "without": [*without]})
+            cursor.execute(_NEXT, {"expired": expired_before(), "without": [*without]})
             row = cursor.fetchone()
         if row is None:
             return None

@@ -58,9 +58,9 @@ def total(caller: Caller, measure: str = "responses", source: RollupSource = RES
     return found[0].values[measure] if found else 0
 
 
-def roll_up() -> aggregate.RollupResult:
+def roll_up(*, at: datetime | None = None) -> aggregate.RollupResult:
     """Roll up all hours, including those of other tests' rows, however long that takes on a busy machine."""
-    return aggregate.roll_up(seconds=100)
+    return aggregate.roll_up(seconds=100, at=at)
 
 
 def end(response: Response, **columns: Any) -> None:
@@ -125,7 +125,7 @@ def test_the_first_minutes_of_an_hour_are_summed_before_it_ends(rollups: None, c
     hour, minute = hour_of(past_hour(4)), timedelta(minutes=1)
     add_response(caller, created_at=hour + 2 * minute, input_tokens=10)
     add_response(caller, created_at=hour + 7 * minute, input_tokens=1)
-    aggregate.roll_up(at=hour + 11 * minute)
+    roll_up(at=hour + 11 * minute)
     assert queries.rolled_up_until() == hour + 5 * minute
     with scope.team(caller.team.pk):
         Response.objects.filter(team=caller.team).update(input_tokens=100)
@@ -142,14 +142,14 @@ def test_the_sums_of_parts_are_merged_when_their_hour_ends(rollups: None, caller
     )
     for number, duration in enumerate((30, 4_000, None, 500_000)):
         add_response(caller, created_at=hour + 9 * number * minute, duration_ms=duration, input_tokens=number)
-        aggregate.roll_up(at=hour + (9 * number + 11) * minute)
+        roll_up(at=hour + (9 * number + 11) * minute)
     with scope.team(caller.team.pk):
         assert cells.count() == 4
     names = ["responses", "input_tokens", "duration", "first_token", "cost"]
     question: dict[str, Any] = {"measures": names, "by": ["model", "status"]}
     parts = sums(caller, **question)
     # The hour ends without further rows.
-    aggregate.roll_up(at=hour + 66 * minute)
+    roll_up(at=hour + 66 * minute)
     with scope.team(caller.team.pk):
         assert cells.get().responses == 4
     assert sums(caller, **question) == parts
@@ -163,11 +163,11 @@ def test_a_row_that_was_committed_after_its_part_was_summed_is_counted_when_the_
 ) -> None:
     hour, minute = hour_of(past_hour(4)), timedelta(minutes=1)
     add_response(caller, created_at=hour + minute)
-    aggregate.roll_up(at=hour + 11 * minute)
+    roll_up(at=hour + 11 * minute)
     add_response(caller, created_at=hour + 2 * minute)
     add_response(caller, created_at=hour + 3 * minute, status=Status.IN_PROGRESS)
     assert total(caller) == 1
-    aggregate.roll_up(at=hour + 66 * minute)
+    roll_up(at=hour + 66 * minute)
     assert total(caller) == 3
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.db import IntegrityError, connection
+from django.test import override_settings
 
 from conversations.models import Item, Placement, Section
 from kernel.clock import now, shared, uptime
@@ -87,6 +88,14 @@ def clock_set_forward() -> Iterator[None]:
 def test_a_clock_that_was_set_forward_ends_no_lease(database: None, caller: Caller) -> None:
     alive, dead = begin(caller), a_dead_run(caller)
     with clock_set_forward():
+        sweeper.sweep_dead_runs()
+    assert [response_of(begun).status for begun in (alive, dead)] == [Status.IN_PROGRESS, Status.FAILED]
+
+
+def test_a_lease_by_a_clock_that_was_set_back_has_not_expired(database: None, caller: Caller) -> None:
+    alive, dead = begin(caller), a_dead_run(caller)
+    # The process that leases the run knows the time already; this one learned the old time longer ago than a lease.
+    with clock_set_forward(), override_settings(LEASE_SECONDS=0):
         sweeper.sweep_dead_runs()
     assert [response_of(begun).status for begun in (alive, dead)] == [Status.IN_PROGRESS, Status.FAILED]
 
