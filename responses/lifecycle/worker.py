@@ -123,6 +123,8 @@ class Dispatcher(WorkLoop[Claim]):
                 claim=claim,
             )
             self._live[claim] = live
+            if queued is None:
+                resumed.recorder.announce()
             with tracing.continued(resumed.identity.trace, telemetry_names.PROCESS_RESPONSE):
                 live.start()
                 live.detach()

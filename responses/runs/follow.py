@@ -125,6 +125,7 @@ class _Tail:
         self._is_background = is_background
         self._notified = asyncio.Event()
         self._is_served = self._has_heard = False
+        self._executor: str | None = None
         self._frames = split_frames(opening)
         self._joined: tuple[int, int, bytes] = (0, 0, b"")
         self._followers = 0
@@ -183,7 +184,9 @@ class _Tail:
                         await asyncio.sleep(_RETRY_SECONDS)
                         continue
                     has_missed = self._append(first, log.frames, ended=log.ended)
-                    self._is_served = self._is_served and notifications.is_connected and not has_missed
+                    is_same = log.executor == self._executor
+                    self._executor = log.executor
+                    self._is_served = self._is_served and is_same and notifications.is_connected and not has_missed
                     if log.executor and not self.ended and not self._is_served:
                         # A process that executes the run, but not for this follower yet.
                         Notifier(channel_of_process(log.executor)).notify(self._response_id.encode())

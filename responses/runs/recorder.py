@@ -362,8 +362,15 @@ class Recorder:
             self._notifier = Notifier(self._identity.channel, on_listener=self._flush)
         self._notifier.has_listeners = True
         self._flush()
-        # Tells the followers that the run serves them, and whether they have missed something.
-        self._notifier.notify(LogMessage.of_length(self._buffer_first).encode())
+        self.announce()
+
+    def announce(self) -> None:
+        """Tell followers that this process runs it and whether they have missed events, and find out if there are any.
+
+        Until a run in a worker knows of followers, its deltas wait for `EVENT_LOG_SECONDS`.
+        """
+        if self._notifier is not None:
+            self._notifier.notify(LogMessage.of_length(self._buffer_first).encode())
 
     def serve_observers(self) -> None:
         """Store events within a quarter of a second for the next seconds."""

@@ -1,6 +1,7 @@
 """Workers that stop, die or never start: every background response ends, and no stored call is repeated."""
 
 import signal
+import time
 
 import pytest
 import redis
@@ -58,6 +59,28 @@ def test_a_stopping_worker_releases_its_run_in_the_middle_of_a_turn(
     make_worker(**BRIEF)
     assert text_of(ended(api, response_id)) == ["Hal", "Hello"]
     assert ledger(api) == ["interrupted", "stop"]
+
+
+def test_the_first_words_of_a_resumed_run_reach_its_follower_at_once(
+    api: Api, script: Script, make_worker: MakeWorker
+) -> None:
+    before, after = Gate(), Gate()
+    # Both before the run: a process that has just started stores all deltas at once.
+    workers = [make_worker(**BRIEF), make_worker(**BRIEF)]
+    script.then(stream(before), stream(chunk(content="Hel"), after, *text("lo")))
+    with api.stream(model=script.model, input="Go.", background=True) as live:
+        response_id = live.next()["response"]["id"]
+        before.wait_until_reached()
+        owner = row(api, response_id).lease_owner or ""
+        (executing,) = [each for each in workers if f":{each._process.pid}:" in owner]
+        executing.stop()
+        stopped = time.monotonic()
+        while live.next()["type"] != "response.output_text.delta":
+            pass
+        # Without a follower, deltas are stored every ten seconds.
+        assert time.monotonic() - stopped < 5
+        after.open()
+        assert types(live.rest())[-1] == "response.completed"
 
 
 def test_repeated_stop_signals_do_not_prevent_the_release_of_runs(
