@@ -92,7 +92,7 @@ async def _frames(
 ) -> AsyncGenerator[bytes, None]:
     tail = open_tail()
     tail.clients += is_client
-    sent = after + 1
+    sent, pings = after + 1, tail.pings
     try:
         while True:
             tail.wake.clear()
@@ -103,8 +103,11 @@ async def _frames(
                 if not tail.is_broken:
                     yield DONE_FRAME
                 return
-            elif not await wait_within(tail.wake, PING_SECONDS):
+            elif tail.pings > pings:
+                pings = tail.pings
                 yield PING
+            else:
+                await tail.wake.wait()
     finally:
         tail.clients -= is_client
         tail.leave()
@@ -118,6 +121,7 @@ class _Tail:
     def __init__(self, team_id: str, response_id: str, *, is_background: bool, opening: bytes) -> None:
         self.wake = asyncio.Event()
         self.clients = 0
+        self.pings = 0
         self.ended = False
         self.is_broken = False
         self._team_id = team_id
@@ -129,7 +133,11 @@ class _Tail:
         self._frames = split_frames(opening)
         self._joined: tuple[int, int, bytes] = (0, 0, b"")
         self._followers = 0
-        self._task = asyncio.get_running_loop().create_task(self._read())
+        # One timer for all, because a limit of time for each event costs as much as sending it.
+        self._loop = asyncio.get_running_loop()
+        self._grown_at = self._loop.time()
+        self._ping_timer = self._loop.call_later(PING_SECONDS, self._ping)
+        self._task = self._loop.create_task(self._read())
 
     @classmethod
     def of(cls, team_id: str, response_id: str, *, is_background: bool, opening: bytes = b"") -> "_Tail":
@@ -148,6 +156,14 @@ class _Tail:
         self._followers -= 1
         if self._followers == 0:
             self._task.cancel()
+
+    def _ping(self) -> None:
+        """Let the followers send a ping if the log has not grown for that long."""
+        at = self._loop.time()
+        if at >= self._grown_at + PING_SECONDS:
+            self.pings, self._grown_at = self.pings + 1, at
+            self.wake.set()
+        self._ping_timer = self._loop.call_at(self._grown_at + PING_SECONDS, self._ping)
 
     @property
     def length(self) -> int:
@@ -198,6 +214,7 @@ class _Tail:
             self.is_broken = True
         finally:
             # Current followers must not wait any longer, and a later one must open a new tail.
+            self._ping_timer.cancel()
             self.ended = True
             self.wake.set()
             if self._open.get(self._response_id) is self:
@@ -227,6 +244,7 @@ class _Tail:
         self._frames += new
         self.ended = self.ended or ended
         if new or ended:
+            self._grown_at = self._loop.time()
             self.wake.set()
         if ended:
             self._notified.set()

@@ -14,7 +14,7 @@ from tenants import scope
 from tenants.models import Team
 from tests.support.api import Api, Event, MakeApi, error
 from tests.support.chunks import chunk, text
-from tests.support.streams import assert_stream_equals_stored
+from tests.support.streams import assert_stream_equals_stored, types
 from tests.support.upstream import Cut, Gate, Pause, Script, stream
 
 
@@ -147,3 +147,11 @@ def test_following_requires_the_read_scope(api: Api, make_api: MakeApi, script: 
     response_id = api.create(model=script.say("Hello").model, input="Hi")["id"]
     writer = make_api(team=api.caller.team, scopes=["responses.write"])
     assert writer.get(f"/responses/{response_id}", stream="true").status_code == 403
+
+
+@pytest.mark.slow
+def test_keepalive_comments_are_sent_to_followers_while_the_upstream_is_silent(api: Api, script: Script) -> None:
+    script.then(stream(Pause(11), *text("Hi")))
+    with api.stream(model=script.model, input="Hi", background=True) as live:
+        assert types(live.rest())[-1] == "response.completed"
+    assert live.raw.count(": ping") == 1
