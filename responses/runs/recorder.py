@@ -61,7 +61,7 @@ from tenants.prices import Quantities, sum_costs
 
 # Followers receive what is committed, so a short delay keeps their stream smooth. What the runs of a process emit in
 # this time is one commit.
-FOLLOWED_FLUSH_SECONDS = 0.02
+FOLLOWED_FLUSH_SECONDS = 0.03
 # Without Redis a run cannot know whether it is followed. Pages that list many runs show the ends of their logs.
 _OBSERVED_FLUSH_SECONDS = 0.25
 # Time after a message about such a page; they are sent every two seconds.
@@ -321,7 +321,7 @@ class Recorder:
         elif self._buffer and self._timer is None:
             loop = asyncio.get_running_loop()
             if self._notifier is not None and self._notifier.has_listeners:
-                at = _flush_at(loop.time(), FOLLOWED_FLUSH_SECONDS)
+                at = _flush_at(loop.time(), FOLLOWED_FLUSH_SECONDS, ticks=1)
             elif loop_notifications().is_connected and loop.time() >= self._observed_until:
                 # 40 tokens at one per second are 5 rows with 1.2 KB of compressed events. With a row for each delta
                 # they were 34 rows and 18.5 KB on disk.
