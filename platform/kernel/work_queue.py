@@ -33,6 +33,8 @@ class WorkLoop(ABC, Generic[Claimed]):
     # Between two polls, so that work that ends at nearly the same time is replaced by one query.
     pace_seconds: float = 0.0
     renew_seconds: float | None = None
+    wants_room: bool = True
+    """More may be claimed as soon as some work ends."""
 
     def __init__(self) -> None:
         self.work: dict[Claimed, asyncio.Task[None]] = {}
@@ -128,7 +130,8 @@ class WorkLoop(ABC, Generic[Claimed]):
 
     def _ended(self, claim: Claimed, _: "asyncio.Task[None]") -> None:
         del self.work[claim]
-        self._due.set()
+        if self.wants_room:
+            self._due.set()
 
     async def _renew_leases(self) -> None:
         while self.renew_seconds is not None:

@@ -93,8 +93,6 @@ class Dispatcher(WorkLoop[Claim]):
         is_shared = time.monotonic() - self._last_change < _SHARED_SECONDS
         limit = self._limit.value if is_shared else None
         found = await in_db_thread(partial(queue.claim, slots=self._slots, running=[*self.work], limit=limit))
-        if not found:
-            return False
         for claimed in found:
             if claimed.team_id != self._last_team:
                 self._last_change = time.monotonic() if self._last_team else self._last_change
@@ -103,7 +101,10 @@ class Dispatcher(WorkLoop[Claim]):
             self._reading |= dict.fromkeys(new, asyncio.ensure_future(in_db_thread(partial(_read_queued, new))))
         for claimed in found:
             self.begin(claimed)
-        return True
+        # With room left, the query found all new runs. Runs that have begun come alone.
+        self.wants_room = len(self.work) >= (self._slots if limit is None else limit)
+        has_begun = any(claimed.has_begun for claimed in found)
+        return bool(found) and (self.wants_room or has_begun or len(found) >= queue.MAX_CLAIMS)
 
     @override
     async def execute(self, claim: Claim) -> None:
