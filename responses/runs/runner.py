@@ -43,8 +43,8 @@ PING_SECONDS = 10
 UNREAD_BYTES = 1024 * 1024
 # The most that is handed to the connection at once, apart from single events that are larger.
 _PIECE_BYTES = 256 * 1024
-# How often a process checks for runs that it has lost, in case the notification was lost as well.
-_POLL_SECONDS = 0.5
+# How often a process checks for runs that it has lost without notifications, and with them: one may be lost.
+_POLL_SECONDS, _NOTIFIED_POLL_SECONDS = 0.5, 3.0
 # What a group of runs needs to be stored by one process that shuts down.
 _NOTIFY_SECONDS = 0.03
 _INTERNAL_ERROR = Failure(code="server_error", message="The server had an error while processing your request.")
@@ -470,7 +470,8 @@ class _Registry:
         mine = channel_of_process(process_name())
         with loop_notifications().listening(mine, notified, self._serve_followers):
             while self._runs:
-                await wait_within(notified, _POLL_SECONDS)
+                is_notified = loop_notifications().is_connected
+                await wait_within(notified, _NOTIFIED_POLL_SECONDS if is_notified else _POLL_SECONDS)
                 notified.clear()
                 runs = {run.identity.response_id: run for run in self._runs}
                 tokens = {response_id: run.identity.lease_token for response_id, run in runs.items()}
