@@ -65,6 +65,7 @@ class Notifications:
 
     def __init__(self, url: str, *, silence_seconds: float = _SILENCE_SECONDS) -> None:
         self.is_connected = False
+        self._has_heard = False
         self._url = url
         self._silence_seconds = silence_seconds
         self._listeners: dict[str, list[_Listener]] = defaultdict(list)
@@ -109,11 +110,11 @@ class Notifications:
         while not _is_cancelled():
             try:
                 await self._listen_until_broken()
-            except (redis.RedisError, OSError) as error:
+            except* (redis.RedisError, OSError) as errors:
                 _ERRORS.inc()
                 # Logged once per outage, not once per attempt to reconnect.
                 if self.is_connected:
-                    logger.warning("notifications cannot be received: %s", error)
+                    logger.warning("notifications cannot be received: %s", errors.exceptions[0])
             finally:
                 self.is_connected = False
                 # Notifications may be lost from here on, so every listener reads the database once.
@@ -127,12 +128,10 @@ class Notifications:
         try:
             async with client.pubsub() as pubsub:
                 await pubsub.subscribe(_PROBE_CHANNEL)
-                subscriber = asyncio.create_task(self._keep_subscribed(pubsub))
-                try:
-                    await self._receive(pubsub, subscriber)
-                finally:
-                    subscriber.cancel()
-                    await asyncio.gather(subscriber, return_exceptions=True)
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._keep_subscribed(pubsub))
+                    tasks.create_task(self._probe(pubsub))
+                    await self._receive(pubsub)
         finally:
             await client.aclose()
 
@@ -149,21 +148,28 @@ class Notifications:
                 await pubsub.unsubscribe(*removed)
             subscribed = wanted
 
-    async def _receive(self, pubsub: Any, subscriber: "asyncio.Task[None]") -> None:
-        is_probing = False
-        while not _is_cancelled() and not subscriber.done():
-            message = await pubsub.get_message(timeout=self._silence_seconds)
-            if message is None:
-                if is_probing:
-                    raise redis.ConnectionError("Redis did not respond to PING.")
-                await pubsub.ping()
-            elif message["type"] in {"message", "subscribe"}:
+    async def _receive(self, pubsub: Any) -> None:
+        while not _is_cancelled():
+            # Without a timeout, which would cost as much as the rest: `_probe` notices a broken connection.
+            message = await pubsub.get_message(timeout=None)
+            self._has_heard = True
+            if message and message["type"] in {"message", "subscribe"}:
                 # A subscription misses nothing after its confirmation. The confirmation wakes the listeners as well:
                 # they read the database once for changes that were made before it.
                 self.is_connected = True
                 data = message["data"] if message["type"] == "message" else b""
                 self._deliver(message["channel"].decode(), data)
-            is_probing = message is None
+
+    async def _probe(self, pubsub: Any) -> None:
+        """Raise `ConnectionError` when a silent connection does not answer either."""
+        while True:
+            self._has_heard = False
+            await asyncio.sleep(self._silence_seconds)
+            if not self._has_heard:
+                await pubsub.ping()
+                await asyncio.sleep(self._silence_seconds)
+                if not self._has_heard:
+                    raise redis.ConnectionError("Redis did not respond to PING.")
 
     def _deliver(self, channel: str, message: bytes) -> None:
         for listener in self._listeners.get(channel, ()):
