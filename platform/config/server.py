@@ -44,7 +44,7 @@ def serve(server: str, *, host: str, port: int, processes: int, metrics_port: in
     from responses.lifecycle import dead_processes
     from responses.runs.runner import live_runs
 
-    warm_up.load_modules()
+    warm_up.load_modules(with_urls=True)
     freeze_startup_objects()
     if processes > 1:
         metrics = process_metrics.ProcessMetrics(processes)

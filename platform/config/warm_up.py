@@ -39,12 +39,14 @@ def is_pending() -> bool:
     return _Progress.is_pending
 
 
-def load_modules() -> None:
-    """Import what is imported late; needs no server."""
+def load_modules(*, with_urls: bool = False) -> None:
+    """Import what is imported late, with the console and the API if `with_urls`; needs no server."""
     if settings.WARM_UP:
         _Progress.is_pending = True
         for name in _MODULES:
             importlib.import_module(name)
+        if with_urls:
+            resolve("/v1/responses")
 
 
 async def connect() -> None:
@@ -71,8 +73,6 @@ async def _rehearse() -> None:
     with suppress(ApiError):
         await authenticate("Bearer sk-warm-up")
     parse_create(orjson.loads(b'{"model": "warm-up", "input": "Hello", "stream": true}'))
-    # Imports and compiles all URLs.
-    resolve("/v1/responses")
     await writer.submit(Change(team_id=""))
     with loop_notifications().listening("warm-up", asyncio.Event()):
         pass

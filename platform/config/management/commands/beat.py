@@ -37,6 +37,7 @@ class Command(BaseCommand):
     """Command that sends scheduled tasks until it receives SIGTERM."""
 
     help = "Run the scheduler of periodic tasks. Others that run at the same time stand by."
+    requires_system_checks = ()  # they import the whole console, which takes three seconds
 
     @override
     def add_arguments(self, parser: ArgumentParser) -> None:

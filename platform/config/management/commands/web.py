@@ -18,6 +18,7 @@ class Command(BaseCommand):
     """Command that serves the API and the admin until it receives SIGTERM or SIGINT."""
 
     help = "Serve the API and the admin."
+    requires_system_checks = ()  # they take CPU time from processes that serve; `manage.py check` does them
 
     @override
     def add_arguments(self, parser: ArgumentParser) -> None:

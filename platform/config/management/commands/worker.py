@@ -44,6 +44,7 @@ class Command(BaseCommand):
     """Command that works until it receives SIGTERM; other workers then resume its runs."""
 
     help = "Run background responses and periodic tasks."
+    requires_system_checks = ()  # they import the whole console, which takes three seconds
 
     @override
     def add_arguments(self, parser: ArgumentParser) -> None:
