@@ -1,8 +1,8 @@
 """State of a web process that shuts down, for the code that serves requests.
 
 First the process only reports that it is not ready, until load balancers have noticed. Then it refuses new work, and
-what it serves may end within a time limit. Streams that clients can continue on other processes are cut in the second
-half of that time, everything else when it is over. `config.shutdown` decides when.
+what it serves may end within a time limit. Streams that clients can continue on other processes are cut evenly over
+that time, as far as they do not end by themselves, and everything else when it is over. `config.shutdown` decides when.
 """
 
 import asyncio
@@ -78,13 +78,12 @@ class Draining:
         waiting.cancel()
 
     async def end_requests(self, seconds_left: Callable[[], float]) -> None:
-        """Wait for the end of all requests in the time that is left, and cut the readers in small groups."""
+        """Wait for the end of all requests in the time that is left, and cut readers evenly over it."""
         self._end(self._pages)
-        seconds = seconds_left()
+        seconds, first = seconds_left(), len(self._readers)
         while self._requests and (left := seconds_left()) > 0:
-            if left < seconds / 2:
-                readers = self._readers - self._cut
-                self._end([*readers][: share_of_beat(len(readers), left)])
+            readers = [*(self._readers - self._cut)]
+            self._end(readers[: surplus(len(readers), first=first, part_left=left / seconds)])
             await self.pause(BEAT_SECONDS)
 
     async def cut_requests(self) -> None:
@@ -107,9 +106,9 @@ def _current() -> Request:
     return cast("Request", asyncio.current_task())
 
 
-def share_of_beat(number: int, seconds_left: float) -> int:
-    """Return how many of a number of things are due in one beat if all are to be done in the time that is left."""
-    return math.ceil(number * BEAT_SECONDS / max(seconds_left, BEAT_SECONDS))
+def surplus(number: int, *, first: int, part_left: float) -> int:
+    """Return how many of a number of things are too many if `first` ones are to end evenly over a time."""
+    return max(0, number - math.ceil(first * part_left))
 
 
 draining = Draining()

@@ -15,7 +15,7 @@ from typing_extensions import override
 from kernel import telemetry_names, tracing
 from kernel.clock import shared_now
 from kernel.db_threads import in_db_thread
-from kernel.draining import BEAT_SECONDS, share_of_beat
+from kernel.draining import BEAT_SECONDS, surplus
 from kernel.errors import ApiError, Failure, LimitsUnavailable, PriceUnknown, RateLimited, RequestTooLargeForLimit
 from kernel.leases import Claim
 from kernel.load_limit import LoadLimit
@@ -139,18 +139,19 @@ class Dispatcher(WorkLoop[Claim]):
 
     @override
     async def drain(self) -> None:
-        # Runs first get the time to reach a step that other workers can resume from. The rest is stopped in the second
-        # half of the time, in small groups, so that the others can begin with each of them at once.
+        # Runs get the time to end, or to reach a step that other workers can resume from. If too few do, others are
+        # stopped evenly over the time, so that the other workers can begin with each of them at once. The newest first:
+        # of their turns, the least is repeated.
         for live in self._live.values():
             live.stop_after_step()
-        loop, half = asyncio.get_running_loop(), settings.WORKER_DRAIN_SECONDS / 2
-        await self.settle(half)
-        ends_at = loop.time() + half
+        loop, seconds, first = asyncio.get_running_loop(), settings.WORKER_DRAIN_SECONDS, len(self._live)
+        ends_at = loop.time() + seconds
         while self._live and (left := ends_at - loop.time()) > 0:
-            running = [live for live in self._live.values() if not live.is_stopping]
-            for live in running[: share_of_beat(len(running), left)]:
-                live.stop_now()
-            await asyncio.sleep(BEAT_SECONDS)
+            running = [claim for claim, live in self._live.items() if not live.is_stopping]
+            running.sort(key=lambda claim: claim.since, reverse=True)
+            for claim in running[: surplus(len(running), first=first, part_left=left / seconds)]:
+                self._live[claim].stop_now()
+            await self.settle(BEAT_SECONDS)
         for live in self._live.values():
             live.stop_now()
         await self.settle(_STOP_SECONDS)

@@ -19,7 +19,7 @@ from kernel import metrics
 from kernel.clock import shared_now
 from kernel.database import is_unavailable
 from kernel.db_threads import in_db_thread
-from kernel.draining import BEAT_SECONDS, ConnectionCut, share_of_beat
+from kernel.draining import BEAT_SECONDS, ConnectionCut, surplus
 from kernel.errors import DATABASE_LOST, FINAL, SHUTTING_DOWN, Failure
 from kernel.leases import Claim, expired_before, lease_until, process_name
 from kernel.notifications import loop_notifications, wait_within
@@ -538,18 +538,20 @@ def live_runs() -> int:
 async def drain(*, seconds_left: Callable[[], float], notify_workers: Callable[[], None]) -> None:
     """Let the runs of this process end in the time that is left, and hand over to workers what they can continue.
 
-    A streamed, stored run is handed over after its next step. If there is none in the first half of the time, its turn
-    is interrupted in the second half, and a worker repeats it. All other runs fail when the time is over.
+    A streamed, stored run is handed over after its next step. If too few end or reach one, the turns of others are
+    interrupted evenly over the time, and workers repeat them. All other runs fail when the time is over.
     """
     seconds, notification = seconds_left(), _Notification(notify_workers)
+    first: int | None = None
     while (runs := _registry.all()) and (left := seconds_left()) > 0:
         movable = [run for run in runs if run.can_be_handed_over and not run.is_stopping]
         for run in movable:
             run.hand_over_after_step(notification.soon)
-        if left < seconds / 2:
-            # In small groups, so that the workers can begin with each of them at once.
-            for run in movable[: share_of_beat(len(movable), left)]:
-                run.stop_now()
+        first = len(movable) if first is None else first
+        # The newest first: of their turns, the least is repeated.
+        movable.sort(key=lambda run: run.identity.created_at, reverse=True)
+        for run in movable[: surplus(len(movable), first=first, part_left=left / seconds)]:
+            run.stop_now()
         await asyncio.sleep(BEAT_SECONDS)
     for run in _registry.all():
         if run.can_be_handed_over:
