@@ -156,3 +156,10 @@ def test_every_alert_has_a_section_in_the_guide() -> None:
     groups: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"]
     guide = (ROOT / "docs/howto/monitor.md").read_text()
     assert [rule["alert"] for group in groups for rule in group["rules"] if f"`{rule['alert']}`" not in guide] == []
+
+
+def test_every_alert_is_tested() -> None:
+    groups: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"]
+    tests: list[dict[str, Any]] = yaml.safe_load((PROMETHEUS / "alerts_test.yml").read_text())["tests"]
+    fired = {case["alertname"] for test in tests for case in test["alert_rule_test"] if case["exp_alerts"]}
+    assert {rule["alert"] for group in groups for rule in group["rules"]} - fired == set()
