@@ -9,6 +9,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import partial
 from typing import NamedTuple
@@ -49,9 +50,8 @@ async def follow(
 
     Raises `NotFound` for an unknown id, and `BadRequest` (400) if the event log was deleted.
     """
-    is_background = await in_db_thread(partial(_check_followable, principal, response_id))
-    tail = partial(_Tail.of, principal.team_id, response_id, is_background=is_background)
-    return _frames(tail, after=after, obfuscation=obfuscation)
+    response = await in_db_thread(partial(_get_followable, principal, response_id))
+    return _frames(partial(_Tail.of_stored, response), after=after, obfuscation=obfuscation)
 
 
 def follow_new(*, principal: Principal, response_id: str, opening: bytes) -> AsyncGenerator[bytes, None]:
@@ -65,8 +65,7 @@ def watch(response: Response) -> AsyncGenerator[bytes, None]:
 
     Unlike a client, an observer does not keep a foreground run alive.
     """
-    tail = partial(_Tail.of, response.team_id, response.pk, is_background=response.background)
-    return _frames(tail, after=-1, obfuscation=False, is_client=False)
+    return _frames(partial(_Tail.of_stored, response), after=-1, obfuscation=False, is_client=False)
 
 
 def has_event_log(response: Response) -> bool:
@@ -75,8 +74,8 @@ def has_event_log(response: Response) -> bool:
     return response.ended_at is None or EventBatch.objects.filter(response=response, first_sequence=0).exists()
 
 
-def _check_followable(principal: Principal, response_id: str) -> bool:
-    """Raise the API error of a response that cannot be followed. Return whether it runs in the background."""
+def _get_followable(principal: Principal, response_id: str) -> Response:
+    """Return a response that can be followed. Raises the API error of one that cannot."""
     with scope.team(principal.team_id):
         response = access.get_response(principal=principal, response_id=response_id)
         kept = has_event_log(response)
@@ -84,7 +83,7 @@ def _check_followable(principal: Principal, response_id: str) -> bool:
         raise BadRequest(
             "The events of this response are no longer available. Retrieve it without 'stream'.", param="stream"
         )
-    return response.background
+    return response
 
 
 async def _frames(
@@ -118,7 +117,9 @@ class _Tail:
 
     _open: dict[str, "_Tail"] = {}
 
-    def __init__(self, team_id: str, response_id: str, *, is_background: bool, opening: bytes) -> None:
+    def __init__(
+        self, team_id: str, response_id: str, *, is_background: bool, opening: bytes, is_complete: bool
+    ) -> None:
         self.wake = asyncio.Event()
         self.clients = 0
         self.pings = 0
@@ -127,6 +128,7 @@ class _Tail:
         self._team_id = team_id
         self._response_id = response_id
         self._is_background = is_background
+        self._is_complete = is_complete
         self._notified = asyncio.Event()
         self._is_served = self._has_heard = False
         self._executor: str | None = None
@@ -140,14 +142,23 @@ class _Tail:
         self._task = self._loop.create_task(self._read())
 
     @classmethod
-    def of(cls, team_id: str, response_id: str, *, is_background: bool, opening: bytes = b"") -> "_Tail":
+    def of_stored(cls, response: Response) -> "_Tail":
+        """Return the tail of a response that was read from the database."""
+        is_complete = response.ended_at is not None
+        return cls.of(response.team_id, response.pk, is_background=response.background, is_complete=is_complete)
+
+    @classmethod
+    def of(
+        cls, team_id: str, response_id: str, *, is_background: bool, opening: bytes = b"", is_complete: bool = False
+    ) -> "_Tail":
         """Return the tail of a response and count one more follower. The first follower opens it.
 
-        `opening` are the first events of the log if they are known, so that they need not be read.
+        `opening` are the first events of the log if they need not be read. A log that `is_complete` is read only once.
         """
         tail = cls._open.get(response_id)
         if tail is None:
-            tail = cls._open[response_id] = cls(team_id, response_id, is_background=is_background, opening=opening)
+            tail = cls(team_id, response_id, is_background=is_background, opening=opening, is_complete=is_complete)
+            cls._open[response_id] = tail
         tail._followers += 1
         return tail
 
@@ -180,10 +191,14 @@ class _Tail:
     async def _read(self) -> None:
         notifications = loop_notifications()
         try:
-            with notifications.listening(channel_of(self._response_id), self._notified, self._receive):
-                if self._frames:
-                    # What was stored since is read when the messages are subscribed to.
-                    await self._wait(_NOTIFIED_POLL_SECONDS if notifications.is_connected else _POLL_SECONDS)
+            listening: AbstractContextManager[None] = nullcontext()
+            if not self._is_complete:
+                listening = notifications.listening(channel_of(self._response_id), self._notified, self._receive)
+            with listening:
+                if not self._is_complete and (self._frames or notifications.is_connected):
+                    # What was stored before is read when the messages are subscribed to.
+                    is_known = self._frames and notifications.is_connected
+                    await self._wait(_NOTIFIED_POLL_SECONDS if is_known else _POLL_SECONDS)
                 while not self.ended:
                     self._notified.clear()
                     # Background runs continue without followers, so only foreground runs need to know about them.
