@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from django.db.models import Max, Sum
+from django.db.models import Max
 
 from conversations.items import from_wire
 from conversations.models import Placement, Section
@@ -161,10 +161,12 @@ def load(
         for _, event in read_frames(batch.frames):
             fold.apply(event)
         next_sequence, ended = batch.last_sequence + 1, max(ended, batch.created_at)
+    turns = [*Turn.objects.filter(response=response).order_by("number")] if response.turns else []
+    calls = [*ToolCall.objects.filter(response=response).order_by("id")]
     resumed = _resumed(
         response,
         context,
-        _state(response, fold),
+        _state(response, fold, turns, calls),
         next_sequence=next_sequence,
         lease_token=lease_token or response.lease_token,
         tools=tools,
@@ -175,7 +177,7 @@ def load(
     # A process that is alive gives back itself what it has reserved.
     if died or response.status == Status.QUEUED:
         resumed = replace(resumed, taken=taken(response.pk))
-    began = _began(response, is_claimed=lease_token is not None)
+    began = _began(response, turns, calls, is_claimed=lease_token is not None)
     ended = max(began, ended)
     if not died:
         # The process lives, and records its open call when it notices that it has lost the run. If it dies before, its
@@ -192,12 +194,12 @@ def load(
             adds_to=response.pk,
         )
         return replace(resumed, open_turn=[row])
-    started = ToolCall.objects.filter(response=response, status="in_progress", name__in=PRICE_KEYS)
     lost_calls = [
         resumed.recorder.call_record(
             _call(row), PRICE_KEYS[row.name], turn=row.turn, at=ended, outcome=str(Finish.INTERRUPTED)
         )
-        for row in started
+        for row in calls
+        if row.status == "in_progress" and row.name in PRICE_KEYS
     ]
     if not response.stored:
         # It has no rows of its calls, only those that its reservations name.
@@ -215,7 +217,7 @@ def load(
         ]
     lost = resumed.run.lost_turn(began=began, ended=ended)
     if lost is not None and not response.stored:
-        lost = replace(lost, usage=_usage_without_log(response))
+        lost = replace(lost, usage=_usage_without_log(response, turns))
     # The process may have died after it had recorded the call.
     records = UsageRecord.objects.filter(object_id=response.pk, turn=response.turns, occurred_at__gte=began)
     if lost is not None and records.filter(endpoint=response.endpoint).exists():
@@ -332,21 +334,20 @@ def _resumed(
     return ResumedRun(run=run, recorder=recorder, identity=identity)
 
 
-def _began(response: Response, *, is_claimed: bool) -> datetime:
+def _began(response: Response, turns: Sequence[Turn], calls: Sequence[ToolCall], *, is_claimed: bool) -> datetime:
     """Return when the last attempt to run a response began, or its last finished turn or call ended."""
     claims = [datetime.fromisoformat(one["at"]) for one in response.claims]
     # Without the claim for which the run is loaded.
     earlier = claims[:-1] if is_claimed else claims
-    turns = Turn.objects.filter(response=response).aggregate(at=Max("ended_at"))["at"]
-    calls = ToolCall.objects.filter(response=response).aggregate(at=Max("ended_at"))["at"]
-    latest: datetime = max([response.created_at, *earlier, *filter(None, [turns, calls])])
-    return latest
+    ends = [turn.ended_at for turn in turns] + [call.ended_at for call in calls]
+    return max([response.created_at, *earlier, *filter(None, ends)])
 
 
-def _usage_without_log(response: Response) -> Usage:
+def _usage_without_log(response: Response, turns: Sequence[Turn]) -> Usage:
     # The log would show the output. The input is known from the request, or from the turn before.
-    last = Turn.objects.filter(response=response).order_by("-number").first()
-    known = last.input_tokens + last.output_tokens if last else response.options.get("input_tokens", 0)
+    known = response.options.get("input_tokens", 0)
+    if turns:
+        known = turns[-1].input_tokens + turns[-1].output_tokens
     return Usage(input_tokens=known, estimated=True)
 
 
@@ -357,15 +358,13 @@ class _NoModel:
         raise RuntimeError("this run was loaded to be ended")
 
 
-def _state(response: Response, fold: Fold) -> RunState:
+def _state(response: Response, fold: Fold, turns: Sequence[Turn], calls: Sequence[ToolCall]) -> RunState:
     places = Placement.objects.filter(owner=response.pk, section=Section.OUTPUT).select_related("item")
     output = [OutputItem(body=p.item.body, in_context=p.in_context) for p in places.order_by("position")]
     committed = {item.body["id"] for item in output}
-    calls = list(ToolCall.objects.filter(response=response).order_by("id"))
-    rejected = Turn.objects.filter(response=response, discarded__isnull=False)
-    discarded = {turn.number: DiscardedTurn(**turn.discarded) for turn in rejected if turn.discarded}
+    discarded = {turn.number: DiscardedTurn(**turn.discarded) for turn in turns if turn.discarded}
     # A failed turn ends its run, except if it was a compaction pass. So in a resumed run every failed turn was one.
-    passes = list(Turn.objects.filter(response=response, state__in=("compacted", "failed")))
+    passes = [turn for turn in turns if turn.state in {"compacted", "failed"}]
     last = discarded.get(response.turns - 1)
     # Items that are in the log but that no step has committed belong to the interrupted turn. They stay in the output,
     # because followers have received them, but no model reads them again.
@@ -394,7 +393,7 @@ def _state(response: Response, fold: Fold) -> RunState:
         compactions=len(passes),
         compaction_tokens=sum(turn.output_tokens for turn in passes),
         compaction_failed=any(turn.state == "failed" for turn in passes),
-        lost_tokens=_lost_tokens(response),
+        lost_tokens=_lost_tokens(response, turns),
         hosted_calls=sum(call.kind != "function" and call.status not in {"asked", "refused"} for call in calls),
         usage=Usage(
             input_tokens=response.input_tokens,
@@ -406,10 +405,9 @@ def _state(response: Response, fold: Fold) -> RunState:
     )
 
 
-def _lost_tokens(response: Response) -> int:
+def _lost_tokens(response: Response, turns: Sequence[Turn]) -> int:
     """Return the output tokens of calls that were lost with a process: they have no turn."""
-    written = Turn.objects.filter(response=response).aggregate(tokens=Sum("output_tokens"))["tokens"]
-    return 0 if written is None else max(0, response.output_tokens - written)
+    return max(0, response.output_tokens - sum(turn.output_tokens for turn in turns)) if turns else 0
 
 
 def _insertions(rows: Iterable[ToolCall]) -> list[ContextInsertion]:
