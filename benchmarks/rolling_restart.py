@@ -8,7 +8,6 @@ docs/howto/restarts.md says: when a connection ends before the response, they re
 import asyncio
 import hashlib
 import itertools
-import json
 import math
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import orjson
 
 from benchmarks import published
 from benchmarks.load import Target, program
@@ -77,7 +77,7 @@ class Stream:
 
     def receive(self, event: bytes) -> None:
         """Note an event. Raises ValueError if it is not the next one."""
-        data = json.loads(event.partition(b"\ndata: ")[2])
+        data = orjson.loads(event.partition(b"\ndata: ")[2])
         at = time.monotonic()
         if data["sequence_number"] != self.last + 1:
             raise ValueError(f"event {data['sequence_number']} after {self.last}")
