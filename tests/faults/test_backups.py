@@ -38,6 +38,7 @@ from tests.support.aiohttp_server import serving
 from tests.support.api import Api, ok
 from tests.support.background import ended
 from tests.support.chunks import text
+from tests.support.deployment import small_disk
 from tests.support.items import ITEMS
 from tests.support.mcp_requests import of, word
 from tests.support.mcp_servers import McpServer, mcp_server
@@ -436,6 +437,23 @@ def test_a_backup_killed_while_it_copies_files_is_refused(api: Api, tmp_path: Pa
     assert (directory / "database.dump").stat().st_size > 0
     with pytest.raises(backup.BackupError, match="is no complete backup"):
         backup.restore(directory)
+
+
+def test_a_backup_that_fills_the_disk_is_refused_with_one_sentence(api: Api, tmp_path: Path) -> None:
+    upload(api, "large.txt", "x" * 2**21)
+    whole = tmp_path / "whole"
+    succeed("backup", str(whole), OTHERS)
+    dump = (whole / backup.DUMP).stat().st_size // 1024
+    # During the dump, and while it copies files.
+    for kilobytes in (dump // 2, dump + 1024):
+        with small_disk(tmp_path / "disk", kilobytes=kilobytes) as disk:
+            failed = manage("backup", str(disk / "backup"), OTHERS)
+            assert failed.returncode == 1
+            (line,) = failed.stderr.strip().splitlines()
+            assert line.startswith("CommandError: ")
+            assert "No space left on device" in line
+            with pytest.raises(backup.BackupError, match="is no complete backup"):
+                backup.read(disk / "backup")
 
 
 @pytest.fixture

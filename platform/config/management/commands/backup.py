@@ -36,6 +36,8 @@ class Command(BaseCommand):
             manifest = backup.create(directory, allow_missing=options["allow_missing_files"])
         except backup.BackupError as error:
             raise CommandError(str(error)) from error
+        except OSError as error:
+            raise CommandError(f"{error.filename or directory}: {error.strerror}; the backup is incomplete.") from error
         self.stdout.write(
             f"{directory}: {sum(manifest.rows.values())} rows of {len(manifest.rows)} tables, "
             f"{len(manifest.files)} files, version {manifest.version}."
