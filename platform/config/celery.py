@@ -1,16 +1,16 @@
 """Celery application shared by workers, the scheduler and every call of `.delay`."""
 
-import os
 from typing import Any
 
 from celery import Celery
 from celery.worker.control import inspect_command
 
+from config import env
 from config.broker import PatientAmqp
 from kernel import work_queue
 
 # Django's checks import the whole console, which neither workers nor the scheduler need.
-os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
+env.set_default("CELERY_SKIP_CHECKS", "1")
 app = Celery("platform", amqp=PatientAmqp)
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(["tenants", "conversations", "responses"])

@@ -159,3 +159,8 @@ def mail_server(
         "EMAIL_USE_TLS": security == "starttls",
         "EMAIL_USE_SSL": security == "tls",
     }
+
+
+def set_default(name: str, value: str) -> None:
+    """Set a variable that a library reads, unless it is set."""
+    os.environ.setdefault(name, value)

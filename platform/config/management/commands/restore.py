@@ -43,7 +43,9 @@ class Command(BaseCommand):
         except backup.BackupError as error:
             raise CommandError(str(error)) from error
         except OSError as error:
-            raise CommandError(f"{error.filename or directory}: {error.strerror}; the restore is not complete.") from error
+            raise CommandError(
+                f"{error.filename or directory}: {error.strerror}; the restore is incomplete."
+            ) from error
         found = f"{restored.rows} rows, {restored.files} files, and {restored.secrets} secrets that could be decrypted"
         if options["drill"]:
             minutes = backup.age(backup.read(directory)) / 60
