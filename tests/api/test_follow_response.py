@@ -150,6 +150,7 @@ def test_following_requires_the_read_scope(api: Api, make_api: MakeApi, script: 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("worker")
 def test_keepalive_comments_are_sent_to_followers_while_the_upstream_is_silent(api: Api, script: Script) -> None:
     script.then(stream(Pause(11), *text("Hi")))
     with api.stream(model=script.model, input="Hi", background=True) as live:
