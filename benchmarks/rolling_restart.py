@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -353,3 +353,22 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
         print(line)
     content: dict[str, Any] = {"conditions": published.conditions(), "result": vars(result)}
     return published.conclude("rolling-restart", options, content=content, floors=result.floors())
+
+
+def table(content: Mapping[str, Any]) -> str:
+    """Return the table of the documentation."""
+    result, at = content["result"], content["conditions"]
+    rows = [
+        ["streams", f"{result['streams']:,}", ""],
+        ["... that clients continued on another process", f"{result['cut']:,}", ""],
+        ["... that failed", str(len(result["failed"])), "must be 0"],
+        ["... that differ from the event log of their response", str(result["different"]), "must be 0"],
+        ["longest pause of a stream, p50", f"{result['p50_seconds']:.2f} s", ""],
+        ["... p99", f"{result['p99_seconds']:.2f} s", f"at most {MOST_P99_SECONDS:.0f} s"],
+        ["... between two events of the model", f"{result['usual_seconds']:.2f} s", ""],
+    ]
+    text = published.table(["figure", "value", ""], rows)
+    return f"{text}\n\n{at['cores']} cores shared with clients, model and database, {at['date']}."
+
+
+VIEWS = {"table": table}

@@ -4,7 +4,16 @@ from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import compare, fairness, idle_connections, mixed, published, sizing, slow_streams
+from benchmarks import (
+    compare,
+    fairness,
+    idle_connections,
+    mixed,
+    published,
+    rolling_restart,
+    sizing,
+    slow_streams,
+)
 from benchmarks.chaos import availability, evaluation
 from benchmarks.published import View
 
@@ -15,6 +24,7 @@ VIEWS: Mapping[str, Mapping[str, View]] = {
     "fairness": fairness.VIEWS,
     "idle-connections": idle_connections.VIEWS,
     "mixed": mixed.VIEWS,
+    "rolling-restart": rolling_restart.VIEWS,
     "sizing": sizing.VIEWS,
     "slow-streams": slow_streams.VIEWS,
 }
