@@ -51,7 +51,7 @@ async def follow(
     Raises `NotFound` for an unknown id, and `BadRequest` (400) if the event log was deleted.
     """
     response = await in_db_thread(partial(_get_followable, principal, response_id))
-    return _frames(partial(_Tail.of_stored, response), after=after, obfuscation=obfuscation)
+    return _frames(_tail_of(response), after=after, obfuscation=obfuscation)
 
 
 def follow_new(*, principal: Principal, response_id: str, opening: bytes) -> AsyncGenerator[bytes, None]:
@@ -65,7 +65,7 @@ def watch(response: Response) -> AsyncGenerator[bytes, None]:
 
     Unlike a client, an observer does not keep a foreground run alive.
     """
-    return _frames(partial(_Tail.of_stored, response), after=-1, obfuscation=False, is_client=False)
+    return _frames(_tail_of(response), after=-1, obfuscation=False, is_client=False)
 
 
 def has_event_log(response: Response) -> bool:
@@ -84,6 +84,12 @@ def _get_followable(principal: Principal, response_id: str) -> Response:
             "The events of this response are no longer available. Retrieve it without 'stream'.", param="stream"
         )
     return response
+
+
+def _tail_of(response: Response) -> "Callable[[], _Tail]":
+    """Return the function that opens the tail of a response. It does not keep the row, which may be large."""
+    is_complete = response.ended_at is not None
+    return partial(_Tail.of, response.team_id, response.pk, is_background=response.background, is_complete=is_complete)
 
 
 async def _frames(
@@ -140,12 +146,6 @@ class _Tail:
         self._grown_at = self._loop.time()
         self._ping_timer = self._loop.call_later(PING_SECONDS, self._ping)
         self._task = self._loop.create_task(self._read())
-
-    @classmethod
-    def of_stored(cls, response: Response) -> "_Tail":
-        """Return the tail of a response that was read from the database."""
-        is_complete = response.ended_at is not None
-        return cls.of(response.team_id, response.pk, is_background=response.background, is_complete=is_complete)
 
     @classmethod
     def of(
