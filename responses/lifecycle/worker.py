@@ -101,7 +101,7 @@ class Dispatcher(WorkLoop[Claim]):
             self._reading |= dict.fromkeys(new, asyncio.ensure_future(in_db_thread(partial(_read_queued, new))))
         for claimed in found:
             self.begin(claimed)
-        # With room left, the query found all new runs. Runs that have begun come alone.
+        # With room left, the query found all that wait, unless it found runs that were handed over: these come alone.
         self.wants_room = len(self.work) >= (self._slots if limit is None else limit)
         has_begun = any(claimed.has_begun for claimed in found)
         return bool(found) and (self.wants_room or has_begun or len(found) >= queue.MAX_CLAIMS)
