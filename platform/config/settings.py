@@ -210,8 +210,7 @@ MAX_OPEN_REQUESTS_PER_KEY = env.integer("MAX_OPEN_REQUESTS_PER_KEY", default=100
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 _DATABASE_URL = env.required("DATABASE_URL", hint=_HINT)
 _DATABASE: dict[str, Any] = {
-    "ENGINE": "django.db.backends.postgresql",
-    "CONN_HEALTH_CHECKS": True,
+    "ENGINE": "kernel.database_backend",
     "DISABLE_SERVER_SIDE_CURSORS": True,
 }
 _APPLICATION = env.postgres(_DATABASE_URL, name="DATABASE_URL")

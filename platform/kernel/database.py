@@ -1,5 +1,6 @@
 """Connections to the database, and the errors of a database that cannot serve at the moment."""
 
+import select
 from contextlib import suppress
 from typing import Any
 
@@ -56,6 +57,18 @@ def database_conninfo(alias: str = DEFAULT_DB_ALIAS) -> str:
     """Return libpq's connection string of a database of Django's."""
     parameters = connections[alias].get_connection_params()
     return make_conninfo(**{name: value for name, value in parameters.items() if name not in _OF_CURSORS})
+
+
+def is_closed_by_server(connection: psycopg.Connection[Any]) -> bool:
+    """Return true if an idle connection can no longer be used; asks nobody and takes a few microseconds.
+
+    What a server sends without being asked is mostly its last message, for example when it is restarted.
+    """
+    if connection.closed:
+        return True
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def is_unavailable(error: BaseException | None) -> bool:

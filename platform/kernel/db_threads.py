@@ -5,7 +5,6 @@ as the process, and so do their connections.
 """
 
 import asyncio
-import select
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ from typing import TypeVar
 from django.db import OperationalError, connection, connections
 
 from kernel import metrics
-from kernel.database import PlatformConnection
+from kernel.database import PlatformConnection, is_closed_by_server
 from kernel.turns import Turns
 
 Result = TypeVar("Result")
@@ -76,15 +75,8 @@ def _connect() -> None:
 
 def _with_connection(call: Callable[[], Result], asked: float) -> Result:
     metrics.DB_THREAD_WAIT.observe(time.perf_counter() - asked)
-    # A connection of the pool would be checked for each call with a query: a sixth of the time of a lookup by key.
-    # An idle connection with something to read was closed by the server, for example when it was restarted.
+    # A connection that the thread keeps may have been closed since its last call, for example by a restart.
     kept = connection.connection
-    if kept is not None and (connection.errors_occurred or kept.closed or _is_readable(kept.fileno())):
+    if kept is not None and (connection.errors_occurred or is_closed_by_server(kept)):
         connection.close()
     return call()
-
-
-def _is_readable(descriptor: int) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))

@@ -1,7 +1,9 @@
 """The threads with database connections: each keeps its connection, and replaces one that is broken."""
 
 import asyncio
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
 import psycopg
@@ -43,7 +45,7 @@ async def test_their_pool_is_back_within_seconds_after_an_outage(database: None)
     options = server["OPTIONS"]["pool"]
     async with proxied(server["HOST"], int(server["PORT"])) as proxy:
         through = make_conninfo(database_conninfo(), host="127.0.0.1", port=proxy.port)
-        with ConnectionPool(through, check=ConnectionPool.check_connection, open=True, **options) as pool:
+        with ConnectionPool(through, open=True, **options) as pool:
 
             def query() -> None:
                 with pool.connection() as borrowed:
@@ -85,6 +87,31 @@ async def test_a_thread_replaces_a_connection_that_the_server_has_closed(databas
 
     await asyncio.to_thread(terminate)
     assert not before & await backends()
+
+
+def test_a_query_does_not_wait_for_each_connection_that_a_restart_has_closed(database: None) -> None:
+    count = 6
+    barrier = threading.Barrier(count)
+
+    def take_and_return(_: int) -> int:
+        with closing(connection):
+            pid = backend()
+            barrier.wait()
+            return pid
+
+    def ask() -> int:
+        with closing(connection):
+            return backend()
+
+    with ThreadPoolExecutor(count) as threads, psycopg.connect(database_conninfo()) as other:
+        idle = {*threads.map(take_and_return, range(count))}
+        assert len(idle) == count
+        for pid in idle:
+            other.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+        began = time.monotonic()
+        assert threads.submit(ask).result() not in idle
+        # With the pool's own check, it would wait for 1, 2 and 4 s after the first three, and fail after 10 s.
+        assert time.monotonic() - began < 2
 
 
 async def test_a_thread_continues_after_a_failed_query(database: None) -> None:
