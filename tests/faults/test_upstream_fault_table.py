@@ -29,6 +29,8 @@ from tests.support.web import WebProcess, running_web
 from tests.support.workers import WorkerProcess, running_worker
 
 MODEL = "faulty/model"
+# Of the same server, by the Responses API.
+RESPONSES_MODEL = "faulty/responses"
 LIMITS = {
     "UPSTREAM_IDLE_TIMEOUT": "2",
     "UPSTREAM_ANSWER_TIMEOUT": "2",
@@ -70,7 +72,7 @@ def as_json(path: str, **body: object) -> Call:
     """Send a request that is answered with a document or a file."""
 
     def call(api: Api) -> Outcome:
-        return _outcome(lambda: api.post(path, {"model": MODEL, **body}))
+        return _outcome(lambda: api.post(path, {"model": MODEL} | body))
 
     return call
 
@@ -83,7 +85,8 @@ def _outcome(send: Callable[[], httpx2.Response]) -> Outcome:
     if answer.status_code == 200:
         return SERVED
     error = answer.json()["error"]
-    return Outcome(answer.status_code, error["code"], error["message"])
+    # Anthropic's errors have no code.
+    return Outcome(answer.status_code, error.get("code") or error["type"], error["message"])
 
 
 def transcription(api: Api) -> Outcome:
@@ -92,24 +95,31 @@ def transcription(api: Api) -> Outcome:
     return _outcome(lambda: api.request("POST", "/audio/transcriptions", files=files, data=data))
 
 
-def response_stream(api: Api) -> Outcome:
+def response_stream(model: str) -> Call:
     """Stream a response."""
-    last = api.events(model=MODEL, input="Hi")[-1]
-    found = last["response"]["error"]
-    return Outcome(200, found["code"], found["message"]) if found else SERVED
+
+    def call(api: Api) -> Outcome:
+        last = api.events(model=model, input="Hi")[-1]
+        found = last["response"]["error"]
+        return Outcome(200, found["code"], found["message"]) if found else SERVED
+
+    return call
 
 
-def chat_stream(api: Api) -> Outcome:
-    """Stream a chat completion."""
-    body = {"model": MODEL, "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
-    answer = api.post("/chat/completions", body)
-    if not answer.headers["content-type"].startswith("text/event-stream"):
-        return _outcome(lambda: answer)
-    lines = [line.removeprefix("data: ") for line in answer.text.split("\n") if line.startswith("data: ")]
-    if lines[-1] == "[DONE]":
-        return SERVED
-    error = orjson.loads(lines[-1])["error"]
-    return Outcome(200, error["code"], error["message"])
+def as_stream(path: str, *, last: str, **body: object) -> Call:
+    """Send a request that is answered with a stream, which ends with this data unless it fails."""
+
+    def call(api: Api) -> Outcome:
+        answer = api.post(path, {"model": MODEL, "stream": True, **body})
+        if not answer.headers["content-type"].startswith("text/event-stream"):
+            return _outcome(lambda: answer)
+        lines = [line.removeprefix("data: ") for line in answer.text.split("\n") if line.startswith("data: ")]
+        if lines[-1] == last:
+            return SERVED
+        error = orjson.loads(lines[-1])["error"]
+        return Outcome(200, error.get("code") or error["type"], error["message"])
+
+    return call
 
 
 def background(api: Api) -> Outcome:
@@ -118,18 +128,31 @@ def background(api: Api) -> Outcome:
     return Outcome(200, found["code"], found["message"]) if found else SERVED
 
 
+HI = [{"role": "user", "content": "Hi"}]
 KINDS: dict[str, Call] = {
     "response": as_json("/responses", input="Hi"),
-    "response stream": response_stream,
+    "response stream": response_stream(MODEL),
     "background": background,
-    "chat": as_json("/chat/completions", messages=[{"role": "user", "content": "Hi"}]),
-    "chat stream": chat_stream,
+    "Responses upstream": as_json("/responses", input="Hi", model=RESPONSES_MODEL),
+    "Responses upstream stream": response_stream(RESPONSES_MODEL),
+    "message": as_json("/messages", messages=HI, max_tokens=10),
+    "message stream": as_stream("/messages", last='{"type":"message_stop"}', messages=HI, max_tokens=10),
+    "chat": as_json("/chat/completions", messages=HI),
+    "chat stream": as_stream("/chat/completions", last="[DONE]", messages=HI),
+    "completion": as_json("/completions", prompt="Hi"),
+    "completion stream": as_stream("/completions", last="[DONE]", prompt="Hi"),
     "embeddings": as_json("/embeddings", input="Hi"),
+    "moderations": as_json("/moderations", input="Hi"),
+    "images": as_json("/images/generations", prompt="Hi"),
     "speech": as_json("/audio/speech", input="Hi", voice="alloy"),
     "transcription": transcription,
 }
+RUNS = {kind for kind in KINDS if kind.startswith(("response", "background", "Responses", "message"))}
 # They send HTTP status 200 before the upstream has answered.
-EARLY_STATUS = {"response stream", "background"}
+EARLY_STATUS = {"response stream", "background", "Responses upstream stream", "message stream"}
+# The types of Anthropic's errors, which have no codes, and the statuses that differ.
+ANTHROPIC_TYPES = {400: "invalid_request_error", 500: "api_error", 503: "overloaded_error"}
+ANTHROPIC_STATUSES = {503: 529}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,34 +169,38 @@ class Row:
         """Return what a client sees."""
         if self.differs and kind in self.differs:
             return self.differs[kind]
+        if kind == "message" and self.code:
+            status = ANTHROPIC_STATUSES.get(self.status, self.status)
+            return Outcome(status, ANTHROPIC_TYPES[self.status], self.message)
+        if kind == "message stream" and self.code:
+            # Its status is that of the code.
+            return Outcome(200, "api_error" if self.code == "server_error" else "invalid_request_error", self.message)
         return Outcome(200 if kind in EARLY_STATUS else self.status, self.code, self.message)
 
 
-def in_stream(message: str) -> Outcome:
-    """Return an error after the beginning of a stream."""
-    return Outcome(200, "server_error", message)
+def in_stream(message: str) -> dict[str, Outcome]:
+    """Return the errors of streams that begin with the upstream's."""
+    return dict.fromkeys(["chat stream", "completion stream"], Outcome(200, "server_error", message))
 
 
-# Speech is passed on as it arrives, and a stream of chat completions has begun with the upstream's.
+# Speech is passed on as it arrives.
 BEGUN = {"speech": BROKEN_OFF}
 SERVED_SPEECH = {"speech": SERVED}
 TABLE: dict[str, Row] = {
     "refuses connections": Row(fault=None, message=UNREACHABLE, status=503),
     "hangs before the head": Row(fault=faults.hang_before_the_head, message=SILENT, status=503),
-    "hangs in the body": Row(
-        fault=faults.hang_in_the_body, message=STALLED, differs={**BEGUN, "chat stream": in_stream(STALLED)}
-    ),
+    "hangs in the body": Row(fault=faults.hang_in_the_body, message=STALLED, differs={**BEGUN, **in_stream(STALLED)}),
     "cuts before the head": Row(fault=faults.cut_before_the_head, message=UNREACHABLE, status=503),
-    "cuts in the body": Row(
-        fault=faults.cut_in_the_body, message=BROKE, differs={**BEGUN, "chat stream": in_stream(BROKE)}
-    ),
+    "cuts in the body": Row(fault=faults.cut_in_the_body, message=BROKE, differs={**BEGUN, **in_stream(BROKE)}),
     "sends a page": Row(
         fault=faults.page,
         message=NOT_JSON,
         differs={
-            "chat stream": in_stream(NOT_JSON),
-            "speech": Outcome(500, "server_error", PAGE),
-            "transcription": Outcome(500, "server_error", PAGE),
+            "chat stream": Outcome(200, "server_error", NOT_JSON),
+            # Answers that are passed on may have any other type.
+            **dict.fromkeys(
+                ["completion", "completion stream", "speech", "transcription"], Outcome(500, "server_error", PAGE)
+            ),
         },
     ),
     "sends an error page": Row(fault=faults.error_page, message=FAILED),
@@ -181,32 +208,32 @@ TABLE: dict[str, Row] = {
         fault=faults.endless_error_page, message=REJECTED, status=400, code="invalid_prompt"
     ),
     "sends invalid JSON": Row(
-        fault=faults.invalid_json, message=NOT_JSON, differs={**SERVED_SPEECH, "chat stream": in_stream(NOT_JSON)}
+        fault=faults.invalid_json, message=NOT_JSON, differs={**SERVED_SPEECH, **in_stream(NOT_JSON)}
     ),
     "sends invalid UTF-8": Row(
-        fault=faults.invalid_utf8, message=NOT_JSON, differs={**SERVED_SPEECH, "chat stream": in_stream(NOT_JSON)}
+        fault=faults.invalid_utf8, message=NOT_JSON, differs={**SERVED_SPEECH, **in_stream(NOT_JSON)}
     ),
     "sends nested JSON": Row(
-        fault=faults.nested_json, message=NOT_JSON, differs={**SERVED_SPEECH, "chat stream": in_stream(NOT_JSON)}
+        fault=faults.nested_json, message=NOT_JSON, differs={**SERVED_SPEECH, **in_stream(NOT_JSON)}
     ),
     "sends no HTTP": Row(fault=faults.not_http, message=UNREACHABLE, status=503),
     "sends an endless head": Row(fault=faults.endless_head, message=UNREACHABLE, status=503),
     "sends an endless line": Row(
-        fault=faults.endless_line, message=TOO_LARGE, differs={**BEGUN, "chat stream": in_stream(TOO_LARGE)}
+        fault=faults.endless_line, message=TOO_LARGE, differs={**BEGUN, **in_stream(TOO_LARGE)}
     ),
     "sends endless events": Row(
-        fault=faults.endless_events, message=TOO_LARGE, differs={**BEGUN, "chat stream": in_stream(TOO_LARGE)}
+        fault=faults.endless_events, message=TOO_LARGE, differs={**BEGUN, **in_stream(TOO_LARGE)}
     ),
     "sends an endless chunk": Row(
-        fault=faults.endless_chunk, message=TOO_LARGE, differs={**BEGUN, "chat stream": in_stream(TOO_LARGE)}
+        fault=faults.endless_chunk, message=TOO_LARGE, differs={**BEGUN, **in_stream(TOO_LARGE)}
     ),
     "sends an invalid chunk": Row(fault=faults.invalid_chunk, message=UNREACHABLE, status=503),
     "sends compressed zeros": Row(
-        fault=faults.compressed_zeros, message=TOO_LARGE, differs={**BEGUN, "chat stream": in_stream(TOO_LARGE)}
+        fault=faults.compressed_zeros, message=TOO_LARGE, differs={**BEGUN, **in_stream(TOO_LARGE)}
     ),
     "sends the head byte by byte": Row(fault=faults.slow_head, message=SILENT, status=503),
     "sends the body byte by byte": Row(
-        fault=faults.slow_body, message=TOO_SLOW, differs={**BEGUN, "chat stream": in_stream(TOO_SLOW)}
+        fault=faults.slow_body, message=TOO_SLOW, differs={**BEGUN, **in_stream(TOO_SLOW)}
     ),
     # Documents are read whatever their type is.
     "sends the wrong media type": Row(
@@ -214,7 +241,11 @@ TABLE: dict[str, Row] = {
         message="",
         status=200,
         code="",
-        differs=dict.fromkeys(["response stream", "background", "chat stream"], in_stream(NOT_JSON)),
+        differs={
+            **dict.fromkeys(EARLY_STATUS, Outcome(200, "server_error", NOT_JSON)),
+            "chat stream": Outcome(200, "server_error", NOT_JSON),
+            "message stream": Outcome(200, "api_error", NOT_JSON),
+        },
     ),
 }
 
@@ -224,6 +255,9 @@ def faulty(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterato
     with FaultyUpstream().running() as server:
         with django_db_blocker.unblock():
             services.add_upstream(name="faulty", base_url=server.url, models=[MODEL])
+            services.add_upstream(
+                name="faulty responses", base_url=server.url, models=[RESPONSES_MODEL], wire_api="responses"
+            )
         yield server
 
 
@@ -272,7 +306,7 @@ def test_every_call_ends_with_the_error_and_the_next_one_is_served(
 
     with injected(faulty, row):
         assert call_all(apis) == expected
-    # Eight answers of at most 4 MiB, some of them twice while they are joined.
+    # Sixteen answers of at most 4 MiB, some of them twice while they are joined.
     grown = [process.memory_info().rss - rss for process, rss in zip(processes, before, strict=True)]
     assert max(grown) < 150 * MIB
     assert "Traceback" not in strict_web.output(since=written)
@@ -281,10 +315,11 @@ def test_every_call_ends_with_the_error_and_the_next_one_is_served(
     assert call_all(apis) == dict.fromkeys(KINDS, SERVED)
     assert time.monotonic() - over < RECOVERY_SECONDS
     for kind, api in apis.items():
-        assert_recorded(api, expected[kind], is_run=kind in {"response", "response stream", "background"})
+        # Also of messages, whose errors have no code.
+        assert_recorded(api, expected[kind], is_run=kind in RUNS, code=row.code or "server_error")
 
 
-def assert_recorded(api: Api, expected: Outcome, *, is_run: bool) -> None:
+def assert_recorded(api: Api, expected: Outcome, *, is_run: bool, code: str) -> None:
     """Assert that usage records and, of runs, the stored responses show a call with an outcome and a served one."""
     failed = expected != SERVED
 
@@ -303,4 +338,4 @@ def assert_recorded(api: Api, expected: Outcome, *, is_run: bool) -> None:
         stored = list(Response.objects.order_by("created_at", "id"))
     assert not [one for one in stored if one.status in RUNNING]
     assert [one.status for one in stored] == ["failed" if failed else "completed", "completed"]
-    assert (stored[0].error or {}) == ({"code": expected.code, "message": expected.message} if failed else {})
+    assert (stored[0].error or {}) == ({"code": code, "message": expected.message} if failed else {})

@@ -1,4 +1,7 @@
-"""A chat-completions server, written byte by byte, whose answers fail in a way that the test chooses."""
+"""A model server, written byte by byte, whose answers fail in a way that the test chooses.
+
+It has the APIs of chat completions and responses, and the endpoints that store nothing.
+"""
 
 import asyncio
 import gzip
@@ -11,6 +14,7 @@ from dataclasses import dataclass
 import orjson
 
 from launcher.address import any_free_port
+from tests.support import responses_upstream
 from tests.support.chunks import chunk, completion, text
 
 _WAIT_SECONDS = 30.0
@@ -20,10 +24,11 @@ _ZEROS = gzip.compress(bytes(64 * 2**20))
 
 @dataclass(frozen=True, kw_only=True)
 class Healthy:
-    """The answer to a request without the fault."""
+    """The answer to a request without the fault. `event` is one of a stream that may come again and again."""
 
     content_type: str
     body: bytes
+    event: bytes = b""
 
     @property
     def is_stream(self) -> bool:
@@ -40,21 +45,50 @@ class Healthy:
         return self.head(more=f"Content-Length: {len(self.body)}\r\n")
 
 
+_WORDS = "word " * 10_000
+_USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+_DOCUMENTS: dict[str, dict[str, object]] = {
+    # Long enough that its bytes, one at a time, take longer than the limits of the tests.
+    "/audio/transcriptions": {"text": "Hello. " * 10},
+    "/embeddings": {
+        "object": "list",
+        "model": "m",
+        "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}],
+        "usage": {"prompt_tokens": 1, "total_tokens": 1},
+    },
+    "/images/generations": {"created": 1, "data": [{"b64_json": "QUJD"}]},
+    "/moderations": {"id": "modr-1", "model": "m", "results": [{"flagged": False, "categories": {}}]},
+}
+
+
 def _healthy(path: str, body: bytes) -> Healthy:
-    if path.endswith("/audio/speech"):
+    endpoint = path.removeprefix("/v1")
+    if endpoint == "/audio/speech":
         return Healthy(content_type="audio/wav", body=b"RIFF" * 1000)
-    if path.endswith("/audio/transcriptions"):
-        # Long enough that its bytes, one at a time, take longer than the limits of the tests.
-        return Healthy(content_type="application/json", body=orjson.dumps({"text": "Hello. " * 10}))
-    if path.endswith("/embeddings"):
-        vector = {"object": "embedding", "index": 0, "embedding": [0.5]}
-        usage = {"prompt_tokens": 1, "total_tokens": 1}
-        answer = {"object": "list", "model": "m", "data": [vector], "usage": usage}
-        return Healthy(content_type="application/json", body=orjson.dumps(answer))
+    if endpoint in _DOCUMENTS:
+        return Healthy(content_type="application/json", body=orjson.dumps(_DOCUMENTS[endpoint]))
+    whole: dict[str, object] = completion("Hello")
+    events: list[dict[str, object]] = text("Hel", "lo")
+    again: dict[str, object] = chunk(content=_WORDS)
+    if endpoint == "/completions":
+        choice = {"text": "Hello", "index": 0, "logprobs": None, "finish_reason": "stop"}
+        head = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m"}
+        whole = {**head, "choices": [choice], "usage": _USAGE}
+        events, again = [whole], {**whole, "choices": [{**choice, "text": _WORDS, "finish_reason": None}]}
+    if endpoint == "/responses":
+        message = responses_upstream.message("Hello")
+        whole = responses_upstream.response("completed", message)
+        begun = responses_upstream.response("in_progress")
+        events = [
+            responses_upstream.event("created", response=begun),
+            *responses_upstream.message_events("Hel", "lo"),
+            responses_upstream.end(output=[message]),
+        ]
+        again = responses_upstream.event("in_progress", response={**begun, "instructions": _WORDS})
     if not orjson.loads(body).get("stream"):
-        return Healthy(content_type="application/json", body=orjson.dumps(completion("Hello")))
-    events = [b"data: %b\n\n" % orjson.dumps(one) for one in text("Hel", "lo")]
-    return Healthy(content_type="text/event-stream", body=b"".join([*events, b"data: [DONE]\n\n"]))
+        return Healthy(content_type="application/json", body=orjson.dumps(whole))
+    lines = [b"data: %b\n\n" % orjson.dumps(one) for one in [*events, again]]
+    return Healthy(content_type="text/event-stream", body=b"".join([*lines[:-1], b"data: [DONE]\n\n"]), event=lines[-1])
 
 
 Fault = Callable[[asyncio.StreamWriter, Healthy], Awaitable[None]]
@@ -136,8 +170,7 @@ async def endless_line(writer: asyncio.StreamWriter, answer: Healthy) -> None:
 async def endless_events(writer: asyncio.StreamWriter, answer: Healthy) -> None:
     """Send valid events, or lines, without end."""
     writer.write(answer.head())
-    word = b"data: %b\n\n" % orjson.dumps(chunk(content="word " * 10_000))
-    await _endless(writer, word if answer.is_stream else b"\n" * 65_536)
+    await _endless(writer, answer.event or b"\n" * 65_536)
 
 
 async def endless_chunk(writer: asyncio.StreamWriter, answer: Healthy) -> None:
