@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+from uuid import uuid4
 
 import httpx2
 import psycopg
@@ -19,8 +20,9 @@ from storages.backends.s3 import S3Storage
 
 from launcher.address import any_free_port, is_free
 from launcher.testing import PrivateServers
-from tests.support.api import Api, Caller
+from tests.support.api import Api, Caller, ok
 from tests.support.background import ended
+from tests.support.management import succeed
 from tests.support.programs import need
 from tests.support.upstream import Script, ScriptedUpstream
 from tests.support.waiting import eventually
@@ -87,6 +89,8 @@ def bucket(directory: Path) -> Iterator[S3Storage]:
     data.mkdir()
     options = ["-s3", f"-dir={data}", f"-s3.config={configuration}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
     options += ["-master.volumeSizeLimitMB=64", "-volume.max=20", *(f"-{name}={port}" for name, port in ports.items())]
+    # Two catalogs, with fixed ports.
+    options += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
     with (directory / "weed.log").open("wb") as log:
         process = subprocess.Popen(
             [Path(sys.executable).with_name("weed"), "server", *options],
@@ -97,26 +101,40 @@ def bucket(directory: Path) -> Iterator[S3Storage]:
         )
     storage = S3Storage(**_options(ports["s3.port"]))
 
-    def create() -> bool:
+    def is_created() -> bool:
         assert process.poll() is None, (directory / "weed.log").read_text()
         try:
-            storage.bucket.create()
-            storage.bucket.put_object(Key="probe", Body=b"1")
+            create(storage)
         except Exception:
             return False
         return True
 
     try:
-        eventually(create, seconds=60)
+        eventually(is_created, seconds=60)
         yield storage
     finally:
         process.kill()
         process.wait()
 
 
-def _options(port: int) -> dict[str, object]:
+def create(bucket: S3Storage) -> None:
+    """Create a bucket and write to it."""
+    bucket.bucket.create()
+    bucket.bucket.put_object(Key="probe", Body=b"1")
+
+
+def variables_of(bucket: S3Storage) -> dict[str, str]:
+    """Return the environment variables of a platform with its files in a bucket."""
+    options = _options(urlsplit(str(bucket.endpoint_url)).port or 0, name=bucket.bucket_name)
     return {
-        "bucket_name": BUCKET,
+        "FILES_STORAGE": "storages.backends.s3.S3Storage",
+        "FILES_STORAGE_OPTIONS": json.dumps(options),
+    }
+
+
+def _options(port: int, *, name: str = BUCKET) -> dict[str, object]:
+    return {
+        "bucket_name": name,
         "endpoint_url": f"http://127.0.0.1:{port}",
         "access_key": ACCESS_KEY,
         "secret_key": SECRET_KEY,
@@ -130,12 +148,7 @@ def _options(port: int) -> dict[str, object]:
 @pytest.fixture(scope="module")
 def pooled_web(upstream: ScriptedUpstream, pooled_url: str, bucket: S3Storage) -> Iterator[WebProcess]:
     """A web process and a worker behind the pooler, with files in the bucket."""
-    port = urlsplit(str(bucket.endpoint_url)).port or 0
-    variables = {
-        "DATABASE_URL": pooled_url,
-        "FILES_STORAGE": "storages.backends.s3.S3Storage",
-        "FILES_STORAGE_OPTIONS": json.dumps(_options(port)),
-    }
+    variables = {"DATABASE_URL": pooled_url, **variables_of(bucket)}
     with running_worker(concurrency=200, **variables), running_web(**variables) as process:
         yield process
 
@@ -193,3 +206,23 @@ def test_files_are_stored_in_the_bucket_and_removed_from_it(pooled: Api, bucket:
     assert pooled.get(f"/files/{uploaded['id']}/content").content == content
     assert pooled.delete(f"/files/{uploaded['id']}").json()["deleted"] is True
     eventually(lambda: not [one for one in bucket.bucket.objects.all() if one.key == keys[0]])
+
+
+def test_a_backup_of_one_bucket_is_restored_into_another(
+    pooled: Api, bucket: S3Storage, servers: PrivateServers, http: httpx2.Client, tmp_path: Path
+) -> None:
+    content = os.urandom(3_000_000)
+    upload = {"file": ("notes.bin", content)}
+    stored = ok(pooled.request("POST", "/files", files=upload, data={"purpose": "user_data"}))
+    backup = tmp_path / "backup"
+    # Other tests leave files in the database whose content is elsewhere.
+    succeed("backup", str(backup), "--allow-missing-files", **variables_of(bucket))
+    owner, app = servers.create_database(f"test_{uuid4().hex[:8]}")
+    port = urlsplit(str(bucket.endpoint_url)).port or 0
+    other = S3Storage(**_options(port, name="restored"))
+    create(other)
+    environment = {"DATABASE_URL": app, "DATABASE_OWNER_URL": owner, **variables_of(other)}
+    succeed("restore", str(backup), **environment)
+    with running_web(**environment) as restored:
+        api = Api(http, url=restored.url, caller=pooled.caller)
+        assert api.get(f"/files/{stored['id']}/content").content == content

@@ -40,6 +40,7 @@ from tests.support.background import ended
 from tests.support.chunks import text
 from tests.support.deployment import small_disk
 from tests.support.items import ITEMS
+from tests.support.management import manage, succeed
 from tests.support.mcp_requests import of, word
 from tests.support.mcp_servers import McpServer, mcp_server
 from tests.support.model_capabilities import describe
@@ -75,20 +76,6 @@ def target(servers: PrivateServers, tmp_path: Path) -> Target:
     owner, app = servers.create_database(f"test_{uuid4().hex[:8]}")
     changed = {"DATABASE_URL": app, "DATABASE_OWNER_URL": owner, "STATE_DIR": str(tmp_path / "state")}
     return Target(environment=changed)
-
-
-def manage(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a management command."""
-    command = [sys.executable, "manage.py", *arguments]
-    environment = {**os.environ, **variables}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-
-
-def succeed(*arguments: str, **variables: str) -> str:
-    """Run a management command that must succeed and return its output."""
-    done = manage(*arguments, **variables)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @contextmanager
