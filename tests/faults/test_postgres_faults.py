@@ -12,11 +12,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import psycopg
 import pytest
 
 from benchmarks.stack import is_up
 from launcher.address import any_free_port
+from tests.support import batches
 from tests.support.api import Api, error, ok
 from tests.support.background import ended, text_of
 from tests.support.chunks import chunk, text
@@ -477,6 +479,50 @@ def test_uploads_get_507_while_the_disk_of_the_platform_is_full(
         assert deployment.ask(script.model).status == 200
     stored = ok(deployment.api.request("POST", "/files", files=content, data={"purpose": "user_data"}))
     assert deployment.api.get(f"/files/{stored['id']}/content").content == content["file"][1]
+
+
+def test_an_upload_in_parts_continues_after_the_disk_was_full(deployment: Deployment, script: Script) -> None:
+    api, halves = deployment.api, [os.urandom(200_000), os.urandom(200_000)]
+    with small_disk(deployment.servers.directory / "files", kilobytes=1200) as disk:
+        declared = {"filename": "report.txt", "purpose": "user_data", "bytes": 400_000, "mime_type": "text/plain"}
+        upload = ok(api.post("/uploads", declared))
+
+        def add(half: bytes) -> httpx2.Response:
+            return api.request("POST", f"/uploads/{upload['id']}/parts", files={"data": ("part", half)})
+
+        first = ok(add(halves[0]))
+        fill(disk)
+        assert error(add(halves[1])) == (507, None, "storage_full")
+        (disk / "filler").unlink()
+        second = ok(add(halves[1]))
+        completion = {"part_ids": [first["id"], second["id"]]}
+        fill(disk)
+        assert error(api.post(f"/uploads/{upload['id']}/complete", completion)) == (507, None, "storage_full")
+        (disk / "filler").unlink()
+        # Only the two parts are left, and the upload can be completed.
+        assert sum(path.stat().st_size for path in disk.rglob("*") if path.is_file()) == 400_000
+        stored = ok(api.post(f"/uploads/{upload['id']}/complete", completion))["file"]
+        assert api.get(f"/files/{stored['id']}/content").content == b"".join(halves)
+
+
+def test_a_batch_waits_with_its_results_while_the_disk_is_full(deployment: Deployment, script: Script) -> None:
+    api, gate, log = deployment.api, Gate(), deployment.servers.log("worker")
+    script.then(stream(chunk(content="Hel"), gate, *text("lo")))
+    with small_disk(deployment.servers.directory / "files", kilobytes=128) as disk:
+        batch = batches.asked(api, batches.line("a", model=script.model, input="Hi"))
+        gate.wait_until_reached()
+        fill(disk)
+        earlier = log.stat().st_size
+        gate.open()
+        # Tried again whenever the lease has expired.
+        eventually(lambda: log.read_bytes()[earlier:].count(b"claimed batches failed") > 1)
+        assert batches.retrieved(api, batch["id"])["status"] == "finalizing"
+        (disk / "filler").unlink()
+        freed = time.monotonic()
+        done = batches.ended(api, batch["id"])
+        assert time.monotonic() - freed < RECOVERY_SECONDS
+        assert (done["status"], done["request_counts"]["completed"]) == ("completed", 1)
+        assert text_of(batches.answers(api, done["output_file_id"])["a"]["response"]["body"]) == ["Hello"]
 
 
 def fill(disk: Path) -> None:
