@@ -175,6 +175,14 @@ def test_scheduled_tasks_continue_after_a_cut_of_the_scheduler(deployment: Deplo
     eventually(lambda: deployment.task_runs() - runs, seconds=RECOVERY_SECONDS + 5)
 
 
+def test_scheduled_tasks_continue_while_the_scheduler_cannot_reach_postgres(
+    deployment: Deployment, links: Network
+) -> None:
+    with links.link("beat", "postgres").cut():
+        runs = deployment.task_runs()
+        eventually(lambda: deployment.task_runs() - runs, seconds=RECOVERY_SECONDS + 5)
+
+
 # -- the upstream ------------------------------------------------------------------------------------------------------
 
 
