@@ -111,7 +111,7 @@ def test_a_query_does_not_wait_for_each_connection_that_a_restart_has_closed(dat
         began = time.monotonic()
         assert threads.submit(ask).result() not in idle
         # With the pool's own check, it would wait for 1, 2 and 4 s after the first three, and fail after 10 s.
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 5
 
 
 async def test_a_thread_continues_after_a_failed_query(database: None) -> None:
