@@ -58,8 +58,8 @@ EXAMPLES: list[ApiError] = [
     *(errors.QuotaReached(limit, "Too many.") for limit in ("files", "stored_bytes", "open_batches")),
 ]
 JITTER = 0.25
-# Of a busy machine.
-LATE = 0.6
+# Of a busy machine: all errors are tried at the same time.
+LATE = 3.0
 
 
 def build_errors() -> dict[Case, ApiError]:
