@@ -305,7 +305,8 @@ def test_clients_get_503_while_others_have_all_connections(deployment: Deploymen
     # Its lease has expired, so its turn may be repeated.
     assert text_of(ended(api, running["id"], seconds=RECOVERY_SECONDS))[-1:] == ["Hello"]
     deployment.assert_nothing_lost(answers, steady=steady, codes=UNAVAILABLE)
-    assert max(answer.seconds for answer in answers) < 3 * RECOVERY_SECONDS
+    # Those before may have lost their connections several times.
+    assert max(answer.seconds for answer in answers if answer.began > taken) < 3 * RECOVERY_SECONDS
 
 
 def take_connections(deployment: Deployment, others: ExitStack) -> bool:
