@@ -22,6 +22,7 @@ from typing import Any
 
 import aiohttp
 import orjson
+import psutil
 
 from benchmarks import published
 from benchmarks.load import Target, program
@@ -92,7 +93,7 @@ class Stream:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """Results of the clients."""
+    """Results of the clients. `stolen_percent` of the CPU time was taken by the host, for other machines."""
 
     streams: int
     cut: int
@@ -103,6 +104,7 @@ class Result:
     max_seconds: float
     usual_seconds: float
     took_seconds: float
+    stolen_percent: float
 
     def floors(self) -> list[Floor]:
         """Return the limits."""
@@ -118,7 +120,8 @@ class Result:
             f"{self.streams:,} streams, {self.cut:,} of them continued on another process; longest pause p50 "
             f"{self.p50_seconds:.2f}, p99 {self.p99_seconds:.2f}, max {self.max_seconds:.2f} s, of which "
             f"{self.usual_seconds:.2f} s are between two events of the model; {len(self.failed)} failed, "
-            f"{self.different} differ from their log; {self.took_seconds:.0f} s {'; '.join(self.failed[:3])}"
+            f"{self.different} differ from their log; {self.took_seconds:.0f} s, of whose CPU time the host took "
+            f"{self.stolen_percent:.1f}% {'; '.join(self.failed[:3])}"
         )
 
 
@@ -269,7 +272,7 @@ async def _measured(plan: Plan, servers: Servers, key: str) -> Result:
     clients = Clients(plan, balancer)
     probing = asyncio.create_task(balancer.probe())
     running = asyncio.create_task(clients.run())
-    began = time.monotonic()
+    began, cpu = time.monotonic(), psutil.cpu_times()
     # All have begun, and none of the first has ended.
     await asyncio.sleep(plan.seconds)
     begins: dict[str, float] = {}
@@ -283,6 +286,8 @@ async def _measured(plan: Plan, servers: Servers, key: str) -> Result:
         clients.is_over.set()
         await running
         probing.cancel()
+    cpu_after = psutil.cpu_times()
+    stolen_percent = 100 * (cpu_after.steal - cpu.steal) / (sum(cpu_after) - sum(cpu))
     _tell_pauses(clients.streams, begins)
     different = await _compare(clients.streams, balancer)
     pauses = sorted(stream.longest_pause for stream in clients.streams)
@@ -296,6 +301,7 @@ async def _measured(plan: Plan, servers: Servers, key: str) -> Result:
         max_seconds=pauses[-1],
         usual_seconds=1 / plan.rate,
         took_seconds=time.monotonic() - began,
+        stolen_percent=stolen_percent,
     )
 
 
@@ -366,6 +372,7 @@ def table(content: Mapping[str, Any]) -> str:
         ["longest pause of a stream, p50", f"{result['p50_seconds']:.2f} s", ""],
         ["... p99", f"{result['p99_seconds']:.2f} s", f"at most {MOST_P99_SECONDS:.0f} s"],
         ["... between two events of the model", f"{result['usual_seconds']:.2f} s", ""],
+        ["CPU time that the host took", f"{result['stolen_percent']:.1f}%", ""],
     ]
     text = published.table(["figure", "value", ""], rows)
     return f"{text}\n\n{at['cores']} cores shared with clients, model and database, {at['date']}."
