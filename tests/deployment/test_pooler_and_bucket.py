@@ -104,7 +104,7 @@ def bucket(directory: Path) -> Iterator[S3Storage]:
     def is_created() -> bool:
         assert process.poll() is None, (directory / "weed.log").read_text()
         try:
-            create(storage)
+            create_bucket(storage)
         except Exception:
             return False
         return True
@@ -117,7 +117,7 @@ def bucket(directory: Path) -> Iterator[S3Storage]:
         process.wait()
 
 
-def create(bucket: S3Storage) -> None:
+def create_bucket(bucket: S3Storage) -> None:
     """Create a bucket and write to it."""
     bucket.bucket.create()
     bucket.bucket.put_object(Key="probe", Body=b"1")
@@ -220,7 +220,7 @@ def test_a_backup_of_one_bucket_is_restored_into_another(
     owner, app = servers.create_database(f"test_{uuid4().hex[:8]}")
     port = urlsplit(str(bucket.endpoint_url)).port or 0
     other = S3Storage(**_options(port, name="restored"))
-    create(other)
+    create_bucket(other)
     environment = {"DATABASE_URL": app, "DATABASE_OWNER_URL": owner, **variables_of(other)}
     succeed("restore", str(backup), **environment)
     with running_web(**environment) as restored:

@@ -25,7 +25,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
             if not is_closed_by_server(connection):
                 break
             connection.close()
-            # Which replaces it.
+            # The pool opens another one in its place.
             self.pool.putconn(connection)
             connection = super().get_new_connection(conn_params)
         return connection
