@@ -10,6 +10,7 @@ here: the same with another number and a migration more.
 import argparse
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -116,6 +117,8 @@ def main(argv: Sequence[str], *, directory: Path) -> int:
         root, shell = stack.enter_context(running_machine(suite="trixie", hosts={HOST: "127.0.0.1"}))
         print(f"An empty Debian with systemd after {time.monotonic() - began:.0f} s", flush=True)
         _make_repository(directory / "repository", copy=root / "srv" / "repository")
+        # Tools that read all code of this checkout would read that repository as well.
+        shutil.rmtree(directory)
         port = any_free_port()
         upstream = _start_upstream(port)
         stack.callback(lambda: _end(upstream))
