@@ -22,6 +22,7 @@ from responses.batches import execution, files, queue
 from responses.batches.queue import MAX_ATTEMPTS, ClaimedLine, Job, LineResult
 
 _MAX_JOBS = 2
+_FAILED_PAUSE_SECONDS = 5.0
 # Before a line that waits for capacity within its limits is claimed again.
 _LONGEST_WAIT = 30.0
 # A restart of the database takes seconds. An answer that the upstream has billed must not be lost because of it.
@@ -72,11 +73,7 @@ class BatchRunner(WorkLoop[Job | ClaimedLine]):
     @override
     async def execute(self, claim: Job | ClaimedLine) -> None:
         if isinstance(claim, Job):
-            try:
-                await (files.read_input(claim) if claim.is_new else files.write_output(claim))
-            except asyncio.CancelledError:
-                await in_db_thread(partial(queue.release, claim))
-                raise
+            await _work_on_files(claim)
             return
         try:
             body = await in_db_thread(partial(queue.body_of, claim))
@@ -104,6 +101,20 @@ class BatchRunner(WorkLoop[Job | ClaimedLine]):
 
     def _lines(self) -> list[ClaimedLine]:
         return [claim for claim in self.work if isinstance(claim, ClaimedLine)]
+
+
+async def _work_on_files(job: Job) -> None:
+    """Read the input of a batch or write its output. If that fails, any worker may try again after a pause."""
+    try:
+        try:
+            await (files.read_input(job) if job.is_new else files.write_output(job))
+        except Exception:
+            # A full disk has space again, and a storage answers, perhaps long before the lease would expire.
+            await asyncio.sleep(_FAILED_PAUSE_SECONDS)
+            raise
+    except (Exception, asyncio.CancelledError):
+        await in_db_thread(partial(queue.release, job))
+        raise
 
 
 async def _record(line: ClaimedLine, result: LineResult) -> None:

@@ -1,17 +1,23 @@
-"""Workers that stop or die in the middle of a batch, and workers that are busy with background responses."""
+"""Workers that stop, die or find a full disk in the middle of a batch, or are busy with background responses."""
 
 import signal
+import time
+from pathlib import Path
 
+import httpx2
 import pytest
 
 from responses.models.batches import BatchLine
 from tenants import scope
-from tests.support.api import Api
+from tests.support.api import Api, Caller
 from tests.support.background import ended as response_ended
+from tests.support.background import text_of
 from tests.support.batches import answers, asked, ended, line, retrieved
-from tests.support.chunks import chunk
+from tests.support.chunks import chunk, text
+from tests.support.deployment import RECOVERY_SECONDS, fill, small_disk
 from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
+from tests.support.web import running_web
 from tests.support.workers import MakeWorker
 
 pytestmark = pytest.mark.slow
@@ -95,3 +101,26 @@ def test_lines_only_use_slots_free_of_background_responses(
     assert [ended(api, batch_id)["status"] for batch_id in batch_ids] == ["completed"] * 3
     gates[1].open()
     assert [response_ended(api, response_id)["status"] for response_id in responses] == ["completed"] * 2
+
+
+def test_results_wait_while_the_disk_of_the_files_is_full(
+    caller: Caller, http: httpx2.Client, script: Script, make_worker: MakeWorker, tmp_path: Path
+) -> None:
+    gate, state = Gate(), {"STATE_DIR": str(tmp_path)}
+    script.then(stream(chunk(content="Hel"), gate, *text("lo")))
+    with small_disk(tmp_path / "files", kilobytes=128) as disk, running_web(**state) as web:
+        # Its lease does not expire before the end of the test.
+        worker = make_worker(LEASE_SECONDS="300", **state)
+        api = Api(http, url=web.url, caller=caller)
+        batch_id = batch_of(api, script, 1)
+        gate.wait_until_reached()
+        fill(disk)
+        gate.open()
+        eventually(lambda: worker.output().count("claimed batches failed") > 1)
+        assert retrieved(api, batch_id)["status"] == "finalizing"
+        (disk / "filler").unlink()
+        freed = time.monotonic()
+        batch = ended(api, batch_id)
+        assert time.monotonic() - freed < RECOVERY_SECONDS
+        assert (batch["status"], batch["request_counts"]["completed"]) == ("completed", 1)
+        assert text_of(answers(api, batch["output_file_id"])["0"]["response"]["body"]) == ["Hello"]

@@ -18,7 +18,6 @@ import pytest
 
 from benchmarks.stack import is_up
 from launcher.address import any_free_port
-from tests.support import batches
 from tests.support.api import Api, error, ok
 from tests.support.background import ended, text_of
 from tests.support.chunks import chunk, text
@@ -27,6 +26,7 @@ from tests.support.deployment import (
     MAX_CONNECTIONS,
     RECOVERY_SECONDS,
     Deployment,
+    fill,
     running_deployment,
     script_fixture,
     small_disk,
@@ -504,33 +504,6 @@ def test_an_upload_in_parts_continues_after_the_disk_was_full(deployment: Deploy
         assert sum(path.stat().st_size for path in disk.rglob("*") if path.is_file()) == 400_000
         stored = ok(api.post(f"/uploads/{upload['id']}/complete", completion))["file"]
         assert api.get(f"/files/{stored['id']}/content").content == b"".join(halves)
-
-
-def test_a_batch_waits_with_its_results_while_the_disk_is_full(deployment: Deployment, script: Script) -> None:
-    api, gate, log = deployment.api, Gate(), deployment.servers.log("worker")
-    script.then(stream(chunk(content="Hel"), gate, *text("lo")))
-    with small_disk(deployment.servers.directory / "files", kilobytes=128) as disk:
-        batch = batches.asked(api, batches.line("a", model=script.model, input="Hi"))
-        gate.wait_until_reached()
-        fill(disk)
-        earlier = log.stat().st_size
-        gate.open()
-        # Tried again whenever the lease has expired.
-        eventually(lambda: log.read_bytes()[earlier:].count(b"claimed batches failed") > 1)
-        assert batches.retrieved(api, batch["id"])["status"] == "finalizing"
-        (disk / "filler").unlink()
-        freed = time.monotonic()
-        done = batches.ended(api, batch["id"])
-        assert time.monotonic() - freed < RECOVERY_SECONDS
-        assert (done["status"], done["request_counts"]["completed"]) == ("completed", 1)
-        assert text_of(batches.answers(api, done["output_file_id"])["a"]["response"]["body"]) == ["Hello"]
-
-
-def fill(disk: Path) -> None:
-    """Write a file until nothing more fits."""
-    with suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
-        while True:
-            filler.write(bytes(1024))
 
 
 def test_a_process_serves_while_it_cannot_write_its_log(deployment: Deployment, script: Script) -> None:

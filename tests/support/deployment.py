@@ -276,6 +276,13 @@ def small_disk(directory: Path, *, kilobytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
+def fill(disk: Path) -> None:
+    """Write a file until nothing more fits."""
+    with suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(1024))
+
+
 @contextmanager
 def running_deployment(*, network: Network | None = None, **variables: str) -> Iterator[Deployment]:
     """Run a deployment with additional environment variables in a new directory.
