@@ -47,6 +47,7 @@ from responses.providers.http_client import (
     Unreachable,
     close_session,
     error_body,
+    request_failed,
     tls_context,
 )
 from tenants.directory import Route, UpstreamEndpoint
@@ -298,13 +299,13 @@ SDK_ERRORS = (openai.APIError, aiohttp.ClientError, TimeoutError)
 
 def from_sdk(error: openai.APIError | aiohttp.ClientError | TimeoutError) -> RequestFailed:
     """Return an error of the SDK as the one of `HttpClient` with the same meaning."""
-    if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
-        return NoAnswer()
-    # The aiohttp transport reports every failure to connect as a timeout, including refused connections and unknown
-    # hosts.
-    connecting = isinstance(error.__cause__, httpx2.ConnectTimeout | httpx2.ConnectError)
-    timed_out = isinstance(error, openai.APITimeoutError) and not connecting
-    return NoAnswer() if timed_out else Unreachable(was_sent=not connecting)
+    if not isinstance(error, openai.APIError):
+        return request_failed(error)
+    # The SDK's transport names almost every error of aiohttp `ConnectTimeout`, also that of a connection which broke
+    # after the request had arrived. Its own errors have none of aiohttp below them.
+    transport_error = error.__cause__
+    cause = transport_error.__cause__ if transport_error else None
+    return request_failed(cause if isinstance(cause, Exception) else None)
 
 
 def _is_retryable(error: RequestFailed) -> bool:

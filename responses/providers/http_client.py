@@ -67,6 +67,14 @@ class ErrorStatus(RequestFailed):
         super().__init__(f"HTTP {status}")
 
 
+def request_failed(error: Exception | None) -> RequestFailed:
+    """Return the failure of a request that aiohttp ended with an error before the answer began."""
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+        return Unreachable(was_sent=False)
+    # After the connection, all of the request may have arrived, however little of it was written without an error.
+    return NoAnswer() if isinstance(error, TimeoutError) else Unreachable(was_sent=True)
+
+
 class AnswerBroken(Exception):
     """The connection broke in the middle of an answer."""
 
@@ -196,13 +204,9 @@ class HttpClient:
                     timeout=self._silent_timeout if silent else self._timeout,
                     max_redirects=_MAX_REDIRECTS,
                 )
-        except aiohttp.ConnectionTimeoutError as error:
-            raise Unreachable(was_sent=False) from error
-        except TimeoutError as error:
-            raise NoAnswer from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             # A `ValueError` is a proxy or an answer that the client cannot handle.
-            raise Unreachable(was_sent=not isinstance(error, aiohttp.ClientConnectorError)) from error
+            raise request_failed(error) from error
         if httpx2.codes.is_success(response.status):
             return HttpAnswer(response, began=began)
         try:

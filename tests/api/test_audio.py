@@ -1,6 +1,7 @@
 """`POST /v1/audio/transcriptions`, `…/translations` and `…/speech`: forms, forwarding, streams and usage records."""
 
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from openai import OpenAI
 
 from tenants import scope, services
 from tenants.models import Model
-from tenants.prices import PriceList
+from tenants.prices import PriceEntry, PriceList
 from tests.support.aiohttp_server import serving
 from tests.support.api import Api, Caller, MakeApi, error, ok
+from tests.support.limits import limit
 from tests.support.upstream import Answer, Cut, Gate, Script, ScriptedUpstream, refusal, stream, whole
-from tests.support.usage_records import usage_record
+from tests.support.usage_records import usage_record, usage_records
 
 WAV = b"RIFF\x24\0\0\0WAVEfmt " + bytes(30)
 TOKENS = {"type": "tokens", "input_tokens": 14, "output_tokens": 45, "total_tokens": 59}
@@ -230,6 +232,35 @@ def test_errors_of_the_upstream_are_mapped(
     script.then(refusal(status, "Bad audio."))
     assert error(ask(api, path, script.model)) == expected
     assert usage_record(caller).outcome == "failed"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_request_that_arrived_without_an_answer_is_recorded(
+    api: Api, script: Script, caller: Caller, path: str
+) -> None:
+    good = audio(b"ID3") if path == "/audio/speech" else whole(SPOKEN)
+    script.then(Answer(pieces=[Cut()], delayed_head=True, done=False), good)
+    assert ask(api, path, script.model).status_code == 200
+    lost, answered = usage_records(caller, 2)
+    assert (lost.outcome, lost.estimated, lost.endpoint) == ("failed", True, answered.endpoint)
+    assert answered.outcome == "stop"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_request_that_arrived_is_not_repeated_under_a_budget(
+    api: Api, script: Script, caller: Caller, path: str
+) -> None:
+    limit(caller, budget="1000")
+    entries = [
+        PriceEntry(dimension=dimension, amount=Decimal(1), per=1_000_000)
+        for dimension in ("input", "output", "character")
+    ]
+    services.set_prices(Model.objects.get(name=script.model), entries)
+    script.then(Answer(pieces=[Cut()], delayed_head=True, done=False))
+    assert error(ask(api, path, script.model)) == (503, None, "server_error")
+    row = usage_record(caller)
+    assert (len(script.received), row.outcome) == (1, "failed")
+    assert row.budget_cost or row.cost
 
 
 @pytest.mark.parametrize("path", PATHS)

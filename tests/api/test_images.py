@@ -1,6 +1,7 @@
 """`POST /v1/images/generations` and `…/edits`: validation, routing, forwarding and usage records."""
 
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import httpx2
@@ -10,10 +11,13 @@ from openai import OpenAI
 
 from demo_upstream.images import SIDE
 from tenants import scope, services
-from tenants.models import Team, UsageRecord
+from tenants.models import Model, Team, UsageRecord
+from tenants.prices import PriceEntry
 from tests.support.aiohttp_server import serving
 from tests.support.api import Api, MakeApi, error, ok
 from tests.support.image_server import USAGE, ImageServer, image_server
+from tests.support.limits import limit
+from tests.support.usage_records import usage_record, usage_records
 
 CAT = b"\x89PNG\r\n\x1a\ncat"
 MASK = b"\x89PNG\r\n\x1a\nmask"
@@ -69,6 +73,25 @@ def test_an_edit_is_sent_as_a_form(api: Api, images: ImageServer) -> None:
         ("image[]", "image/png", CAT),
         ("mask", "image/png", MASK),
     ]
+
+
+def test_a_request_that_arrived_without_an_answer_is_recorded(api: Api, images: ImageServer) -> None:
+    body = {"model": model_of(images), "prompt": "A hat"}
+    for number in (1, 2):
+        images.cut()
+        images.draw()
+        ok(edit(api, body, ("image", CAT)) if number == 1 else api.post("/images/generations", body))
+        rows = usage_records(api.caller, 2 * number)[-2:]
+        assert [(row.outcome, row.estimated) for row in rows] == [("failed", True), ("stop", False)]
+
+
+def test_an_edit_that_arrived_is_not_repeated_under_a_budget(api: Api, images: ImageServer) -> None:
+    limit(api.caller, budget="1")
+    price = PriceEntry(dimension="call", amount=Decimal("0.05"), per=1)
+    services.set_prices(Model.objects.get(name=model_of(images)), [price])
+    images.cut()
+    assert error(edit(api, {"model": model_of(images), "prompt": "A hat"}, ("image", CAT)))[0] == 503
+    assert (len(images.asked), usage_record(api.caller).budget_cost) == (1, Decimal("0.05"))
 
 
 def test_an_edit_may_have_large_images(api: Api, images: ImageServer) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import gzip
+import socket
 import ssl
+import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -165,7 +167,7 @@ async def outcome_of(send: Send, base_url: str, *, read: bool = True) -> Outcome
     except ErrorStatus as error:
         return "error", error.status, error.body, error.headers.get("Retry-After"), error.headers.get("content-type")
     except RequestFailed as error:
-        return (type(error).__name__,)
+        return type(error).__name__, "sent" if error.was_sent else "not sent"
     body, end = b"", "complete"
     try:
         while read and (piece := await got.read()):
@@ -271,7 +273,43 @@ def test_both_clients_keep_the_key_from_other_origins() -> None:
 
 def test_both_clients_give_up_on_endless_redirects() -> None:
     _, outcome = asyncio.run(compare(sized(b"{}", status="307 Moved", location="/again")))
-    assert outcome == ("Unreachable",)
+    assert outcome == ("Unreachable", "sent")
+
+
+@pytest.mark.parametrize("kind", ["a cut before the answer", "a cut in the headers", "garbage"])
+def test_a_request_that_arrived_was_sent(kind: str) -> None:
+    assert asyncio.run(compare(ANSWERS[kind]))[1] == ("Unreachable", "sent")
+
+
+def test_a_connection_that_was_reset_after_the_request_was_sent() -> None:
+    async def reset(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Closing with unread bytes resets the connection.
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.close()
+
+    async def scenario(send: Send) -> Outcome:
+        listening = await asyncio.start_server(reset, "127.0.0.1", 0)
+        try:
+            return await outcome_of(send, f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1")
+        finally:
+            await close_clients()
+            listening.close()
+
+    direct, expected = asyncio.run(scenario(send_directly)), asyncio.run(scenario(send_with_sdk))
+    assert direct == expected == ("Unreachable", "sent")
+
+
+def test_a_handshake_without_an_answer_has_sent_no_request() -> None:
+    async def scenario(send: Send) -> Outcome:
+        silent = await asyncio.start_server(lambda *_: asyncio.sleep(30), "127.0.0.1", 0)
+        try:
+            return await outcome_of(send, f"https://127.0.0.1:{silent.sockets[0].getsockname()[1]}/v1")
+        finally:
+            await close_clients()
+            silent.close()
+
+    direct, expected = asyncio.run(scenario(send_directly)), asyncio.run(scenario(send_with_sdk))
+    assert direct == expected == ("Unreachable", "not sent")
 
 
 def test_both_clients_report_a_refused_connection() -> None:
@@ -280,7 +318,7 @@ def test_both_clients_report_a_refused_connection() -> None:
         await close_clients()
         return outcome
 
-    assert asyncio.run(scenario(send_directly)) == asyncio.run(scenario(send_with_sdk)) == ("Unreachable",)
+    assert asyncio.run(scenario(send_directly)) == asyncio.run(scenario(send_with_sdk)) == ("Unreachable", "not sent")
 
 
 def test_both_clients_report_an_unknown_host() -> None:
@@ -289,7 +327,7 @@ def test_both_clients_report_an_unknown_host() -> None:
         await close_clients()
         return outcome
 
-    assert asyncio.run(scenario(send_directly)) == asyncio.run(scenario(send_with_sdk)) == ("Unreachable",)
+    assert asyncio.run(scenario(send_directly)) == asyncio.run(scenario(send_with_sdk)) == ("Unreachable", "not sent")
 
 
 @pytest.mark.parametrize("trusted", [False, True])

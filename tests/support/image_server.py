@@ -40,6 +40,10 @@ class ImageServer:
         """Answer the next call with these events. A `Gate` delays those after it."""
         self.answers.append((200, list(pieces)))
 
+    def cut(self) -> None:
+        """Close the connection of the next call once the request has arrived."""
+        self.answers.append((0, None))
+
     def refuse(self, status: int, message: str, **fields: Any) -> None:
         """Answer the next call with an error."""
         self.answers.append((status, {"error": {"message": message, "type": "image_generation_user_error", **fields}}))
@@ -48,6 +52,8 @@ class ImageServer:
         """Handle a call."""
         self.asked.append(await _read(request))
         status, content = self.answers.pop(0)
+        if content is None and request.transport:
+            request.transport.abort()
         if isinstance(content, dict):
             return web.json_response(content, status=status, headers={"x-should-retry": "false"})
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
