@@ -9,7 +9,15 @@ from pathlib import Path
 
 from benchmarks.books.audit import Comparison, compare, is_settled
 from benchmarks.books.driver import Plan, driven, until
-from benchmarks.books.upstream import EMBEDDING_PRICE, IMAGE_PRICES, LONG_CONTEXT, PRICES, SEARCH_PRICE
+from benchmarks.books.upstream import (
+    EMBEDDING_PRICE,
+    IMAGE_PRICES,
+    LONG_CONTEXT,
+    PRICES,
+    SEARCH_PRICE,
+    SPEECH_PRICE,
+    TRANSCRIPTION_PRICES,
+)
 from benchmarks.stack import manage, tell
 
 _DIMENSIONS = ("input", "cached_input", "cache_write", "output")
@@ -36,6 +44,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     """Run and compare. Return 1 with --check if there are faults."""
     parser = ArgumentParser(prog="python -m benchmarks books")
     parser.add_argument("--runs", type=int, default=10_000, help="random runs (default: 10,000)")
+    parser.add_argument("--batch-lines", type=int, default=0, metavar="N", help="lines of a batch beside the runs")
     parser.add_argument("--clients", type=int, default=8, help="runs at a time (default: 8)")
     parser.add_argument("--kill-workers-every", type=float, metavar="S", help="seconds between killed workers")
     parser.add_argument("--kill-webs-every", type=float, metavar="S", help="seconds between killed web processes")
@@ -44,6 +53,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     options = parser.parse_args(arguments)
     plan = Plan(
         runs=options.runs,
+        batch_lines=options.batch_lines,
         clients=options.clients,
         seed=options.seed,
         kill_workers_every=options.kill_workers_every,
@@ -63,9 +73,12 @@ async def compared(plan: Plan, *, directory: Path, log: Callable[[str], None] = 
         log("waiting for open runs and calls")
         await until(partial(is_settled, admin), seconds=180)
         await asyncio.to_thread(roll_up, environment)
-        return await asyncio.to_thread(
+        result = await asyncio.to_thread(
             compare, admin=admin, upstream=books.upstream, observed=books.runs, killed=books.deployment.killed
         )
+    result.figures["lines of the batch"] = plan.batch_lines
+    result.faults += books.batch_faults
+    return result
 
 
 def roll_up(environment: Mapping[str, str]) -> None:
@@ -90,6 +103,17 @@ def set_prices(environment: Mapping[str, str]) -> None:
         {"dimension": name, "amount": amount} for name, amount in zip(("input", "output"), IMAGE_PRICES, strict=True)
     ]
     chat.append({"dimension": "tool_call", "amount": SEARCH_PRICE, "per": 1, "tool": "web_search"})
-    prices = {"m": chat, "e": [{"dimension": "input", "amount": EMBEDDING_PRICE}], "i": drawn}
+    heard = [
+        {"dimension": "input", "amount": TRANSCRIPTION_PRICES[0]},
+        {"dimension": "output", "amount": TRANSCRIPTION_PRICES[1]},
+        {"dimension": "audio_second", "amount": TRANSCRIPTION_PRICES[2], "per": 1},
+    ]
+    prices = {
+        "m": chat,
+        "e": [{"dimension": "input", "amount": EMBEDDING_PRICE}],
+        "i": drawn,
+        "s": [{"dimension": "character", "amount": SPEECH_PRICE}],
+        "t": heard,
+    }
     code = _SET_PRICES.replace("{prices}", json.dumps(prices))
     manage(environment, "shell", "-v", "0", "-c", code)

@@ -1,6 +1,7 @@
 """Random runs on a platform of several processes, some of which are killed: what the clients did and received."""
 
 import asyncio
+import base64
 import json
 import signal
 import sys
@@ -14,7 +15,9 @@ from random import Random
 from typing import Any
 
 import aiohttp
+import orjson
 
+from benchmarks.books.runs import TERMINAL, LargeBatch, Run
 from benchmarks.books.upstream import LABEL, BookkeepingUpstream, running_upstream
 from benchmarks.stack import MANAGE, Server, Servers, is_up, running_servers
 from launcher import processes
@@ -30,8 +33,17 @@ KINDS = {
     "chat_stream": 12,
     "embedding": 6,
     "image": 4,
+    "speech": 4,
+    "transcription": 4,
 }
-TERMINAL = ("completed", "failed", "cancelled", "incomplete")
+_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+_PICTURE = f"data:image/png;base64,{_PIXEL}"
+_WAV = base64.b64decode("UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAIA+AAACABAAZGF0YQIAAAAAAA==")
+_GRAMMAR = {
+    "type": "custom",
+    "name": "command",
+    "format": {"type": "grammar", "syntax": "lark", "definition": 'start: ("go" | "stop") " " /[a-z]+/'},
+}
 _ATTEMPTS = 100
 _LEASE_SECONDS = 4
 _WORKER_READY = "the worker claims background responses"
@@ -42,31 +54,18 @@ _LONGEST_PATIENCE = 0.6
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The number of runs and clients, and the seconds between kills (None: no kills)."""
+    """The number of runs and clients, and the seconds between kills (None: no kills).
+
+    Beside the runs, a batch of `batch_lines` lines is executed.
+    """
 
     runs: int
+    batch_lines: int = 0
     clients: int = 8
     seed: int = 1
     kill_workers_every: float | None = None
     kill_webs_every: float | None = None
     patience: float = 3600.0
-
-
-@dataclass(kw_only=True)
-class Run:
-    """One run as its client saw it. `usage` is that of the final response, if one was received.
-
-    `was_left`: the client disconnected or cancelled. `broke`: the connection was lost, as happens when a process dies.
-    """
-
-    name: str
-    kind: str
-    response_id: str = ""
-    status: str = ""
-    usage: dict[str, Any] | None = None
-    is_stored: bool = False
-    was_left: bool = False
-    broke: bool = False
 
 
 @dataclass(kw_only=True)
@@ -158,13 +157,17 @@ def _start(deployment: Deployment) -> None:
 
 @dataclass(kw_only=True)
 class Books:
-    """Everything that is compared afterwards: the upstream's lines, the runs of the clients, and the platform."""
+    """Everything that is compared afterwards: the upstream's lines, the runs of the clients, and the platform.
+
+    `batch_faults` are the faults of the batch and its result files.
+    """
 
     plan: Plan
     upstream: BookkeepingUpstream
     deployment: Deployment
     log: Callable[[str], None]
     runs: list[Run] = field(default_factory=list)
+    batch_faults: list[str] = field(default_factory=list)
     is_over: bool = False
     _http: aiohttp.ClientSession = field(init=False, repr=False)
 
@@ -186,7 +189,7 @@ class Books:
                     if every
                 ]
                 numbers = iter(range(self.plan.runs))
-                await asyncio.gather(*(self._client(numbers) for _ in range(self.plan.clients)))
+                await asyncio.gather(self._batch(), *(self._client(numbers) for _ in range(self.plan.clients)))
                 self.is_over = True
                 for strike in strikes:
                     strike.cancel()
@@ -214,13 +217,30 @@ class Books:
             if number and number % 500 == 0:
                 self.log(f"{number} runs, {len(self.upstream.lines)} calls, killed {dict(self.deployment.killed)}")
 
+    async def _batch(self) -> None:
+        if not self.plan.batch_lines:
+            return
+        chance = Random(f"{self.plan.seed}/batch")
+        batch = LargeBatch(
+            lines=self.plan.batch_lines,
+            http=self._http,
+            url=lambda: chance.choice(self.deployment.urls),
+            prompt=lambda name: f"{name} Go.",
+        )
+        self.batch_faults = await batch.faults()
+        self.log(f"the batch of {self.plan.batch_lines} lines has ended")
+
     def _url(self, chance: Random, path: str) -> str:
         return f"{chance.choice(self.deployment.urls)}/v1{path}"
 
     # -- responses -----------------------------------------------------------------------------------------------------
 
     def _body(self, run: Run, chance: Random, **more: Any) -> dict[str, Any]:
-        body: dict[str, Any] = {"model": "m", "input": f"{run.name} Go.", "safety_identifier": run.name, **more}
+        text = f"{run.name} Go."
+        body: dict[str, Any] = {"model": "m", "input": text, "safety_identifier": run.name, **more}
+        if chance.random() < 0.15:
+            parts = [{"type": "input_text", "text": text}, {"type": "input_image", "image_url": _PICTURE}]
+            body["input"] = [{"role": "user", "content": parts}]
         if chance.random() < 0.6:
             server = {
                 "type": "mcp",
@@ -231,6 +251,8 @@ class Books:
             body["tools"] = [server]
         if chance.random() < 0.3:
             body["tools"] = [*body.get("tools", ()), {"type": "web_search"}]
+        if chance.random() < 0.15:
+            body["tools"] = [*body.get("tools", ()), _GRAMMAR]
         body["store"] = run.is_stored = chance.random() < 0.8 or "background" in more
         return body
 
@@ -325,10 +347,10 @@ class Books:
     # -- other endpoints -----------------------------------------------------------------------------------------------
 
     async def _chat(self, run: Run, chance: Random) -> None:
-        await self._document(run, chance, "/chat/completions", self._messages(run))
+        await self._document(run, chance, "/chat/completions", json=self._messages(run, chance))
 
     async def _chat_stream(self, run: Run, chance: Random) -> None:
-        body = {**self._messages(run), "stream": True, "stream_options": {"include_usage": True}}
+        body = {**self._messages(run, chance), "stream": True, "stream_options": {"include_usage": True}}
         leaves, enough, seen = chance.random() < 0.15, chance.randrange(1, 20), 0
         async with self._http.post(self._url(chance, "/chat/completions"), json=body) as answer:
             async for line in answer.content:
@@ -342,26 +364,49 @@ class Books:
                     answer.close()
                     return
 
-    def _messages(self, run: Run) -> dict[str, Any]:
-        messages = [{"role": "user", "content": f"{run.name} Go."}]
+    def _messages(self, run: Run, chance: Random) -> dict[str, Any]:
+        content: Any = f"{run.name} Go."
+        if chance.random() < 0.2:
+            content = [{"type": "text", "text": content}, {"type": "image_url", "image_url": {"url": _PICTURE}}]
+        messages = [{"role": "user", "content": content}]
         return {"model": "m", "messages": messages, "safety_identifier": run.name}
 
     async def _embedding(self, run: Run, chance: Random) -> None:
-        await self._document(run, chance, "/embeddings", {"model": "e", "input": f"{run.name} Go.", "user": run.name})
+        body = {"model": "e", "input": f"{run.name} Go.", "user": run.name}
+        await self._document(run, chance, "/embeddings", json=body)
 
     async def _image(self, run: Run, chance: Random) -> None:
         body = {"model": "i", "prompt": f"{run.name} Draw.", "user": run.name}
-        await self._document(run, chance, "/images/generations", body)
+        await self._document(run, chance, "/images/generations", json=body)
 
-    async def _document(self, run: Run, chance: Random, path: str, body: dict[str, Any]) -> None:
+    async def _speech(self, run: Run, chance: Random) -> None:
+        text = f"{run.name} Say that." + " Again." * chance.randrange(40)
+        body = {"model": "s", "input": text, "voice": "alloy", "user": run.name}
+        await self._answered(run, chance, "/audio/speech", json=body)
+
+    async def _transcription(self, run: Run, chance: Random) -> None:
+        form = aiohttp.FormData({"model": "t", "prompt": f"{run.name} Write.", "user": run.name})
+        form.add_field("file", _WAV, filename="a.wav", content_type="audio/wav")
+        await self._answered(run, chance, "/audio/transcriptions", data=form)
+
+    async def _document(self, run: Run, chance: Random, path: str, *, json: dict[str, Any]) -> None:
+        if content := await self._answered(run, chance, path, json=json):
+            run.usage = orjson.loads(content).get("usage")
+
+    async def _answered(self, run: Run, chance: Random, path: str, *, json: Any = None, data: Any = None) -> bytes:
+        """Return the body of an answer, or nothing if the client left before it."""
         patience = chance.uniform(0, _LONGEST_PATIENCE / 2) if chance.random() < 0.15 else None
         try:
-            async with asyncio.timeout(patience), self._http.post(self._url(chance, path), json=body) as answer:
-                run.usage = (await answer.json()).get("usage")
+            async with (
+                asyncio.timeout(patience),
+                self._http.post(self._url(chance, path), json=json, data=data) as answer,
+            ):
+                return await answer.read()
         except TimeoutError:
             if patience is None:
                 raise
             run.was_left = True
+            return b""
 
 
 @asynccontextmanager

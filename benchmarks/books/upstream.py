@@ -33,6 +33,9 @@ PRICES: Mapping[str, Sequence[tuple[str, str, str, str]]] = {
 }
 EMBEDDING_PRICE = "0.13"
 IMAGE_PRICES = ("5", "40")
+# Dollars per million characters, and per second of audio of models that report tokens or seconds.
+SPEECH_PRICE = "15"
+TRANSCRIPTION_PRICES = ("2.5", "10", "0.0001")
 # Dollars per search.
 SEARCH_PRICE = "0.0123456789"
 _TURNS = 4
@@ -185,7 +188,7 @@ class BookkeepingUpstream:
         await response.write_eof()
         return response
 
-    # -- embeddings and images -----------------------------------------------------------------------------------------
+    # -- embeddings, images, audio -------------------------------------------------------------------------------------
 
     async def embed(self, request: web.Request) -> web.StreamResponse:
         """Answer with a vector, or refuse."""
@@ -208,7 +211,37 @@ class BookkeepingUpstream:
         data = [{"b64_json": base64.b64encode(b"image").decode()}]
         return await self._document(request, line, chance, {"created": 1, "data": data, "usage": usage})
 
+    async def speak(self, request: web.Request) -> web.StreamResponse:
+        """Answer with the bytes of speech, or refuse."""
+        text = str(orjson.loads(await request.read())["input"])
+        line, chance = self._line(text.split(" ", maxsplit=1)[0], "/audio/speech")
+        line.cost = _rounded((len(text) * Decimal(SPEECH_PRICE)).scaleb(-6))
+        spoken = bytes(chance.randrange(1, 20_000))
+        return await self._answer(request, line, chance, spoken, content_type="audio/mpeg")
+
+    async def transcribe(self, request: web.Request) -> web.StreamResponse:
+        """Answer with a transcript and the tokens or seconds of the audio, or refuse."""
+        form = await request.post()
+        line, chance = self._line(str(form["prompt"]).split(" ")[0], "/audio/transcriptions")
+        heard, written, second = (Decimal(price) for price in TRANSCRIPTION_PRICES)
+        usage: Body
+        if chance.random() < 0.5:
+            line.input, line.output = chance.randrange(1, 500), chance.randrange(1, 500)
+            line.cost = _rounded((line.input * heard + line.output * written).scaleb(-6))
+            usage = {"type": "tokens", "input_tokens": line.input, "output_tokens": line.output}
+        else:
+            seconds = chance.randrange(1, 600)
+            line.cost = _rounded(seconds * second)
+            usage = {"type": "duration", "seconds": seconds}
+        return await self._document(request, line, chance, {"text": "A harbour.", "usage": usage})
+
     async def _document(self, request: web.Request, line: Line, chance: Random, document: Body) -> web.StreamResponse:
+        return await self._answer(request, line, chance, orjson.dumps(document), content_type="application/json")
+
+    async def _answer(
+        self, request: web.Request, line: Line, chance: Random, content: bytes, *, content_type: str
+    ) -> web.StreamResponse:
+        """Answer completely, refuse, or close the connection before the answer."""
         try:
             await asyncio.sleep(chance.random() * _SILENT_SECONDS)
             fate = chance.random()
@@ -219,7 +252,7 @@ class BookkeepingUpstream:
             if fate < 0.1:
                 line.state = "dropped"
                 return hang_up(request)
-            response = web.json_response(document, headers={"x-request-id": line.id})
+            response = web.Response(body=content, content_type=content_type, headers={"x-request-id": line.id})
             await response.prepare(request)
             await response.write_eof()
         except (ConnectionResetError, asyncio.CancelledError):
@@ -323,8 +356,8 @@ def usage_of(line: Line) -> Body:
 def _calls(run: str, turn: int, tools: Sequence[str], chance: Random) -> list[Body]:
     arguments = {f"{LABEL}__look": {"run": run, "turn": turn}, "web_search": {"queries": [f"{run} news"]}}
     known = [name for name in tools if name in arguments]
-    calls = []
-    for _ in range(chance.randrange(1, 4)):
+    calls: list[Body] = []
+    for _ in range(chance.randrange(1, 4) if known else 0):
         name = chance.choice(known)
         function = {"name": name, "arguments": orjson.dumps(arguments[name]).decode()}
         call_id = f"call_{uuid.UUID(int=chance.getrandbits(128)).hex}"
@@ -338,17 +371,24 @@ def text_of(message: Mapping[str, Any]) -> str:
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
-@asynccontextmanager
-async def running_upstream(*, seed: int) -> AsyncIterator[BookkeepingUpstream]:
-    """Run the servers on the current event loop and a free port."""
-    upstream = BookkeepingUpstream(seed=seed)
+def application(upstream: BookkeepingUpstream) -> web.Application:
+    """Return the application with the upstream's endpoints."""
     app = web.Application()
     app.router.add_post("/v1/chat/completions", upstream.complete)
     app.router.add_post("/v1/embeddings", upstream.embed)
     app.router.add_post("/v1/images/generations", upstream.draw)
+    app.router.add_post("/v1/audio/speech", upstream.speak)
+    app.router.add_post("/v1/audio/transcriptions", upstream.transcribe)
     app.router.add_post("/mcp", upstream.serve)
     app.router.add_get("/search", upstream.search)
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
+    return app
+
+
+@asynccontextmanager
+async def running_upstream(*, seed: int) -> AsyncIterator[BookkeepingUpstream]:
+    """Run the servers on the current event loop and a free port."""
+    upstream = BookkeepingUpstream(seed=seed)
+    runner = web.AppRunner(application(upstream), handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -17,7 +17,7 @@ import aiohttp
 import orjson
 from typing_extensions import override
 
-from benchmarks.books.driver import TERMINAL, Run
+from benchmarks.books.runs import TERMINAL, Run
 from benchmarks.books.upstream import LABEL
 from benchmarks.chaos.checking_upstream import LOOKED_UP, PROGRAM, SECRET, answer_to
 from benchmarks.mixed import Load, Team

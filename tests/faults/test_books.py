@@ -1,6 +1,6 @@
 """Usage records agree with the books of an upstream, also while processes are killed.
 
-`python -m benchmarks books` does the same with 10,000 runs.
+`python -m benchmarks books` does the same with 10,000 runs and batches of any size.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.mark.usefixtures("servers")
 def test_records_agree_with_the_books_of_the_upstream(tmp_path: Path) -> None:
-    plan = Plan(runs=60, clients=6, seed=3, kill_workers_every=4, kill_webs_every=5)
+    plan = Plan(runs=60, batch_lines=40, clients=6, seed=3, kill_workers_every=4, kill_webs_every=5)
     result = asyncio.run(compared(plan, directory=tmp_path / "books"))
     assert result.faults == []
     assert result.figures["requests recorded exactly"] > 40
