@@ -28,6 +28,7 @@ from config.request_heads import (
     MAX_HEAD_BYTES,
     MAX_HEADERS,
     MAX_URL_BYTES,
+    framing_bytes,
     invalid_request,
     max_connections,
     raw_response,
@@ -172,6 +173,8 @@ class DaphneRequest(daphne.http_protocol.WebRequest):  # type: ignore[misc]  # d
 
     @override
     def handleContentChunk(self, data: bytes) -> None:
+        if self.channel is not None:
+            self.channel.note_body(data)
         if self.application_queue is not None:
             self.application_queue.put_nowait({"type": "http.request", "body": data, "more_body": True})
 
@@ -183,6 +186,11 @@ class DaphneRequest(daphne.http_protocol.WebRequest):  # type: ignore[misc]  # d
         self.body_follows = False
         if self.application_queue is not None:
             self.application_queue.put_nowait({"type": "http.request", "body": b"", "more_body": False})
+
+    @property
+    def is_responding(self) -> bool:
+        """True once the application has started its response."""
+        return bool(self._response_started)
 
     @override
     def process(self) -> Any:
@@ -261,6 +269,7 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
     _is_closing = False
     _wants_continue = False
     _head_is_complete = False
+    _framing_bytes = 0
     _is_over = False
     _head_timer: Any = None
     _reader: ReaderWatch | None = None
@@ -354,15 +363,30 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
             self._refuse(slow_head())
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer without the application, and close the connection."""
+        """Answer without the application, unless it is responding, and close the connection."""
         self._is_closing, self.persistent, self._head_is_complete = True, False, True
         self._watch_head()
-        self.transport.write(raw_response(error))
+        if not self.requests or not self.requests[0].is_responding:
+            self.transport.write(raw_response(error))
         self.loseConnection()
 
     @override
     def _respondToBadRequestAndDisconnect(self) -> None:
-        self._refuse(invalid_request())
+        # Twisted drops trailers, and has no other error in them than their size.
+        reads_trailers = getattr(self._transferDecoder, "state", "") == "TRAILER"
+        self._refuse(HeadersTooLarge() if reads_trailers else invalid_request())
+
+    @override
+    def rawDataReceived(self, data: bytes) -> None:
+        self._framing_bytes += len(data)
+        super().rawDataReceived(data)
+        reads_body = not self._handlingRequest and not self._is_closing
+        if reads_body and self._framing_bytes > MAX_HEAD_BYTES:
+            self._refuse(HeadersTooLarge())
+
+    def note_body(self, chunk: bytes) -> None:
+        """Deduct a part of the body from what arrives besides it."""
+        self._framing_bytes = max(0, self._framing_bytes - framing_bytes(chunk))
 
     @override
     def requestDone(self, request: Any) -> None:
@@ -424,7 +448,7 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
 
     @override
     def allHeadersReceived(self) -> None:
-        self._wants_continue, self._head_is_complete = False, True
+        self._wants_continue, self._head_is_complete, self._framing_bytes = False, True, 0
         super().allHeadersReceived()
         request = self.requests[-1]
         if self.length == 0 or self._is_closing:

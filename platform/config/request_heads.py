@@ -9,7 +9,7 @@ from kernel.http import error_response
 
 MAX_URL_BYTES = 32 * 1024
 MAX_HEAD_BYTES = 64 * 1024
-"""Limit of the request line and all headers together."""
+"""Limit of the request line and all headers together, and once more of what surrounds a body: lines and trailers."""
 MAX_HEADERS = 500
 # Longer than clients and proxies keep connections (60 s by default in nginx and most load balancers): a request that
 # is sent while the server closes its connection fails, and a client may not repeat it.
@@ -23,6 +23,14 @@ def short_path(url: bytes) -> bytes:
     """Return the beginning of a URL's path, for the answer to a request that is rejected."""
     path = url[:_SHORT].split(b"?")[0].decode("ascii", "ignore").encode()
     return path if path.startswith(b"/") else b"/"
+
+
+def framing_bytes(chunk: bytes) -> int:
+    """Return how much a client may send for a part of a body, with the lines that surround it.
+
+    Clients may send single bytes as chunks, which takes six bytes for each, but not much more that nothing reads.
+    """
+    return 16 + 3 * len(chunk)
 
 
 def max_connections() -> int:

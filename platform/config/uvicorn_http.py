@@ -11,6 +11,7 @@ from config.request_heads import (
     MAX_HEAD_BYTES,
     MAX_HEADERS,
     MAX_URL_BYTES,
+    framing_bytes,
     invalid_request,
     max_connections,
     raw_response,
@@ -34,7 +35,8 @@ class _Pipeline(list[Any]):
 class LimitedHttpProtocol(HttpToolsProtocol):
     """uvicorn's HTTP connection that answers URLs and headers beyond the limits with 414, 431 or, if late, 408.
 
-    uvicorn itself waits forever for the first request, and for the end of its headers.
+    uvicorn itself waits forever for the first request, and for the end of its headers. It adds the trailers of a
+    chunked body to the headers of its request, where the application would trust them; here they are dropped.
     """
 
     # With more attributes in its dictionary, an object no longer shares the dictionary's keys with the others of its
@@ -65,26 +67,30 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_rejected:
             return
-        starts_here = not self._reads_head
+        # The parser keeps an incomplete header or trailer to itself, and drops what surrounds the chunks of a body. So
+        # all that arrives is counted here, and the callbacks deduct what the application receives.
+        self._early_bytes += len(data)
         super().data_received(data)
         if not self._reads_head:
-            # Empty lines between requests end the time for which the connection is kept, but begin no request.
-            is_idle = self.cycle is None or self.cycle.response_complete
-            # Not after an upgrade: the connection belongs to the WebSocket.
-            is_open = not self.transport.is_closing() and self.transport.get_protocol() is self
-            if is_idle and is_open and self.timeout_keep_alive_task is None:
-                self._start_head_timer()
-            else:
-                self._stop_head_timer()
+            self._after_head()
             return
         self._start_head_timer()
-        # The parser keeps an incomplete header to itself, so what arrives until its end is counted here. The data in
-        # which the head starts may contain the end of another request.
-        self._early_bytes = 0 if starts_here else self._early_bytes + len(data)
         if len(self.url) > MAX_URL_BYTES:
             self._reject(UrlTooLong())
         elif self._early_bytes > MAX_HEAD_BYTES:
             self._reject(HeadersTooLarge())
+
+    def _after_head(self) -> None:
+        # Empty lines between requests end the time for which the connection is kept, but begin no request.
+        is_idle = self.cycle is None or self.cycle.response_complete
+        # Not after an upgrade: the connection belongs to the WebSocket.
+        is_open = not self.transport.is_closing() and self.transport.get_protocol() is self
+        if is_idle and is_open and self.timeout_keep_alive_task is None:
+            self._start_head_timer()
+        else:
+            self._stop_head_timer()
+        if not is_idle and self.cycle.more_body and self._early_bytes > MAX_HEAD_BYTES:
+            self._refuse_rest(HeadersTooLarge())
 
     def _start_head_timer(self) -> None:
         if self._head_timer is None:
@@ -107,8 +113,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             # Browsers open connections that they may not use.
             self.transport.close()
             return
-        self._is_rejected, self._reads_head = True, False
-        self._refuse(slow_head())
+        self._refuse_rest(slow_head())
 
     @property
     def _is_responding(self) -> bool:
@@ -121,6 +126,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if not self._is_responding:
             self.transport.write(raw_response(error))
         self.transport.close()
+
+    def _refuse_rest(self, error: ApiError) -> None:
+        """Refuse what is left of a request, and ignore all that follows on the connection."""
+        self._is_rejected, self._reads_head = True, False
+        self._refuse(error)
 
     @override
     def pause_writing(self) -> None:
@@ -167,8 +177,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     @override
     def send_400_response(self, msg: str) -> None:
-        self._is_rejected, self._reads_head = True, False
-        self._refuse(invalid_request())
+        self._refuse_rest(invalid_request())
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
@@ -185,21 +194,28 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     @override
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._reads_head, self._head_bytes = True, 0
+        self._reads_head = True
+        # The data in which the head starts may contain the end of another request.
+        self._head_bytes = self._early_bytes = 0
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]
         scope[ABORT] = self.transport.abort
 
     @override
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value)
-        super().on_header(name, value)
+        if self._reads_head:
+            super().on_header(name, value)
+        elif self._head_bytes > MAX_HEAD_BYTES and not self._is_rejected:
+            self._refuse_rest(HeadersTooLarge())
 
     @override
     def on_headers_complete(self) -> None:
-        self._reads_head = False
+        head_bytes = self._head_bytes + len(self.url)
+        # From now on of what surrounds the body.
+        self._reads_head, self._head_bytes, self._early_bytes = False, 0, 0
         if len(self.url) > MAX_URL_BYTES:
             self._reject(UrlTooLong())
-        elif self._head_bytes + len(self.url) > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
+        elif head_bytes > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
             self._reject(HeadersTooLarge())
         else:
             self._start_request()
@@ -223,6 +239,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     @override
     def on_body(self, body: bytes) -> None:
+        self._early_bytes = max(0, self._early_bytes - framing_bytes(body))
         if not self._is_rejected:
             super().on_body(body)
 

@@ -23,6 +23,13 @@ class RawResponse:
         return orjson.loads(self.body)["error"]
 
 
+def request_head(method: str, path: str, **headers: object) -> bytes:
+    """Return a request line and headers; underscores in names stand for hyphens."""
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "".join(f"{line}\r\n" for line in [*lines, ""]).encode()
+
+
 class RawConnection:
     """A TCP connection to a web process."""
 
@@ -39,9 +46,7 @@ class RawConnection:
 
     def send_head(self, method: str, path: str, **headers: object) -> None:
         """Send a request line and headers; underscores in names stand for hyphens."""
-        lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
-        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-        self.socket.sendall("".join(f"{line}\r\n" for line in [*lines, ""]).encode())
+        self.socket.sendall(request_head(method, path, **headers))
 
     def send(self, data: bytes) -> bool:
         """Send data; False if the server has closed the connection."""
