@@ -12,12 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import IO, Any
 
 from django.conf import settings
 from django.core.files import File as Content
 from django.core.files.storage import Storage, storages
-from django.core.files.uploadedfile import UploadedFile
 from django.db import Error as DatabaseError
 from django.db.models import QuerySet, Sum
 
@@ -50,7 +49,7 @@ before_removal: list[Callable[[File], None]] = []
 class IncomingFile:
     """A received file, still in temporary storage. `lifetime` None means the default of the purpose."""
 
-    content: "UploadedFile[bytes]"
+    content: IO[bytes]
     filename: str
     content_type: str
     size: int
@@ -118,7 +117,7 @@ async def write_file(
     return file
 
 
-async def write_content(file: File, content: "UploadedFile[bytes]") -> str:
+async def write_content(file: File, content: IO[bytes]) -> str:
     """Write the content of a new file to the storage and return its SHA-256 in hex. If that fails, remove the file."""
     try:
         # Not in a database thread: a slow storage would occupy one of the few connections.
@@ -149,15 +148,22 @@ def _insert_pending(team_id: str, key_id: str, upload: IncomingFile, at: datetim
         )
 
 
-def store(file: File, content: "UploadedFile[bytes]") -> str:
-    """Write the content of a file to the storage; returns its SHA-256 in hex."""
+def store(file: File, content: IO[bytes]) -> str:
+    """Write the content of a file to the storage; returns its SHA-256 in hex.
+
+    Any binary file that can seek will do. Pass temporary files as they are: Django's wrappers take over the name of the
+    file that they wrap, and that of an unnamed temporary file is the number of its descriptor.
+    """
     digest = hashlib.sha256()
-    for chunk in content.chunks(_CHUNK):
+    content.seek(0)
+    while chunk := content.read(_CHUNK):
         digest.update(chunk)
     content.seek(0)
     name = content_name(file.pk)
+    # Uploads have a wrapper by which the storage moves them; any other file gets one, under its name in the storage.
+    wrapped = content if isinstance(content, Content) else Content(content, name=name)
     # Django's storages rename a file when the name is taken; then nothing would find it under its id.
-    if (stored_as := _storage().save(name, content)) != name:
+    if (stored_as := _storage().save(name, wrapped)) != name:
         raise RuntimeError(f"the storage saved {name} as {stored_as}")
     return digest.hexdigest()
 

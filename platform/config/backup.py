@@ -292,7 +292,7 @@ def _restore_file(file: StoredFile, source: Path, storage: Storage) -> None:
             raise BackupError(f"The storage contains another {file.name}: restore into an empty one.")
         storage.delete(file.name)
     with source.open("rb") as content:
-        if (name := storage.save(file.name, Content(content))) != file.name:
+        if (name := storage.save(file.name, Content(content, name=file.name))) != file.name:
             raise BackupError(f"The storage saved {file.name} as {name}.")
 
 

@@ -15,7 +15,6 @@ from typing import IO, Any
 import orjson
 from django.conf import settings
 from django.core.files import File as Content
-from django.core.files.uploadedfile import UploadedFile
 from django.db.models import Count, Q, QuerySet, Sum
 
 from conversations.files import storage
@@ -236,9 +235,8 @@ async def _store(batch: Batch, content: IO[bytes], name: str) -> File | None:
     size = content.tell()
     if size == 0:
         return None
-    content.seek(0)
     upload = IncomingFile(
-        content=UploadedFile(content, size=size),
+        content=content,
         filename=f"{batch.pk}_{name}.jsonl",
         content_type="application/jsonl",
         size=size,

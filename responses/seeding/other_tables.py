@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from io import BytesIO
 
 import orjson
-from django.core.files.uploadedfile import SimpleUploadedFile
 
 from conversations.files import storage
 from conversations.models import File, FileState, Purpose
@@ -265,6 +265,6 @@ class OtherTables:
             state=FileState.READY,
             created_at=self._sometime(),
         )
-        file.sha256 = storage.store(file, SimpleUploadedFile(name, content, content_type=content_type))
+        file.sha256 = storage.store(file, BytesIO(content))
         file.save(force_insert=True)
         return file

@@ -1,11 +1,11 @@
 """Transcript: every item type is readable, without binary data and raw JSON."""
 
 import base64
+from io import BytesIO
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from conversations.files import storage
@@ -176,7 +176,7 @@ def item_of(response: Response) -> Item:
 def keep(caller: Caller, content: bytes, content_type: str, name: str = "a.bin") -> File:
     """Store a file of the caller's team."""
     upload = storage.IncomingFile(
-        content=SimpleUploadedFile(name, content),
+        content=BytesIO(content),
         filename=name,
         content_type=content_type,
         size=len(content),

@@ -17,7 +17,7 @@ from tenants import directory, scope, services
 from tenants.models import ApiKey, UsageRecord
 from tests.support.api import Api, Caller, MakeCaller, error, ok
 from tests.support.batches import answers, asked, ended, jsonl, line, retrieved, uploaded
-from tests.support.chunks import chunk, completion
+from tests.support.chunks import chunk, completion, text
 from tests.support.upstream import Gate, Script, refusal, running_upstream, stream, whole
 from tests.support.waiting import eventually
 from tests.support.webhooks import add_endpoint, delivering, running_receiver
@@ -156,6 +156,27 @@ def test_cancelling_a_batch_stops_active_lines_and_keeps_results(api: Api, scrip
     assert len(answers(api, batch["output_file_id"])) == 1
     assert set(codes(answers(api, batch["error_file_id"])).values()) == {"batch_cancelled"}
     assert ok(api.post(f"/batches/{batch_id}/cancel", {})) == batch
+
+
+def test_megabytes_of_results_are_written(api: Api, script: Script) -> None:
+    script.always(stream(*text("Hello")))
+    # Responses repeat their instructions.
+    lines = [line(f"{n}", model=script.model, input="Hi", instructions="x" * 200_000) for n in range(60)]
+    batch = ended(api, asked(api, *lines)["id"])
+    assert batch["request_counts"] == {"total": 60, "completed": 60, "failed": 0}
+    found = answers(api, batch["output_file_id"])
+    assert {len(entry["response"]["body"]["instructions"]) for entry in found.values()} == {200_000}
+    assert list(found) == [f"{n}" for n in range(60)]
+
+
+def test_a_batch_of_thousands_of_lines_can_be_cancelled(api: Api, script: Script) -> None:
+    script.always(stream(chunk(content="T"), Gate()))
+    batch_id = asked(api, *(line(f"{n}", model=script.model, input="Hi") for n in range(10_000)))["id"]
+    script.wait_for_call(0)
+    ok(api.post(f"/batches/{batch_id}/cancel", {}))
+    batch = ended(api, batch_id)
+    assert (batch["status"], batch["request_counts"]["failed"]) == ("cancelled", 10_000)
+    assert list(answers(api, batch["error_file_id"])) == [f"{n}" for n in range(10_000)]
 
 
 def test_unfinished_lines_expire_with_the_batch(api: Api, script: Script) -> None:
