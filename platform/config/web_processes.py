@@ -17,10 +17,10 @@ from kernel import heartbeats
 
 logger = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Deaths in quick succession: each doubles the pause before the next start. After many, something is wrong with all.
+# Deaths in quick succession: each doubles the pause before the next start. However many there are, the parent goes on,
+# as the cause may be a request that kills each process it reaches, or a lack of memory that passes.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _QUICK_SECONDS = 10.0
-_MAX_QUICK_DEATHS = 6
 # How long a process whose parent was killed may take to end its runs.
 _DRAIN_SECONDS = 15.0
 _SIGNAL_SECONDS = 0.2
@@ -40,7 +40,7 @@ class _Child:
 def fork(count: int) -> int | None:
     """Fork `count` processes; return in each its number, and in the parent None after all of them have ended.
 
-    The caller must have neither threads nor an event loop. Raises SystemExit in the parent if processes do not live.
+    The caller must have neither threads nor an event loop.
     """
     return _Parent(count).run()
 
@@ -86,7 +86,13 @@ class _Parent:
         # Blocked until the child has left the parent's handlers: it would take a signal for one to the parent.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         child.started_at = time.monotonic()
-        child.pid = os.fork()
+        try:
+            child.pid = os.fork()
+        except OSError as failed:
+            # The system has neither memory nor process ids left. The processes that live go on meanwhile.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            self._plan_start(child, f"cannot be started ({failed.strerror})")
+            return False
         if not child.pid:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, *_SIGNALS):
@@ -116,13 +122,13 @@ class _Parent:
             if self._is_stopping:
                 continue
             heartbeats.forget("web", pid)
-            is_quick = time.monotonic() - child.started_at < _QUICK_SECONDS
-            child.deaths = child.deaths + 1 if is_quick else 0
-            if child.deaths >= _MAX_QUICK_DEATHS:
-                logger.critical("web process %d dies again and again; stopping", child.number)
-                self._stop()
-                raise SystemExit(1)
-            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**child.deaths) if is_quick else 0.0
-            child.start_at = time.monotonic() + pause
-            code = os.waitstatus_to_exitcode(status)
-            logger.error("web process %d died (exit code %d); starting it again in %.1f s", child.number, code, pause)
+            self._plan_start(child, f"died (exit code {os.waitstatus_to_exitcode(status)})")
+
+    def _plan_start(self, child: _Child, problem: str) -> None:
+        at = time.monotonic()
+        is_quick = at - child.started_at < _QUICK_SECONDS
+        child.deaths = child.deaths + 1 if is_quick else 0
+        # The exponent is limited too: after a night of failed starts, the power would be too large for a float.
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(child.deaths - 1, 10)) if is_quick else 0.0
+        child.start_at = at + pause
+        logger.error("web process %d %s; starting it again in %.1f s", child.number, problem, pause)

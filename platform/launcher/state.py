@@ -91,6 +91,11 @@ class State:
     def environment_file(self) -> Path:
         return self.directory / "environment.json"
 
+    @property
+    def status_file(self) -> Path:
+        """Restarts of the child processes, for the console."""
+        return self.directory / "processes.json"
+
 
 def locate(*, root: Path, environment: Mapping[str, str]) -> State:
     """Return the state directory. STATE_DIR is relative to the checkout, not to the working directory."""

@@ -3,19 +3,22 @@
 It uses a single thread. Stop signals raise an exception only while it waits, so that no step is interrupted halfway.
 """
 
+import json
 import os
 import re
 import select
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
-from subprocess import Popen
-from time import monotonic
+from subprocess import Popen, SubprocessError
+from time import monotonic, time
 from types import FrameType
+from typing import Any
 
 from launcher import processes
 from launcher.errors import LaunchError
@@ -127,8 +130,9 @@ class Interrupts:
 
 
 QUICK = 10.0  # seconds; a child that ends earlier probably has a problem that a restart does not solve
-MAX_QUICK_DEATHS = 4
-LONGEST_DELAY = 8.0
+SHORTEST_DELAY, LONGEST_DELAY = 0.5, 30.0
+# Of a child that the start of the platform waits for. Later none ends the others, however often it dies.
+MAX_FAILED_STARTS = 4
 LAST_LINES = 15
 MAX_SECONDS = 900.0  # for a start, even if it makes progress: a process that never gets ready may still be busy
 # Seconds for an orderly shutdown of each stage: workers get time to finish or release their runs.
@@ -144,24 +148,29 @@ class Stage(IntEnum):
 
 @dataclass(kw_only=True)
 class Restarts:
-    """Backoff for the restarts of one child."""
+    """Restarts of one child, and the backoff between them."""
 
+    count: int = 0
     quick_deaths: int = 0
+    last_end: str | None = None
+    last_end_at: float | None = None
 
-    def delay_after(self, *, lived: float) -> float | None:
-        """Return the seconds to wait before the next start, or None after too many early deaths in a row."""
+    def delay_after(self, how: str, *, lived: float) -> float:
+        """Record an end, and return the seconds to wait before the next start."""
+        self.last_end, self.last_end_at = how, time()
         if lived >= QUICK:
             # Nothing is wrong with its start, so it begins at once.
             self.quick_deaths = 0
             return 0.0
         self.quick_deaths += 1
-        if self.quick_deaths >= MAX_QUICK_DEATHS:
-            return None
-        return min(0.5 * 2.0 ** (self.quick_deaths - 1), LONGEST_DELAY)
+        # The exponent is limited too: after a night of failed starts, the power would be too large for a float.
+        return min(SHORTEST_DELAY * 2.0 ** min(self.quick_deaths - 1, 10), LONGEST_DELAY)
 
 
 @dataclass(kw_only=True)
 class _Service:
+    """A child that is kept running. Between its death and its next start, `restart_at` is the time of that start."""
+
     command: ChildCommand
     stage: Stage
     before: Callable[[], None]
@@ -171,15 +180,49 @@ class _Service:
     restarts: Restarts = field(default_factory=Restarts)
     restart_at: float | None = None
 
+    def status(self) -> dict[str, Any]:
+        """Return its entry in the status file, with Unix times."""
+        restart_at = self.restart_at
+        return {
+            "name": self.command.name,
+            "restarts": self.restarts.count,
+            "last_end": self.restarts.last_end,
+            "last_end_at": self.restarts.last_end_at,
+            "next_start_at": None if restart_at is None else time() + restart_at - monotonic(),
+        }
+
+
+class StatusFile:
+    """The file from which the console reads the restarts of all children."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, services: Iterable[_Service]) -> None:
+        """Replace the file atomically. Raises OSError."""
+        entries = [service.status() for service in services]
+        # With the pid, a reader recognizes the file of a supervisor that was killed.
+        text = json.dumps({"supervisor": os.getpid(), "processes": entries}, indent=2)
+        unfinished = self._path.with_name(f"{self._path.name}.new")
+        unfinished.write_text(text)
+        unfinished.replace(self._path)
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
+
 
 class Supervisor:
     """Starts child processes, restarts those that die, shows errors from their logs and ends them."""
 
-    def __init__(self, *, records: Records, interrupts: Interrupts, report: Report) -> None:
+    def __init__(
+        self, *, records: Records, interrupts: Interrupts, report: Report, status_file: StatusFile | None = None
+    ) -> None:
         self._records = records
         self._interrupts = interrupts
         self._report = report
+        self._status_file = status_file
         self._services: list[_Service] = []
+        self._problems: set[str] = set()
 
     def start(self, command: ChildCommand, *, stage: Stage, before: Callable[[], None] = lambda: None) -> None:
         """Start a child and keep it running. ``before`` is called before every start, restarts included."""
@@ -194,6 +237,7 @@ class Supervisor:
             started=monotonic(),
         )
         self._services.append(service)
+        self._write_status()
 
     def run_once(self, command: ChildCommand) -> None:
         """Run a command and wait for its end. If it fails, show the end of its log and raise LaunchError."""
@@ -212,10 +256,20 @@ class Supervisor:
     def wait_for(self, condition: Callable[[], bool], *, name: str) -> None:
         """Keep all children running until the condition is true, which the child with this name has to cause.
 
-        Shows the end of the child's log and raises LaunchError if it makes no progress.
+        Shows the end of the child's log and raises LaunchError if it makes no progress, or dies at once several times.
         """
         service = next(service for service in self._services if service.command.name == name)
-        self._wait(service.command, condition, pid=lambda: service.process.pid)
+
+        def is_true() -> bool:
+            if service.restarts.quick_deaths >= MAX_FAILED_STARTS:
+                self._show_tail(service.command)
+                how = service.restarts.last_end
+                raise LaunchError(
+                    f"{name} died {MAX_FAILED_STARTS} times in a row ({how}). See its log: {service.command.log}."
+                )
+            return condition()
+
+        self._wait(service.command, is_true, pid=lambda: service.process.pid)
 
     def _wait(self, command: ChildCommand, condition: Callable[[], bool], *, pid: Callable[[], int]) -> None:
         last = monotonic() + MAX_SECONDS
@@ -235,11 +289,11 @@ class Supervisor:
         return any(service.command.name == name and service.process.poll() is None for service in self._services)
 
     def run_forever(self) -> None:
-        """Keep all children running. Raises Stopped at a stop signal, LaunchError if a child keeps dying."""
+        """Keep all children running, however often they die. Raises Stopped at a stop signal."""
         while True:
             self.check_children()
             for service in self._services:
-                service.watch.rotate()
+                self._attempt(service.watch.rotate, f"the log of {service.command.name} cannot be rotated")
             waits = [service.restart_at - monotonic() for service in self._services if service.restart_at is not None]
             self._interrupts.pause(min([1.0, *waits]))
 
@@ -250,30 +304,52 @@ class Supervisor:
                 self._report.line(f"{service.command.name:>10} | {line[:300]}")
             if service.restart_at is not None:
                 if monotonic() >= service.restart_at:
-                    service.restart_at = None
-                    service.before()
-                    service.process = self._spawn(service.command)
-                    service.started = monotonic()
+                    self._restart(service)
             elif service.process.poll() is not None:
-                self._plan_restart(service)
+                # Descendants of the dead child must not keep running next to its successor.
+                processes.signal_group(service.process.pid, signal.SIGKILL)
+                how = _how_it_ended(service.process.returncode)
+                self._plan_restart(service, how, lived=monotonic() - service.started)
 
-    def _plan_restart(self, service: _Service) -> None:
-        name, how = service.command.name, _how_it_ended(service.process.returncode)
-        # Descendants of the dead child must not keep running next to its successor.
-        processes.signal_group(service.process.pid, signal.SIGKILL)
-        delay = service.restarts.delay_after(lived=monotonic() - service.started)
-        if delay is None:
-            self._show_tail(service.command)
-            raise LaunchError(
-                f"{name} died {MAX_QUICK_DEATHS} times in a row ({how}). See its log: {service.command.log}."
-            )
-        self._report.step(f"{name} died ({how}), restarting in {delay:.1f} s")
+    def _restart(self, service: _Service) -> None:
+        service.restart_at, service.started = None, monotonic()
+        service.restarts.count += 1
+        try:
+            service.before()
+            service.process = self._spawn(service.command)
+        except (OSError, SubprocessError) as failed:
+            # For example because the system has neither memory nor process ids left: the others must go on.
+            self._plan_restart(service, f"cannot be started: {failed}", lived=0.0)
+        else:
+            self._write_status()
+
+    def _plan_restart(self, service: _Service, how: str, *, lived: float) -> None:
+        delay = service.restarts.delay_after(how, lived=lived)
+        self._report.step(f"{service.command.name} died ({how}), restarting in {delay:.1f} s")
         service.restart_at = monotonic() + delay
+        self._write_status()
 
     def _spawn(self, command: ChildCommand) -> Popen[bytes]:
         process = processes.start(command)
-        self._records.add(command=command, process=process)
+        add = partial(self._records.add, command=command, process=process)
+        self._attempt(add, f"the process id of {command.name} cannot be stored")
         return process
+
+    def _write_status(self) -> None:
+        if self._status_file is not None:
+            write = partial(self._status_file.write, self._services)
+            self._attempt(write, "the state of the processes cannot be stored")
+
+    def _attempt(self, action: Callable[[], object], problem: str) -> None:
+        """Do what the children can do without. Report a failure, for example a full disk, once until it succeeds."""
+        try:
+            action()
+        except OSError as failed:
+            if problem not in self._problems:
+                self._problems.add(problem)
+                self._report.step(f"{problem}: {failed.strerror}")
+        else:
+            self._problems.discard(problem)
 
     def _show_tail(self, command: ChildCommand) -> None:
         for line in tail(command.log, lines=LAST_LINES):
@@ -295,6 +371,8 @@ class Supervisor:
                 processes.end(service.process, asking=service.command.last_signal, patience=0.4)
                 self._records.remove(name=service.command.name)
         self._services.clear()
+        if self._status_file is not None:
+            self._status_file.remove()
 
 
 def _how_it_ended(code: int) -> str:

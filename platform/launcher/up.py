@@ -21,7 +21,7 @@ from launcher.postgres import DatabaseRole
 from launcher.processes import ChildCommand, Records
 from launcher.report import Report
 from launcher.state import InstanceLock, State, write_private
-from launcher.supervisor import Interrupts, Stage, Stopped, Supervisor
+from launcher.supervisor import Interrupts, Stage, StatusFile, Stopped, Supervisor
 from launcher.valkey import Valkey
 
 # Below the range of outgoing connections, so that none of them can occupy the port.
@@ -108,7 +108,9 @@ def run(*, root: Path, host: str, port: int | None, plain: bool, environment: Ma
     instance_lock = InstanceLock(here)
     interrupts = Interrupts()
     records = Records(here.records)
-    supervisor = Supervisor(records=records, interrupts=interrupts, report=report)
+    supervisor = Supervisor(
+        records=records, interrupts=interrupts, report=report, status_file=StatusFile(here.status_file)
+    )
     try:
         for name in records.end_leftovers():
             report.step(f"Ended {name}, left running by a previous instance that was killed")

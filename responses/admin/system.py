@@ -4,7 +4,9 @@ Everything is read from system catalogues and partial indexes. No function scans
 """
 
 import asyncio
+import json
 import logging
+import os
 import platform
 import re
 import socket
@@ -93,6 +95,7 @@ def system_health(request: HttpRequest) -> HttpResponse:
 def _current_metrics() -> dict[str, Any]:
     return {
         "processes": processes(),
+        "restarts": restarts(),
         "queues": queues(),
         "database": database(),
         "tables": tables(),
@@ -172,6 +175,30 @@ def processes() -> dict[str, Any]:
     for name, count in leases.items():
         rows.append({"kind": "unknown", "name": name, "leases": count, "has_no_heartbeat": True})
     return {"rows": rows, "is_known": beats is not None, "missing": missing}
+
+
+def restarts() -> list[dict[str, Any]]:
+    """Return the processes that `manage.py up` keeps running, with their restarts; empty without it."""
+    try:
+        status = json.loads((settings.STATE_DIR / "processes.json").read_bytes())
+        # Of a supervisor that was killed, the file is still there.
+        os.kill(status["supervisor"], 0)
+        return [
+            {
+                "name": process["name"],
+                "restarts": process["restarts"],
+                "last_end": process["last_end"],
+                "last_end_at": _moment(process["last_end_at"]),
+                "next_start_at": _moment(process["next_start_at"]),
+            }
+            for process in status["processes"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 def _load(beat: Heartbeat) -> str:

@@ -2,8 +2,11 @@
 
 import json
 import os
+import re
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +15,7 @@ import psycopg
 import pytest
 from django.conf import settings
 from django.test import Client
+from django.test.utils import override_settings
 
 from kernel import heartbeats
 from kernel.clock import now
@@ -85,6 +89,42 @@ def test_a_slow_query_is_shown_without_its_values(admin: Client) -> None:
             other.cancel_safe()
             sleeping.join(30)
     assert "secret of a team" not in str(page)
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Iterator[Path]:
+    """The state directory of `manage.py up`."""
+    with override_settings(STATE_DIR=tmp_path):
+        yield tmp_path
+
+
+def restart_entry(name: str, **changes: Any) -> dict[str, Any]:
+    return {"name": name, "restarts": 0, "last_end": None, "last_end_at": None, "next_start_at": None, **changes}
+
+
+def test_restarts_of_up_are_shown(admin: Client, state_dir: Path) -> None:
+    worker = restart_entry(
+        "worker", restarts=17, last_end="signal SIGKILL", last_end_at=1_800_000_000.5, next_start_at=1_800_000_030.5
+    )
+    status = {"supervisor": os.getpid(), "processes": [restart_entry("web"), worker]}
+    (state_dir / "processes.json").write_text(json.dumps(status))
+    page = text(admin.get(f"{PAGE}now/"))
+    rows = re.findall(r"<tr>(.*?)</tr>", page.partition("sys-restarts")[2].partition("</section>")[0], re.DOTALL)
+    cells = [[re.sub(r"<.*?>", "", cell) for cell in re.findall(r"<td.*?>(.*?)</td>", row)] for row in rows[1:]]
+    assert cells == [
+        ["web", "0", "–", "–", "running"],
+        ["worker", "17", "signal SIGKILL", "2027-01-15 08:00:00", "08:00:30"],
+    ]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"supervisor": 4194305, "processes": []}', '{"supervisor": 0}'])
+def test_a_file_of_restarts_that_is_not_current_is_ignored(admin: Client, state_dir: Path, content: str) -> None:
+    (state_dir / "processes.json").write_text(content)
+    assert "sys-restarts" not in text(admin.get(f"{PAGE}now/"))
+
+
+def test_without_up_there_are_no_restarts(admin: Client, state_dir: Path) -> None:
+    assert "sys-restarts" not in text(admin.get(f"{PAGE}now/"))
 
 
 def test_processes_report_the_lag_of_their_loop_and_their_pool(admin: Client, worker: WorkerProcess) -> None:

@@ -37,6 +37,13 @@ def test_systemd_accepts_it(unit: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_restarts_it_however_often_it_dies(unit: Path) -> None:
+    section = unit.read_text().partition("[Unit]")[2].partition("[Service]")[0]
+    assert "StartLimitIntervalSec=0\n" in section
+    assert "Restart=always\n" in unit.read_text()
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_it_is_hardened(unit: Path) -> None:
     text = unit.read_text()
     for option in ("NoNewPrivileges=yes", "CapabilityBoundingSet=\n", "ProtectSystem=strict", "ProtectHome=yes"):

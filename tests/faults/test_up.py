@@ -221,6 +221,31 @@ def test_a_killed_child_is_restarted(running: Up, name: str) -> None:
     assert f"{name} died (signal SIGKILL)" in running.output
 
 
+def test_a_worker_that_dies_again_and_again_leaves_the_rest_running(running: Up) -> None:
+    web = running.children()["web"]
+    # Each dies long before it has started, more often than a start of the platform accepts.
+    for _ in range(6):
+        worker = running.children()["worker"]
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
+        assert wait_until(partial(has_other_worker, running, worker), seconds=40, interval=0.01)
+        assert answers(running)
+    assert (running.process.poll(), running.children()["web"]) == (None, web)
+    status = json.loads((running.state_dir / "processes.json").read_text())
+    worker_status = next(entry for entry in status["processes"] if entry["name"] == "worker")
+    assert worker_status["restarts"] >= 6
+    assert worker_status["last_end"] == "signal SIGKILL"
+    # A worker works again, without a start of the platform.
+    with httpx2.Client(timeout=60) as http:
+        api = Api(http, url=running.url, secret=running.labelled("Key"))
+        made = ok(api.post("/responses", {"model": "demo", "input": "Hello", "background": True}))
+        assert ended(api, made["id"], seconds=START_SECONDS)["status"] == "completed"
+
+
+def has_other_worker(up: Up, before: int) -> bool:
+    return up.children()["worker"] != before
+
+
 def answers(up: Up) -> bool:
     with suppress(OSError):
         return bool(say_hello(up)["status"] == "completed")

@@ -5,6 +5,7 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import httpx2
 import psutil
@@ -43,6 +44,10 @@ def api(several: WebProcess, caller: Caller) -> Iterator[Api]:
 def children(process: WebProcess) -> set[int]:
     """Return the ids of the processes that serve."""
     return {child.pid for child in psutil.Process(process.pid).children()}
+
+
+def has_new_child(process: WebProcess, *, before: set[int]) -> bool:
+    return bool(children(process) - before)
 
 
 def owners(caller: Caller) -> set[str]:
@@ -138,6 +143,29 @@ def test_a_killed_process_is_replaced_while_the_others_serve(
     eventually(lambda: len(children(several)) == PROCESSES)
     assert before - {killed} < children(several)
     assert "died (exit code -9); starting it again" in several.output()
+
+
+def test_processes_that_die_again_and_again_are_replaced_by_the_same_parent(
+    upstream: ScriptedUpstream, caller: Caller, script: Script
+) -> None:
+    script.always(stream(*text("Hello")))
+    with running_web(server="uvicorn", processes="2") as process:
+        # The same number dies more often than the parent once accepted.
+        before, survivor = children(process), max(children(process))
+        for _ in range(6):
+            os.kill((before - {survivor}).pop(), signal.SIGKILL)
+            eventually(partial(has_new_child, process, before=before), seconds=40)
+            before = children(process)
+        assert survivor in children(process)
+        assert re.findall(r"starting it again in (\S+) s", process.output())[-6:-1] == [
+            "0.5",
+            "1.0",
+            "2.0",
+            "4.0",
+            "8.0",
+        ]
+        with httpx2.Client(timeout=30) as http:
+            Api(http, url=process.url, caller=caller).create(model=script.model, input="Hi")
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])

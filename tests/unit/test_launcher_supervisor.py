@@ -1,18 +1,21 @@
-"""Supervisor: restarts with a limit, shutdown order, and the display of logs."""
+"""Supervisor: restarts with growing pauses, shutdown order, and the display of logs."""
 
+import json
 import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launcher.errors import LaunchError
 from launcher.processes import ChildCommand, Records, wait_until
 from launcher.report import Report
-from launcher.supervisor import MAX_QUICK_DEATHS, QUICK, Interrupts, LogWatch, Restarts, Stage, Supervisor
+from launcher.supervisor import LONGEST_DELAY, QUICK, Interrupts, LogWatch, Restarts, Stage, StatusFile, Supervisor
 
 
 class Quiet(Interrupts):
@@ -30,9 +33,20 @@ def shown() -> StringIO:
 
 @pytest.fixture
 def supervisor(tmp_path: Path, shown: StringIO) -> Iterator[Supervisor]:
-    made = Supervisor(records=Records(tmp_path / "pids"), interrupts=Quiet(), report=Report(stream=shown))
+    made = Supervisor(
+        records=Records(tmp_path / "pids"),
+        interrupts=Quiet(),
+        report=Report(stream=shown),
+        status_file=StatusFile(tmp_path / "processes.json"),
+    )
     yield made
     made.stop()
+
+
+def status_of(tmp_path: Path, name: str) -> dict[str, Any]:
+    """Return the entry of a child in the status file."""
+    status = json.loads((tmp_path / "processes.json").read_text())
+    return next(entry for entry in status["processes"] if entry["name"] == name)
 
 
 def python(tmp_path: Path, script: str, name: str = "child") -> ChildCommand:
@@ -44,14 +58,19 @@ def python(tmp_path: Path, script: str, name: str = "child") -> ChildCommand:
 
 def test_the_restart_delay_doubles_after_each_quick_exit_up_to_a_limit() -> None:
     restarts = Restarts()
-    assert [restarts.delay_after(lived=0.1) for _ in range(MAX_QUICK_DEATHS)] == [0.5, 1.0, 2.0, None]
+    delays = [restarts.delay_after("exit code 1", lived=0.1) for _ in range(8)]
+    assert delays == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+
+
+def test_the_restart_delay_has_its_limit_after_any_number_of_quick_exits() -> None:
+    restarts = Restarts(quick_deaths=5000)
+    assert restarts.delay_after("exit code 1", lived=0.1) == LONGEST_DELAY
 
 
 def test_a_long_uptime_resets_the_restart_delay() -> None:
-    restarts = Restarts()
-    for _ in range(MAX_QUICK_DEATHS - 1):
-        restarts.delay_after(lived=0.1)
-    assert restarts.delay_after(lived=QUICK + 1) == 0.0
+    restarts = Restarts(quick_deaths=7)
+    assert restarts.delay_after("exit code 1", lived=QUICK + 1) == 0.0
+    assert restarts.delay_after("exit code 1", lived=0.1) == 0.5
 
 
 def test_a_child_that_exited_is_restarted(supervisor: Supervisor, shown: StringIO, tmp_path: Path) -> None:
@@ -64,13 +83,60 @@ def test_a_child_that_exited_is_restarted(supervisor: Supervisor, shown: StringI
 
 
 @pytest.mark.slow
-def test_a_child_that_keeps_exiting_stops_the_platform_with_its_log(
+def test_a_child_that_keeps_exiting_at_the_start_stops_it_with_its_log(
     supervisor: Supervisor, shown: StringIO, tmp_path: Path
 ) -> None:
     supervisor.start(python(tmp_path, "print('no such port'); raise SystemExit(2)"), stage=Stage.APPLICATION)
     with pytest.raises(LaunchError, match=r"^child died 4 times in a row \(exit code 2\)\. See its log: "):
         supervisor.wait_for(lambda: False, name="child")
     assert "child | no such port" in shown.getvalue()
+
+
+@pytest.mark.slow
+def test_a_child_that_keeps_exiting_leaves_the_others_running(
+    supervisor: Supervisor, shown: StringIO, tmp_path: Path
+) -> None:
+    supervisor.start(python(tmp_path, "import time; time.sleep(600)", name="web"), stage=Stage.APPLICATION)
+    supervisor.start(python(tmp_path, "raise SystemExit(2)", name="worker"), stage=Stage.APPLICATION)
+    supervisor.wait_for(lambda: shown.getvalue().count("worker died (exit code 2)") == 5, name="web")
+    assert supervisor.is_running("web")
+    worker = status_of(tmp_path, "worker")
+    assert (worker["restarts"], worker["last_end"]) == (4, "exit code 2")
+    assert 0 < worker["next_start_at"] - time.time() <= 8
+    web = status_of(tmp_path, "web")
+    assert (web["restarts"], web["last_end"], web["next_start_at"]) == (0, None, None)
+
+
+def test_a_child_that_cannot_be_started_again_leaves_the_others_running(
+    supervisor: Supervisor, shown: StringIO, tmp_path: Path
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    supervisor.start(python(tmp_path, "import time; time.sleep(600)", name="web"), stage=Stage.APPLICATION)
+    command = replace(python(tmp_path, "import time; time.sleep(0.5)", name="worker"), directory=folder)
+    supervisor.start(command, stage=Stage.APPLICATION)
+    folder.rmdir()
+    supervisor.wait_for(lambda: "worker died (cannot be started: " in shown.getvalue(), name="web")
+    folder.mkdir()
+    supervisor.wait_for(lambda: supervisor.is_running("worker"), name="web")
+
+
+def test_a_state_that_cannot_be_stored_is_reported_once(
+    supervisor: Supervisor, shown: StringIO, tmp_path: Path
+) -> None:
+    (tmp_path / "processes.json").mkdir()
+    supervisor.start(python(tmp_path, "import time; time.sleep(600)", name="web"), stage=Stage.APPLICATION)
+    supervisor.start(python(tmp_path, "raise SystemExit(2)", name="worker"), stage=Stage.APPLICATION)
+    supervisor.wait_for(lambda: "worker died" in shown.getvalue(), name="web")
+    assert shown.getvalue().count("the state of the processes cannot be stored") == 1
+    (tmp_path / "processes.json").rmdir()
+
+
+def test_the_state_of_the_processes_ends_with_them(supervisor: Supervisor, tmp_path: Path) -> None:
+    supervisor.start(python(tmp_path, "import time; time.sleep(600)"), stage=Stage.APPLICATION)
+    assert status_of(tmp_path, "child")["restarts"] == 0
+    supervisor.stop()
+    assert not (tmp_path / "processes.json").exists()
 
 
 def test_a_failed_step_stops_the_start_with_its_log(supervisor: Supervisor, shown: StringIO, tmp_path: Path) -> None:
