@@ -4,7 +4,6 @@ Endpoints that run models are plain ASGI apps (`responses.api.streams`); the oth
 """
 
 import os
-from collections import defaultdict
 from collections.abc import Awaitable
 from typing import Any
 
@@ -39,7 +38,7 @@ from kernel.asgi import (
 from kernel.database import limit_waits
 from kernel.db_threads import in_db_thread
 from kernel.draining import draining
-from kernel.endpoints import Endpoint
+from kernel.endpoints import Endpoint, EndpointIndex
 from kernel.errors import ApiError, NotFound, RequestTooLarge
 from kernel.http import error_response
 from kernel.metrics import OTHER
@@ -57,34 +56,27 @@ from tenants.authentication import authenticate
 limit_waits(settings.DATABASE_TIMEOUT_SECONDS)
 _site = get_asgi_application()
 _views: App = ApiHandler()
-_streamed = [one for one in ENDPOINTS if one.event_stream is not None]
-# By path: only endpoints without ids in theirs create something.
-_created: dict[str, App] = {f"/v1/{one.path}": counted(EndpointApp(one)) for one in _streamed if one.method == "POST"}
-_replayed: list[tuple[Endpoint, App]] = [(one, EndpointApp(one)) for one in _streamed if one.method == "GET"]
-# Refused while the process is overloaded, as are uploads: clients repeat both.
-_work = {
-    *_created,
-    "/v1/embeddings",
-    "/v1/moderations",
-    "/v1/responses/compact",
-    "/v1/images/generations",
-    "/v1/images/edits",
-    "/v1/audio/speech",
-    "/v1/audio/transcriptions",
-    "/v1/audio/translations",
+_endpoints = EndpointIndex(ENDPOINTS)
+# By method and path.
+_streams: dict[tuple[str, str], App] = {
+    (endpoint.method, endpoint.path): counted(EndpointApp(endpoint)) if endpoint.calls_model else EndpointApp(endpoint)
+    for endpoint in ENDPOINTS
+    if endpoint.event_stream is not None
 }
 _counted_views = counted(_views)
-_uploads = [one for one in ENDPOINTS if one.spooled]
 
 
 # This one and `_http` return what the other app returns: a coroutine of their own would live as long as the stream.
 def _api(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-    method, path, app = scope["method"], scope["path"], _views
-    if method == "POST":
-        app = _created.get(path) or (_counted_views if path in _work else _views)
-    elif _is_stream(scope):
-        app = next((replay for one, replay in _replayed if one.matches(method, path)), _views)
+    app = _views
+    # Whether a client of a POST request asks for a stream is in its body.
+    if (scope["method"] == "POST" or _is_stream(scope)) and (endpoint := _endpoint_of(scope)) is not None:
+        app = _streams.get((endpoint.method, endpoint.path), _counted_views if endpoint.calls_model else _views)
     return app(scope, receive, send)
+
+
+def _endpoint_of(scope: Scope) -> Endpoint | None:
+    return _endpoints.find(scope["method"], scope["path"])
 
 
 def _is_stream(scope: Scope) -> bool:
@@ -93,11 +85,13 @@ def _is_stream(scope: Scope) -> bool:
 
 def _is_upload(scope: Scope) -> bool:
     # The bodies of these requests are written to disk instead of memory.
-    return any(one.matches(scope["method"], scope["path"]) for one in _uploads)
+    endpoint = _endpoint_of(scope)
+    return endpoint is not None and endpoint.spooled
 
 
 def _is_work(scope: Scope) -> bool:
-    return scope["method"] == "POST" and (scope["path"] in _work or _is_upload(scope))
+    endpoint = _endpoint_of(scope)
+    return endpoint is not None and endpoint.is_work
 
 
 async def _admit_key(scope: Scope) -> str:
@@ -115,15 +109,13 @@ async def _admit_session(scope: Scope) -> str:
 
 def _api_rule(scope: Scope) -> BodyRule:
     method, path = scope["method"], scope["path"]
-    found = [one for one in ENDPOINTS if one.matches(one.method, path)]
-    if not found:
+    if not _endpoints.at(path):
         raise NotFound(f"Invalid URL ({method} {path})")
-    largest = FREE_BYTES
-    for one in found:
-        if one.method == method and one.spooled:
-            largest = settings.MAX_UPLOAD_BODY_BYTES
-        elif one.method == method and one.reads_body:
-            largest = max(largest, settings.MAX_BODY_BYTES)
+    largest, endpoint = FREE_BYTES, _endpoint_of(scope)
+    if endpoint is not None and endpoint.spooled:
+        largest = settings.MAX_UPLOAD_BODY_BYTES
+    elif endpoint is not None and endpoint.reads_body:
+        largest = settings.MAX_BODY_BYTES
     return BodyRule(max_bytes=largest, admit=_admit_key)
 
 
@@ -150,7 +142,6 @@ async def _page(scope: Scope, receive: Receive, send: Send) -> None:
 
 _pace = Pace(seconds=settings.BODY_WINDOW_SECONDS, bytes_per_second=settings.BODY_MIN_BYTES_PER_SECOND)
 _bounded_api = BodyGuard(ApiShell(_api, is_upload=_is_upload), rule=_api_rule, pace=_pace)
-# What ends or reads work, such as a cancellation, is always served.
 _guarded_api: App = with_api_headers(with_refusal(with_bound(_bounded_api), is_work=_is_work, is_stream=_is_stream))
 _guarded_site: App = BodyGuard(_page, rule=_page_rule, pace=_pace, render=_page_error)
 
@@ -193,22 +184,15 @@ _PAGES = frozenset(
     {"/", "/livez", "/readyz", "/version", "/metrics", "/openapi.json", "/docs", "/favicon.ico", "/llms.txt"}
 )
 _SECTIONS = ("/admin/", "/account/", "/static/", "/docs/guide/")
-_EXACT = {f"/v1{one.template}" for one in ENDPOINTS if not one.ids}
-# By the number of their parts, as there are a hundred of them.
-_WITH_IDS: dict[int, list[Endpoint]] = defaultdict(list)
-for _one in ENDPOINTS:
-    if _one.ids:
-        _WITH_IDS[_one.path.count("/")].append(_one)
 
 
 def _route_of(scope: Scope) -> str:
     """Return the template of a request's path for the metrics; any other path is "other"."""
     path: str = scope["path"]
-    if path in _EXACT or path in _PAGES:
+    if path in _PAGES:
         return path
     if path.startswith("/v1/"):
-        candidates = _WITH_IDS.get(path.count("/") - 2, ())
-        return next((f"/v1{one.template}" for one in candidates if one.matches(one.method, path)), OTHER)
+        return next((f"/v1{endpoint.template}" for endpoint in _endpoints.at(path)), OTHER)
     return next((section for section in _SECTIONS if path.startswith(section)), OTHER)
 
 

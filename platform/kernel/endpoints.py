@@ -168,6 +168,17 @@ class Endpoint:
         return self.body is not None or self.form is not None
 
     @property
+    def is_work(self) -> bool:
+        """True if a request creates something or calls a model: refused while it would wait, or during a shutdown.
+
+        Updates, whose path ends with an id, cancellations, which have no body, and administration are always served.
+        """
+        is_update = self.path.endswith(">")
+        is_administration = self.scope.startswith("admin.")
+        has_task = self.calls_model or (self.reads_body and not is_update and not is_administration)
+        return self.method == "POST" and has_task
+
+    @property
     def statuses(self) -> Sequence[int]:
         """The statuses of its errors."""
         if self.errors is not None:
@@ -210,3 +221,27 @@ class Endpoint:
                 if value is not None:
                     raise UnknownParameter(name)
         return arguments
+
+
+class EndpointIndex:
+    """Endpoints by the path of a request. Names in paths come before ids, whose patterns match them as well."""
+
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        self._by_name: dict[str, list[Endpoint]] = {}
+        # By the number of their parts, as there are a hundred of them.
+        self._with_ids: dict[int, dict[str, list[Endpoint]]] = {}
+        for endpoint in endpoints:
+            path = f"/v1/{endpoint.path}"
+            paths = self._with_ids.setdefault(path.count("/"), {}) if endpoint.ids else self._by_name
+            paths.setdefault(endpoint.path if endpoint.ids else path, []).append(endpoint)
+
+    def at(self, path: str) -> Sequence[Endpoint]:
+        """Return the endpoints of a path, one for each of its methods."""
+        if (by_name := self._by_name.get(path)) is not None:
+            return by_name
+        candidates = self._with_ids.get(path.count("/"), {})
+        return next((endpoints for form, endpoints in candidates.items() if _pattern(form).fullmatch(path)), ())
+
+    def find(self, method: str, path: str) -> Endpoint | None:
+        """Return the endpoint of a request."""
+        return next((endpoint for endpoint in self.at(path) if endpoint.method == method), None)

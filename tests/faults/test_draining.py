@@ -9,7 +9,8 @@ from typing import Any
 import httpx2
 import orjson
 import pytest
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
 
 from responses.models import Response
 from tenants import scope
@@ -23,6 +24,7 @@ from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess, running_web
 from tests.support.websocket_client import open_socket
+from tests.support.work import SERVED, paths_of_work
 from tests.support.workers import WorkerProcess
 
 pytestmark = pytest.mark.slow
@@ -165,6 +167,12 @@ def test_a_draining_process_refuses_new_work_and_finishes_what_it_has(
             assert int(refused.headers["retry-after"]) >= 1
             assert refused.headers["connection"] == "close"
             assert httpx2.get(f"{process.url}/livez").status_code == 200
+            refusals = {path: old.post(path, b"{").status_code for path in paths_of_work()}
+            assert {path: status for path, status in refusals.items() if status not in {503, 529}} == {}
+            for path in SERVED:
+                assert old.post(path, b"").status_code in {400, 401, 403, 404}
+            with pytest.raises(InvalidStatus):
+                connect(f"{process.url.replace('http', 'ws', 1)}/v1/responses", additional_headers=old.headers)
             gate.open()
             assert b"event: response.completed\n" in b"".join(pieces)
         assert process.stop() == 0

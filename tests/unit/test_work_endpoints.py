@@ -1,0 +1,31 @@
+"""Declarations decide which endpoints are refused under overload and during a shutdown."""
+
+from kernel.endpoints import Endpoint, EndpointIndex
+from responses.api.urls import ENDPOINTS
+from tests.support.work import SERVED, paths_of_work
+
+
+def test_every_post_request_is_work_unless_it_updates_cancels_or_administers() -> None:
+    index = EndpointIndex(ENDPOINTS)
+    for path in SERVED:
+        endpoint = index.find("POST", f"/v1{path}")
+        assert endpoint is not None
+        assert not endpoint.is_work, path
+    for path in paths_of_work():
+        endpoint = index.find("POST", f"/v1{path}")
+        assert endpoint is not None
+        assert endpoint.is_work, path
+
+
+def test_reading_and_deleting_is_no_work() -> None:
+    assert not [endpoint.path for endpoint in ENDPOINTS if endpoint.method != "POST" and endpoint.is_work]
+
+
+def test_names_in_paths_come_before_ids() -> None:
+    by_id = Endpoint("", "", method="POST", path="things/<id>", returns="")
+    by_name = Endpoint("", "", method="POST", path="things/check", returns="")
+    index = EndpointIndex([by_id, by_name])
+    assert index.find("POST", "/v1/things/check") is by_name
+    assert index.find("POST", "/v1/things/x") is by_id
+    assert index.find("GET", "/v1/things/x") is None
+    assert not index.at("/v1/things/x/y")
