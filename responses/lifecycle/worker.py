@@ -45,8 +45,10 @@ _RECONNECT_SECONDS = 10.0
 _LONGEST_PAUSE = 30.0
 # While the worker is at its limit, most of the runs that end are replaced by one query.
 _FULL_PACE_SECONDS = 0.02
-# However busy the event loop is.
+# However busy the event loop is, so many runs are active at the same time, besides those that only wait.
 _LEAST_RUNS = 8
+# Between two looks whether runs of a busy worker only wait by now.
+_ROOM_SECONDS = 0.05
 # A team that has the worker to itself is not limited, unless another team had a run so recently.
 _SHARED_SECONDS = 60.0
 
@@ -78,20 +80,33 @@ class Dispatcher(WorkLoop[Claim]):
     @override
     def pace_seconds(self) -> float:  # type: ignore[override]
         """The pause between two polls: none while there is room, so that a run starts at once."""
-        return _FULL_PACE_SECONDS if len(self.work) >= self._limit.value else 0.0
+        return _FULL_PACE_SECONDS if len(self.work) >= self._most_runs() else 0.0
 
     @override
     async def run(self) -> None:
-        following = asyncio.create_task(self._limit.follow())
+        following = [asyncio.create_task(self._limit.follow()), asyncio.create_task(self._watch_room())]
         try:
             await super().run()
         finally:
-            following.cancel()
+            for task in following:
+                task.cancel()
+
+    def _most_runs(self) -> int:
+        """Return how many runs the load allows: active ones up to the limit, and all that only wait meanwhile."""
+        waiting = sum(live.waits for live in self._live.values())
+        return min(self._slots, self._limit.value + waiting)
+
+    async def _watch_room(self) -> None:
+        # A run that begins to wait makes room as one that ends does, but without a call.
+        while True:
+            await asyncio.sleep(_ROOM_SECONDS)
+            if self.wants_room and len(self.work) < self._most_runs():
+                self.wake()
 
     @override
     async def claim(self) -> bool:
         is_shared = time.monotonic() - self._last_change < _SHARED_SECONDS
-        limit = self._limit.value if is_shared else None
+        limit = self._most_runs() if is_shared else None
         found = await in_db_thread(partial(queue.claim, slots=self._slots, running=[*self.work], limit=limit))
         for claimed in found:
             if claimed.team_id != self._last_team:

@@ -6,6 +6,7 @@ client disconnects, a setting of the team decides how much longer the run contin
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -47,6 +48,8 @@ _PIECE_BYTES = 256 * 1024
 _POLL_SECONDS, _NOTIFIED_POLL_SECONDS = 0.5, 3.0
 # What a group of runs needs to be stored by one process that shuts down.
 _NOTIFY_SECONDS = 0.03
+# Without a step for this long, a run waits: chunks and tool calls of active runs follow each other faster.
+_WAITS_AFTER_SECONDS = 0.25
 _INTERNAL_ERROR = Failure(code="server_error", message="The server had an error while processing your request.")
 _CANCELLED = Ending(status="cancelled")
 # Most of them were cancelled or deleted, which a repeated request would undo.
@@ -129,6 +132,8 @@ class LiveRun:
         self._cancelled = _CANCELLED
         self._unaccounted: TurnRecord | None = None
         self._grace: asyncio.Task[None] | None = None
+        self._is_recording = False
+        self._recorded_at = time.monotonic()
 
     def start(self) -> None:
         """Start the task that executes the run. The registry renews the lease until it has ended."""
@@ -250,6 +255,11 @@ class LiveRun:
         return self.identity.stored and self._is_streamed and self._format is None and not self.identity.in_worker
 
     @property
+    def waits(self) -> bool:
+        """True if it only waits, for a tool or for the upstream, and uses neither this process nor the database."""
+        return not self._is_recording and time.monotonic() - self._recorded_at > _WAITS_AFTER_SECONDS
+
+    @property
     def is_stopping(self) -> bool:
         """True if it was asked to stop immediately."""
         return self._is_interrupted
@@ -360,7 +370,11 @@ class LiveRun:
     async def _record(self, step: Step) -> None:
         # Until the step is committed, `_lost` must be able to record its usage.
         self._unaccounted = step.turn if isinstance(step, TurnEnded | TurnDiscarded | RunEnded) else None
-        data = await self._recorder.record(step)
+        self._is_recording = True
+        try:
+            data = await self._recorder.record(step)
+        finally:
+            self._is_recording, self._recorded_at = False, time.monotonic()
         self._unaccounted = None
         if self._format is not None:
             data = self._format.write(step)

@@ -2,6 +2,9 @@
 
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
 
 import pytest
 import redis
@@ -20,7 +23,7 @@ from tests.support.mcp_servers import McpServer
 from tests.support.streams import types
 from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
-from tests.support.workers import MakeWorker
+from tests.support.workers import MakeWorker, WorkerProcess
 
 pytestmark = pytest.mark.slow
 BRIEF = {"LEASE_SECONDS": "3", "WORKER_DRAIN_SECONDS": "1"}
@@ -223,3 +226,40 @@ def test_a_team_with_many_runs_does_not_delay_another_team(
     assert [row(api, one).status for one in queued].count("queued") == 8
     gate.open()
     assert {ended(api, one, seconds=60)["status"] for one in queued} == {"completed"}
+
+
+@contextmanager
+def short_of_cpu(worker: WorkerProcess) -> Iterator[None]:
+    """Give a worker only half of the time inside the block, in turns of a few milliseconds, as other load does."""
+    is_over = Event()
+
+    def take_turns() -> None:
+        while not is_over.wait(0.01):
+            with worker.suspended():
+                time.sleep(0.01)
+
+    thread = Thread(target=take_turns)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@pytest.mark.timeout(180)
+def test_runs_that_only_wait_leave_room_on_a_busy_worker(
+    make_api: MakeApi, script: Script, make_worker: MakeWorker
+) -> None:
+    gate, teams = Gate(), [make_api(), make_api()]
+    # While a single team uses a worker, its load limits nothing.
+    script.say("Hello").say("Hello")
+    with short_of_cpu(make_worker()):
+        for api in teams:
+            ended(api, queue(api, script))
+        script.always(stream(chunk(content="Hel"), gate, *text("lo")))
+        runs = [(api, queue(api, script)) for _ in range(25) for api in teams]
+        eventually(lambda: len(script.received) == 2 + len(runs), seconds=60)
+    gate.open()
+    for api, response_id in runs:
+        assert ended(api, response_id, seconds=60)["status"] == "completed"
