@@ -40,7 +40,7 @@ FROM responses_callhour WHERE level = (SELECT min(level) FROM responses_callhour
 
 
 _SEARCH = "web_search"
-# Some of their records have seconds or characters instead of tokens.
+# Their requests name no end user, and some of their records have seconds or characters instead of tokens.
 _AUDIO = ("audio.speech", "audio.transcriptions")
 _ROUNDING = Decimal("5e-11")
 
@@ -126,7 +126,7 @@ def _compare_lines(result: Comparison, lines: Sequence[Line], records: Sequence[
     for line in lines:
         row = by_id.pop(line.id, None)
         if row is None:
-            unmatched[line.run].append(line)
+            unmatched["" if line.path.startswith("/audio/") else line.run].append(line)
             continue
         faults = list(_faults_of(line, row, result.permitted))
         exact += not faults and not row.estimated

@@ -1,7 +1,6 @@
 """Random runs on a platform of several processes, some of which are killed: what the clients did and received."""
 
 import asyncio
-import base64
 import json
 import signal
 import sys
@@ -19,6 +18,7 @@ import orjson
 
 from benchmarks.books.runs import TERMINAL, LargeBatch, Run
 from benchmarks.books.upstream import LABEL, BookkeepingUpstream, running_upstream
+from benchmarks.samples import GRAMMAR_TOOL, PICTURE, WAV
 from benchmarks.stack import MANAGE, Server, Servers, is_up, running_servers
 from launcher import processes
 from launcher.address import any_free_port
@@ -35,14 +35,6 @@ KINDS = {
     "image": 4,
     "speech": 4,
     "transcription": 4,
-}
-_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-_PICTURE = f"data:image/png;base64,{_PIXEL}"
-_WAV = base64.b64decode("UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAIA+AAACABAAZGF0YQIAAAAAAA==")
-_GRAMMAR = {
-    "type": "custom",
-    "name": "command",
-    "format": {"type": "grammar", "syntax": "lark", "definition": 'start: ("go" | "stop") " " /[a-z]+/'},
 }
 _ATTEMPTS = 100
 _LEASE_SECONDS = 4
@@ -225,7 +217,6 @@ class Books:
             lines=self.plan.batch_lines,
             http=self._http,
             url=lambda: chance.choice(self.deployment.urls),
-            prompt=lambda name: f"{name} Go.",
         )
         self.batch_faults = await batch.faults()
         self.log(f"the batch of {self.plan.batch_lines} lines has ended")
@@ -239,7 +230,7 @@ class Books:
         text = f"{run.name} Go."
         body: dict[str, Any] = {"model": "m", "input": text, "safety_identifier": run.name, **more}
         if chance.random() < 0.15:
-            parts = [{"type": "input_text", "text": text}, {"type": "input_image", "image_url": _PICTURE}]
+            parts = [{"type": "input_text", "text": text}, {"type": "input_image", "image_url": PICTURE}]
             body["input"] = [{"role": "user", "content": parts}]
         if chance.random() < 0.6:
             server = {
@@ -252,7 +243,7 @@ class Books:
         if chance.random() < 0.3:
             body["tools"] = [*body.get("tools", ()), {"type": "web_search"}]
         if chance.random() < 0.15:
-            body["tools"] = [*body.get("tools", ()), _GRAMMAR]
+            body["tools"] = [*body.get("tools", ()), GRAMMAR_TOOL]
         body["store"] = run.is_stored = chance.random() < 0.8 or "background" in more
         return body
 
@@ -367,7 +358,7 @@ class Books:
     def _messages(self, run: Run, chance: Random) -> dict[str, Any]:
         content: Any = f"{run.name} Go."
         if chance.random() < 0.2:
-            content = [{"type": "text", "text": content}, {"type": "image_url", "image_url": {"url": _PICTURE}}]
+            content = [{"type": "text", "text": content}, {"type": "image_url", "image_url": {"url": PICTURE}}]
         messages = [{"role": "user", "content": content}]
         return {"model": "m", "messages": messages, "safety_identifier": run.name}
 
@@ -381,12 +372,12 @@ class Books:
 
     async def _speech(self, run: Run, chance: Random) -> None:
         text = f"{run.name} Say that." + " Again." * chance.randrange(40)
-        body = {"model": "s", "input": text, "voice": "alloy", "user": run.name}
+        body = {"model": "s", "input": text, "voice": "alloy"}
         await self._answered(run, chance, "/audio/speech", json=body)
 
     async def _transcription(self, run: Run, chance: Random) -> None:
-        form = aiohttp.FormData({"model": "t", "prompt": f"{run.name} Write.", "user": run.name})
-        form.add_field("file", _WAV, filename="a.wav", content_type="audio/wav")
+        form = aiohttp.FormData({"model": "t", "prompt": f"{run.name} Write."})
+        form.add_field("file", WAV, filename="a.wav", content_type="audio/wav")
         await self._answered(run, chance, "/audio/transcriptions", data=form)
 
     async def _document(self, run: Run, chance: Random, path: str, *, json: dict[str, Any]) -> None:
@@ -401,6 +392,8 @@ class Books:
                 asyncio.timeout(patience),
                 self._http.post(self._url(chance, path), json=json, data=data) as answer,
             ):
+                if answer.status == 400:
+                    raise ValueError(f"{path}: {await answer.text()}")
                 return await answer.read()
         except TimeoutError:
             if patience is None:

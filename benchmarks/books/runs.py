@@ -35,7 +35,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class LargeBatch:
-    """A batch of chat completions. `prompt` returns the user's text for the name of a line.
+    """A batch of chat completions.
 
     `url` returns the address of a web process that lives; requests that fail are repeated until the batch has ended.
     """
@@ -43,8 +43,6 @@ class LargeBatch:
     lines: int
     http: aiohttp.ClientSession
     url: Callable[[], str]
-    prompt: Callable[[str], str]
-    name: str = "batch"
 
     async def faults(self) -> list[str]:
         """Upload, create and await the batch, and return what is wrong with it and its result files."""
@@ -66,14 +64,14 @@ class LargeBatch:
                 for result in results
                 if _is_success(result) != (kind == "output")
             ]
-        expected = {f"{self.name}-{number}" for number in range(self.lines)}
+        expected = {_line_name(number) for number in range(self.lines)}
         faults += [f"{name} of the batch has no result" for name in expected - answered.keys()]
         faults += [f"{name} has {count} results" for name, count in answered.items() if count > 1]
         faults += [f"the unknown line {name} has a result" for name in answered.keys() - expected]
         return faults
 
     async def _uploaded(self) -> str:
-        lines = b"".join(json.dumps(self._line(number)).encode() + b"\n" for number in range(self.lines))
+        lines = b"".join(json.dumps(_line(number)).encode() + b"\n" for number in range(self.lines))
 
         def form() -> aiohttp.FormData:
             form = aiohttp.FormData({"purpose": "batch"})
@@ -82,16 +80,10 @@ class LargeBatch:
 
         return str(json.loads(await self._send("POST", "/v1/files", form=form))["id"])
 
-    def _line(self, number: int) -> dict[str, Any]:
-        name = f"{self.name}-{number}"
-        messages = [{"role": "user", "content": self.prompt(name)}]
-        body = {"model": "m", "messages": messages, "safety_identifier": name}
-        return {"custom_id": name, "method": "POST", "url": _PATH, "body": body}
-
     async def _created(self, file_id: str) -> str:
         body = {"input_file_id": file_id, "endpoint": _PATH, "completion_window": "24h"}
         # The key makes a repeated request create one batch only.
-        return str(json.loads(await self._send("POST", "/v1/batches", json=body, key=f"{self.name}-1"))["id"])
+        return str(json.loads(await self._send("POST", "/v1/batches", json=body, key="batch"))["id"])
 
     async def _ended(self, batch_id: str) -> dict[str, Any]:
         while True:
@@ -124,6 +116,18 @@ class LargeBatch:
             except _NETWORK_ERRORS:
                 pass
             await asyncio.sleep(_POLL_SECONDS)
+
+
+def _line_name(number: int) -> str:
+    """Return the name of a line, in the form of the requests of the mixed load: `TEAM.THREAD.NUMBER`."""
+    return f"batch.{number}.1"
+
+
+def _line(number: int) -> dict[str, Any]:
+    name = _line_name(number)
+    messages = [{"role": "user", "content": f"{name} plain"}]
+    body = {"model": "m", "messages": messages, "safety_identifier": name}
+    return {"custom_id": name, "method": "POST", "url": _PATH, "body": body}
 
 
 def _is_success(result: dict[str, Any]) -> bool:

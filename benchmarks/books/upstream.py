@@ -208,7 +208,7 @@ class BookkeepingUpstream:
         read, drawn = (Decimal(price) for price in IMAGE_PRICES)
         line.cost = _rounded((line.input * read + line.output * drawn).scaleb(-6))
         usage = {"input_tokens": line.input, "output_tokens": line.output, "total_tokens": line.input + line.output}
-        data = [{"b64_json": base64.b64encode(b"image").decode()}]
+        data = [{"b64_json": base64.b64encode(str(body["prompt"]).encode()).decode()}]
         return await self._document(request, line, chance, {"created": 1, "data": data, "usage": usage})
 
     async def speak(self, request: web.Request) -> web.StreamResponse:
@@ -216,13 +216,13 @@ class BookkeepingUpstream:
         text = str(orjson.loads(await request.read())["input"])
         line, chance = self._line(text.split(" ", maxsplit=1)[0], "/audio/speech")
         line.cost = _rounded((len(text) * Decimal(SPEECH_PRICE)).scaleb(-6))
-        spoken = bytes(chance.randrange(1, 20_000))
-        return await self._answer(request, line, chance, spoken, content_type="audio/mpeg")
+        return await self._answer(request, line, chance, spoken(text), content_type="audio/mpeg")
 
     async def transcribe(self, request: web.Request) -> web.StreamResponse:
         """Answer with a transcript and the tokens or seconds of the audio, or refuse."""
         form = await request.post()
-        line, chance = self._line(str(form["prompt"]).split(" ")[0], "/audio/transcriptions")
+        prompt = str(form["prompt"])
+        line, chance = self._line(prompt.split(" ", maxsplit=1)[0], "/audio/transcriptions")
         heard, written, second = (Decimal(price) for price in TRANSCRIPTION_PRICES)
         usage: Body
         if chance.random() < 0.5:
@@ -233,10 +233,17 @@ class BookkeepingUpstream:
             seconds = chance.randrange(1, 600)
             line.cost = _rounded(seconds * second)
             usage = {"type": "duration", "seconds": seconds}
-        return await self._document(request, line, chance, {"text": "A harbour.", "usage": usage})
+        return await self._document(request, line, chance, {"text": prompt, "usage": usage})
 
     async def _document(self, request: web.Request, line: Line, chance: Random, document: Body) -> web.StreamResponse:
         return await self._answer(request, line, chance, orjson.dumps(document), content_type="application/json")
+
+    def _fails(self, line: Line, chance: Random) -> bool:
+        """Decide if a request is refused or dropped, and note it in its line."""
+        fate = chance.random()
+        if fate < 0.1:
+            line.state = "refused" if fate < 0.05 else "dropped"
+        return fate < 0.1
 
     async def _answer(
         self, request: web.Request, line: Line, chance: Random, content: bytes, *, content_type: str
@@ -244,14 +251,11 @@ class BookkeepingUpstream:
         """Answer completely, refuse, or close the connection before the answer."""
         try:
             await asyncio.sleep(chance.random() * _SILENT_SECONDS)
-            fate = chance.random()
-            if fate < 0.05:
-                line.state = "refused"
+            if self._fails(line, chance):
+                if line.state == "dropped":
+                    return hang_up(request)
                 error = {"error": {"message": "Not now."}}
                 return web.json_response(error, status=503, headers={"x-request-id": line.id})
-            if fate < 0.1:
-                line.state = "dropped"
-                return hang_up(request)
             response = web.Response(body=content, content_type=content_type, headers={"x-request-id": line.id})
             await response.prepare(request)
             await response.write_eof()
@@ -301,6 +305,11 @@ class BookkeepingUpstream:
         self.searches[run] += 1
         await asyncio.sleep(chance.random() * _SILENT_SECONDS)
         return web.json_response({"results": [{"url": f"{self.url}/page", "title": "News", "content": "None."}]})
+
+
+def spoken(text: str) -> bytes:
+    """Return the speech of a text."""
+    return Random(text).randbytes(100 * len(text))
 
 
 def hang_up(request: web.Request, response: web.StreamResponse | None = None) -> web.StreamResponse:

@@ -23,6 +23,7 @@ import psycopg
 from benchmarks import published
 from benchmarks.books.audit import Comparison, compare, is_settled
 from benchmarks.books.command import roll_up, set_prices
+from benchmarks.books.runs import LargeBatch
 from benchmarks.chaos.checking_upstream import CheckingUpstream, running_checking_upstream
 from benchmarks.chaos.clients import CheckedLoad, Request, Tenant, verify
 from benchmarks.chaos.deployment import until
@@ -36,6 +37,7 @@ MOST_UNAVAILABLE = 0.05
 """In percent of the requests that were not hit by a fault."""
 END_SECONDS = 60.0
 _SETTLED_SECONDS = 180.0
+_BATCH_SECONDS = 3600.0
 _SIGN_IN = """
 from importlib import import_module
 from django.conf import settings
@@ -214,16 +216,21 @@ async def _measured(
         before = len(load.requests)
         log(f"capacity: {rate:.0f} actions/s, {dict(load.errors)}; {options.minutes:g} minutes at {options.load:.0%}")
         seconds = 60 * options.minutes
+        batch = asyncio.create_task(_batch_faults(load, balancer, options.batch_lines))
         striking = asyncio.create_task(
             faults.run(seconds=seconds - RECOVERY_SECONDS, pause=options.pause, only=options.only or ())
         )
         try:
             await arrivals(load, rate=rate * options.load, seconds=seconds, seed=options.seed)
             await striking
+            log("waiting for the batch")
+            async with asyncio.timeout(_BATCH_SECONDS):
+                batch_faults = await batch
         finally:
-            striking.cancel()
-            with suppress(asyncio.CancelledError):
-                await striking
+            for task in (striking, batch):
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
         ended = time.monotonic()
         log(f"{len(load.requests):,} requests, {len(load.acknowledged):,} responses; waiting for open runs")
         del load.requests[:before]
@@ -232,7 +239,7 @@ async def _measured(
         settled = time.monotonic() - ended
         stuck = await asyncio.to_thread(_open, platform.servers.admin)
         await platform.wait_until_ready()
-        wrong = [*faults.broken, *upstream.wrong]
+        wrong = [*faults.broken, *upstream.wrong, *batch_faults]
         found = await verify(load)
         log(f"{dict(found)}; comparing the books")
     probing.cancel()
@@ -261,6 +268,17 @@ async def _measured(
         books=books,
         wrong=[*wrong, *load.wrong],
     )
+
+
+async def _batch_faults(load: CheckedLoad, balancer: Balancer, lines: int) -> list[str]:
+    """Execute a batch of the first team and return its faults."""
+    if not lines:
+        return []
+    headers = {**load.tenants[0].headers}
+    # Forms have a type of their own.
+    headers.pop("Content-Type")
+    async with aiohttp.ClientSession(headers=headers) as http:
+        return await LargeBatch(lines=lines, http=http, url=lambda: balancer.choose().url).faults()
 
 
 def _open(admin: str) -> list[str]:

@@ -19,6 +19,7 @@ from benchmarks.books.upstream import (
     LABEL,
     BookkeepingUpstream,
     Line,
+    application,
     chunk,
     hang_up,
     send_completion,
@@ -117,6 +118,24 @@ class CheckingUpstream(BookkeepingUpstream):
             line.state = "left" if line.state == "open" else line.state
             raise
 
+    @override
+    def _fails(self, line: Line, chance: Random) -> bool:
+        if self.fault == "answers 500":
+            line.state = "refused"
+        elif self.fault:
+            line.state = "dropped"
+        return bool(self.fault)
+
+    @override
+    async def _answer(
+        self, request: web.Request, line: Line, chance: Random, content: bytes, *, content_type: str
+    ) -> web.StreamResponse:
+        if self.fault in {"refuses", "hangs"}:
+            line.state = "dropped"
+            await self._works.wait()
+            return hang_up(request)
+        return await super()._answer(request, line, chance, content, content_type=content_type)
+
     async def _stream_answer(
         self, request: web.Request, line: Line, name: str, calls: Sequence[Mapping[str, Any]], *, paced: bool
     ) -> web.StreamResponse:
@@ -197,10 +216,7 @@ def faults_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
 async def running_checking_upstream(*, seed: int) -> AsyncIterator[CheckingUpstream]:
     """Run the server on the current event loop and a free port."""
     upstream = CheckingUpstream(seed=seed)
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", upstream.complete)
-    app.router.add_post("/mcp", upstream.serve)
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
+    runner = web.AppRunner(application(upstream), handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
         await upstream.listen(runner)

@@ -5,6 +5,7 @@ process when the stream of a stored response ends too soon.
 """
 
 import asyncio
+import base64
 import random
 import time
 from collections import Counter
@@ -18,10 +19,11 @@ import orjson
 from typing_extensions import override
 
 from benchmarks.books.runs import TERMINAL, Run
-from benchmarks.books.upstream import LABEL
+from benchmarks.books.upstream import LABEL, spoken
 from benchmarks.chaos.checking_upstream import LOOKED_UP, PROGRAM, SECRET, answer_to
 from benchmarks.mixed import Load, Team
 from benchmarks.rolling_restart import Balancer
+from benchmarks.samples import GRAMMAR_TOOL, PICTURE, WAV
 
 RETRIES = 2
 _RETRIED = {408, 409, 429}
@@ -419,6 +421,51 @@ def _chat(made: Request) -> dict[str, Any]:
     return {"model": "m", "messages": messages, "safety_identifier": made.name}
 
 
+async def picture(load: CheckedLoad, tenant: Tenant) -> None:
+    """Ask about a picture."""
+    async with load.request("picture", f"{tenant.thread()}.1") as made:
+        parts = [{"type": "input_text", "text": f"{made.name} plain"}, {"type": "input_image", "image_url": PICTURE}]
+        await load.create(made, tenant, input=[{"role": "user", "content": parts}])
+
+
+async def grammar(load: CheckedLoad, tenant: Tenant) -> None:
+    """Offer a tool with a grammar."""
+    async with load.request("grammar", f"{tenant.thread()}.1") as made:
+        await load.create(made, tenant, tools=[GRAMMAR_TOOL])
+
+
+async def draw(load: CheckedLoad, tenant: Tenant) -> None:
+    """Generate an image."""
+    async with load.request("image", f"{tenant.thread()}.1") as made:
+        body = {"model": "i", "prompt": f"{made.name} Draw.", "user": made.name}
+        found = orjson.loads(await load.call(made, tenant, "POST", "/v1/images/generations", body))
+        if base64.b64decode(found["data"][0]["b64_json"]).decode() != body["prompt"]:
+            raise WrongAnswerError(f"the image of {made.name} is {found['data']}")
+
+
+async def speak(load: CheckedLoad, tenant: Tenant) -> None:
+    """Have a text spoken."""
+    async with load.request("speech", f"{tenant.thread()}.1") as made:
+        body = {"model": "s", "input": f"{made.name} Say.", "voice": "alloy"}
+        if await load.call(made, tenant, "POST", "/v1/audio/speech", body) != spoken(body["input"]):
+            raise WrongAnswerError(f"the speech of {made.name} differs")
+
+
+async def transcribe(load: CheckedLoad, tenant: Tenant) -> None:
+    """Have audio transcribed; the upstream answers with the prompt."""
+    async with load.request("transcription", f"{tenant.thread()}.1") as made:
+        prompt = f"{made.name} Write."
+
+        def form() -> aiohttp.FormData:
+            data = aiohttp.FormData({"model": "t", "prompt": prompt})
+            data.add_field("file", WAV, filename="a.wav", content_type="audio/wav")
+            return data
+
+        found = orjson.loads(await load.call(made, tenant, "POST", "/v1/audio/transcriptions", form=form))
+        if found["text"] != prompt:
+            raise WrongAnswerError(f"the transcript of {made.name} is {found}")
+
+
 async def run_code(load: CheckedLoad, tenant: Tenant) -> None:
     """Let the model run a program in a container that is removed afterwards."""
     async with load.request("container", f"{tenant.thread()}.1") as made:
@@ -501,6 +548,11 @@ SHARES: Mapping[Callable[[CheckedLoad, Tenant], Awaitable[None]], float] = {
     cancelled: 1,
     chat: 5,
     chat_stream: 5,
+    picture: 2,
+    grammar: 2,
+    draw: 1,
+    speak: 1,
+    transcribe: 1,
     file: 3,
     retrieve: 9,
     read_foreign: 1,

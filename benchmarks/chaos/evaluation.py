@@ -91,6 +91,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     parser.add_argument("--pause", type=float, default=12.0, help="mean seconds without fault (default %(default)s)")
     parser.add_argument("--only", action="append", metavar="FAULT", help="cause only this kind of fault; repeatable")
     parser.add_argument("--teams", type=int, default=40, help="number of teams (default %(default)s)")
+    parser.add_argument("--batch-lines", type=int, default=0, metavar="N", help="lines of a batch beside the load")
     parser.add_argument("--seed", type=int, default=1, help="of everything random in the mixed load and its faults")
     options = parser.parse_args(arguments)
     if options.minutes:
