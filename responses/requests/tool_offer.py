@@ -145,7 +145,7 @@ def _label(one: Shown) -> tuple[str, str]:
 
 def _named(tool: Shown, *, namespace: str | None = None, about: str = "") -> ToolOffer:
     # Upstreams know neither namespaces nor output schemas, so both are described in the text.
-    sentences = [tool["description"] or ""]
+    sentences = [tool.get("description") or ""]
     if namespace is not None:
         sentences.append(f"It belongs to {namespace}: {about}")
     if tool.get("output_schema") is not None:
@@ -155,7 +155,7 @@ def _named(tool: Shown, *, namespace: str | None = None, about: str = "") -> Too
         grammar = Grammar(syntax=given["syntax"], definition=given["definition"])
     function = FunctionTool(
         name=upstream_name(namespace, tool["name"]),
-        description="\n".join(sentence for sentence in sentences if sentence) or tool["description"],
+        description="\n".join(sentence for sentence in sentences if sentence) or tool.get("description"),
         parameters=tool.get("parameters"),
         strict=tool.get("strict"),
         form=CallForm.CUSTOM if tool["type"] == "custom" else CallForm.FUNCTION,

@@ -160,7 +160,8 @@ class CustomToolParam(_Named):
         return {
             "type": "custom",
             "name": self.name,
-            "description": self.description,
+            # Unlike that of a function, it is not null in the types of openai-node.
+            **present(description=self.description),
             "format": self.format.model_dump() if self.format else {"type": "text"},
             **self._options(),
         }

@@ -57,6 +57,12 @@ def test_a_call_can_be_sent_back_without_a_chain(api: Api, script: Script) -> No
     assert [message["role"] for message in script.messages[0]] == ["user", "assistant", "tool"]
 
 
+def test_a_missing_description_is_left_out_of_the_response(api: Api, script: Script) -> None:
+    tool = {"type": "custom", "name": "write"}
+    response = api.create(model=script.say("Hi").model, input="Go", tools=[tool])
+    assert response["tools"] == [{**tool, "format": {"type": "text"}}]
+
+
 # -- grammars ----------------------------------------------------------------------------------------------------------
 
 
