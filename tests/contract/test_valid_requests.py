@@ -22,11 +22,14 @@ from openai.types import (
     container_list_params,
     file_create_params,
     file_list_params,
+    image_generate_params,
     vector_store_create_params,
     vector_store_list_params,
     vector_store_search_params,
     vector_store_update_params,
 )
+from openai.types.audio import speech_create_params, transcription_create_params
+from openai.types.chat import completion_create_params
 from openai.types.containers import file_list_params as container_file_list_params
 from openai.types.conversations import (
     conversation_create_params,
@@ -66,8 +69,15 @@ from tests.support.workers import WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(sized(200, full=3600))]
 MODEL, EMBEDDINGS = "demo-reasoning-d0", "demo-embedding-d0"
+MODELS = {
+    "/images/generations": "demo-image-d0",
+    "/audio/speech": "demo-speech-d0",
+    "/audio/transcriptions": "demo-transcribe-d0",
+}
+"""Models of the paths that `MODEL` does not serve."""
 REQUESTS = sized(80, full=2000)
 BODY = {"model": MODEL, "input": "Hi"}
+WAV = b"RIFF\x24\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0\x40\x1f\0\0\x80\x3e\0\0\x02\0\x10\0data\0\0\0\0"
 LINE = orjson.dumps({"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": BODY})
 DOCUMENTED = {(status, code) for status, _, code, _ in error_table()}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}
@@ -228,6 +238,28 @@ OPERATIONS = (
         weight=3,
         but=("file",),
     ),
+    Operation(
+        method="POST",
+        path="/chat/completions",
+        parameters=completion_create_params.CompletionCreateParamsNonStreaming,
+        needs=("model", "messages"),
+        weight=6,
+    ),
+    Operation(
+        method="POST",
+        path="/images/generations",
+        parameters=image_generate_params.ImageGenerateParamsNonStreaming,
+        needs=("model",),
+        weight=2,
+    ),
+    Operation(method="POST", path="/audio/speech", parameters=speech_create_params.SpeechCreateParams, weight=2),
+    Operation(
+        method="POST",
+        path="/audio/transcriptions",
+        parameters=transcription_create_params.TranscriptionCreateParamsNonStreaming,
+        but=("file",),
+        weight=2,
+    ),
     Operation(method="GET", path="/files", parameters=file_list_params.FileListParams, result="Page FileObject"),
     Operation(
         method="POST", path="/batches", parameters=batch_create_params.BatchCreateParams, result="Batch", weight=3
@@ -264,7 +296,7 @@ def demo(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     server = running()
     url = asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(10)
     with django_db_blocker.unblock():
-        services.add_upstream(name="demo of valid requests", base_url=url, models=[MODEL, EMBEDDINGS])
+        services.add_upstream(name="demo of valid requests", base_url=url, models=[MODEL, EMBEDDINGS, *MODELS.values()])
     yield
     asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(10)
     loop.call_soon_threadsafe(loop.stop)
@@ -323,7 +355,8 @@ def generator(rng: random.Random, ids: Mapping[str, str], server_url: str) -> Re
         "schema": SCHEMA,
         "input_schema": SCHEMA,
         "arguments": "{}",
-        "definition": "a+",
+        # A grammar of Lark, and a regular expression.
+        "definition": 'start: "a"',
         "domain_secrets": "a",
         "allowed_domains": "example.com",
         "blocked_domains": "example.org",
@@ -347,6 +380,9 @@ def generator(rng: random.Random, ids: Mapping[str, str], server_url: str) -> Re
         "days": (1, 365),
         "seconds": (3600, 90000),
         "minutes": (1, 20),
+        "frequency_penalty": (-2, 2),
+        "presence_penalty": (-2, 2),
+        "speed": (0.25, 4),
         "score_threshold": (0, 1),
         "embedding_weight": (0.1, 1),
         "text_weight": (0.1, 1),
@@ -364,15 +400,29 @@ def send(api: Api, operation: Operation, path: str, parameters: dict[str, Any]) 
         cursors = {"after", "before"}
         query = {name: value for name, value in parameters.items() if value is not None and name not in cursors}
         return api.request("GET", path, params=query)
+    if path == "/audio/transcriptions":
+        return api.request("POST", path, files={"file": ("a.wav", WAV)}, data=dict(form_fields(parameters)))
     if path != "/files":
         return api.post(path, parameters)
-    expires = {f"expires_after[{name}]": str(value) for name, value in parameters.pop("expires_after", {}).items()}
     content = ("lines.jsonl", LINE) if parameters["purpose"] == "batch" else ("a.txt", b"A dog barks.")
-    return api.request("POST", path, files={"file": content}, data={**parameters, **expires})
+    return api.request("POST", path, files={"file": content}, data=dict(form_fields(parameters)))
+
+
+def form_fields(parameters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters as the SDKs name them in forms. Objects and lists have no other ones in them."""
+    for name, value in parameters.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}[{key}]", str(entry)) for key, entry in value.items())
+        elif isinstance(value, list):
+            yield f"{name}[]", [str(entry) for entry in value]
+        elif value is not None:
+            yield name, str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def shapes(operation: Operation, answer: httpx2.Response) -> Iterator[Shape]:
-    """Return the bodies of an answer with their types in openai-node."""
+    """Return the bodies of an answer with their types in openai-node, which has none for forwarded answers."""
+    if not operation.result:
+        return
     if answer.headers["content-type"].startswith("text/event-stream"):
         lines = [line.removeprefix("data: ") for line in answer.text.split("\n") if line.startswith("data: {")]
         yield Shape("ResponseStream", [orjson.loads(line) for line in lines])
@@ -403,6 +453,8 @@ def test_valid_requests_succeed_or_get_a_documented_error(
         parameters = {}
         if operation.parameters:
             parameters = generate.object(operation.parameters, but=operation.but, needs=operation.needs)
+        if path in MODELS:
+            parameters["model"] = MODELS[path]
         request = f"{operation.method} {operation.path} {orjson.dumps(parameters).decode()}"
         try:
             answer = send(reaching, operation, path, dict(parameters))

@@ -29,6 +29,7 @@ EXTRA_KEYS: Mapping[str, str] = {
     "WebSearchTool.search_content_types": "Codex sends it, and responses show the tools of the request",
     "WebSearchTool.indexed_web_access": "the same",
     "DataResultOrganizationCostsResult.unpriced_requests": "OpenAI has a price for everything",
+    "ChatCompletionMessage.reasoning_content": "servers of open models send the reasoning in it, and it is forwarded",
     "ChatCompletionStoreMessage.name": "the SDK's type covers only assistant messages; OpenAI returns all messages",
     "ChatCompletionStoreMessage.tool_call_id": "the same; without it, tool messages cannot be matched to calls",
 }
