@@ -22,9 +22,12 @@ from launcher.address import any_free_port, is_free
 from launcher.testing import PrivateServers
 from tests.support.api import Api, Caller, ok
 from tests.support.background import ended
+from tests.support.batches import asked, line
+from tests.support.batches import ended as batch_ended
+from tests.support.chunks import text as chunks_of_text
 from tests.support.management import succeed
 from tests.support.programs import need
-from tests.support.upstream import Script, ScriptedUpstream
+from tests.support.upstream import Script, ScriptedUpstream, stream
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess, running_web
 from tests.support.workers import running_worker
@@ -206,6 +209,18 @@ def test_files_are_stored_in_the_bucket_and_removed_from_it(pooled: Api, bucket:
     assert pooled.get(f"/files/{uploaded['id']}/content").content == content
     assert pooled.delete(f"/files/{uploaded['id']}").json()["deleted"] is True
     eventually(lambda: not [one for one in bucket.bucket.objects.all() if one.key == keys[0]])
+
+
+def test_a_batch_writes_megabytes_of_results_to_the_bucket(pooled: Api, script: Script) -> None:
+    script.always(stream(*chunks_of_text("Hello")))
+    body = {"model": script.model, "input": "Hi"}
+    # Responses repeat their instructions.
+    lines = [line(f"{n}", **body, instructions="x" * 200_000) for n in range(20)]
+    batch = batch_ended(pooled, asked(pooled, *lines)["id"])
+    assert batch["request_counts"] == {"total": 20, "completed": 20, "failed": 0}
+    content = pooled.get(f"/files/{batch['output_file_id']}/content").content
+    assert len(content) > 20 * 200_000
+    assert len(content.splitlines()) == 20
 
 
 def test_a_backup_of_one_bucket_is_restored_into_another(
