@@ -5,7 +5,11 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks import (
+from launcher import development
+
+development.require_packages()
+
+from benchmarks import (  # noqa: E402 - they import the packages that were looked for
     background,
     compare,
     conversations,
@@ -29,10 +33,10 @@ from benchmarks import (
     tables,
     vectors,
 )
-from benchmarks.books import command as books
-from benchmarks.chaos import evaluation as chaos
-from benchmarks.console import command as console
-from launcher.errors import LaunchError
+from benchmarks.books import command as books  # noqa: E402
+from benchmarks.chaos import evaluation as chaos  # noqa: E402
+from benchmarks.console import command as console  # noqa: E402
+from launcher.errors import LaunchError  # noqa: E402
 
 COMMANDS: Mapping[str, Callable[..., int]] = {
     "background": background.main,

@@ -238,4 +238,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    sys.path[:0] = [str(ROOT / "platform"), str(ROOT)]
+    from launcher import development
+
+    development.require_packages()
     main()
