@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 
 # Longer than any upload takes to be copied to the storage.
 _PENDING_FOR = timedelta(days=1)
-# The lifetime that OpenAI documents for batch files.
-_BATCH_LIFETIME = timedelta(days=30)
+BATCH_LIFETIME = timedelta(days=30)
+"""The lifetime that OpenAI documents for batch files."""
 _BATCH_PURPOSES = (Purpose.BATCH, Purpose.BATCH_OUTPUT)
 _RETRY_AFTER = timedelta(minutes=10)
 # Bounds one run of the periodic task; the next one continues.
@@ -132,7 +132,7 @@ async def write_content(file: File, content: IO[bytes]) -> str:
 def _insert_pending(team_id: str, key_id: str, upload: IncomingFile, at: datetime, check: Callable[[], None]) -> File:
     lifetime = upload.lifetime
     if lifetime is None and upload.purpose in _BATCH_PURPOSES:
-        lifetime = _BATCH_LIFETIME
+        lifetime = BATCH_LIFETIME
     with scope.team(team_id):
         check()
         return File.objects.create(

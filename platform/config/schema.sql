@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations b4737738d8f1c333597981b8600b5e974e825f6379938d589234f42f4111f925
+-- PostgreSQL 18, migrations f0647620b6f26e952f912b21c6539f70d05ef27914e8d48312e3e52953a5186d
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -460,9 +460,13 @@ CREATE TABLE public.responses_batch (
     lease_owner character varying(120),
     lease_token integer NOT NULL,
     lease_until timestamp with time zone,
+    file_error character varying(200) DEFAULT ''::character varying NOT NULL,
+    file_failures integer DEFAULT 0 NOT NULL,
+    files_retry_at timestamp with time zone,
     CONSTRAINT responses_batch_cached_tokens_check CHECK ((cached_tokens >= 0)),
     CONSTRAINT responses_batch_completed_check CHECK ((completed >= 0)),
     CONSTRAINT responses_batch_failed_check CHECK ((failed >= 0)),
+    CONSTRAINT responses_batch_file_failures_check CHECK ((file_failures >= 0)),
     CONSTRAINT responses_batch_input_tokens_check CHECK ((input_tokens >= 0)),
     CONSTRAINT responses_batch_lease_token_check CHECK ((lease_token >= 0)),
     CONSTRAINT responses_batch_output_seconds_check CHECK ((output_seconds >= 0)),
@@ -2337,15 +2341,16 @@ INSERT INTO public.django_migrations (id, app, name, applied) VALUES
 	(31, 'mfa', '0002_authenticator_timestamps', now()),
 	(32, 'mfa', '0003_authenticator_type_uniq', now()),
 	(33, 'responses', '0001_initial', now()),
-	(34, 'sessions', '0001_initial', now()),
-	(35, 'skills', '0001_initial', now()),
-	(36, 'socialaccount', '0001_initial', now()),
-	(37, 'socialaccount', '0002_token_max_lengths', now()),
-	(38, 'socialaccount', '0003_extra_data_default_dict', now()),
-	(39, 'socialaccount', '0004_app_provider_id_settings', now()),
-	(40, 'socialaccount', '0005_socialtoken_nullable_app', now()),
-	(41, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
-	(42, 'usersessions', '0001_initial', now());
+	(34, 'responses', '0002_batch_file_failures', now()),
+	(35, 'sessions', '0001_initial', now()),
+	(36, 'skills', '0001_initial', now()),
+	(37, 'socialaccount', '0001_initial', now()),
+	(38, 'socialaccount', '0002_token_max_lengths', now()),
+	(39, 'socialaccount', '0003_extra_data_default_dict', now()),
+	(40, 'socialaccount', '0004_app_provider_id_settings', now()),
+	(41, 'socialaccount', '0005_socialtoken_nullable_app', now()),
+	(42, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
+	(43, 'usersessions', '0001_initial', now());
 
 SELECT pg_catalog.setval('public.account_emailaddress_id_seq', 1, false);
 
@@ -2371,7 +2376,7 @@ SELECT pg_catalog.setval('public.django_admin_log_id_seq', 1, false);
 
 SELECT pg_catalog.setval('public.django_content_type_id_seq', 81, true);
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 42, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 43, true);
 
 SELECT pg_catalog.setval('public.mfa_authenticator_id_seq', 1, false);
 

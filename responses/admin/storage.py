@@ -179,6 +179,15 @@ class BatchAdmin(StoredObjectAdmin):
             ("Ended", when(row.ended_at)),
             ("Expires", when(row.expires_at)),
             ("Tokens in / out", f"{row.input_tokens:,} / {row.output_tokens:,}"),
+            *self._file_failures(row),
+        ]
+
+    def _file_failures(self, row: Batch) -> list[tuple[str, Cell]]:
+        if not row.file_failures:
+            return []
+        return [
+            ("Files", two_lines(f"cannot be read or stored: {row.file_error}", f"{row.file_failures:,} attempts")),
+            ("Next attempt", when(row.files_retry_at)),
         ]
 
     @override

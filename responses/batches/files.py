@@ -15,7 +15,7 @@ from typing import IO, Any
 import orjson
 from django.conf import settings
 from django.core.files import File as Content
-from django.db.models import Count, Q, QuerySet, Sum
+from django.db.models import Count, Func, IntegerField, Q, QuerySet, Sum
 
 from conversations.files import storage
 from conversations.files.storage import IncomingFile
@@ -44,13 +44,12 @@ _CHUNK_ROWS = 500
 _CHUNK_BYTES = 8 * 1024 * 1024
 # The margin is for the other fields of a line, around its body.
 _MAX_LINE_BYTES = settings.MAX_BODY_BYTES + 4096
-# Rows per fetch. Answers can be megabytes each, so few are held in memory at a time.
-_FETCHED_ROWS = 50
 _MAX_IN_MEMORY = 1024 * 1024
 _REASONS = {
     "batch_expired": "This request could not be executed before the completion window expired.",
     "batch_cancelled": "The batch was cancelled before this request was executed.",
 }
+_FILES_WORK = {"file_failures": 0, "file_error": "", "files_retry_at": None}
 _TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 
 
@@ -129,6 +128,7 @@ def _read(job: Job, batch: Batch, content: "Content[bytes]", stop: StopSignal) -
                 model=models[0] if len(models) == 1 else None,
                 in_progress_at=now(),
                 lease_until=None,
+                **_FILES_WORK,
             )
             if not started:
                 raise _LeaseLost
@@ -210,14 +210,21 @@ async def write_output(job: Job) -> None:
         tempfile.SpooledTemporaryFile(_MAX_IN_MEMORY) as errors,
     ):
         await run_in_thread(partial(_write, batch, output, errors))
-        stored = await _store(batch, output, "output"), await _store(batch, errors, "error")
-    await in_db_thread(lambda: _end(job, batch, *stored))
+        stored = await _store(batch, output, "output")
+        try:
+            stored_errors = await _store(batch, errors, "error")
+        except Exception:
+            # Each attempt would leave another copy for a day, on a disk that may be full already.
+            if stored is not None:
+                await in_db_thread(partial(storage.remove, stored))
+            raise
+    await in_db_thread(lambda: _end(job, batch, stored, stored_errors))
 
 
 def _write(batch: Batch, output: IO[bytes], errors: IO[bytes], stop: StopSignal) -> None:
     with scope.team(batch.team_id):
         lines = BatchLine.objects.filter(batch=batch).defer("body").order_by("position")
-        for line in stop.unless_set(lines.iterator(chunk_size=_FETCHED_ROWS)):
+        for line in stop.unless_set(_in_chunks(lines)):
             response = error = None
             if line.error_code is not None:
                 error = {"code": line.error_code, "message": _REASONS[line.error_code]}
@@ -228,6 +235,20 @@ def _write(batch: Batch, output: IO[bytes], errors: IO[bytes], stop: StopSignal)
             record = {"id": line.pk, "custom_id": line.custom_id, "response": response, "error": error}
             target = output if line.state == LineState.COMPLETED else errors
             target.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+
+
+def _in_chunks(lines: "QuerySet[BatchLine]") -> Iterator[BatchLine]:
+    """Yield lines from the database, fetching chunks of bounded size."""
+    ids: list[str] = []
+    size = 0
+    length = Func("answer", function="octet_length", output_field=IntegerField())
+    for pk, answer_size in lines.values_list("pk", length).iterator():
+        if ids and (len(ids) >= _CHUNK_ROWS or size + answer_size > _CHUNK_BYTES):
+            yield from lines.filter(pk__in=ids)
+            ids, size = [], 0
+        ids.append(pk)
+        size += answer_size
+    yield from lines.filter(pk__in=ids)
 
 
 async def _store(batch: Batch, content: IO[bytes], name: str) -> File | None:
@@ -249,22 +270,36 @@ async def _store(batch: Batch, content: IO[bytes], name: str) -> File | None:
 def _end(job: Job, batch: Batch, output: File | None, errors: File | None) -> None:
     # If the lease was lost, nothing is published, and the retention of files deletes what was uploaded.
     with scope.team(job.team_id):
-        lines = BatchLine.objects.filter(batch=batch)
-        done = Q(state=LineState.COMPLETED)
-        sums = {name: Sum(name, default=0) for name in _TOKENS}
-        totals = lines.aggregate(completed=Count("id", filter=done), failed=Count("id", filter=~done), **sums)
-        ended = queue.claimed_batch(job).update(
-            status=batch.ending,
-            ended_at=now(),
-            output_file_id=output.pk if output else None,
-            error_file_id=errors.pk if errors else None,
-            lease_until=None,
-            **totals,
-        )
-        if not ended:
-            return
-        for file in (output, errors):
-            if file is not None:
-                storage.publish_file(file)
+        ids = {"output_file_id": output.pk if output else None, "error_file_id": errors.pk if errors else None}
+        if _close(job, BatchStatus(batch.ending), **ids):
+            for file in (output, errors):
+                if file is not None:
+                    storage.publish_file(file)
+
+
+def _close(job: Job, status: BatchStatus, **values: Any) -> bool:
+    """End the batch with its totals, and delete its lines. Return false if the lease was lost."""
+    lines = BatchLine.objects.filter(batch=job.id)
+    done = Q(state=LineState.COMPLETED)
+    sums = {name: Sum(name, default=0) for name in _TOKENS}
+    totals = lines.aggregate(completed=Count("id", filter=done), failed=Count("id", filter=~done), **sums)
+    ended = queue.claimed_batch(job).update(
+        status=status, ending=status, ended_at=now(), lease_until=None, **_FILES_WORK, **values, **totals
+    )
+    if ended:
         lines.delete()
-        announce(team_id=job.team_id, event_type=f"batch.{batch.ending}", object_id=job.id)
+        announce(team_id=job.team_id, event_type=f"batch.{status}", object_id=job.id)
+    return bool(ended)
+
+
+def postpone(job: Job, error: Exception) -> None:
+    """Let any worker try again after a pause. A batch fails when its results would have expired meanwhile."""
+    reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+    with scope.team(job.team_id):
+        batch = queue.claimed_batch(job).first()
+        since = (batch.finalizing_at or batch.cancelling_at) if batch else None
+        if since is not None and since + storage.BATCH_LIFETIME <= now():
+            message = "The results could not be stored for so long that they have expired."
+            _close(job, BatchStatus.FAILED, errors=[_error(InvalidLine("results_not_stored", message))])
+        else:
+            queue.postpone(job, reason=reason[:200])

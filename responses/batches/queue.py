@@ -24,6 +24,10 @@ from tenants.models import Team
 
 MAX_ATTEMPTS = 5
 _REASONS = {BatchStatus.EXPIRED: "batch_expired", BatchStatus.CANCELLED: "batch_cancelled"}
+_FILE_PAUSE = timedelta(seconds=5)
+_LONGEST_FILE_PAUSE = timedelta(minutes=10)
+UNCOUNTED_AFTER = 150
+"""Failures, within about a day, after which a batch no longer counts for its team's limit of open batches."""
 # Bounds the rows that one query locks. Batches beyond it get their turn when earlier ones end.
 _MAX_BATCHES = 500
 
@@ -98,7 +102,8 @@ def claim_batches(*, limit: int, own: Collection[Job]) -> list[Job]:
     with scope.every_team():
         is_new = Q(status=BatchStatus.VALIDATING, ending=BatchStatus.COMPLETED)
         has_ended = ~Q(is_new) & ~Exists(BatchLine.objects.filter(batch=OuterRef("pk"), state__in=OPEN_LINES))
-        candidates = Batch.objects.filter(is_free(), is_new | has_ended, status__in=OPEN_BATCHES)
+        is_due = Q(files_retry_at__isnull=True) | Q(files_retry_at__lte=at)
+        candidates = Batch.objects.filter(is_free(), is_due, is_new | has_ended, status__in=OPEN_BATCHES)
         due = _lock_first(candidates.exclude(pk__in=[job.id for job in own]), limit=limit)
         claimed = Batch.objects.filter(pk__in=[batch.pk for batch in due])
         take(claimed)
@@ -127,12 +132,32 @@ def release(job: Job) -> None:
         claimed_batch(job).update(lease_until=None, lease_token=F("lease_token") + 1)
 
 
+def postpone(job: Job, *, reason: str) -> None:
+    """Release a batch whose files failed for this reason. The pause doubles with each failure in a row.
+
+    In the meantime workers are free for other batches: two that always fail must not occupy them.
+    """
+    with scope.team(job.team_id):
+        batch = claimed_batch(job).only("file_failures").first()
+        if batch is not None:
+            pause = min(_FILE_PAUSE * 2 ** min(batch.file_failures, 10), _LONGEST_FILE_PAUSE)
+            claimed_batch(job).update(
+                lease_until=None,
+                lease_token=F("lease_token") + 1,
+                file_failures=F("file_failures") + 1,
+                file_error=reason,
+                files_retry_at=shared_now() + pause,
+            )
+
+
 def expire() -> None:
     """Mark overdue batches as expiring, and end the waiting lines of expiring and cancelled batches."""
     at = now()
     with scope.every_team():
         late = Batch.objects.filter(status__in=[BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS], expires_at__lte=at)
-        late.filter(ending=BatchStatus.COMPLETED).update(ending=BatchStatus.EXPIRED, lease_until=None)
+        late.filter(ending=BatchStatus.COMPLETED).update(
+            ending=BatchStatus.EXPIRED, lease_until=None, files_retry_at=None
+        )
         left = Q(state=LineState.QUEUED) | (Q(state=LineState.RUNNING) & has_expired())
         lines = BatchLine.objects.filter(left)
         # The lock on the batch keeps workers from claiming its lines at the same time.

@@ -22,7 +22,6 @@ from responses.batches import execution, files, queue
 from responses.batches.queue import MAX_ATTEMPTS, ClaimedLine, Job, LineResult
 
 _MAX_JOBS = 2
-_FAILED_PAUSE_SECONDS = 5.0
 # Before a line that waits for capacity within its limits is claimed again.
 _LONGEST_WAIT = 30.0
 # A restart of the database takes seconds. An answer that the upstream has billed must not be lost because of it.
@@ -106,14 +105,12 @@ class BatchRunner(WorkLoop[Job | ClaimedLine]):
 async def _work_on_files(job: Job) -> None:
     """Read the input of a batch or write its output. If that fails, any worker may try again after a pause."""
     try:
-        try:
-            await (files.read_input(job) if job.is_new else files.write_output(job))
-        except Exception:
-            # A full disk has space again, and a storage answers, perhaps long before the lease would expire.
-            await asyncio.sleep(_FAILED_PAUSE_SECONDS)
-            raise
-    except (Exception, asyncio.CancelledError):
+        await (files.read_input(job) if job.is_new else files.write_output(job))
+    except asyncio.CancelledError:
         await in_db_thread(partial(queue.release, job))
+        raise
+    except Exception as error:
+        await in_db_thread(partial(files.postpone, job, error))
         raise
 
 

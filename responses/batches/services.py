@@ -7,6 +7,7 @@ from conversations.files import storage
 from conversations.models import Purpose
 from kernel.clock import now
 from kernel.errors import Conflict, InvalidValue
+from responses.batches.queue import UNCOUNTED_AFTER
 from responses.batches.requests import SCOPES, CreateBatch
 from responses.batches.selectors import get_batch
 from responses.models.batches import OPEN_BATCHES, Batch, BatchStatus
@@ -54,8 +55,11 @@ def create_batch(*, principal: Principal, body: CreateBatch, request: RequestInf
 
 
 def count_open_batches(principal: Principal, key_id: str | None) -> int:
-    """Return the number of batches of the team, or of one key, that have not ended."""
-    rows = Batch.objects.filter(team_id=principal.team_id, status__in=OPEN_BATCHES)
+    """Return the number of batches of the team, or of one key, that have not ended.
+
+    Those whose results could not be stored for a day do not count: the client has no part in it.
+    """
+    rows = Batch.objects.filter(team_id=principal.team_id, status__in=OPEN_BATCHES, file_failures__lt=UNCOUNTED_AFTER)
     return (rows if key_id is None else rows.filter(api_key=key_id)).count()
 
 
@@ -69,7 +73,11 @@ def cancel_batch(*, principal: Principal, batch_id: str, request: RequestInfo) -
         active = Batch.objects.filter(pk=batch.pk, status__in=[BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS])
         # Without a lease, any worker can end the batch immediately; one that reads the input file fails to commit.
         cancelled = active.update(
-            status=BatchStatus.CANCELLING, ending=BatchStatus.CANCELLED, cancelling_at=now(), lease_until=None
+            status=BatchStatus.CANCELLING,
+            ending=BatchStatus.CANCELLED,
+            cancelling_at=now(),
+            lease_until=None,
+            files_retry_at=None,
         )
         if cancelled:
             _note(batch, principal, "batch.cancelled", request)

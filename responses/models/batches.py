@@ -77,6 +77,10 @@ class Batch(TeamRow):
     lease_owner = models.CharField(max_length=120, null=True)
     lease_token = models.PositiveIntegerField(default=0)
     lease_until = models.DateTimeField(null=True)
+    # Consecutive failures to read the input file or to write the results, which are tried again after growing pauses.
+    file_failures = models.PositiveIntegerField(default=0, db_default=0)
+    file_error = models.CharField(max_length=200, default="", db_default="")
+    files_retry_at = models.DateTimeField(null=True)
 
     class Meta:
         verbose_name_plural = "batches"

@@ -124,3 +124,18 @@ def test_lists_run_no_count_and_few_queries(
         sql = sql_of(admin, address).upper()
         assert "COUNT(" not in sql, address
         assert count_queries(admin, address) <= 14, address
+
+
+def test_the_page_of_a_batch_gives_the_reason_why_its_files_fail(
+    lead: Client, caller: Caller, stored_objects: dict[str, str]
+) -> None:
+    batch_id, url = stored_objects[LISTS[0]], f"{LISTS[0]}{stored_objects[LISTS[0]]}/change/"
+    assert "Next attempt" not in text(lead.get(url))
+    with scope.team(caller.team.pk):
+        Batch.objects.filter(pk=batch_id).update(
+            file_failures=3, file_error="No space left on device", files_retry_at=now()
+        )
+    page = text(lead.get(url))
+    assert "cannot be read or stored: No space left on device" in page
+    assert "3 attempts" in page
+    assert "Next attempt" in page

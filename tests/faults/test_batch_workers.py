@@ -121,6 +121,7 @@ def test_results_wait_while_the_disk_of_the_files_is_full(
         (disk / "filler").unlink()
         freed = time.monotonic()
         batch = ended(api, batch_id)
-        assert time.monotonic() - freed < RECOVERY_SECONDS
+        # The pause after the second failure may just have begun.
+        assert time.monotonic() - freed < 10 + RECOVERY_SECONDS
         assert (batch["status"], batch["request_counts"]["completed"]) == ("completed", 1)
         assert text_of(answers(api, batch["output_file_id"])["0"]["response"]["body"]) == ["Hello"]

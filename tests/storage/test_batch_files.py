@@ -1,6 +1,8 @@
 """Output and error files of batches at real sizes, beyond every limit at which a buffer becomes a file."""
 
+import errno
 import hashlib
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +12,13 @@ from asgiref.sync import async_to_sync
 
 from conversations.files import storage
 from conversations.models import File, FileState
+from kernel.clock import now
 from kernel.leases import lease_until, process_name
 from responses.batches import files
-from responses.batches.queue import Job
+from responses.batches.queue import UNCOUNTED_AFTER, Job
+from responses.batches.services import count_open_batches
 from responses.models.batches import Batch, BatchLine, BatchStatus, LineState
-from tenants import scope
+from tenants import directory, scope
 from tests.storage.test_batch_queue import create_batches
 from tests.support.api import Caller
 
@@ -104,3 +108,48 @@ def test_output_and_errors_of_several_megabytes_are_written_together(caller: Cal
         assert [line["custom_id"] for line in read_lines(job.team_id, file_id)] == [
             str(n) for n in range(first, LINES, 2)
         ]
+
+
+def test_a_failure_is_stored_with_its_reason(caller: Caller) -> None:
+    job = claimed_batch(caller, BatchStatus.COMPLETED, [answered(0)])
+    files.postpone(job, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/srv/files"))
+    with scope.team(job.team_id):
+        batch = Batch.objects.get(pk=job.id)
+    assert batch.files_retry_at is not None
+    assert (batch.status, batch.file_failures, batch.lease_until) == ("finalizing", 1, None)
+    # Without the path, which is none of the client's business.
+    assert batch.file_error == "No space left on device"
+
+
+def test_a_batch_that_ends_after_failures_forgets_them(caller: Caller) -> None:
+    job = claimed_batch(caller, BatchStatus.COMPLETED, [answered(0)])
+    with scope.team(job.team_id):
+        Batch.objects.filter(pk=job.id).update(file_failures=3, file_error="No space left on device")
+    batch = ended(job)
+    assert (batch.status, batch.file_failures, batch.file_error) == ("completed", 0, "")
+
+
+def test_a_batch_whose_results_cannot_be_stored_for_a_day_is_not_counted(caller: Caller) -> None:
+    job = claimed_batch(caller, BatchStatus.COMPLETED, [answered(0)])
+    principal = directory.principal(caller.secret)
+    with scope.team(job.team_id):
+        assert count_open_batches(principal, None) == 1
+        Batch.objects.filter(pk=job.id).update(file_failures=UNCOUNTED_AFTER - 1)
+    files.postpone(job, OSError())
+    with scope.team(job.team_id):
+        assert count_open_batches(principal, None) == 0
+
+
+@pytest.mark.parametrize("ending", [BatchStatus.COMPLETED, BatchStatus.CANCELLED, BatchStatus.EXPIRED])
+def test_a_batch_fails_when_its_results_would_have_expired(caller: Caller, ending: BatchStatus) -> None:
+    job = claimed_batch(caller, ending, [answered(0), answered(1, is_success=False)])
+    started = "cancelling_at" if ending == BatchStatus.CANCELLED else "finalizing_at"
+    with scope.team(job.team_id):
+        Batch.objects.filter(pk=job.id).update(**{started: now() - storage.BATCH_LIFETIME})
+    files.postpone(job, OSError())
+    with scope.team(job.team_id):
+        batch = Batch.objects.get(pk=job.id)
+        assert not BatchLine.objects.filter(batch=job.id).exists()
+    assert (batch.status, batch.completed, batch.failed) == ("failed", 1, 1)
+    assert batch.errors is not None
+    assert batch.errors[0]["code"] == "results_not_stored"

@@ -79,3 +79,30 @@ def test_many_batches_of_one_team_do_not_hide_those_of_others(rolled_back: None,
     create_started(many, queue._MAX_BATCHES + 1)
     (second,) = create_started(late, 1)
     assert second in {line.batch_id for line in queue.claim_lines(slots=4, own=[])}
+
+
+def test_batches_whose_files_fail_leave_workers_to_others(rolled_back: None, make_caller: MakeCaller) -> None:
+    failing, other = make_caller(), make_caller()
+    first = create_batches(failing, 2)
+    [job, again] = queue.claim_batches(limit=2, own=[])
+    assert {job.id, again.id} == set(first)
+    for _ in range(2):
+        [*waiting] = create_batches(other, 1)
+        for claimed in (job, again):
+            queue.postpone(claimed, reason="No space left on device")
+        assert claim_all(2) == set(waiting)
+
+
+def test_pauses_grow_with_each_failure_up_to_ten_minutes(rolled_back: None, make_caller: MakeCaller) -> None:
+    caller = make_caller()
+    [batch_id] = create_batches(caller, 1)
+    pauses = []
+    for _ in range(10):
+        Batch.objects.filter(pk=batch_id).update(files_retry_at=None)
+        [job] = queue.claim_batches(limit=1, own=[])
+        before = now()
+        queue.postpone(job, reason="No space left on device")
+        retry_at = Batch.objects.get(pk=batch_id).files_retry_at
+        assert retry_at is not None
+        pauses.append(round((retry_at - before).total_seconds()))
+    assert pauses == [5, 10, 20, 40, 80, 160, 320, 600, 600, 600]
