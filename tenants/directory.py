@@ -22,7 +22,7 @@ from django.db import Error as DatabaseError
 from django.db.models import Exists, OuterRef, Q
 from typing_extensions import override
 
-from kernel import clock, metrics
+from kernel import clock, metrics, wait_limit
 from kernel.crypto import InvalidToken, keyed_digest
 from kernel.db_threads import in_db_thread
 from kernel.errors import Forbidden, ModelNotFound, Unauthorized
@@ -186,14 +186,15 @@ class CachedLookup(Generic[Found]):
                 _ = self._renewed(name)
             return entry[1]
         # Shielded: a client that disconnects must not cancel the lookup of the others.
-        return await asyncio.shield(self._renewed(name))
+        return await wait_limit.within_limit(asyncio.shield(self._renewed(name)))
 
     def _renewed(self, name: tuple[str, ...]) -> "asyncio.Task[Found]":
         loop = asyncio.get_running_loop()
         active = self._active.get((loop, *name))
         if active is None:
             self._used.discard(name)
-            active = self._active[loop, *name] = loop.create_task(in_db_thread(lambda: self._renew(*name)))
+            lookup = in_db_thread(lambda: self._renew(*name))
+            active = self._active[loop, *name] = loop.create_task(lookup, context=wait_limit.separate())
             active.add_done_callback(partial(self._ended, loop, name))
         return active
 
@@ -762,7 +763,7 @@ class _Uses:
         self._waiting.append(use)
         loop = asyncio.get_running_loop()
         if self._recording is None or self._recording.done() or self._recording.get_loop() is not loop:
-            self._recording = loop.create_task(self._record())
+            self._recording = loop.create_task(self._record(), context=wait_limit.unrelated())
 
     async def _record(self) -> None:
         while self._waiting:

@@ -35,7 +35,6 @@ from kernel.asgi import (
     with_api_headers,
     with_request_id,
 )
-from kernel.database import limit_waits
 from kernel.db_threads import in_db_thread
 from kernel.draining import draining
 from kernel.endpoints import Endpoint, EndpointIndex
@@ -45,6 +44,7 @@ from kernel.metrics import OTHER
 from kernel.open_requests import with_bound
 from kernel.overload import counted, with_refusal
 from kernel.request_bodies import FREE_BYTES, BodyGuard, BodyRule, Pace
+from kernel.wait_limit import limit_waits
 from responses.admin.live.follow import FollowSocket
 from responses.admin.live.socket import LiveSocket
 from responses.api.messages import with_anthropic_clients

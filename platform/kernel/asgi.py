@@ -20,7 +20,7 @@ from django.template.response import SimpleTemplateResponse
 from django.urls import Resolver404, resolve, set_script_prefix
 from typing_extensions import override
 
-from kernel import metrics, response_headers, tracing
+from kernel import metrics, response_headers, tracing, wait_limit
 from kernel.db_threads import in_view_thread
 from kernel.draining import ConnectionCut, draining
 from kernel.errors import ApiError, BadRequest, NotFound, shutting_down
@@ -94,7 +94,11 @@ def with_request_id(app: App, *, route_of: Callable[[Scope], str] = _unknown_rou
         access = Access(scope.get("method", "WEBSOCKET"), scope["path"], request_id, origin.caller)
         x_request_id = (b"x-request-id", request_id.encode())
 
+        limit = wait_limit.start()
+
         async def send_with_id(message: Message) -> None:
+            if limit is not None:
+                limit.renew()
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message.get("headers", ()), x_request_id]}
                 if draining.is_announced:
@@ -102,6 +106,13 @@ def with_request_id(app: App, *, route_of: Callable[[Scope], str] = _unknown_rou
                     message["headers"].append(_CLOSE)
             await send(message)
             access.sent(message)
+
+        async def receive_with_limit() -> Message:
+            message = await receive()
+            # A message of a WebSocket is a request of its own.
+            if limit is not None and message["type"] == "websocket.receive":
+                limit.renew()
+            return message
 
         draining.began()
         with use_origin(origin):
@@ -112,9 +123,9 @@ def with_request_id(app: App, *, route_of: Callable[[Scope], str] = _unknown_rou
                     with tracing.request(
                         method=access.method, route=route, carrier=carrier, status=lambda: access.status
                     ):
-                        await app(scope, receive, send_with_id)
+                        await app(scope, receive_with_limit, send_with_id)
                 else:
-                    await app(scope, receive, send_with_id)
+                    await app(scope, receive_with_limit, send_with_id)
             except ConnectionCut:
                 await _end_cut(scope, receive, send_with_id, access)
             except asyncio.CancelledError:
@@ -122,6 +133,8 @@ def with_request_id(app: App, *, route_of: Callable[[Scope], str] = _unknown_rou
                     raise
                 await _end_cut(scope, receive, send_with_id, access)
             finally:
+                if limit is not None:
+                    limit.has_ended = True
                 draining.ended()
                 access.write()
                 metrics.count_request(

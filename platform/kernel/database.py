@@ -11,6 +11,8 @@ from psycopg.abc import RV, PQGen
 from psycopg.conninfo import make_conninfo
 from typing_extensions import override
 
+from kernel.wait_limit import Wait, seconds_left
+
 # Parameters of Django that are not libpq's.
 _OF_CURSORS = ("context", "cursor_factory", "prepare_threshold")
 _INTERVAL_SECONDS = 0.1
@@ -21,17 +23,22 @@ READ_ONLY = psycopg.errors.ReadOnlySqlTransaction
 
 
 class PlatformConnection(psycopg.Connection[Any]):
-    """A connection that gives up waiting for a statement if the process has a limit, and leaves a read-only server.
+    """A connection that gives up waiting when the limit of the request is reached, and leaves a read-only server.
 
     It is closed in both cases, so that the pool replaces it.
     """
 
-    longest_wait: float | None = None
-    """Seconds, set by `limit_waits`."""
-
     @override
     def wait(self, gen: PQGen[RV], interval: float = _INTERVAL_SECONDS, timeout: float | None = None) -> RV:
-        limit = self.longest_wait if timeout is None else timeout
+        limit = seconds_left() if timeout is None else timeout
+        with Wait():
+            return self._wait(gen, interval, limit, is_limited=timeout is None)
+
+    def _wait(self, gen: PQGen[RV], interval: float, limit: float | None, *, is_limited: bool) -> RV:
+        if is_limited and limit == 0:
+            # The statement is not sent: nothing would read its result.
+            self.close()
+            raise psycopg.OperationalError("the request has waited for the database for too long")
         try:
             return super().wait(gen, interval, timeout=limit)
         except READ_ONLY:
@@ -39,18 +46,13 @@ class PlatformConnection(psycopg.Connection[Any]):
             self.close()
             raise
         except psycopg.errors._WaitTimeout as error:  # noqa: SLF001 - psycopg has no public name for it
-            if timeout is not None:
+            if not is_limited:
                 raise
             # Otherwise statements that wait for a lock would pile up in the server.
             with suppress(psycopg.Error):
                 self.cancel_safe(timeout=CANCEL_SECONDS)
             self.close()
-            raise psycopg.OperationalError(f"the database did not answer within {limit:g} seconds") from error
-
-
-def limit_waits(seconds: float) -> None:
-    """Let statements of this process fail that the database does not answer in time; for web, whose clients wait."""
-    PlatformConnection.longest_wait = seconds
+            raise psycopg.OperationalError(f"the database did not answer within {limit:.3g} seconds") from error
 
 
 def database_conninfo(alias: str = DEFAULT_DB_ALIAS) -> str:

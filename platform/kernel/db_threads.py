@@ -8,14 +8,16 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from contextvars import copy_context
 from typing import TypeVar
 
 from django.db import OperationalError, connection, connections
 
 from kernel import metrics
-from kernel.database import PlatformConnection, is_closed_by_server
+from kernel.database import is_closed_by_server
 from kernel.turns import Turns
+from kernel.wait_limit import Wait, seconds_left, within_limit
 
 Result = TypeVar("Result")
 # Each thread holds a PostgreSQL connection, in every process.
@@ -28,8 +30,9 @@ _THREADS = ThreadPoolExecutor(max_workers=_SIZE, thread_name_prefix="db")
 async def in_db_thread(call: Callable[[], Result]) -> Result:
     """Run `call` in one of the threads and return its result; a broken connection is replaced first."""
     # The context carries the request's origin and the team scope into the thread.
-    work = _THREADS.submit(copy_context().run, _with_connection, call, time.perf_counter())
-    if (limit := PlatformConnection.longest_wait) is None:
+    limit, wait = seconds_left(), Wait()
+    work = _THREADS.submit(copy_context().run, _with_connection, call, time.perf_counter(), wait)
+    if limit is None:
         return await asyncio.wrap_future(work)
     # While the database does not answer, the statements of others occupy the threads. What has begun has limits of its
     # own, and may upload a large file.
@@ -40,14 +43,16 @@ async def in_db_thread(call: Callable[[], Result]) -> Result:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        raise OperationalError(f"no thread was free for a query within {limit:g} seconds") from None
+        raise OperationalError(f"no thread was free for a query within {limit:.3g} seconds") from None
     finally:
         waiting.cancel()
+        wait.end()
 
 
 async def in_view_thread(call: Callable[[], Result], *, authorization: str) -> Result:
     """Run a whole view in one of the threads; the keys of its callers take turns."""
-    async with _VIEW_TURNS.turn(hash(authorization)):
+    async with AsyncExitStack() as stack:
+        await within_limit(stack.enter_async_context(_VIEW_TURNS.turn(hash(authorization))))
         return await in_db_thread(call)
 
 
@@ -73,7 +78,8 @@ def _connect() -> None:
     connection.ensure_connection()
 
 
-def _with_connection(call: Callable[[], Result], asked: float) -> Result:
+def _with_connection(call: Callable[[], Result], asked: float, wait: Wait) -> Result:
+    wait.end()
     metrics.DB_THREAD_WAIT.observe(time.perf_counter() - asked)
     # A connection that the thread keeps may have been closed since its last call, for example by a restart.
     kept = connection.connection

@@ -11,13 +11,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain, repeat
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from kernel import metrics
-from kernel.database import PlatformConnection
+from kernel import metrics, wait_limit
 from kernel.load_limit import commit_times
-from kernel.statement_pipeline import ConnectionLost
+from kernel.statement_pipeline import ConnectionLost, TransactionCancelled
 
 logger = logging.getLogger(__name__)
 Change = TypeVar("Change")
@@ -29,6 +29,16 @@ Outcomes = Sequence[Exception | None]
 _MAX_BATCH = 64
 # Eight seconds in total: long enough for a restart of PostgreSQL.
 _RECONNECT_SECONDS = (0.05, 0.2, 0.5, 1.0, 2.0, 2.0, 2.0)
+# When the time is over, a commit may have taken effect that was not confirmed. A client that is told that its request
+# failed must not find it completed, so there is more time for finding out, if the database answers again.
+_RECALL_SECONDS = 2.0
+# A change alone that the server cancels for so long, and so often, is too large for its limits; others wait behind it.
+_CANCELLED_SECONDS = 15.0
+_MIN_CANCELLED = 3
+
+
+class ChangeTooLarge(Exception):
+    """The server cancels the change whenever it is to be committed, also alone."""
 
 
 class Committer(Protocol[Applied_contra]):
@@ -70,7 +80,7 @@ class GroupCommit(Generic[Change]):
             # Tests and short-lived commands close their loops; production processes have one.
             for closed in [known for known in [*self._by_loop] if known.is_closed()]:
                 self._by_loop.pop(closed, None)
-            writer = self._by_loop[loop] = _LoopWriter(self._committer(), self._pauses)
+            writer = self._by_loop[loop] = _LoopWriter(self._committer(), self._pauses, lambda: self._waits_forever)
         return writer.submit(change)
 
     def wait_forever(self) -> None:
@@ -83,8 +93,14 @@ class GroupCommit(Generic[Change]):
 
 
 class _LoopWriter(Generic[Change]):
-    def __init__(self, committer: Committer[Change], pauses: Callable[[], "chain[float]"]) -> None:
+    def __init__(
+        self,
+        committer: Committer[Change],
+        pauses: Callable[[], "chain[float]"],
+        waits_forever: Callable[[], bool],
+    ) -> None:
         self._committer = committer
+        self._waits_forever = waits_forever
         self._pauses = pauses
         self._queue: deque[_Waiting[Change]] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -92,11 +108,23 @@ class _LoopWriter(Generic[Change]):
     def submit(self, change: Change) -> "asyncio.Future[None]":
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        self._queue.append(_Waiting(change, future))
+        waiting = _Waiting(change, future)
+        self._queue.append(waiting)
         if self._task is None or self._task.done():
             # It starts with the next iteration of the loop, so everything that is submitted in this one joins.
-            self._task = loop.create_task(self._write())
+            self._task = loop.create_task(self._write(), context=wait_limit.unrelated())
+        if (limit := wait_limit.current()) is not None:
+            wait = wait_limit.Wait()
+            timer = loop.call_later(limit.seconds_left + _RECALL_SECONDS, self._give_up, waiting)
+            future.add_done_callback(partial(_end_wait, wait, timer))
         return future
+
+    def _give_up(self, waiting: _Waiting[Change]) -> None:
+        # A change that waits for its group is not written any more. One that is being written may still take effect.
+        if waiting in self._queue:
+            self._queue.remove(waiting)
+        if not waiting.future.done():
+            waiting.future.set_exception(ConnectionLost("the commit took longer than its request may wait"))
 
     async def _write(self) -> None:
         while self._queue:
@@ -119,6 +147,13 @@ class _LoopWriter(Generic[Change]):
         changes = [waiting.change for waiting in batch]
         try:
             return await self._apply_connected(changes)
+        except TransactionCancelled as error:
+            if len(batch) == 1:
+                return [error]
+            # The group may be too large for a limit of the server, and would be so forever.
+            logger.warning("the database has cancelled a group of %d commits, which is divided", len(batch))
+            middle = len(batch) // 2
+            return [*await self._outcomes(batch[:middle]), *await self._outcomes(batch[middle:])]
         except Exception as error:
             # Without a connection single changes would fail as well, each after waiting for the database again.
             if len(batch) == 1 or isinstance(error, ConnectionLost):
@@ -129,18 +164,48 @@ class _LoopWriter(Generic[Change]):
 
     async def _apply_connected(self, changes: Sequence[Change]) -> Outcomes:
         """Apply the changes, waiting for the database while it is unavailable, for example during a restart."""
+        wait_limit.start()
         was_tried = False
-        began, pauses = time.monotonic(), self._pauses()
+        began, pauses, cancelled = time.monotonic(), self._pauses(), 0
         while True:
             try:
-                if was_tried and (outcomes := await self._committer.recall(changes)) is not None:
-                    return outcomes
-                was_tried = True
-                return await self._committer.apply(changes)
-            except ConnectionLost:
+                with wait_limit.Wait():
+                    if was_tried and (outcomes := await self._committer.recall(changes)) is not None:
+                        return outcomes
+                    was_tried = True
+                    return await self._committer.apply(changes)
+            except ConnectionLost as error:
+                if isinstance(error, TransactionCancelled):
+                    cancelled += 1
+                    if len(changes) > 1:
+                        raise
+                    if self._waits_forever() and cancelled >= _MIN_CANCELLED and _since(began) > _CANCELLED_SECONDS:
+                        raise ChangeTooLarge(str(error)) from error
+                pause = next(pauses, None)
                 # A server that does not answer takes longer than the pauses.
-                limit = PlatformConnection.longest_wait
-                is_late = limit is not None and time.monotonic() - began > limit
-                if is_late or (pause := next(pauses, None)) is None:
-                    raise
-                await asyncio.sleep(pause)
+                if pause is None or wait_limit.seconds_left() == 0:
+                    return await self._last_outcomes(changes, error)
+                with wait_limit.Wait():
+                    await asyncio.sleep(pause)
+
+    async def _last_outcomes(self, changes: Sequence[Change], error: ConnectionLost) -> Outcomes:
+        """Find out whether the changes were committed although the time is over. Raises `error` if they were not."""
+        try:
+            async with asyncio.timeout(_RECALL_SECONDS):
+                if (limit := wait_limit.current()) is not None:
+                    limit.renew()
+                outcomes = await self._committer.recall(changes)
+        except (ConnectionLost, TimeoutError):
+            outcomes = None
+        if outcomes is None:
+            raise error
+        return outcomes
+
+
+def _since(began: float) -> float:
+    return time.monotonic() - began
+
+
+def _end_wait(wait: wait_limit.Wait, timer: asyncio.TimerHandle, _: "asyncio.Future[None]") -> None:
+    timer.cancel()
+    wait.end()

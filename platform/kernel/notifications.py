@@ -21,7 +21,7 @@ from django.conf import settings
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from kernel import metrics
+from kernel import metrics, wait_limit
 
 logger = logging.getLogger(__name__)
 # Notifications of this period share one round trip: runs flush their logs at the same points in time.
@@ -88,7 +88,7 @@ class Notifications:
         self._listeners[channel].append(listener)
         self._channels_changed.set()
         if self._listener is None or self._listener.done():
-            self._listener = asyncio.get_running_loop().create_task(self._listen())
+            self._listener = asyncio.get_running_loop().create_task(self._listen(), context=wait_limit.unrelated())
         try:
             yield
         finally:
@@ -102,7 +102,7 @@ class Notifications:
         self._pending[notifier, message] = None
         self._has_pending.set()
         if self._sender is None or self._sender.done():
-            self._sender = asyncio.get_running_loop().create_task(self._send())
+            self._sender = asyncio.get_running_loop().create_task(self._send(), context=wait_limit.unrelated())
 
     # -- listening -----------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ import psycopg
 from django.db import OperationalError
 from psycopg import pq
 
-from kernel.database import CANCEL_SECONDS, READ_ONLY, PlatformConnection, database_conninfo
+from kernel.database import CANCEL_SECONDS, READ_ONLY, database_conninfo
+from kernel.wait_limit import seconds_left
 
 logger = logging.getLogger(__name__)
 Row = tuple[bytes | None, ...]
@@ -35,6 +36,10 @@ class ConnectionLost(OperationalError):
 
     Also: the server cannot commit the transaction at the moment.
     """
+
+
+class TransactionCancelled(ConnectionLost):
+    """The server has cancelled the transaction, which was not committed: its time is limited, or somebody asked."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +108,7 @@ class StatementPipeline:
             libpq.pipeline_sync()
             self._flush()
             # A `TimeoutError` is an `OSError`.
-            async with asyncio.timeout(PlatformConnection.longest_wait):
+            async with asyncio.timeout(seconds_left()):
                 await waiter
         except BaseException as error:
             if isinstance(error, TimeoutError):
@@ -126,7 +131,8 @@ class StatementPipeline:
                 if isinstance(failed, READ_ONLY):
                     # A standby now, after a failover: only a new connection finds the new primary.
                     self.close()
-                raise ConnectionLost(str(failed)) from failed
+                is_cancelled = isinstance(failed, psycopg.errors.QueryCanceled)
+                raise (TransactionCancelled if is_cancelled else ConnectionLost)(str(failed)) from failed
         return [_rows(result) for name, result in zip(commands, results, strict=True) if name is None]
 
     async def _connected(self) -> pq.abc.PGconn:
@@ -134,8 +140,10 @@ class StatementPipeline:
             return self._libpq
         self.close()
         try:
-            self._connection = await psycopg.AsyncConnection.connect(self._conninfo())
-        except psycopg.OperationalError as error:
+            # The limit of a connection is for each address of the server.
+            async with asyncio.timeout(seconds_left()):
+                self._connection = await psycopg.AsyncConnection.connect(self._conninfo())
+        except (psycopg.OperationalError, TimeoutError) as error:
             raise ConnectionLost(str(error)) from error
         libpq = self._connection.pgconn
         # From here on, the connection is driven by its libpq functions: psycopg names prepared statements by a counter,

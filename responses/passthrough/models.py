@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from kernel import clock
+from kernel import clock, wait_limit
 from kernel.db_threads import in_db_thread
 from kernel.errors import Failure, NotFound
 from responses.engine.events.types import Body
@@ -54,7 +54,9 @@ class ModelLists:
             if len(self._due) >= _MAX_LISTS:
                 self._due.clear()
                 self._known.clear()
-            task = self._fetching[key] = asyncio.create_task(self._refresh(key, upstream))
+            task = self._fetching[key] = asyncio.create_task(
+                self._refresh(key, upstream), context=wait_limit.unrelated()
+            )
             task.add_done_callback(lambda _: self._fetching.pop(key, None))
         if key not in self._known and key in self._fetching:
             # Shielded: other requests wait for the same list.

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from django.db import Error as DatabaseError
 
+from kernel import wait_limit
 from kernel.clock import shared_now
 from kernel.db_threads import in_db_thread
 from kernel.errors import BadRequest
@@ -145,7 +146,7 @@ class _Tail:
         self._loop = asyncio.get_running_loop()
         self._grown_at = self._loop.time()
         self._ping_timer = self._loop.call_later(PING_SECONDS, self._ping)
-        self._task = self._loop.create_task(self._read())
+        self._task = self._loop.create_task(self._read(), context=wait_limit.unrelated())
 
     @classmethod
     def of(

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from django.conf import settings
 
+from kernel import wait_limit
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
 from kernel.leases import expired_before, has_expired, lease_until, lock, process_name
@@ -142,7 +143,7 @@ class _OpenCalls:
     def add(self, call_id: str, until: datetime) -> None:
         self._until[call_id] = until
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._renew())
+            self._task = asyncio.get_running_loop().create_task(self._renew(), context=wait_limit.unrelated())
 
     def discard(self, call_id: str) -> None:
         """Forget a call."""

@@ -21,7 +21,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
 
-from kernel import response_headers
+from kernel import response_headers, wait_limit
 from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, Failure, InsufficientQuota, LimitReached, LimitsUnavailable, Overloaded, RateLimited
 from kernel.leases import lease_until, process_name
@@ -105,7 +105,7 @@ class _Leases:
     def add(self, reservation_id: str) -> None:
         self._ids.add(reservation_id)
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._renew())
+            self._task = asyncio.get_running_loop().create_task(self._renew(), context=wait_limit.unrelated())
 
     def discard(self, reservation_id: str) -> None:
         self._ids.discard(reservation_id)

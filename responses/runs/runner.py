@@ -16,7 +16,7 @@ from django.conf import settings
 from django.db import Error as DatabaseError
 from structlog.contextvars import bind_contextvars
 
-from kernel import metrics
+from kernel import metrics, wait_limit
 from kernel.clock import shared_now
 from kernel.database import is_unavailable
 from kernel.db_threads import in_db_thread
@@ -123,6 +123,7 @@ class LiveRun:
         """The number of the event after those that the client has received, once `frames` has ended."""
         self._keep(opening)
         self._task: asyncio.Task[None] | None = None
+        self._given_up = asyncio.Event()
         self._stops_after_step = False
         self._is_interrupted = False
         self._is_lost = False
@@ -156,7 +157,7 @@ class LiveRun:
                 self._wake.clear()
                 if self._ready:
                     yield self._take()
-                elif self._task is not None and self._task.done():
+                elif self._given_up.is_set() or (self._task is not None and self._task.done()):
                     if self.end is None:
                         raise ConnectionCut
                     if self._has_lost_database:
@@ -205,11 +206,22 @@ class LiveRun:
                     self._disconnect()
 
     async def finished(self) -> RunEnded:
-        """Wait until the run has ended and return its end."""
-        # Shielded: a client that stops waiting must not cancel the run.
+        """Wait until the run has ended and return its end; without its database, until the client's time is over."""
+        if self._task is not None:
+            giving_up = asyncio.ensure_future(self._given_up.wait())
+            try:
+                # A client that stops waiting does not cancel the run.
+                await asyncio.wait([self._task, giving_up], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                giving_up.cancel()
+            if self._task.done():
+                self._task.result()
+        return cast("RunEnded", self.end)
+
+    async def closed(self) -> None:
+        """Wait until everything was stored that can be stored."""
         if self._task is not None:
             await asyncio.shield(self._task)
-        return cast("RunEnded", self.end)
 
     def detach(self) -> None:
         """Continue without the client for the team's grace period, then cancel the run."""
@@ -382,6 +394,8 @@ class LiveRun:
         self.next_sequence = self._recorder.next_sequence
         if isinstance(step, RunEnded):
             self.end = step
+        if not isinstance(step, Emitted) and (limit := wait_limit.current()) is not None:
+            limit.renew()
         self._keep(data)
         if self._unread > UNREAD_BYTES and self.end is None:
             await self._wait_for_reader()
@@ -414,6 +428,11 @@ class LiveRun:
         self.end = self._run.interrupt(failed(DATABASE_LOST if self._has_lost_database else _ENDED_ELSEWHERE))
         if not self._has_lost_database:
             self._keep(DONE_FRAME if self._format is None else self._format.close())
+        elif not self.identity.in_worker:
+            # The client has waited long enough; what follows has a time of its own.
+            self._given_up.set()
+            self._wake.set()
+            wait_limit.start()
         # The turn that was interrupted just now, or the one whose end could not be stored.
         turn = self.end.turn or self._unaccounted
         try:
@@ -437,9 +456,11 @@ class _Registry:
         self._runs.add(run)
         metrics.ACTIVE_RUNS.inc()
         if self._lease_task is None or self._lease_task.done():
-            self._lease_task = asyncio.get_running_loop().create_task(self._renew_leases())
+            self._lease_task = asyncio.get_running_loop().create_task(
+                self._renew_leases(), context=wait_limit.unrelated()
+            )
         if self._watch_task is None or self._watch_task.done():
-            self._watch_task = asyncio.get_running_loop().create_task(self._stop_lost())
+            self._watch_task = asyncio.get_running_loop().create_task(self._stop_lost(), context=wait_limit.unrelated())
 
     def discard(self, run: LiveRun) -> None:
         self._runs.discard(run)
@@ -573,7 +594,7 @@ async def drain(*, seconds_left: Callable[[], float], notify_workers: Callable[[
             run.stop_now()
         else:
             run.fail(SHUTTING_DOWN)
-    await asyncio.gather(*(run.finished() for run in _registry.all()), return_exceptions=True)
+    await asyncio.gather(*(run.closed() for run in _registry.all()), return_exceptions=True)
     notification.send()
 
 
@@ -603,4 +624,4 @@ async def cancel_all() -> None:
     for run in runs:
         run.cancel()
     if runs:
-        await asyncio.gather(*(run.finished() for run in runs), return_exceptions=True)
+        await asyncio.gather(*(run.closed() for run in runs), return_exceptions=True)

@@ -1,16 +1,20 @@
 """A connection breaks between a commit and its confirmation: the commit is not repeated and its outcome is recalled."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
+import pytest
 from django.conf import settings
 from psycopg.conninfo import make_conninfo
 
+from kernel import wait_limit
 from kernel.clock import now
 from kernel.database import database_conninfo
 from kernel.db_threads import in_db_thread
 from kernel.group_commit import GroupCommit
+from kernel.statement_pipeline import ConnectionLost
 from responses.engine.events.compression import compress
 from responses.models import CommitMark, EventBatch
 from responses.runs.rows import new_row
@@ -82,6 +86,59 @@ async def test_an_unconfirmed_commit_is_not_repeated(database: None, caller: Cal
     assert [type(outcome) for outcome in outcomes] == [type(None), LeaseLost]
     assert await in_db_thread(lambda: stored_counts(begun)) == (1, 1, "failed")
     assert await in_db_thread(lambda: stored_counts(other)) == (0, 0, "in_progress")
+
+
+@pytest.fixture
+def short_limit() -> Iterator[None]:
+    """Let a commit take one second, as in a web process with a short limit."""
+    wait_limit.limit_waits(1)
+    yield
+    wait_limit.limit_waits(None)
+
+
+async def test_a_commit_whose_confirmation_is_late_is_not_reported_as_failed(
+    database: None, caller: Caller, short_limit: None
+) -> None:
+    begun, other = await abegin(caller), await abegin(caller)
+    async with broken_line() as (proxy, commit):
+        await commit.submit(Change(team_id=begun.who.team_id))
+        proxy.stall_at(COMMITTED)
+        outcomes = await asyncio.gather(
+            commit.submit(ending_change(begun)), commit.submit(ending_change(other, token=7)), return_exceptions=True
+        )
+        assert proxy.has_stalled
+    assert [type(outcome) for outcome in outcomes] == [type(None), LeaseLost]
+    assert await in_db_thread(lambda: stored_counts(begun)) == (1, 1, "failed")
+
+
+async def test_a_commit_that_the_server_never_got_is_reported_as_failed(
+    database: None, caller: Caller, short_limit: None
+) -> None:
+    begun = await abegin(caller)
+    async with broken_line() as (proxy, commit):
+        await commit.submit(Change(team_id=begun.who.team_id))
+        proxy.stall_at(COMMIT)
+        with pytest.raises(ConnectionLost):
+            await commit.submit(ending_change(begun))
+        assert proxy.has_stalled
+    assert await in_db_thread(lambda: stored_counts(begun)) == (0, 0, "in_progress")
+
+
+async def test_a_request_waits_for_the_group_before_it_only_as_long_as_it_may(
+    database: None, caller: Caller, short_limit: None
+) -> None:
+    begun, late = await abegin(caller), await abegin(caller)
+    async with broken_line() as (proxy, commit):
+        await commit.submit(Change(team_id=begun.who.team_id))
+        proxy.hold()
+        began = time.monotonic()
+        first = commit.submit(ending_change(begun))
+        await asyncio.sleep(0.2)
+        wait_limit.start()
+        with pytest.raises(ConnectionLost):
+            await commit.submit(ending_change(late))
+        assert time.monotonic() - began < 4.5
+        assert isinstance((await asyncio.gather(first, return_exceptions=True))[0], ConnectionLost)
 
 
 async def test_a_failed_commit_is_repeated(database: None, caller: Caller) -> None:

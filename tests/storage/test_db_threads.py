@@ -3,21 +3,38 @@
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 
 import psycopg
 import pytest
 from django.conf import settings
-from django.db import ProgrammingError, connection
+from django.db import OperationalError, ProgrammingError, connection
 from psycopg.conninfo import make_conninfo
-from psycopg_pool import ConnectionPool
+from psycopg_pool import ConnectionPool, PoolTimeout
 
+from kernel import wait_limit
 from kernel.database import database_conninfo
-from kernel.db_threads import connect_threads, in_db_thread
+from kernel.db_threads import connect_threads, in_db_thread, in_view_thread
 from tests.support.tcp_proxy import proxied
 
 OUTAGE_SECONDS = 16
+LIMIT_SECONDS = 1.0
+
+
+@pytest.fixture
+def limited() -> Iterator[None]:
+    """Limit what a request waits for the database, as web processes do."""
+    wait_limit.limit_waits(LIMIT_SECONDS)
+    yield
+    wait_limit.limit_waits(None)
+
+
+def sleep(seconds: float) -> None:
+    """Execute a statement that takes this long."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_sleep(%s)", [seconds])
 
 
 def backend() -> int:
@@ -67,6 +84,79 @@ async def test_their_pool_is_back_within_seconds_after_an_outage(database: None)
             opened_at = time.monotonic()
             is_back.set()
             assert await querying - opened_at < OUTAGE_SECONDS / 2
+
+
+async def test_the_statements_of_a_request_share_one_limit(database: None, limited: None) -> None:
+    wait_limit.start()
+    await in_db_thread(lambda: sleep(0.6))
+    began = time.monotonic()
+    with pytest.raises(OperationalError):
+        await in_view_thread(lambda: sleep(0.6), authorization="")
+    assert time.monotonic() - began < 0.6
+    # What follows fails at once, and does not break the connections of others.
+    with pytest.raises(OperationalError):
+        await in_db_thread(backend)
+    wait_limit.start()
+    assert await in_db_thread(backend)
+
+
+async def test_the_wait_for_a_thread_counts_for_the_limit(database: None, limited: None) -> None:
+    wait_limit.start()
+    occupied = threading.Event()
+    others = [asyncio.ensure_future(in_db_thread(occupied.wait)) for _ in range(4)]
+    waiting = asyncio.ensure_future(in_view_thread(lambda: sleep(0.8), authorization=""))
+    await asyncio.sleep(0.6)
+    occupied.set()
+    with pytest.raises(OperationalError):
+        await waiting
+    await asyncio.gather(*others)
+
+
+async def test_statements_at_the_same_time_count_once(database: None, limited: None) -> None:
+    wait_limit.start()
+    await asyncio.gather(*(in_db_thread(lambda: sleep(0.4)) for _ in range(4)))
+    await in_db_thread(lambda: sleep(0.3))
+
+
+async def test_many_short_statements_do_not_reach_the_limit(database: None, limited: None) -> None:
+    wait_limit.start()
+    for _ in range(30):
+        await in_db_thread(lambda: sleep(0.04))
+
+
+async def test_a_request_that_was_sent_something_has_the_whole_limit_again(database: None, limited: None) -> None:
+    limit = wait_limit.start()
+    assert limit is not None
+    for _ in range(3):
+        await in_db_thread(lambda: sleep(0.6))
+        limit.renew()
+
+
+async def test_work_that_outlives_its_request_has_a_limit_for_each_wait(database: None, limited: None) -> None:
+    limit = wait_limit.start()
+    assert limit is not None
+    await in_db_thread(lambda: sleep(0.7))
+    for context in (wait_limit.unrelated(), wait_limit.separate()):
+        await asyncio.get_running_loop().create_task(in_db_thread(lambda: sleep(0.7)), context=context)
+    limit.has_ended = True
+    for _ in range(2):
+        await in_db_thread(lambda: sleep(0.7))
+
+
+def test_the_wait_for_a_connection_ends_with_the_limit(database: None, limited: None) -> None:
+    def connect() -> float:
+        began = time.monotonic()
+        with pytest.raises(OperationalError):
+            connection.ensure_connection()
+        return time.monotonic() - began
+
+    connection.close()
+    with ExitStack() as taken:
+        # Until no connection is left: other threads keep some.
+        with suppress(PoolTimeout):
+            while True:
+                taken.enter_context(connection.pool.connection(timeout=0.3))  # type: ignore[attr-defined]
+        assert wait_limit.separate().run(connect) < 2 * LIMIT_SECONDS
 
 
 async def test_a_thread_keeps_its_connection(database: None) -> None:

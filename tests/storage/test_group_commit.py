@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, ProgrammingError, connection
+from django.db import IntegrityError, OperationalError, ProgrammingError, connection
+from typing_extensions import override
 
 from kernel.db_threads import in_db_thread
-from kernel.group_commit import GroupCommit
+from kernel.group_commit import ChangeTooLarge, GroupCommit
 from kernel.large_work import LARGE_BYTES, note_size
-from kernel.statement_pipeline import ConnectionLost
+from kernel.statement_pipeline import ConnectionLost, Statement
 from responses.engine.events.compression import compress
 from responses.models import EventBatch, Response
 from responses.runs import store
@@ -180,6 +181,50 @@ async def test_the_change_of_a_large_request_does_not_share_a_group(database: No
     assert not waiting.done()
     done.set()
     await asyncio.gather(holder, waiting)
+
+
+@pytest.mark.parametrize("is_worker", [True, False])
+async def test_a_group_beyond_the_time_of_a_statement_is_divided(
+    database: None, caller: Caller, *, is_worker: bool
+) -> None:
+    runs = [await abegin(caller) for _ in range(16)]
+    commit = GroupCommit(lambda: LimitedWriter(rows=4))
+    if is_worker:
+        commit.wait_forever()
+    outcomes = await outcomes_of(*(commit.submit(change(run, 2)) for run in runs))
+    assert outcomes == [None] * 16
+    assert len(await in_db_thread(lambda: stored_batches(*runs))) == 16
+
+
+@pytest.mark.slow
+async def test_a_change_beyond_the_time_of_a_statement_fails_alone(database: None, caller: Caller) -> None:
+    large, *runs = [await abegin(caller) for _ in range(4)]
+    commit = GroupCommit(lambda: LimitedWriter(rows=4))
+    commit.wait_forever()
+    too_large = Change(team_id=large.who.team_id, insert=[events(large, number) for number in range(2, 8)])
+    outcomes = await outcomes_of(commit.submit(too_large), *(commit.submit(change(run, 2)) for run in runs))
+    assert [type(outcome) for outcome in outcomes] == [ChangeTooLarge, type(None), type(None), type(None)]
+    assert len(await in_db_thread(lambda: stored_batches(large, *runs))) == 3
+    assert not isinstance(outcomes[0], OperationalError)
+
+
+class LimitedWriter(MarkedWriter):
+    """A writer whose database has time for a number of rows in a transaction, as `statement_timeout` would."""
+
+    def __init__(self, *, rows: int) -> None:
+        super().__init__()
+        self._rows = rows
+
+    @override
+    async def apply(self, changes: Sequence[Change]) -> list[Exception | None]:
+        """Let the server sleep for too long in groups with more rows."""
+        if sum(len(change.insert) for change in changes) > self._rows:
+            await self._run([(_TOO_LONG, ()), (_SLEEP, ())])
+        return await super().apply(changes)
+
+
+_TOO_LONG = Statement("SELECT set_config('statement_timeout', '50ms', true)")
+_SLEEP = Statement("SELECT pg_sleep(10)")
 
 
 # -- without a database ------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ class Proxy:
         self._flows = asyncio.Event()
         self._flows.set()
         self._cut_at: bytes | None = None
+        self._stall_at: bytes | None = None
 
     def hold(self) -> None:
         """Keep connections open without forwarding data."""
@@ -24,6 +25,15 @@ class Proxy:
     def cut_at(self, words: bytes) -> None:
         """Close the first connection on which either side sends these bytes, without forwarding them."""
         self._cut_at = words
+
+    def stall_at(self, words: bytes) -> None:
+        """Forward nothing more of the direction in which these bytes come first; its connection stays open."""
+        self._stall_at = words
+
+    @property
+    def has_stalled(self) -> bool:
+        """True after the connection of `stall_at` has stalled."""
+        return self._stall_at is None
 
     @property
     def has_cut(self) -> bool:
@@ -61,6 +71,11 @@ class Proxy:
             if self._cut_at is not None and self._cut_at in data:
                 self._cut_at = None
                 raise ConnectionError
+            if self._stall_at is not None and self._stall_at in data:
+                self._stall_at = None
+                while await reader.read(65536):
+                    pass
+                return
             writer.write(data)
             await writer.drain()
         writer.close()

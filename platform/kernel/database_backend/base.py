@@ -3,9 +3,11 @@
 from typing import Any
 
 from django.db.backends.postgresql import base
+from django.db.backends.postgresql.psycopg_any import IsolationLevel
 from typing_extensions import override
 
 from kernel.database import is_closed_by_server
+from kernel.wait_limit import Wait, seconds_left
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
@@ -17,9 +19,16 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     @override
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
-        connection = super().get_new_connection(conn_params)
         if self.pool is None:
-            return connection
+            return super().get_new_connection(conn_params)
+        # Instead of Django's method, which waits for the pool's own time, however little the request has left.
+        self.isolation_level = IsolationLevel.READ_COMMITTED
+        self.pool.open()
+        with Wait():
+            return self._unbroken_connection()
+
+    def _unbroken_connection(self) -> Any:
+        connection = self._pooled_connection()
         # More are not idle. A server that closes each new connection would keep the caller here forever.
         for _ in range(self.pool.max_size):
             if not is_closed_by_server(connection):
@@ -27,5 +36,9 @@ class DatabaseWrapper(base.DatabaseWrapper):
             connection.close()
             # The pool opens another one in its place.
             self.pool.putconn(connection)
-            connection = super().get_new_connection(conn_params)
+            connection = self._pooled_connection()
         return connection
+
+    def _pooled_connection(self) -> Any:
+        left = seconds_left()
+        return self.pool.getconn(self.pool.timeout if left is None else min(self.pool.timeout, left))
