@@ -11,6 +11,7 @@ development.require_packages()
 
 from benchmarks import (  # noqa: E402 - they import the packages that were looked for
     background,
+    batches,
     compare,
     conversations,
     deployment_docs,
@@ -40,6 +41,7 @@ from launcher.errors import LaunchError  # noqa: E402
 
 COMMANDS: Mapping[str, Callable[..., int]] = {
     "background": background.main,
+    "batches": batches.main,
     "books": books.main,
     "compare": compare.main,
     "chaos": chaos.main,
