@@ -26,6 +26,7 @@ from django.conf import settings
 from django.core.files import File as Content
 from django.core.files.storage import FileSystemStorage, Storage, storages
 from django.db import connections, transaction
+from psycopg.conninfo import make_conninfo
 
 from config import env, schema_snapshot
 from conversations.files.storage import content_name
@@ -38,6 +39,7 @@ MANIFEST = "manifest.json"
 DUMP = "database.dump"
 FILES = "files"
 _FORMAT = 1
+_CONNECT_SECONDS = 5
 _CHUNK = 1024 * 1024
 # Entries of a dump that the owner of the tables must not or need not restore: a superuser creates the extensions.
 _SKIPPED = re.compile(r"^\d+; \d+ \d+ (EXTENSION|COMMENT - EXTENSION|SCHEMA|COMMENT - SCHEMA|ACL - SCHEMA) ")
@@ -316,8 +318,8 @@ def temporary_database(*, admin: str | None, using: str = "owner") -> Iterator[s
     connections.databases[name] = {**connections.databases[using], "NAME": name}
     try:
         try:
-            owner = database_conninfo(name)
-            with psycopg.connect(admin, dbname=name) if admin else psycopg.connect(owner) as connection:
+            address = make_conninfo(admin, dbname=name) if admin else database_conninfo(name)
+            with psycopg.connect(address, connect_timeout=_CONNECT_SECONDS) as connection:
                 for extension in ("vector", "pg_trgm"):
                     connection.execute(f"CREATE EXTENSION IF NOT EXISTS {extension}")
         except psycopg.errors.InsufficientPrivilege:

@@ -183,7 +183,7 @@ def _broker() -> str | None:
         # Requests do not need Redis then: listeners poll the database while it is away.
         return None
     try:
-        with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2) as broker:
+        with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2) as broker:
             broker.ping()
     except redis.RedisError:
         return "Redis is unreachable"

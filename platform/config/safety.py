@@ -14,7 +14,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db.migrations.loader import MigrationLoader
 
-from kernel.database import database_conninfo
+from kernel.database import PlatformConnection, database_conninfo
 
 DatabaseConnection = psycopg.Connection[tuple[object, ...]]
 
@@ -83,7 +83,7 @@ def unusable_database() -> str | None:
 
 def _connection() -> DatabaseConnection:
     # Not from the pool: while the database is unreachable, waiting for a pooled connection takes much longer.
-    return psycopg.connect(database_conninfo(), connect_timeout=_CONNECT_SECONDS)
+    return PlatformConnection.connect(database_conninfo(), connect_timeout=_CONNECT_SECONDS)
 
 
 def _powerful_role(connection: DatabaseConnection) -> str | None:

@@ -213,6 +213,16 @@ _DATABASE: dict[str, Any] = {
     "ENGINE": "kernel.database_backend",
     "DISABLE_SERVER_SIDE_CURSORS": True,
 }
+# When the database's host vanishes without closing connections, TCP alone would block threads for minutes.
+_DATABASE_LINK = {
+    "connect_timeout": 5,
+    "tcp_user_timeout": 15_000,
+    # That covers data which the host has not acknowledged. One that vanishes after it has acknowledged a query is
+    # noticed after 25 s, and by default after two hours.
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
 _APPLICATION = env.postgres(_DATABASE_URL, name="DATABASE_URL")
 _OWNER = env.postgres(env.text("DATABASE_OWNER_URL") or _DATABASE_URL, name="DATABASE_OWNER_URL")
 DATABASES: dict[str, dict[str, Any]] = {
@@ -225,14 +235,7 @@ DATABASES: dict[str, dict[str, Any]] = {
         "OPTIONS": {
             **_APPLICATION["OPTIONS"],
             "application_name": "platform",
-            # When the database's host vanishes without closing connections, TCP alone would block threads for minutes.
-            "connect_timeout": 5,
-            "tcp_user_timeout": 15_000,
-            # That covers data which the host has not acknowledged. One that vanishes after it has acknowledged a query
-            # is noticed after 25 s, and by default after two hours.
-            "keepalives_idle": 10,
-            "keepalives_interval": 5,
-            "keepalives_count": 3,
+            **_DATABASE_LINK,
             "pool": {
                 "connection_class": PlatformConnection,
                 "min_size": 1,
@@ -249,7 +252,7 @@ DATABASES: dict[str, dict[str, Any]] = {
     "owner": {
         **_DATABASE,
         **_OWNER,
-        "OPTIONS": {**_OWNER["OPTIONS"], "application_name": "platform-owner"},
+        "OPTIONS": {**_OWNER["OPTIONS"], **_DATABASE_LINK, "application_name": "platform-owner"},
     },
 }
 # Under `up`, web starts while the database is prepared, and that of a developer needs no extensions.

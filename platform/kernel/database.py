@@ -1,14 +1,15 @@
 """Connections to the database, and the errors of a database that cannot serve at the moment."""
 
 import select
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, connections
 from django.db import Error as DatabaseError
 from psycopg.abc import RV, PQGen
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from typing_extensions import override
 
 from kernel.wait_limit import Wait, seconds_left
@@ -25,8 +26,16 @@ READ_ONLY = psycopg.errors.ReadOnlySqlTransaction
 class PlatformConnection(psycopg.Connection[Any]):
     """A connection that gives up waiting when the limit of the request is reached, and leaves a read-only server.
 
-    It is closed in both cases, so that the pool replaces it.
+    It is closed in both cases, so that the pool replaces it. Of several servers, the one that worked is tried first.
     """
+
+    @classmethod
+    @override
+    def connect(cls, conninfo: str = "", **parameters: Any) -> Self:
+        given = {**conninfo_to_dict(conninfo), **parameters}
+        connection = super().connect(conninfo, **{**parameters, **_last_server_first(given)})
+        note_server(connection)
+        return connection
 
     @override
     def wait(self, gen: PQGen[RV], interval: float = _INTERVAL_SECONDS, timeout: float | None = None) -> RV:
@@ -55,10 +64,31 @@ class PlatformConnection(psycopg.Connection[Any]):
             raise psycopg.OperationalError(f"the database did not answer within {limit:.3g} seconds") from error
 
 
+_Server = tuple[str, str]
+_last_server: _Server | None = None
+
+
+def note_server(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> None:
+    """Note host and port of a new connection, so that the next one does not first wait for a server that is gone."""
+    global _last_server  # noqa: PLW0603 - what one thread has learned is true for the others
+    _last_server = (connection.info.host, str(connection.info.port))
+
+
+def _last_server_first(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """Return host and port of a connection to several servers, with the one that was connected last before others."""
+    hosts, ports = (str(parameters.get(name) or "").split(",") for name in ("host", "port"))
+    servers: list[_Server] = list(zip(hosts, ports, strict=False))
+    if _last_server not in servers or not len(hosts) == len(ports) > 1:
+        return {}
+    servers.sort(key=lambda server: server != _last_server)
+    return {"host": ",".join(host for host, _ in servers), "port": ",".join(port for _, port in servers)}
+
+
 def database_conninfo(alias: str = DEFAULT_DB_ALIAS) -> str:
     """Return libpq's connection string of a database of Django's."""
     parameters = connections[alias].get_connection_params()
-    return make_conninfo(**{name: value for name, value in parameters.items() if name not in _OF_CURSORS})
+    of_libpq = {name: value for name, value in parameters.items() if name not in _OF_CURSORS}
+    return make_conninfo(**of_libpq | _last_server_first(of_libpq))
 
 
 def is_closed_by_server(connection: psycopg.Connection[Any]) -> bool:

@@ -17,7 +17,7 @@ import psycopg
 from django.db import OperationalError
 from psycopg import pq
 
-from kernel.database import CANCEL_SECONDS, READ_ONLY, database_conninfo
+from kernel.database import CANCEL_SECONDS, READ_ONLY, database_conninfo, note_server
 from kernel.wait_limit import seconds_left
 
 logger = logging.getLogger(__name__)
@@ -145,6 +145,7 @@ class StatementPipeline:
                 self._connection = await psycopg.AsyncConnection.connect(self._conninfo())
         except (psycopg.OperationalError, TimeoutError) as error:
             raise ConnectionLost(str(error)) from error
+        note_server(self._connection)
         libpq = self._connection.pgconn
         # From here on, the connection is driven by its libpq functions: psycopg names prepared statements by a counter,
         # so that two processes would use the same name for different statements.

@@ -86,7 +86,9 @@ def check_health(process: str, *, environment: Mapping[str, str]) -> int:
 
             pattern = f"{_HEARTBEATS}:{process}:{socket.gethostname()}:*"
             try:
-                with redis.Redis.from_url(_read("REDIS_URL", environment), socket_timeout=5) as client:
+                with redis.Redis.from_url(
+                    _read("REDIS_URL", environment), socket_timeout=5, socket_connect_timeout=5
+                ) as client:
                     found = next(client.scan_iter(pattern, count=1000), None)
             except (redis.RedisError, ValueError) as failed:
                 raise LaunchError(f"Redis, to which {process} reports, cannot be asked: {failed}.") from failed

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import LiteralString
+from typing import Any, LiteralString
 from urllib.parse import quote
 
 import psycopg
@@ -23,6 +23,7 @@ from launcher.home import ServerHome, run_as
 from launcher.processes import ChildCommand, identify, wait_until
 
 EXTENSIONS = ("vector", "pg_trgm")
+_CONNECT_SECONDS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ _SESSION = {
 
 def prepare_database(*, admin: str, database: str, owner: DatabaseRole, app: DatabaseRole) -> None:
     """Create or update roles and database. Idempotent. ``admin`` is the connection string of a superuser."""
-    with psycopg.connect(admin, autocommit=True) as connection:
+    with _connect(admin) as connection:
         _ensure_role(connection, owner, attributes="LOGIN NOSUPERUSER CREATEDB NOCREATEROLE NOBYPASSRLS")
         _ensure_role(connection, app, attributes="LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOBYPASSRLS")
         for name, value in _SESSION.items():
@@ -59,7 +60,7 @@ def prepare_database(*, admin: str, database: str, owner: DatabaseRole, app: Dat
         known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [database]).fetchone()
         if known is None:
             _execute(connection, "CREATE DATABASE {database} OWNER {owner}", database=database, owner=owner.name)
-    with psycopg.connect(admin, dbname=database, autocommit=True) as connection:
+    with _connect(admin, dbname=database) as connection:
         _execute(connection, "REVOKE ALL ON DATABASE {database} FROM PUBLIC", database=database)
         _execute(connection, "GRANT CONNECT ON DATABASE {database} TO {app}", database=database, app=app.name)
         _execute(connection, "ALTER SCHEMA public OWNER TO {owner}", owner=owner.name)
@@ -98,19 +99,19 @@ def _execute(connection: psycopg.Connection[tuple[object, ...]], statement: Lite
 
 def databases(*, admin: str, prefix: str) -> list[str]:
     """Return the names of the databases that start with a prefix."""
-    with psycopg.connect(admin, autocommit=True) as connection:
+    with _connect(admin) as connection:
         rows = connection.execute("SELECT datname FROM pg_database WHERE starts_with(datname, %s)", [prefix]).fetchall()
     return [str(name) for (name,) in rows]
 
 
 def drop_database(*, admin: str, database: str) -> None:
-    with psycopg.connect(admin, autocommit=True) as connection:
+    with _connect(admin) as connection:
         _execute(connection, "DROP DATABASE IF EXISTS {database} WITH (FORCE)", database=database)
 
 
 def drop_role(*, admin: str, role: DatabaseRole) -> None:
     """Drop a role. The databases that it owns must have been dropped before."""
-    with psycopg.connect(admin, autocommit=True) as connection:
+    with _connect(admin) as connection:
         _execute(connection, "DROP ROLE IF EXISTS {role}", role=role.name)
 
 
@@ -120,10 +121,14 @@ def host_and_port(*, admin: str) -> tuple[str, int]:
     return str(parts.get("host") or "127.0.0.1"), int(parts.get("port") or 5432)
 
 
+def _connect(admin: str, *, dbname: str | None = None) -> "psycopg.Connection[tuple[Any, ...]]":
+    return psycopg.connect(admin, dbname=dbname, autocommit=True, connect_timeout=_CONNECT_SECONDS)
+
+
 def is_ready(*, admin: str) -> bool:
     """Return whether the superuser can connect now. Raises LaunchError if the password is wrong."""
     try:
-        psycopg.connect(admin, connect_timeout=5).close()
+        _connect(admin).close()
     except psycopg.OperationalError as refused:
         if "password authentication failed" not in str(refused):
             return False

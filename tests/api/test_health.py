@@ -1,11 +1,14 @@
 """Probes: `/livez`, `/readyz`, `/version`, `/metrics`."""
 
+import os
+import socket
 import time
 
 import httpx2
 import pytest
 from django.conf import settings
 
+from tests.support.waiting import eventually
 from tests.support.web import WebProcess
 
 
@@ -68,6 +71,30 @@ def test_readyz_fails_without_a_required_server(variables: dict[str, str], reaso
         assert http.get(f"{process.url}/livez").status_code == 200
     finally:
         process.stop()
+
+
+@pytest.mark.slow
+def test_readyz_is_steady_while_one_of_two_databases_is_gone(servers: object, http: httpx2.Client) -> None:
+    database = os.environ["DATABASE_URL"]
+    account, _, address = database.rpartition("@")
+    # Connections are made, and nothing ever answers.
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        both = f"{account}@127.0.0.1:{gone.getsockname()[1]},{address}"
+        process = WebProcess(DATABASE_URL=both)
+        try:
+            _first_answer(process, http)
+            eventually(lambda: http.get(f"{process.url}/readyz").status_code == 200, seconds=30)
+            statuses, longest, end = [], 0.0, time.monotonic() + 8
+            while time.monotonic() < end:
+                began = time.monotonic()
+                statuses.append(http.get(f"{process.url}/readyz").status_code)
+                longest = max(longest, time.monotonic() - began)
+                time.sleep(0.1)
+            assert {*statuses} == {200}
+            # The first address takes two seconds.
+            assert longest < 1.5
+        finally:
+            process.stop()
 
 
 def _first_answer(process: WebProcess, http: httpx2.Client) -> httpx2.Response:
