@@ -22,6 +22,7 @@ from aiohttp import web
 
 Body = dict[str, Any]
 LABEL = "box"
+REFUSAL = "Not now."
 TIERS = ("default", "flex", "priority")
 LONG_CONTEXT = 200_000
 # Dollars per million tokens: input, cached input, cache writes, output. For contexts of more than `LONG_CONTEXT`
@@ -140,7 +141,7 @@ class BookkeepingUpstream:
             line.state = "refused"
             status = chance.choice([400, 429, 500, 503])
             return web.json_response(
-                {"error": {"message": "Not now.", "code": "scripted"}}, status=status, headers={"x-request-id": line.id}
+                {"error": {"message": REFUSAL, "code": "scripted"}}, status=status, headers={"x-request-id": line.id}
             )
         if fate < 0.07:
             line.state = "dropped"
@@ -254,7 +255,7 @@ class BookkeepingUpstream:
             if self._fails(line, chance):
                 if line.state == "dropped":
                     return hang_up(request)
-                error = {"error": {"message": "Not now."}}
+                error = {"error": {"message": REFUSAL}}
                 return web.json_response(error, status=503, headers={"x-request-id": line.id})
             response = web.Response(body=content, content_type=content_type, headers={"x-request-id": line.id})
             await response.prepare(request)
@@ -301,7 +302,7 @@ class BookkeepingUpstream:
         self._searched[run] += 1
         chance = Random(f"{self._seed}:{run}:search:{self._searched[run]}")
         if chance.random() < 0.1:
-            return web.json_response({"error": "Not now."}, status=503)
+            return web.json_response({"error": REFUSAL}, status=503)
         self.searches[run] += 1
         await asyncio.sleep(chance.random() * _SILENT_SECONDS)
         return web.json_response({"results": [{"url": f"{self.url}/page", "title": "News", "content": "None."}]})
