@@ -8,7 +8,7 @@ from pydantic import Field
 from rest_framework.response import Response
 
 from conversations import access, export, selectors, services
-from conversations.items import INCLUDABLE, MAX_ID, InputItem, Wire, project
+from conversations.items import INCLUDABLE, MAX_ID, InputItem, project
 from conversations.models import Conversation
 from conversations.selectors import ConversationFilter, public_conversation
 from conversations.services import CheckItems
@@ -18,6 +18,7 @@ from kernel.errors import InvalidValue
 from kernel.pagination import PAGE, Page, PageRequest
 from kernel.query import METADATA_FILTER, QueryArgument, nested_values, parameter, unix_time
 from kernel.validation import Metadata
+from kernel.wire import Wire
 from tenants import scope
 from tenants.models import Scope
 from tenants.principal import Principal

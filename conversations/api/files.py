@@ -18,7 +18,6 @@ from rest_framework.response import Response
 from conversations import access
 from conversations.files import storage, uploads
 from conversations.files.storage import IncomingFile
-from conversations.items import Wire
 from conversations.models import File, Purpose
 from kernel.asgi import Scope as AsgiScope
 from kernel.asgi import header
@@ -29,6 +28,7 @@ from kernel.http import parse_form
 from kernel.pagination import PageRequest, page_argument
 from kernel.query import QueryArgument, choice, parameter
 from kernel.validation import UploadPartId, validate
+from kernel.wire import Wire
 from tenants import scope
 from tenants.models import Scope
 from tenants.principal import Principal

@@ -14,7 +14,6 @@ from conversations.items.base import (
     ItemBase,
     ProgramCaller,
     Status,
-    Wire,
     by_type,
 )
 from conversations.items.calls import (
@@ -236,7 +235,6 @@ __all__ = [
     "WebSearch",
     "WebSearchCall",
     "WebSource",
-    "Wire",
     "by_type",
     "from_wire",
     "image_details",

@@ -2,13 +2,12 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag
+from pydantic import Discriminator, Field, Tag
 from pydantic.json_schema import SkipJsonSchema
-from pydantic_core import CoreSchema
-from typing_extensions import override
 
 from kernel.ids import new_id
 from kernel.validation import TAG
+from kernel.wire import Wire
 
 Status = Literal["in_progress", "completed", "incomplete"]
 MAX_ID = 255
@@ -16,32 +15,6 @@ MAX_CALL_ID = 64
 # Limit of one list: other requests have to wait while it is validated.
 MAX_ITEMS = 10_000
 MAX_TEXT = 10_485_760
-
-
-def _fail_fast(schema: Any) -> None:
-    # pydantic has no setting for this that applies to a whole model.
-    entries = schema.values() if isinstance(schema, dict) else schema
-    if isinstance(schema, dict) and schema.get("type") in ("list", "dict"):
-        schema["fail_fast"] = True
-    for entry in entries:
-        if isinstance(entry, dict | list | tuple):
-            _fail_fast(entry)
-
-
-class Wire(BaseModel):
-    """A JSON object of the public API: strict types, no unknown keys, immutable.
-
-    Validation of its lists and maps stops at the first defect. Only the first is reported, and there may be millions.
-    """
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    @classmethod
-    @override
-    def __get_pydantic_core_schema__(cls, source: type[BaseModel], handler: GetCoreSchemaHandler) -> CoreSchema:
-        schema = handler(source)
-        _fail_fast(schema)
-        return schema
 
 
 def by_type(value: Any) -> str | None:

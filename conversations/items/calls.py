@@ -6,9 +6,10 @@ from urllib.parse import urlsplit
 from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator
 from typing_extensions import override
 
-from conversations.items.base import Caller, CallId, ItemBase, Status, Wire, WrittenFile, by_type
+from conversations.items.base import Caller, CallId, ItemBase, Status, WrittenFile, by_type
 from conversations.items.parts import ImageUrl, InputContent, input_content
 from kernel.validation import TAG, FileId
+from kernel.wire import Wire
 
 
 class Point(Wire):

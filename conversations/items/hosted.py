@@ -5,8 +5,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Tag
 from typing_extensions import override
 
-from conversations.items.base import ItemBase, Wire, WrittenFile, by_type
+from conversations.items.base import ItemBase, WrittenFile, by_type
 from kernel.validation import TAG
+from kernel.wire import Wire
 
 # -- MCP servers -------------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from conversations.items.base import MAX_ID, ItemBase, Status, Wire
+from conversations.items.base import MAX_ID, ItemBase, Status
 from conversations.items.parts import (
     InputContent,
     InputPart,
@@ -18,6 +18,7 @@ from conversations.items.parts import (
     input_part,
     output_part,
 )
+from kernel.wire import Wire
 
 
 class InputMessage(ItemBase):

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 from pydantic import Field, Tag
 from typing_extensions import override
 
-from conversations.items import MAX_TEXT, Wire
+from conversations.items import MAX_TEXT
 from kernel.errors import InvalidValue
 from kernel.validation import TAG, string_or, validate
+from kernel.wire import Wire
 from responses.chat.chunks import ChunkWriter
 from responses.chat.requests import ChatStreamOptions
 from responses.engine.compaction.token_estimate import tokens

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationError
 
-from conversations.items import MAX_ITEMS, Wire, by_type
+from conversations.items import MAX_ITEMS, by_type
 from kernel.errors import (
     BadRequest,
     InvalidValue,
@@ -20,6 +20,7 @@ from kernel.errors import (
 )
 from kernel.nulls import validate_without_nulls
 from kernel.validation import TAG, Metadata, first_defect, path, string_or
+from kernel.wire import Wire
 from responses.chat.messages import ChatMessage, check_conversation, check_roles
 from responses.engine.compaction.token_estimate import tokens
 from responses.engine.constraints.json_schema import schema_defect

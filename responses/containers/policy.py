@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 from django.conf import settings
 from pydantic import Discriminator, Field, Tag
 
-from conversations.items import Wire, by_type
+from conversations.items import by_type
 from kernel.errors import InvalidValue, UnsupportedParameter, UnsupportedValue
 from kernel.validation import TAG
+from kernel.wire import Wire
 
 MAX_DOMAINS = 100
 ANY_DOMAIN = "*"

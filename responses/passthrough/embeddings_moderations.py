@@ -11,10 +11,11 @@ import httpx2
 import orjson
 from pydantic import BaseModel, Discriminator, Field, Tag
 
-from conversations.items import MAX_IMAGE_URL, MAX_TEXT, Wire
+from conversations.items import MAX_IMAGE_URL, MAX_TEXT
 from kernel.errors import ApiError, UnsupportedValue
 from kernel.ids import new_id
 from kernel.validation import TAG, validate
+from kernel.wire import Wire
 from responses.engine.compaction.token_estimate import tokens
 from responses.engine.converter.base import read_usage
 from responses.engine.converter.chat import Chunk

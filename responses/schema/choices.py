@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, GetCoreSchemaHandler, Tag
 from pydantic_core import CoreSchema, core_schema
 
-from conversations.items import Wire, by_type
+from conversations.items import by_type
 from kernel.errors import InvalidValue
 from kernel.validation import TAG
+from kernel.wire import Wire
 from responses.schema.tools import TOOLS, Label, ToolParam, label_of
 
 

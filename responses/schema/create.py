@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, Tag, ValidationError
 
-from conversations.items import MAX_ITEMS, CompactionTrigger, Includable, InputItem, StoredItem, Wire
+from conversations.items import MAX_ITEMS, CompactionTrigger, Includable, InputItem, StoredItem
 from kernel.errors import (
     BadRequest,
     Forbidden,
@@ -23,6 +23,7 @@ from kernel.errors import (
 )
 from kernel.nulls import lenient_validator, validate_without_nulls
 from kernel.validation import TAG, Metadata, ResponseId, first_defect, string_or
+from kernel.wire import Wire
 from responses.schema.choices import AllowedTools, KindChoice, ToolChoice, check_choice
 from responses.schema.messages import PreviousMessage, history
 from responses.schema.options import (

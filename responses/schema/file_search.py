@@ -4,9 +4,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
-from conversations.items import Wire, by_type
+from conversations.items import by_type
 from conversations.items.hosted import Attribute
 from kernel.validation import TAG
+from kernel.wire import Wire
 
 MAX_RESULTS = 50
 _MAX_FILTERS = 100

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from conversations.items import MAX_TEXT, Wire
+from conversations.items import MAX_TEXT
 from kernel.errors import UnsupportedParameter
+from kernel.wire import Wire
 
 MAX_EDIT_IMAGES = 16
 """Maximum number of input images of an edit."""

@@ -26,11 +26,11 @@ from conversations.items import (
     Reasoning,
     ReasoningText,
     StoredItem,
-    Wire,
 )
 from kernel.errors import InvalidValue, MissingParameter
 from kernel.ids import new_id
 from kernel.validation import TAG, string_or
+from kernel.wire import Wire
 from responses.engine.calls.client_tools import upstream_name
 from responses.engine.messages import FUNCTIONS, LEGEND, TOOLS_TITLE
 from responses.schema.tools import CustomToolParam, NamespaceToolParam, ToolParam

@@ -13,10 +13,11 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from conversations.items import MAX_ITEMS, MAX_TEXT, ConfigurationUpdate, InputPart, Wire, by_type
+from conversations.items import MAX_ITEMS, MAX_TEXT, ConfigurationUpdate, InputPart, by_type
 from kernel.errors import BadRequest
 from kernel.nulls import validate_without_nulls
 from kernel.validation import TAG, ConversationId, PromptId, ResponseId, Schema, first_defect, string_or
+from kernel.wire import Wire
 from responses.engine.constraints.json_schema import schema_defect
 from responses.schema.tools import NAME
 

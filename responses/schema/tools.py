@@ -12,10 +12,11 @@ from pydantic import ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag
 from pydantic_core import CoreSchema
 from typing_extensions import override
 
-from conversations.items import AdditionalTools, LocalSkill, ToolSearchOutput, Wire, by_type
+from conversations.items import AdditionalTools, LocalSkill, ToolSearchOutput, by_type
 from kernel.errors import BadRequest, InvalidValue, UnsupportedValue
 from kernel.nulls import validate_without_nulls
 from kernel.validation import TAG, first_defect, path
+from kernel.wire import Wire
 from responses.engine.calls.client_tools import MAX_NAME, upstream_name
 from responses.engine.turn import Grammar
 

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from conversations.items import Wire
 from kernel.errors import InvalidValue, MissingParameter, UnknownParameter
 from kernel.http import parse_directory_form
 from kernel.validation import parse_json
+from kernel.wire import Wire
 from responses.skills.bundle import Bundle, BundleFile, is_zip, read_archive, read_files
 
 # SDKs send a list as `files[]`, and one file as `files`.

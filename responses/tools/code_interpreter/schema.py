@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 from typing_extensions import override
 
-from conversations.items import Wire, by_type
+from conversations.items import by_type
 from kernel.validation import TAG, ContainerId, FileId
+from kernel.wire import Wire
 from responses.containers.policy import NetworkPolicy, check_policy, public_policy
 from responses.schema.tools import Callers, LocalShellEnvironment, ToolParam, present
 from responses.skills.schema import Skills

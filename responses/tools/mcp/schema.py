@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, StringConstraints, Tag, field_validat
 from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
-from conversations.items import Wire, origin
+from conversations.items import origin
 from kernel.egress_policy import parse_url
 from kernel.errors import (
     BadRequest,
@@ -22,6 +22,7 @@ from kernel.errors import (
     UnsupportedValue,
 )
 from kernel.validation import TAG
+from kernel.wire import Wire
 from responses.schema.tools import Label, ToolParam, label_of
 
 MAX_TOOL_NAMES = 1000
