@@ -12,7 +12,7 @@ from django.core.files.uploadedfile import UploadedFile
 from django.core.files.uploadhandler import TemporaryFileUploadHandler
 from django.http import QueryDict, StreamingHttpResponse
 from django.utils.http import content_disposition_header
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rest_framework.response import Response
 
 from conversations import access
@@ -74,10 +74,8 @@ _PURPOSE = QueryArgument(
 )
 
 
-class FileExpiresAfter(BaseModel):
+class FileExpiresAfter(Wire):
     """Lifetime of a file, counted from its creation: one hour to 30 days."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     anchor: Literal["created_at"]
     seconds: Annotated[int, Field(ge=3600, le=2_592_000)]
@@ -88,9 +86,7 @@ class FileExpiresAfter(BaseModel):
         return timedelta(seconds=self.seconds)
 
 
-class _UploadForm(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _UploadForm(Wire):
     purpose: PurposeName
     expires_after: FileExpiresAfter | None = None
 

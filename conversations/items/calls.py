@@ -9,14 +9,14 @@ from typing_extensions import override
 from conversations.items.base import Caller, CallId, ItemBase, Status, WrittenFile, by_type
 from conversations.items.parts import ImageUrl, InputContent, input_content
 from kernel.validation import TAG, FileId
-from kernel.wire import Wire
+from kernel.wire import LongInteger, Wire
 
 
 class Point(Wire):
     """A position on the screen, in pixels from the top left."""
 
-    x: int
-    y: int
+    x: LongInteger
+    y: LongInteger
 
 
 class Click(Point):
@@ -66,8 +66,8 @@ class Scroll(Point):
     """Scroll by a number of pixels."""
 
     type: Literal["scroll"] = "scroll"
-    scroll_x: int
-    scroll_y: int
+    scroll_x: LongInteger
+    scroll_y: LongInteger
     keys: list[str] | None = None
 
 
@@ -248,8 +248,8 @@ class ShellAction(Wire):
     """Shell commands to run in order, and their limits."""
 
     commands: list[str]
-    timeout_ms: int | None = None
-    max_output_length: int | None = None
+    timeout_ms: LongInteger | None = None
+    max_output_length: LongInteger | None = None
 
 
 class ShellCall(ItemBase):
@@ -288,7 +288,7 @@ class Exited(Wire):
     """The command exited."""
 
     type: Literal["exit"] = "exit"
-    exit_code: int
+    exit_code: LongInteger
 
 
 class ShellOutput(Wire):
@@ -315,7 +315,7 @@ class ShellCallOutput(ItemBase):
     status: Status | None = None
     call_id: CallId
     output: list[ShellOutput]
-    max_output_length: int | None = None
+    max_output_length: LongInteger | None = None
     caller: Caller | None = None
     created_by: str | None = None
     files: list[WrittenFile] | None = None
@@ -327,7 +327,7 @@ class LocalShellAction(Wire):
     type: Literal["exec"] = "exec"
     command: list[str]
     env: dict[str, str]
-    timeout_ms: int | None = None
+    timeout_ms: LongInteger | None = None
     user: str | None = None
     working_directory: str | None = None
 

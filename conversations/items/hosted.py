@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from conversations.items.base import ItemBase, WrittenFile, by_type
 from kernel.validation import TAG
-from kernel.wire import Wire
+from kernel.wire import LongInteger, Wire
 
 # -- MCP servers -------------------------------------------------------------------------------------------------------
 
@@ -36,7 +36,7 @@ class McpProtocolError(Wire):
     """The server violated the protocol or reported an error of it."""
 
     type: Literal["mcp_protocol_error"] = "mcp_protocol_error"
-    code: int
+    code: LongInteger
     message: str
 
 
@@ -51,7 +51,7 @@ class McpHttpError(Wire):
     """The server answered with an HTTP error, or not at all."""
 
     type: Literal["http_error"] = "http_error"
-    code: int
+    code: LongInteger
     message: str
 
 
@@ -263,10 +263,10 @@ class SvgUsage(Wire):
     """Token usage of an image generated as SVG."""
 
     model: str
-    input_tokens: int
-    output_tokens: int
-    reasoning_tokens: int
-    total_tokens: int
+    input_tokens: LongInteger
+    output_tokens: LongInteger
+    reasoning_tokens: LongInteger
+    total_tokens: LongInteger
 
 
 class ImageGenerationCall(ItemBase):

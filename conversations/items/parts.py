@@ -6,7 +6,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from conversations.items.base import MAX_ID, MAX_ITEMS, MAX_TEXT, by_type
 from kernel.validation import TAG, FileId, string_or
-from kernel.wire import Wire
+from kernel.wire import LongInteger, Wire
 
 # Data URLs: in characters of base64, a third longer than the bytes.
 MAX_IMAGE_URL = 20_971_520
@@ -77,7 +77,7 @@ class FileCitation(Wire):
     type: Literal["file_citation"] = "file_citation"
     file_id: str
     filename: str
-    index: int
+    index: LongInteger
 
 
 class UrlCitation(Wire):
@@ -86,8 +86,8 @@ class UrlCitation(Wire):
     type: Literal["url_citation"] = "url_citation"
     url: str
     title: str
-    start_index: int
-    end_index: int
+    start_index: LongInteger
+    end_index: LongInteger
 
 
 class ContainerFileCitation(Wire):
@@ -97,8 +97,8 @@ class ContainerFileCitation(Wire):
     container_id: str
     file_id: str
     filename: str
-    start_index: int
-    end_index: int
+    start_index: LongInteger
+    end_index: LongInteger
 
 
 class FilePath(Wire):
@@ -106,7 +106,7 @@ class FilePath(Wire):
 
     type: Literal["file_path"] = "file_path"
     file_id: str
-    index: int
+    index: LongInteger
 
 
 Annotation = Annotated[

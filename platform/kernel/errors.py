@@ -225,6 +225,18 @@ class LimitExceeded(BadRequest):
         "object_above_max_properties": "An object has too many properties.",
     }
 
+    @classmethod
+    def integer(cls, number: int, param: str, least: int, most: int) -> "LimitExceeded":
+        """Return the error for an integer that is not between `least` and `most`."""
+        is_small = number < least
+        way, side, sign, bound = ("below", "minimum", ">=", least) if is_small else ("above", "maximum", "<=", most)
+        expected = f"Expected a value {sign} {bound}, but got {number} instead."
+        return cls(
+            f"Invalid '{param}': integer {way} {side} value. {expected}",
+            param=param,
+            code=f"integer_{way}_{side[:3]}_value",
+        )
+
 
 class InvalidJson(BadRequest):
     """We could not parse the JSON body of your request."""

@@ -9,8 +9,8 @@ from django.db.models import Field, Func, Lookup, Model, QuerySet, Value
 from django.db.models.lookups import GreaterThan, LessThan
 from django.http import QueryDict
 
-from kernel.errors import ApiError, InvalidType, LimitExceeded
-from kernel.query import QueryArgument, choice, parameter
+from kernel.errors import ApiError
+from kernel.query import QueryArgument, choice, integer, parameter
 
 Row = TypeVar("Row")
 ModelRow = TypeVar("ModelRow", bound=Model)
@@ -45,25 +45,9 @@ def page_argument(
     """Return the argument `page` of a list; reading it raises a `BadRequest` for invalid values."""
 
     def read(query: QueryDict) -> PageRequest:
-        try:
-            limit = int(query.get("limit", default))
-        except ValueError:
-            raise InvalidType("limit", expected="an integer", got="a string") from None
-        if limit < 1:
-            raise LimitExceeded(
-                f"Invalid 'limit': integer below minimum value. Expected a value >= 1, but got {limit} instead.",
-                param="limit",
-                code="integer_below_min_value",
-            )
-        if limit > most:
-            expected = f"Expected a value <= {most}, but got {limit} instead."
-            raise LimitExceeded(
-                f"Invalid 'limit': integer above maximum value. {expected}",
-                param="limit",
-                code="integer_above_max_value",
-            )
+        limit = integer(query, "limit", least=1, most=most)
         return PageRequest(
-            limit=limit,
+            limit=default if limit is None else limit,
             order=Order(choice(query, "order", _ORDERS) or order),
             after=query.get("after") or None,
             before=query.get("before") or None,

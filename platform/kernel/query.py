@@ -1,5 +1,6 @@
 """Query parameters: their description, rejecting unknown names, reading nested names and Unix times."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,6 +11,9 @@ from django.http import QueryDict
 
 from kernel.errors import InvalidType, InvalidValue, LimitExceeded, UnknownParameter
 
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+# Columns have room for 19 digits, and `int` raises for some thousand.
+_MAX_DIGITS = 20
 # Parameters that appear under other names in a query: clients differ in how they write several values.
 _WRITTEN = {"metadata": ("metadata[…]",), "include": ("include", "include[]")}
 
@@ -92,6 +96,24 @@ def choice(query: Mapping[str, str], name: str, supported: Sequence[str]) -> str
     if text is not None and text not in supported:
         raise InvalidValue.unsupported(text, supported, param=name)
     return text
+
+
+def integer(query: Mapping[str, str], name: str, *, least: int = 0, most: int) -> int | None:
+    """Read an integer, None if it is not given; raises `InvalidType`, or `LimitExceeded` beyond its bounds."""
+    text = query.get(name)
+    if text is None:
+        return None
+    if not _INTEGER.fullmatch(text):
+        raise InvalidType(name, expected="an integer", got="a string")
+    number = int(text[:_MAX_DIGITS])
+    if not least <= number <= most:
+        raise LimitExceeded.integer(number, name, least, most)
+    return number
+
+
+def row_number(text: str) -> int | None:
+    """Return the key or number of a row that a URL names; None for a text that no row can have."""
+    return int(text) if _INTEGER.fullmatch(text) and len(text) < _MAX_DIGITS else None
 
 
 def unix_time(query: Mapping[str, str], name: str) -> datetime | None:

@@ -84,6 +84,9 @@ _EXPECTED = {
     "none_required": "null",
 }
 
+_INTEGER_TYPES = frozenset({"int_type", "int_from_float"})
+_LONG_BOUNDS = (-(2**63), 2**63 - 1)
+
 
 def parse_json(body: bytes) -> dict[str, Any]:
     """Parse the JSON object of a request body; raises `BadRequest` for anything else."""
@@ -137,6 +140,8 @@ def path(loc: tuple[str | int, ...]) -> str:
 
 def _defect(detail: ErrorDetails, param: str) -> BadRequest:
     kind = detail["type"]
+    if kind in _INTEGER_TYPES and (huge := _huge_integer(detail["input"])):
+        return LimitExceeded.integer(huge, param, *_LONG_BOUNDS)
     if kind in _EXPECTED:
         return InvalidType(param, expected=_EXPECTED[kind], got=json_type(detail["input"]))
     if (explain := _EXPLAINED.get(kind)) is not None:
@@ -180,6 +185,12 @@ def _untagged(detail: ErrorDetails, param: str) -> BadRequest:
         return InvalidValue(f"Invalid value for '{param}': the object has no valid 'type'.", param=param)
     expected = "an object" if isinstance(detail["input"], str) else "one of an object or a string"
     return InvalidType(param, expected=expected, got=json_type(detail["input"]))
+
+
+def _huge_integer(value: Any) -> int | None:
+    """Return an integer of more than 64 bits, which the JSON parser has read as a number with a fraction; or None."""
+    is_huge = isinstance(value, float) and value.is_integer() and not _LONG_BOUNDS[0] <= value <= _LONG_BOUNDS[1]
+    return int(value) if is_huge else None
 
 
 def _too_small(sign: str, detail: ErrorDetails, param: str) -> BadRequest:

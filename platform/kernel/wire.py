@@ -1,24 +1,36 @@
-"""The base class of the JSON objects of the API."""
+"""The base class of the JSON objects of the API, and the bounds of their integers."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 from typing_extensions import override
 
+MAX_INTEGER = 2**31 - 1
+"""The largest integer in a request, unless a field declares more: columns and the counts in Redis have room for it."""
 
-def _fail_fast(schema: Any) -> None:
-    # pydantic has no setting for this that applies to a whole model.
+LongInteger = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+"""An integer that is only stored as JSON or forwarded, and may be as large as JSON parsers read exactly."""
+
+
+def _restrict(schema: Any) -> None:
+    """Let lists and maps of a schema fail fast, and give its integers the bounds that they do not declare."""
+    # pydantic has no settings for this that apply to a whole model.
     entries = schema.values() if isinstance(schema, dict) else schema
     if isinstance(schema, dict) and schema.get("type") in ("list", "dict"):
         schema["fail_fast"] = True
+    if isinstance(schema, dict) and schema.get("type") == "int":
+        if "gt" not in schema:
+            schema.setdefault("ge", -MAX_INTEGER)
+        if "lt" not in schema:
+            schema.setdefault("le", MAX_INTEGER)
     for entry in entries:
         if isinstance(entry, dict | list | tuple):
-            _fail_fast(entry)
+            _restrict(entry)
 
 
 class Wire(BaseModel):
-    """A JSON object of the public API: strict types, no unknown keys, immutable.
+    """A JSON object of the public API: strict types, no unknown keys, immutable, with bounds of all integers.
 
     Validation of its lists and maps stops at the first defect. Only the first is reported, and there may be millions.
     """
@@ -29,5 +41,5 @@ class Wire(BaseModel):
     @override
     def __get_pydantic_core_schema__(cls, source: type[BaseModel], handler: GetCoreSchemaHandler) -> CoreSchema:
         schema = handler(source)
-        _fail_fast(schema)
+        _restrict(schema)
         return schema

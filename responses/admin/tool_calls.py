@@ -37,6 +37,7 @@ from console.widgets import (
     two_lines,
 )
 from kernel.clock import now
+from kernel.query import row_number
 from responses.admin import cells
 from responses.admin.usage import links
 from responses.admin.usage.query import end_of_hour
@@ -225,9 +226,8 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Render a call; arguments and output are shown to users who may read the team's content."""
-        # At most 18 digits fit a bigint; a longer number would be a database error instead of "not found".
-        is_id = object_id.isascii() and object_id.isdigit() and len(object_id) <= 18
-        call: Any = self.get_queryset(request).filter(pk=object_id).first() if is_id else None
+        pk = row_number(object_id)
+        call: Any = self.get_queryset(request).filter(pk=pk).first() if pk is not None else None
         if call is None or not self.has_view_permission(request, call):
             raise Http404
         readable = read_allowed(request, call)

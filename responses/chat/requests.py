@@ -20,7 +20,7 @@ from kernel.errors import (
 )
 from kernel.nulls import validate_without_nulls
 from kernel.validation import TAG, Metadata, first_defect, path, string_or
-from kernel.wire import Wire
+from kernel.wire import LongInteger, Wire
 from responses.chat.messages import ChatMessage, check_conversation, check_roles
 from responses.engine.compaction.token_estimate import tokens
 from responses.engine.constraints.json_schema import schema_defect
@@ -304,7 +304,7 @@ class CreateChatCompletion(Wire):
         ]
         | None
     ) = None
-    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    seed: LongInteger | None = None
     metadata: Metadata | None = None
     user: str | None = None
     safety_identifier: Annotated[str, Field(max_length=128)] | None = None

@@ -17,7 +17,7 @@ from kernel import periods
 from kernel.clock import now
 from kernel.endpoints import BOOLEAN, STRING, Schema
 from kernel.errors import InvalidType, InvalidValue, LimitExceeded, MissingParameter
-from kernel.query import QueryArgument, choice, parameter
+from kernel.query import QueryArgument, choice, integer, parameter
 from responses.usage.kinds import COSTS, UsageKind
 
 Limits = Mapping[str, tuple[int, int]]
@@ -86,7 +86,7 @@ def _reader(kind: UsageKind, limits: Limits) -> Callable[[QueryDict], UsageQuery
             raise InvalidValue("Invalid 'end_time': it must be after 'start_time'.", param="end_time")
         width = choice(query, "bucket_width", list(limits)) or "1d"
         default, most = limits[width]
-        limit = _integer(query, "limit", least=1, most=most)
+        limit = integer(query, "limit", least=1, most=most)
         name = query.get("time_zone", "UTC")
         if name not in _zones():
             raise InvalidValue(f"Invalid 'time_zone': there is no time zone '{name}'.", param="time_zone")
@@ -135,25 +135,8 @@ def _zones() -> frozenset[str]:
     return frozenset(available_timezones())
 
 
-def _integer(query: Mapping[str, str], name: str, *, least: int, most: int) -> int | None:
-    text = query.get(name)
-    if text is None:
-        return None
-    if not text.removeprefix("-").isdecimal() or len(text) > 20:
-        raise InvalidType(name, expected="an integer", got="a string")
-    if not least <= (number := int(text)) <= most:
-        side, bound = ("minimum", least) if number < least else ("maximum", most)
-        way, sign = ("below", ">=") if number < least else ("above", "<=")
-        raise LimitExceeded(
-            f"Invalid '{name}': integer {way} {side} value. Expected a value {sign} {bound}, but got {number} instead.",
-            param=name,
-            code=f"integer_{way}_{side[:3]}_value",
-        )
-    return number
-
-
 def _time(query: Mapping[str, str], name: str) -> datetime | None:
-    seconds = _integer(query, name, least=0, most=_MAX_TIME)
+    seconds = integer(query, name, least=0, most=_MAX_TIME)
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 

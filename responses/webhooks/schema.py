@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from kernel.clock import unix
+from kernel.wire import Wire
 from responses.webhooks.events import EventType
 from responses.webhooks.models import MAX_NAME, MAX_URL, WebhookEndpoint
 from responses.webhooks.signing import hint
@@ -14,11 +15,7 @@ _Url = Annotated[str, Field(min_length=1, max_length=MAX_URL)]
 _EventTypes = Annotated[list[EventType], Field(min_length=1, max_length=100)]
 
 
-class _RequestBody(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class CreateWebhookEndpoint(_RequestBody):
+class CreateWebhookEndpoint(Wire):
     """Body of a request to create an endpoint."""
 
     name: _Name
@@ -26,7 +23,7 @@ class CreateWebhookEndpoint(_RequestBody):
     event_types: _EventTypes
 
 
-class UpdateWebhookEndpoint(_RequestBody):
+class UpdateWebhookEndpoint(Wire):
     """Body of a request to update an endpoint. `event_types` replaces the previous list."""
 
     name: _Name | None = None
@@ -34,13 +31,13 @@ class UpdateWebhookEndpoint(_RequestBody):
     event_types: _EventTypes | None = None
 
 
-class RotateSecret(_RequestBody):
+class RotateSecret(Wire):
     """Body of a request to rotate the signing secret."""
 
     keep_old_secret_active_for_24_hours: bool | None = None
 
 
-class SendTest(_RequestBody):
+class SendTest(Wire):
     """Body of a request to send a sample event."""
 
     event_type: EventType

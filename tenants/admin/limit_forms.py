@@ -117,7 +117,7 @@ class LimitsForm(forms.Form):
     def clean_alert_percents(self) -> list[int]:
         """Return the percentages as numbers."""
         parts = [part.strip() for part in self.cleaned_data["alert_percents"].split(",") if part.strip()]
-        if not all(part.isdecimal() and 0 < int(part) <= 1000 for part in parts):
+        if not all(part.isdecimal() and len(part) <= 4 and 0 < int(part) <= 1000 for part in parts):
             raise forms.ValidationError("Enter whole numbers from 1 to 1000, separated by commas.")
         return sorted({int(part) for part in parts})
 

@@ -16,6 +16,7 @@ from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter
 
 from console.widgets import badge, changelist_url, column, id_column, link, time_column, tone, two_lines
+from kernel.query import row_number
 from tenants import members, services
 from tenants.admin.key_forms import tool_kinds
 from tenants.admin.team_tabs import CONTENT, READS, SETTINGS, tab_url, tabs_for
@@ -172,8 +173,8 @@ class TeamAdmin(AuditedAdmin, TeamScoped):
         team = self.get_or_404(request, object_id)
         if not may(request, LEADS, team):
             raise PermissionDenied
-        pk = request.POST.get("member", "")
-        member: Any = Membership.objects.filter(team=team, pk=pk).first() if pk.isdecimal() else None
+        pk = row_number(request.POST.get("member", ""))
+        member: Any = Membership.objects.filter(team=team, pk=pk).first() if pk is not None else None
         try:
             match request.POST.get("do"):
                 case "add":

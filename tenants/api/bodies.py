@@ -1,16 +1,10 @@
-"""Base class and shared types of the request bodies of the admin API."""
+"""Shared types of the request bodies of the admin API."""
 
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 Name = Annotated[str, Field(min_length=1, max_length=120)]
 # Ten years; a time far beyond could not be stored.
 ExpiresInSeconds = Annotated[int, Field(ge=1, le=int(timedelta(days=3650).total_seconds()))]
-
-
-class RequestBody(BaseModel):
-    """Body of a request, in which unknown fields are errors."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)

@@ -11,8 +11,8 @@ from kernel.clock import unix
 from kernel.endpoints import NULLABLE_INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
 from kernel.errors import Conflict, InvalidValue, NotFound
 from kernel.pagination import PageRequest, keyset, page_argument
+from kernel.wire import Wire
 from tenants import invitations
-from tenants.api.bodies import RequestBody
 from tenants.api.lookup import get_project
 from tenants.invitations import ProjectRole
 from tenants.models import AdminScope, Invite
@@ -35,14 +35,14 @@ _INVITE = ApiObject.of(
 )
 
 
-class InviteToProject(RequestBody):
+class InviteToProject(Wire):
     """A project of an invitation."""
 
     id: str
     role: Literal["member", "owner", "auditor"]
 
 
-class CreateInvite(RequestBody):
+class CreateInvite(Wire):
     """Body of a request to invite a person."""
 
     email: Annotated[str, Field(min_length=1, max_length=254)]

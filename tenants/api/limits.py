@@ -19,8 +19,8 @@ from kernel.clock import now
 from kernel.endpoints import INTEGER, STRING, ApiObject, Endpoint
 from kernel.errors import Conflict, InvalidValue, NotFound
 from kernel.pagination import Page, PageRequest, page_argument
+from kernel.wire import Wire
 from tenants import scope
-from tenants.api.bodies import RequestBody
 from tenants.api.lookup import get_project
 from tenants.limits import services
 from tenants.models import AdminScope, Budget, Membership, NotificationKind, Period, Team, UsageRecord
@@ -61,7 +61,7 @@ _SPEND_ALERT = ApiObject.of(
 )
 
 
-class UpdateRateLimit(RequestBody):
+class UpdateRateLimit(Wire):
     """Body of a request to change the rate limit of a project. 2147483647 removes a limit."""
 
     max_requests_per_1_minute: Annotated[int, Field(ge=1, le=UNLIMITED)] | None = None
@@ -69,7 +69,7 @@ class UpdateRateLimit(RequestBody):
     max_requests_per_1_day: Annotated[int, Field(ge=1, le=UNLIMITED)] | None = None
 
 
-class UpdateSpendLimit(RequestBody):
+class UpdateSpendLimit(Wire):
     """Body of a request to set the spend limit of a project."""
 
     currency: Literal["USD"]
@@ -77,14 +77,14 @@ class UpdateSpendLimit(RequestBody):
     threshold_amount: _Cents
 
 
-class NotificationChannel(RequestBody):
+class NotificationChannel(Wire):
     """Receivers of a spend alert."""
 
     type: Literal["email"]
     recipients: Annotated[list[str], Field(min_length=1, max_length=100)]
 
 
-class SetSpendAlert(RequestBody):
+class SetSpendAlert(Wire):
     """Body of a request to create or change the spend alert of a project."""
 
     currency: Literal["USD"]

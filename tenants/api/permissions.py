@@ -6,8 +6,8 @@ from pydantic import Field
 from rest_framework.response import Response
 
 from kernel.endpoints import BOOLEAN, STRING, ApiObject, Endpoint
+from kernel.wire import Wire
 from tenants import services
-from tenants.api.bodies import RequestBody
 from tenants.api.lookup import get_project
 from tenants.models import AdminScope, ModelPolicy, Team, ToolKind
 from tenants.views import ApiRequest, ApiView
@@ -36,20 +36,20 @@ _TOOL = ApiObject.of("HostedToolPermission", {"enabled": BOOLEAN})
 _TOOL_PERMISSIONS = ApiObject.of("ProjectHostedToolPermissions", {kind.value: _TOOL for kind in _TOOLS})
 
 
-class UpdateModelPermissions(RequestBody):
+class UpdateModelPermissions(Wire):
     """Body of a request to set the models of a project."""
 
     mode: Literal["allow_list", "deny_list"]
     model_ids: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=1000)]
 
 
-class SetHostedTool(RequestBody):
+class SetHostedTool(Wire):
     """Permission to use one kind of hosted tool."""
 
     enabled: bool
 
 
-class UpdateHostedTools(RequestBody):
+class UpdateHostedTools(Wire):
     """Body of a request to change the hosted tools of a project; those that it leaves out remain as they are."""
 
     code_interpreter: SetHostedTool | None = None

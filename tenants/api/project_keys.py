@@ -14,8 +14,9 @@ from kernel.endpoints import NULLABLE_INTEGER, STRING, UNIX_TIME, ApiObject, End
 from kernel.errors import Conflict, InvalidValue, NotFound
 from kernel.pagination import PageRequest, keyset, page_argument
 from kernel.query import QueryArgument, choice, parameter
+from kernel.wire import Wire
 from tenants import scope, services
-from tenants.api.bodies import ExpiresInSeconds, RequestBody
+from tenants.api.bodies import ExpiresInSeconds
 from tenants.api.lookup import get_key, get_project
 from tenants.members import public_role, user_id
 from tenants.models import AdminScope, ApiKey, Membership, Scope, Team
@@ -49,7 +50,7 @@ _KEY = ApiObject.of(
 )
 
 
-class UpdateProjectKey(RequestBody):
+class UpdateProjectKey(Wire):
     """Body of a request to change an API key. `scopes` replaces the previous list; an empty one allows everything."""
 
     scopes: list[str] | None = None

@@ -10,8 +10,9 @@ from kernel.endpoints import NULLABLE_INTEGER, STRING, UNIX_TIME, ApiObject, End
 from kernel.errors import Conflict, NotFound
 from kernel.pagination import PageRequest, keyset, page_argument
 from kernel.query import QueryArgument, choice, parameter
+from kernel.wire import Wire
 from tenants import scope, services
-from tenants.api.bodies import Name, RequestBody
+from tenants.api.bodies import Name
 from tenants.api.lookup import get_project
 from tenants.models import AdminScope, Team
 from tenants.views import ApiRequest, ApiView
@@ -38,13 +39,13 @@ def _archived_argument() -> QueryArgument:
     )
 
 
-class CreateProject(RequestBody):
+class CreateProject(Wire):
     """Body of a request to create a project."""
 
     name: Name
 
 
-class UpdateProject(RequestBody):
+class UpdateProject(Wire):
     """Body of a request to change a project."""
 
     name: Name | None = None

@@ -9,8 +9,9 @@ from kernel.clock import now, unix
 from kernel.endpoints import NULLABLE_INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
 from kernel.errors import Conflict, MutuallyExclusive, NotFound
 from kernel.pagination import PageRequest, keyset, page_argument
+from kernel.wire import Wire
 from tenants import scope, services
-from tenants.api.bodies import ExpiresInSeconds, Name, RequestBody
+from tenants.api.bodies import ExpiresInSeconds, Name
 from tenants.api.lookup import get_project, get_service_account
 from tenants.api.project_keys import checked_scopes
 from tenants.models import AdminScope, Scope, ServiceAccount
@@ -41,7 +42,7 @@ _ACCOUNT_WITH_KEY = ApiObject.of(
 )
 
 
-class CreateServiceAccount(RequestBody):
+class CreateServiceAccount(Wire):
     """Body of a request to create a service account."""
 
     name: Name
@@ -49,14 +50,14 @@ class CreateServiceAccount(RequestBody):
     expires_in_seconds: ExpiresInSeconds | None = None
 
 
-class UpdateServiceAccount(RequestBody):
+class UpdateServiceAccount(Wire):
     """Body of a request to change a service account."""
 
     name: Name | None = None
     role: Literal["member"] | None = None
 
 
-class CreateServiceAccountKey(RequestBody):
+class CreateServiceAccountKey(Wire):
     """Body of a request to create a key of a service account."""
 
     name: Name = "Secret Key"

@@ -14,8 +14,8 @@ from kernel.endpoints import NULLABLE_STRING, STRING, UNIX_TIME, ApiObject, Endp
 from kernel.errors import Conflict, InvalidValue, MissingParameter, MutuallyExclusive, NotFound
 from kernel.pagination import PageRequest, keyset, page_argument
 from kernel.query import texts_argument
+from kernel.wire import Wire
 from tenants import members, scope
-from tenants.api.bodies import RequestBody
 from tenants.api.lookup import get_member, get_project, get_user
 from tenants.members import public_role, role_of, user_id
 from tenants.models import AdminScope, Membership
@@ -52,7 +52,7 @@ _MEMBER = ApiObject.of(
 )
 
 
-class AddProjectUser(RequestBody):
+class AddProjectUser(Wire):
     """Body of a request to add a user to a project."""
 
     role: Literal["owner", "member", "auditor"]
@@ -60,7 +60,7 @@ class AddProjectUser(RequestBody):
     email: str | None = None
 
 
-class UpdateProjectUser(RequestBody):
+class UpdateProjectUser(Wire):
     """Body of a request to change the role of a user in a project."""
 
     role: Literal["owner", "member", "auditor"] | None = None

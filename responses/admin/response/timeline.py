@@ -18,6 +18,7 @@ from django.views.decorators.http import require_safe
 from console.widgets import duration, pretty
 from conversations.models import Placement, Section
 from kernel.clock import now
+from kernel.query import row_number
 from responses.admin import cells
 from responses.admin.response.documents import download
 from responses.admin.response.waterfall import WORK, SpanKind, TraceSpan, Waterfall, WaterfallBar, waterfall
@@ -362,7 +363,7 @@ def span_details(request: HttpRequest, response: Response, key: str) -> HttpResp
 
 def _turn(response: Response, number: str) -> dict[str, Any] | None:
     turns = Turn.objects.filter(response_id=response.pk, team_id=response.team_id)
-    turn = turns.filter(number=int(number)).first() if number.isdecimal() else None
+    turn = turns.filter(number=known).first() if (known := row_number(number)) is not None else None
     if turn is None:
         return None
     rows = [
@@ -385,7 +386,7 @@ def _turn(response: Response, number: str) -> dict[str, Any] | None:
 
 def _call(response: Response, key: str) -> dict[str, Any] | None:
     calls = ToolCall.objects.filter(response_id=response.pk, team_id=response.team_id)
-    call = calls.filter(pk=int(key)).first() if key.isdecimal() else None
+    call = calls.filter(pk=known).first() if (known := row_number(key)) is not None else None
     if call is None:
         return None
     rows = [
