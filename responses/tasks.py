@@ -5,7 +5,7 @@ from celery import shared_task
 from kernel import work_queue
 from responses import budget_alerts, search_index
 from responses.containers import services as containers
-from responses.lifecycle import partitions, sweeper
+from responses.lifecycle import blocked, partitions, sweeper
 from responses.lifecycle.worker import Dispatcher
 from responses.rollups import aggregate
 from responses.runs import open_calls
@@ -28,6 +28,12 @@ def sweep_limits() -> int:
     """Delete reservations of dead processes, and rebuild the limits of teams that count what has ended."""
     sweeper.drop_lost_reservations()
     return limits_sweeper.sweep()
+
+
+@shared_task(name="responses.tasks.wake_blocked_runs", expires=5)
+def wake_blocked_runs() -> int:
+    """Let workers claim background runs and lines of batches whose limits have room again."""
+    return blocked.wake()
 
 
 @shared_task(name="responses.tasks.drop_expired_logs", expires=30)

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations f0647620b6f26e952f912b21c6539f70d05ef27914e8d48312e3e52953a5186d
+-- PostgreSQL 18, migrations cdf298d5ef6e330b9c776da04418ee1993b82af357740dd174752e6c16630666
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -498,6 +498,7 @@ CREATE TABLE public.responses_batchline (
     cached_tokens integer NOT NULL,
     output_tokens integer NOT NULL,
     reasoning_tokens integer NOT NULL,
+    needs_budget numeric(24,12),
     CONSTRAINT responses_batchline_attempt_check CHECK ((attempt >= 0)),
     CONSTRAINT responses_batchline_cached_tokens_check CHECK ((cached_tokens >= 0)),
     CONSTRAINT responses_batchline_input_tokens_check CHECK ((input_tokens >= 0)),
@@ -716,6 +717,7 @@ CREATE TABLE public.responses_response (
     error_code character varying(60),
     incomplete_reason character varying(40),
     moderation json,
+    needs_budget numeric(24,12),
     CONSTRAINT response_completed_at_iff_completed CHECK ((((completed_at IS NOT NULL) AND ((status)::text = 'completed'::text)) OR ((completed_at IS NULL) AND (NOT ((status)::text = 'completed'::text))))),
     CONSTRAINT response_ended_iff_terminal CHECK ((((ended_at IS NOT NULL) AND ((status)::text = ANY ((ARRAY['completed'::character varying, 'incomplete'::character varying, 'failed'::character varying, 'cancelled'::character varying])::text[]))) OR ((ended_at IS NULL) AND ((status)::text = ANY ((ARRAY['queued'::character varying, 'in_progress'::character varying])::text[]))))),
     CONSTRAINT responses_response_attempt_check CHECK ((attempt >= 0)),
@@ -2342,15 +2344,16 @@ INSERT INTO public.django_migrations (id, app, name, applied) VALUES
 	(32, 'mfa', '0003_authenticator_type_uniq', now()),
 	(33, 'responses', '0001_initial', now()),
 	(34, 'responses', '0002_batch_file_failures', now()),
-	(35, 'sessions', '0001_initial', now()),
-	(36, 'skills', '0001_initial', now()),
-	(37, 'socialaccount', '0001_initial', now()),
-	(38, 'socialaccount', '0002_token_max_lengths', now()),
-	(39, 'socialaccount', '0003_extra_data_default_dict', now()),
-	(40, 'socialaccount', '0004_app_provider_id_settings', now()),
-	(41, 'socialaccount', '0005_socialtoken_nullable_app', now()),
-	(42, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
-	(43, 'usersessions', '0001_initial', now());
+	(35, 'responses', '0003_blocked_runs', now()),
+	(36, 'sessions', '0001_initial', now()),
+	(37, 'skills', '0001_initial', now()),
+	(38, 'socialaccount', '0001_initial', now()),
+	(39, 'socialaccount', '0002_token_max_lengths', now()),
+	(40, 'socialaccount', '0003_extra_data_default_dict', now()),
+	(41, 'socialaccount', '0004_app_provider_id_settings', now()),
+	(42, 'socialaccount', '0005_socialtoken_nullable_app', now()),
+	(43, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
+	(44, 'usersessions', '0001_initial', now());
 
 SELECT pg_catalog.setval('public.account_emailaddress_id_seq', 1, false);
 
@@ -2376,7 +2379,7 @@ SELECT pg_catalog.setval('public.django_admin_log_id_seq', 1, false);
 
 SELECT pg_catalog.setval('public.django_content_type_id_seq', 81, true);
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 43, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 44, true);
 
 SELECT pg_catalog.setval('public.mfa_authenticator_id_seq', 1, false);
 

@@ -384,6 +384,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 CELERY_BEAT_SCHEDULE = {
     "run-background": {"task": "responses.tasks.run_background", "schedule": 5.0},
     "sweep-dead-runs": {"task": "responses.tasks.sweep_dead_runs", "schedule": 10.0},
+    "wake-blocked-runs": {"task": "responses.tasks.wake_blocked_runs", "schedule": 5.0},
     "sweep-limits": {"task": "responses.tasks.sweep_limits", "schedule": 15.0},
     "drop-old-logs": {"task": "responses.tasks.drop_expired_logs", "schedule": 30.0},
     "maintain-partitions": {"task": "responses.tasks.maintain_partitions", "schedule": 3600.0},

@@ -84,6 +84,7 @@ for the case.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from math import ceil
 from typing import ClassVar, TypedDict
 
@@ -604,9 +605,26 @@ class RateLimited(ApiError):
 
 
 class LimitReached(RateLimited):
-    """A limit of the team, the API key or the end user leaves no room at the moment."""
+    """A limit of the team, the API key or the end user leaves no room at the moment.
+
+    `wait_seconds` is the time after which it does if nothing changes, `needed` the amount that a budget lacks.
+    """
 
     default_code = "rate_limit_exceeded"
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        subject: str = "",
+        wait_seconds: float | None = None,
+        needed: Decimal = Decimal(0),
+    ) -> None:
+        super().__init__(message, headers=headers)
+        self.subject = subject
+        self.wait_seconds = wait_seconds
+        self.needed = needed
 
 
 class InsufficientQuota(LimitReached):

@@ -17,7 +17,7 @@ from responses.batches.requests import EMBEDDINGS
 from responses.engine.converter.base import read_usage
 from responses.engine.steps import RunEnded
 from responses.engine.turn import Usage
-from responses.lifecycle import create
+from responses.lifecycle import blocked, create
 from responses.models import Mode
 from responses.passthrough import embeddings_moderations
 from responses.runs.identity import RequestInfo
@@ -46,8 +46,9 @@ async def execute(claimed: ClaimedLine, body: bytes) -> LineResult:
     except _RunFailed as failed:
         return _error_result(failed.error, request)
     except (LimitReached, LimitsUnavailable) as refused:
-        # Nothing of it has run: a batch waits for capacity instead of failing.
-        return replace(_error_result(refused, request), waits=True)
+        # Nothing of it has run: a batch waits for capacity instead of failing. Its end user is only in its body.
+        pause = blocked.pause_after(refused, end_user_is_known=False)
+        return replace(_error_result(refused, request), pause=pause)
     except ApiError as error:
         return _error_result(error, request)
     except Exception:

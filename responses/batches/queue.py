@@ -18,6 +18,7 @@ from kernel.clock import now, shared_now
 from kernel.errors import ServerError
 from kernel.leases import Claim, expired_before, has_expired, is_free, lease_until, lock, process_name, take
 from responses.engine.turn import Usage
+from responses.lifecycle.blocked import Pause
 from responses.models.batches import OPEN_BATCHES, OPEN_LINES, Batch, BatchLine, BatchStatus, LineState
 from tenants import scope
 from tenants.models import Team
@@ -52,7 +53,7 @@ class ClaimedLine(Claim):
 class LineResult:
     """HTTP status and body of an executed line. `retry_after` is the pause in seconds that the upstream asks for.
 
-    `waits`: a limit has refused the line before it ran.
+    `pause`: a limit has refused the line before it ran.
     """
 
     status_code: int
@@ -60,7 +61,7 @@ class LineResult:
     request_id: str
     usage: Usage = field(default_factory=Usage)
     retry_after: float | None = None
-    waits: bool = False
+    pause: Pause | None = None
 
     @property
     def is_success(self) -> bool:
@@ -296,14 +297,15 @@ def retry_later(claimed: ClaimedLine, *, seconds: float) -> None:
         )
 
 
-def wait(claimed: ClaimedLine, *, seconds: float) -> None:
+def wait(claimed: ClaimedLine, pause: Pause) -> None:
     """Put a line back into the queue, to be claimed after a pause, without counting the attempt."""
     with scope.team(claimed.team_id):
         _claimed_line(claimed).update(
             state=LineState.QUEUED,
             lease_until=None,
             attempt=F("attempt") - 1,
-            not_before=shared_now() + timedelta(seconds=seconds),
+            not_before=shared_now() + timedelta(seconds=pause.seconds),
+            needs_budget=pause.needs,
         )
 
 

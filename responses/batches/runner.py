@@ -22,8 +22,6 @@ from responses.batches import execution, files, queue
 from responses.batches.queue import MAX_ATTEMPTS, ClaimedLine, Job, LineResult
 
 _MAX_JOBS = 2
-# Before a line that waits for capacity within its limits is claimed again.
-_LONGEST_WAIT = 30.0
 # A restart of the database takes seconds. An answer that the upstream has billed must not be lost because of it.
 _DATABASE_PATIENCE_SECONDS = 60.0
 _DATABASE_PAUSE_SECONDS = 1.0
@@ -116,10 +114,8 @@ async def _work_on_files(job: Job) -> None:
 
 async def _record(line: ClaimedLine, result: LineResult) -> None:
     """Store the result, or requeue the line if another attempt may succeed."""
-    if result.waits:
-        # Spread, so that lines that wait for the same place do not ask for it at the same moment.
-        seconds = (result.retry_after or _LONGEST_WAIT) * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
-        await _with_retries(partial(queue.wait, line, seconds=min(seconds, _LONGEST_WAIT)))
+    if result.pause is not None:
+        await _with_retries(partial(queue.wait, line, result.pause))
     elif result.is_retryable and line.attempt < MAX_ATTEMPTS:
         # Jitter: lines that failed together, for instance at a rate limit, must not be retried together.
         pause = settings.BATCH_RETRY_SECONDS * 2 ** (line.attempt - 1) * random.uniform(0.75, 1.25)  # noqa: S311

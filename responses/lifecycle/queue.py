@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 from django.conf import settings
@@ -174,10 +175,11 @@ def release(response_ids: Collection[str]) -> int:
         return mine.update(lease_owner=None, lease_until=None, attempt=F("attempt") - 1)
 
 
-def postpone(claim: Claim, *, seconds: float) -> None:
+def postpone(claim: Claim, *, seconds: float, needs: Decimal | None = None) -> None:
     """Put a claimed response back into the queue, to be claimed after a pause by any worker.
 
-    Neither the attempt nor the claim counts: nothing of it was run.
+    Neither the attempt nor the claim counts: nothing of it was run. With `needs`, it is claimed earlier if its limits
+    leave room (`blocked`).
     """
     with scope.team(claim.team_id):
         claim.row(Response.objects.filter(status__in=RUNNING)).update(
@@ -186,6 +188,7 @@ def postpone(claim: Claim, *, seconds: float) -> None:
             attempt=F("attempt") - 1,
             claims=_without_last("claims"),
             not_before=shared_now() + timedelta(seconds=seconds),
+            needs_budget=needs,
         )
 
 

@@ -3,7 +3,6 @@ workers when its process shuts down.
 """
 
 import asyncio
-import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +23,7 @@ from responses import moderation
 from responses.engine import spans
 from responses.engine.events.response_body import Ending, failed
 from responses.engine.turn import LanguageModel
-from responses.lifecycle import queue, resume
+from responses.lifecycle import blocked, queue, resume
 from responses.lifecycle.resume import QueuedRun, ResumedRun
 from responses.models import Response
 from responses.passthrough.reasoning_summaries import TeamSummarizer
@@ -41,8 +40,6 @@ from tenants.principal import Principal
 _STOP_SECONDS = 2.0
 # For the client of a run that was handed over to follow it, whatever the grace period of its team.
 _RECONNECT_SECONDS = 10.0
-# Before a run that waits for capacity is claimed again.
-_LONGEST_PAUSE = 30.0
 # While the worker is at its limit, most of the runs that end are replaced by one query.
 _FULL_PACE_SECONDS = 0.02
 # However busy the event loop is, so many runs are active at the same time, besides those that only wait.
@@ -184,11 +181,8 @@ async def _admit(claim: Claim, resumed: ResumedRun) -> bool:
         await in_db_thread(partial(_end, claim, resumed, failure))
         return False
     except (RateLimited, LimitsUnavailable) as refused:
-        # Also without a budget: it may be raised, and otherwise the next period begins at some time.
-        pause = float(refused.headers.get("retry-after-ms", 1000 * _LONGEST_PAUSE)) / 1000
-        # Spread, so that those that wait for the same place do not ask for it at the same moment.
-        seconds = min(pause, _LONGEST_PAUSE) * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
-        await in_db_thread(partial(queue.postpone, claim, seconds=seconds))
+        pause = blocked.pause_after(refused, end_user_is_known=True)
+        await in_db_thread(partial(queue.postpone, claim, seconds=pause.seconds, needs=pause.needs))
         return False
     return True
 

@@ -121,6 +121,12 @@ class BatchLine(TeamRow):
     attempt = models.PositiveIntegerField(default=0)
     # Set when a line is queued again after a failed attempt.
     not_before = models.DateTimeField(null=True, help_text="The earliest time of the next attempt.")
+    needs_budget = models.DecimalField(
+        null=True,
+        max_digits=24,
+        decimal_places=12,
+        help_text="US dollars of a budget with which it need not wait until then; 0 if another limit blocks it.",
+    )
     lease_owner = models.CharField(max_length=120, null=True)
     lease_token = models.PositiveIntegerField(default=0)
     lease_until = models.DateTimeField(null=True)

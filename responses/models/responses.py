@@ -102,6 +102,12 @@ class Response(TeamRow):
     not_before = models.DateTimeField(
         null=True, help_text="A background run waits until then for capacity within its limits."
     )
+    needs_budget = models.DecimalField(
+        null=True,
+        max_digits=24,
+        decimal_places=12,
+        help_text="US dollars of a budget with which it need not wait until then; 0 if another limit blocks it.",
+    )
     claims = models.JSONField(default=list, help_text="Time and worker of each claim.")
     handed_over_at = models.DateTimeField(
         null=True, help_text="When a stopping web process has left the run to the workers, which execute it since then."

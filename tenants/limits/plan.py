@@ -175,9 +175,13 @@ class Plan:
                 f"Rate limit reached for {_NAMES[rate.name]} of {whose(rate.subject)}: limit {rate.limit}, "
                 f"used {used}{asked}. Please try again in {duration(int(wait))}."
             )
-            return Refusal(
-                LimitReached(message, headers={**headers, **retry_headers(seconds)}), rate.subject, rate.name
+            reached = LimitReached(
+                message,
+                headers={**headers, **retry_headers(seconds)},
+                subject=rate.subject.kind,
+                wait_seconds=seconds,
             )
+            return Refusal(reached, rate.subject, rate.name)
         if kind == "count":
             count = self.counts[number]
             message = (
@@ -199,7 +203,14 @@ class Plan:
             )
             return Refusal(LimitReached(message, headers={**headers, **retry_headers(1)}), one.subject, name)
         message = f"You exceeded the budget of {whose(one.subject)}: {figures}. It is renewed in {duration(int(wait))}."
-        return Refusal(InsufficientQuota(message, headers=headers), one.subject, name)
+        exceeded = InsufficientQuota(
+            message,
+            headers=headers,
+            subject=one.subject.kind,
+            wait_seconds=seconds,
+            needed=Decimal(self.least) / UNITS,
+        )
+        return Refusal(exceeded, one.subject, name)
 
 
 @dataclass(frozen=True, slots=True)
