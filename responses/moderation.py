@@ -138,21 +138,19 @@ async def _moderate_input(
 async def _texts_and_images(
     items: Sequence[StoredItem], attachments: TeamAttachments | None
 ) -> tuple[list[str], list[str]]:
-    """Return the texts of some items, including those of their files, and the URLs of their images."""
+    """Return the texts of some items, including those of their files, and their images as data URLs."""
     texts = await off_loop(lambda: [text for item in items if (text := plain_text(item.wire()))])
     images: list[str] = []
     if attachments is None:
         return texts, images
     # Moderation models read no files: `files=False` has documents extracted as text.
-    found = await attachments.load(items, files=False, inline_images=False)
+    found = await attachments.load(items, files=False, inline_images=True)
     for part in all_parts(items):
-        match found.get(attachment_key(part) or ""):
+        match found.get(attachment_key(part)):
             case AttachmentText(text=text):
                 texts.append(text)
             case AttachmentImage(url=url):
                 images.append(url)
-            case _ if given := getattr(part, "image_url", None):
-                images.append(given)
     return texts, images
 
 

@@ -33,7 +33,7 @@ class Capabilities:
 
     vision: bool = True
     max_images: int | None = None
-    inline_images: bool = False
+    inline_images: bool = True
     files: bool = False
     developer_role: bool = False
     custom_tools: bool = False
@@ -59,8 +59,9 @@ class CapabilityColumns(models.Model):
         null=True, blank=True, help_text="Maximum number of images in one request. Empty means no limit."
     )
     inline_images = models.BooleanField(
-        default=False,
-        help_text="The platform downloads images by URL and sends their content. If off, the URL is forwarded.",
+        default=True,
+        help_text="The platform downloads images by URL and sends their content. If off, the upstream gets the URL: "
+        "turn this off only for an upstream that cannot reach your private networks.",
     )
     files = models.BooleanField(
         default=False, help_text="Accepts files. If off, the platform extracts their text and sends that."

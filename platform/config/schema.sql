@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations cdf298d5ef6e330b9c776da04418ee1993b82af357740dd174752e6c16630666
+-- PostgreSQL 18, migrations 3e3a9f241471ebe3c3999a40cde716f7f0808d9739748f535a6c3b2cf6363ccd
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2353,7 +2353,8 @@ INSERT INTO public.django_migrations (id, app, name, applied) VALUES
 	(41, 'socialaccount', '0004_app_provider_id_settings', now()),
 	(42, 'socialaccount', '0005_socialtoken_nullable_app', now()),
 	(43, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
-	(44, 'usersessions', '0001_initial', now());
+	(44, 'tenants', '0002_download_images', now()),
+	(45, 'usersessions', '0001_initial', now());
 
 SELECT pg_catalog.setval('public.account_emailaddress_id_seq', 1, false);
 
@@ -2379,7 +2380,7 @@ SELECT pg_catalog.setval('public.django_admin_log_id_seq', 1, false);
 
 SELECT pg_catalog.setval('public.django_content_type_id_seq', 81, true);
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 44, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 45, true);
 
 SELECT pg_catalog.setval('public.mfa_authenticator_id_seq', 1, false);
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from kernel.errors import UnsupportedParameter, UnsupportedValue
-from responses.chat.messages import ChatFilePart, ChatImagePart, ChatUserMessage
+from kernel.errors import InvalidFile, UnsupportedParameter, UnsupportedValue
+from responses.chat.messages import ChatAudioPart, ChatFilePart, ChatImagePart, ChatUserMessage
 from responses.chat.requests import ChatRequest, CreateChatCompletion
+from responses.engine.attachments import is_data_url
 from tenants.directory import Route
 
 _EXTRA_SAMPLING = ("top_k", "min_p", "repetition_penalty", "chat_template_kwargs")
@@ -32,6 +33,10 @@ def check(request: ChatRequest, route: Route) -> None:
             )
         if isinstance(part, ChatFilePart) and not capabilities.files:
             raise UnsupportedValue("The model does not support files.", param=param)
+        if isinstance(part, ChatFilePart) and _is_url(part.file.file_data):
+            raise InvalidFile("The file's data is not valid base64.", param=f"{param}.file.file_data")
+        if isinstance(part, ChatAudioPart) and _is_url(part.input_audio.data):
+            raise InvalidFile("The audio's data is not valid base64.", param=f"{param}.input_audio.data")
     if not capabilities.logprobs and body.logprobs:
         raise UnsupportedParameter(
             f"Unsupported parameter: 'logprobs' is not supported with the '{route.model}' model.", param="logprobs"
@@ -50,6 +55,11 @@ def check(request: ChatRequest, route: Route) -> None:
             raise UnsupportedParameter(
                 f"Unsupported parameter: '{name}' is not supported with the '{route.model}' model.", param=name
             )
+
+
+def _is_url(data: str | None) -> bool:
+    # Some upstreams would fetch it. Base64 has no colon.
+    return data is not None and not is_data_url(data) and ":" in data
 
 
 def _user_parts(body: CreateChatCompletion) -> Iterator[tuple[str, Any]]:

@@ -17,6 +17,7 @@ import orjson
 from kernel.ids import new_id
 from responses.chat import capabilities, stored
 from responses.chat.chunks import ChunkWriter, CompletionAccumulator, as_chunk
+from responses.chat.images import with_loaded_images
 from responses.chat.requests import ChatRequest
 from responses.engine.converter.base import read_usage
 from responses.engine.converter.chat import Chunk
@@ -39,7 +40,7 @@ from tenants.principal import Principal
 async def complete(*, principal: Principal, body: ChatRequest, request: RequestInfo) -> dict[str, Any]:
     """Return the upstream's completion; raises `ApiError`."""
     call = await _route(principal, body, request)
-    values = {**capabilities.upstream_values(body, call.route), "stream": False} | await call.reserve()
+    values = {**capabilities.upstream_values(call.sent, call.route), "stream": False} | await call.reserve()
     await call.open()
     try:
         async with post(
@@ -62,7 +63,7 @@ async def stream(*, principal: Principal, body: ChatRequest, request: RequestInf
     """Return the events of a completion once the upstream has begun to respond; earlier errors raise `ApiError`."""
     call = await _route(principal, body, request)
     values = {
-        **capabilities.upstream_values(body, call.route),
+        **capabilities.upstream_values(call.sent, call.route),
         "stream": True,
         "stream_options": {"include_usage": True},
     } | await call.reserve()
@@ -126,10 +127,11 @@ async def _chunks(response: Answer) -> AsyncGenerator[list[Chunk], None]:
 class _ChatCall:
     """Upstream call of a chat completion: collects its usage and writes its rows.
 
-    `own_id` is the id of a stored completion, None for others.
+    `own_id` is the id of a stored completion, None for others. `sent` is the request with its images as data URLs.
     """
 
-    def __init__(self, routed: RoutedCall, request: ChatRequest) -> None:
+    def __init__(self, routed: RoutedCall, request: ChatRequest, sent: ChatRequest) -> None:
+        self.sent = sent
         self.route = routed.route
         self.attempts = routed.attempts
         # Stored completions get an id from us, as the ids of different upstreams may collide.
@@ -208,6 +210,7 @@ async def _route(principal: Principal, body: ChatRequest, request: RequestInfo) 
     await reject_if_guarded(principal)
     route = await directory.aroute(principal, body.body.model)
     capabilities.check(body, route)
+    sent = await with_loaded_images(body, team_id=principal.team_id, can=route.capabilities)
     routed = RoutedCall(
         principal=principal,
         route=route,
@@ -217,4 +220,4 @@ async def _route(principal: Principal, body: ChatRequest, request: RequestInfo) 
         batch=request.batch,
         estimate_input=body.estimate_tokens,
     )
-    return _ChatCall(routed, body)
+    return _ChatCall(routed, body, sent)

@@ -23,7 +23,7 @@ Part = InputImage | InputFile | ComputerScreenshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachmentImage:
-    """Image as a data URL."""
+    """Image as a data URL; as a web URL only for an upstream that downloads images itself."""
 
     url: str
 
@@ -53,7 +53,7 @@ class Attachments(Protocol):
     async def load(self, items: Sequence[StoredItem], *, files: bool, inline_images: bool) -> AttachmentMap:
         """Return the attachments of these items. An attachment that cannot be loaded becomes an explanatory text.
 
-        `files`: the model reads files itself. `inline_images`: the upstream does not fetch image URLs.
+        `files`: the model reads files itself. `inline_images`: images by URL are downloaded here, not by the upstream.
         """
         ...
 
@@ -62,15 +62,20 @@ class Attachments(Protocol):
         ...
 
 
-def attachment_key(part: Part) -> str | None:
-    """Return a key that is equal for parts with the same content; None for an image with inline bytes."""
-    # Inline images need no loading, hence no key.
+def is_data_url(url: str) -> bool:
+    """Return true for a URL that contains its content."""
+    return url[:5].lower() == "data:"
+
+
+def attachment_key(part: Part) -> str:
+    """Return a key that is equal for parts with the same content."""
+    # Python caches the hash of a string, so megabytes of inline data are scanned only once.
     if not isinstance(part, InputFile):
-        url = part.image_url
-        return None if url and url.startswith("data:") else f"image {part.file_id or url}"
+        if part.file_id is None and part.image_url is not None and is_data_url(part.image_url):
+            return f"image data {hash(part.image_url)} {len(part.image_url)}"
+        return f"image {part.file_id or part.image_url}"
     if part.file_data is None:
         return f"file {part.file_id or part.file_url}"
-    # Python caches the hash of a string, so megabytes of inline data are scanned only once.
     return f"file {hash((part.filename, part.file_data))} {len(part.file_data)}"
 
 

@@ -23,6 +23,7 @@ from responses.engine.turn import Usage
 from responses.providers.clients import UpstreamFailed, post
 from responses.providers.event_stream import read_document
 from responses.providers.http_client import ErrorStatus
+from responses.requests.attachments import load_image_urls
 from responses.runs.identity import RequestInfo
 from responses.runs.usage_records import RoutedCall
 from tenants import directory
@@ -96,7 +97,7 @@ class ImageUrl(Wire):
 
 
 class ModeratedImage(Wire):
-    """An image part of the input. The upstream fetches its URL."""
+    """An image part of the input."""
 
     type: Literal["image_url"]
     image_url: ImageUrl
@@ -186,6 +187,7 @@ async def forward(
     principal.require(passed.scope)
     # The route is resolved before the call starts: an unknown model is no upstream call and leaves no usage record.
     route = await directory.aroute(principal, passed.model)
+    sent = await _with_loaded_images(passed.values, principal, route) if is_request else passed.values
     call = RoutedCall(
         principal=principal,
         route=route,
@@ -209,7 +211,7 @@ async def forward(
 
     async with call.recorded(spent):
         try:
-            values = {**passed.values, "model": route.upstream_model}
+            values = {**sent, "model": route.upstream_model}
             async with post(
                 route, f"/{passed.endpoint}", values, attempts=call.attempts, may_repeat=call.may_repeat
             ) as response:
@@ -217,6 +219,26 @@ async def forward(
         except UpstreamFailed as failed:
             raise endpoint_error(failed, route, supports=passed.endpoint) from failed
     return answer
+
+
+async def _with_loaded_images(values: dict[str, Any], principal: Principal, route: Route) -> dict[str, Any]:
+    """Return the values with data URLs in place of the URLs of images."""
+    parts = values["input"] if isinstance(values["input"], list) else []
+    urls = [
+        (f"input[{index}].image_url.url", part["image_url"]["url"])
+        for index, part in enumerate(parts)
+        if isinstance(part, dict) and part["type"] == "image_url"
+    ]
+    if not urls:
+        return values
+    loaded = await load_image_urls(urls, team_id=principal.team_id, can=route.capabilities)
+
+    def with_loaded(part: Any) -> Any:
+        if part["type"] != "image_url":
+            return part
+        return {**part, "image_url": {**part["image_url"], "url": loaded[part["image_url"]["url"]]}}
+
+    return {**values, "input": [with_loaded(part) for part in parts]}
 
 
 def endpoint_error(failed: UpstreamFailed, route: Route, *, supports: str) -> ApiError:

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from conversations.items import ComputerScreenshot, InputFile, InputPart, InputText
-from responses.engine.attachments import AttachmentFile, AttachmentImage, AttachmentMap, AttachmentText, attachment_key
+from responses.engine.attachments import (
+    AttachmentFile,
+    AttachmentImage,
+    AttachmentMap,
+    AttachmentText,
+    attachment_key,
+    is_data_url,
+)
 
 Message = dict[str, Any]
 
@@ -54,18 +61,20 @@ class PartWriter:
         if not (self.vision or isinstance(part, InputFile)):
             # An image in the request would have been rejected, so this one is from the output of a tool.
             return {"type": "text", "text": "[Image omitted: this model cannot read images.]"}
-        name = attachment_key(part) if self.attachments else None
-        match self.attachments.get(name) if name else None:
+        match self.attachments.get(attachment_key(part)) if self.attachments else None:
             case AttachmentText(text=text):
                 return {"type": "text", "text": text}
             case AttachmentFile(filename=filename, url=url):
                 return {"type": "file", "file": {"filename": filename, "file_data": url}}
             case AttachmentImage(url=url):
                 return _image(url, part)
-        if isinstance(part, InputFile) or part.image_url is None:
-            # A note, because a model might answer wrongly if the part were silently dropped.
-            return {"type": "text", "text": "[This file is not available any more.]"}
-        return _image(part.image_url, part)
+        # Tools return images as data. A web URL that was not loaded is never forwarded: the upstream would fetch it
+        # without the checks of egress.
+        if not isinstance(part, InputFile) and part.image_url is not None and is_data_url(part.image_url):
+            return _image(part.image_url, part)
+        # A note, because a model might answer wrongly if the part were silently dropped.
+        kind = "file" if isinstance(part, InputFile) else "image"
+        return {"type": "text", "text": f"[This {kind} is not available any more.]"}
 
     def tool_output(self, output: str | Sequence[InputPart | ComputerScreenshot]) -> tuple[str, list[Media]]:
         """Return a tool's output as text, and the images and files that follow in a user message.

@@ -1,5 +1,8 @@
 """Images and files of a request: check them before the run starts, and load their bytes or texts for the model.
 
+Images and files by URL are downloaded here, with the checks of `kernel.egress`, and not by the upstream: it may be able
+to reach private networks. They are downloaded once per run; items keep the URL that the client sent.
+
 An invalid attachment of the request itself is a 400 that names its part. Attachments of earlier items were valid once;
 if one cannot be loaded any more, the model reads a short note instead.
 """
@@ -9,22 +12,26 @@ import base64
 import binascii
 import mimetypes
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import accumulate
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
+from weakref import WeakValueDictionary
 
 from conversations.files import storage as files
 from conversations.files.extraction import extract_text
-from conversations.items import InputFile, StoredItem
+from conversations.items import InputFile, InputImage, StoredItem
 from conversations.models import File
 from kernel import egress
 from kernel.db_threads import in_db_thread
+from kernel.egress import Fetched
 from kernel.errors import (
     ApiError,
     EgressFailed,
+    EgressRefused,
     EmptyImage,
     FileTooLarge,
     ImageFileNotFound,
@@ -48,6 +55,7 @@ from responses.engine.attachments import (
     Part,
     all_parts,
     attachment_key,
+    is_data_url,
     parts_of,
 )
 from responses.requests import parameters
@@ -64,10 +72,14 @@ MAX_FILE = 32 * MIB
 MAX_TOTAL = 50 * MIB
 # Per request: extracting a document takes up to seconds of a worker pool that all teams share.
 MAX_READ = 100
+_TOTAL_EXCEEDED = f"The images and files of the input are too large: the limit is {MAX_TOTAL // MIB} MiB together."
 _FETCH_SECONDS = 20.0
 _TOTAL_SECONDS = 60.0
 _CONCURRENCY = 4
-_IMAGE_TYPES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
+# Of a team in one process: a request of a hundred bytes can make it download, and hold, as much as the largest body.
+_TEAM_DOWNLOADS = 16
+# `image/jpg` is a frequent misspelling, which OpenAI accepts.
+_IMAGE_TYPES = {"image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp"}
 _SIGNATURES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
 _DATA_URL = re.compile(r"data:([^;,]*)((?:;[^;,]*)*),", re.ASCII | re.IGNORECASE)
 _WEB_URL = re.compile(r"https?://.", re.ASCII | re.IGNORECASE)
@@ -76,9 +88,11 @@ _WEB_URL = re.compile(r"https?://.", re.ASCII | re.IGNORECASE)
 _SMALL = 256 * 1024
 # Each thread waits for the separate process that extracts its document.
 _READERS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="documents")
+# By event loop and team.
+_downloads: WeakValueDictionary[tuple[int, str], asyncio.Semaphore] = WeakValueDictionary()
 
 RequestParts = Sequence[tuple[str, Part]]
-"""The images and files of a request, each with its path for error messages."""
+"""The images and files of a request, each with the parameter that errors name."""
 
 
 async def check_attachments(
@@ -94,16 +108,16 @@ async def check_attachments(
     given = parameters.input_items(body)
     first = len(context.input_items) - len(given)
     own = [
-        (f"input[{position}].{path}", part)
+        (f"input[{position}].{path}.{_field(part)}", part)
         for position, item in enumerate(context.input_items[first:])
         for path, part in parts_of(item)
     ]
-    own += [("prompt.variables", part) for part in all_parts(context.preface)]
+    own += [(f"prompt.variables.{_field(part)}", part) for part in all_parts(context.preface)]
     before = [*context.history, *context.input_items[:first]]
     earlier = list(all_parts(before))
     if not own and not earlier:
         return None
-    images = [path for path, part in own if not isinstance(part, InputFile)]
+    images = [param.rpartition(".")[0] for param, part in own if not isinstance(part, InputFile)]
     seen = sum(not isinstance(part, InputFile) for part in earlier)
     if not can.vision and (images or seen):
         raise UnsupportedValue("The model does not support images.", param=images[0] if images else "input")
@@ -113,11 +127,34 @@ async def check_attachments(
             f"The model supports at most {can.max_images} images, but the input has {len(images) + seen}.",
             param=images[room] if room < len(images) else "input",
         )
+    _check_count(own, can)
+    # Only for the request's own files: those of earlier items were permitted when they were sent.
+    if any(part.file_id for _, part in own):
+        principal.require(Scope.FILES_READ)
+    attachments = TeamAttachments(principal.team_id)
+    await attachments.load_required(own, can=can)
+    await attachments.load(before, files=can.files, inline_images=can.inline_images)
+    return attachments
+
+
+async def load_image_urls(urls: Sequence[tuple[str, str]], *, team_id: str, can: Capabilities) -> dict[str, str]:
+    """Return the URL for the upstream of each image URL of a request; for endpoints that forward the client's JSON.
+
+    `urls` are pairs of a parameter and its URL. Raises the API error of the first one that is invalid.
+    """
+    own = [(param, InputImage(image_url=url)) for param, url in urls]
+    _check_count(own, can)
+    attachments = TeamAttachments(team_id)
+    await attachments.load_required(own, can=can)
+    return attachments.image_urls(part for _, part in own)
+
+
+def _check_count(own: RequestParts, can: Capabilities) -> None:
     # A part that occurs twice is loaded only once.
     read: dict[str, str] = {}
-    for path, part in own:
-        if _is_read(part, can) and (name := attachment_key(part)):
-            read.setdefault(name, f"{path}.{_field(part)}")
+    for param, part in own:
+        if _is_read(part, can):
+            read.setdefault(attachment_key(part), param)
     if len(read) > MAX_READ:
         param = list(read.values())[MAX_READ]
         raise LimitExceeded(
@@ -126,13 +163,6 @@ async def check_attachments(
             param=param,
             code="array_above_max_length",
         )
-    # Only for the request's own files: those of earlier items were permitted when they were sent.
-    if any(part.file_id for _, part in own):
-        principal.require(Scope.FILES_READ)
-    attachments = TeamAttachments(principal.team_id)
-    await attachments.load_required(own, can=can)
-    await attachments.load(before, files=can.files, inline_images=can.inline_images)
-    return attachments
 
 
 class TeamAttachments:
@@ -149,29 +179,51 @@ class TeamAttachments:
 
     async def load_required(self, own: RequestParts, *, can: Capabilities) -> None:
         """Load the attachments of a request. Raises the API error of the first one that is invalid or missing."""
-        jobs = [partial(self._require, path, part, can) for path, part in own]
+        # A part that occurs twice is loaded only once.
+        first: dict[str, tuple[str, Part]] = {}
+        for param, part in own:
+            first.setdefault(attachment_key(part), (param, part))
+        jobs = [partial(self._require, param, part, can) for param, part in first.values()]
         try:
             async with self._until() as end, asyncio.timeout_at(end):
                 await _run_concurrently(jobs)
         except TimeoutError as error:
-            raise EgressFailed(
-                "The images and files of the input could not be loaded in time.", param="input"
-            ) from error
+            param = next(iter(first.values()))[0].partition("[")[0]
+            raise EgressFailed("The images and files of the input could not be loaded in time.", param=param) from error
+        if excess := self._beyond_total(own):
+            raise FileTooLarge(_TOTAL_EXCEEDED, param=excess[0][0])
 
     async def load(self, items: Sequence[StoredItem], *, files: bool, inline_images: bool) -> AttachmentMap:
         """Load the attachments of these items. A note replaces those that cannot be loaded."""
         can = Capabilities(files=files, inline_images=inline_images)
-        new = {name: part for part in all_parts(items) if (name := attachment_key(part)) and name not in self._found}
+        # The newest first, because the oldest ones are left out if all together are too large.
+        parts = [(attachment_key(part), part) for part in all_parts(items)][::-1]
+        named = dict(parts)
+        forwarded = {
+            name: _checked_or_note(part, url)
+            for name, part in named.items()
+            if not inline_images and (url := _web_url(part)) is not None
+        }
+        new = {name: part for name, part in named.items() if name not in self._found and name not in forwarded}
         if new:
             async with self._until() as end:
                 await _run_concurrently(
                     [partial(self._load_or_note, name, part, can, end) for name, part in new.items()]
                 )
-        return self._found
+        # Not kept: another upstream of the run, which moderates or edits the image, may need its content.
+        changed: dict[str, Attachment] = {**forwarded}
+        for name, part in self._beyond_total(parts):
+            changed[name] = _note(part, FileTooLarge(_TOTAL_EXCEEDED))
+        return {**self._found, **changed} if changed else self._found
+
+    def image_urls(self, parts: Iterable[InputImage]) -> dict[str, str]:
+        """Return the URL that the upstream gets for the URL of each part that was loaded or may be forwarded."""
+        loaded = ((part.image_url or "", self._found.get(attachment_key(part))) for part in parts)
+        return {url: image.url if isinstance(image, AttachmentImage) else url for url, image in loaded}
 
     def file_texts(self, items: Iterable[StoredItem]) -> list[str]:
         """Return the texts that the model reads in place of files."""
-        found = (self._found.get(attachment_key(part) or "") for part in all_parts(items))
+        found = (self._found.get(attachment_key(part)) for part in all_parts(items))
         return [attached.text for attached in found if isinstance(attached, AttachmentText)]
 
     @asynccontextmanager
@@ -184,25 +236,26 @@ class TeamAttachments:
         finally:
             self._seconds = max(0.0, end - clock())
 
-    async def _require(self, path: str, part: Part, can: Capabilities) -> None:
+    async def _require(self, param: str, part: Part, can: Capabilities) -> None:
         try:
-            if not isinstance(part, InputFile) and part.image_url is not None:
-                await _check_image_url(part.image_url)
+            if not can.inline_images and (url := _web_url(part)) is not None:
+                egress.default().check(url)
+                return
+            if not isinstance(part, InputFile) and part.image_url is not None and is_data_url(part.image_url):
+                await _check_data(part.image_url)
             name = attachment_key(part)
-            if name and name not in self._found and (attached := await self._fetch(part, can)):
+            if name not in self._found and (attached := await self._fetch(part, can)):
                 self._found[name] = attached
         except ApiError as error:
             # Errors of storage and extraction do not know to which part of the request they belong.
-            error.param = f"{path}.{_field(part)}"
+            error.param = param
             raise
 
     async def _load_or_note(self, name: str, part: Part, can: Capabilities, end: float) -> None:
         try:
             attached = await self._fetch_until(end, part, can)
         except (ApiError, TimeoutError) as error:
-            reason = error.message if isinstance(error, ApiError) else "It could not be loaded in time."
-            label = part.filename if isinstance(part, InputFile) and part.filename else part.file_id
-            attached = AttachmentText(text=f"[{label or 'This file'} is no longer available. {reason}]")
+            attached = _note(part, error)
         if attached:
             self._found[name] = attached
 
@@ -214,9 +267,7 @@ class TeamAttachments:
             return await self._fetch(part, can)
 
     async def _fetch(self, part: Part, can: Capabilities) -> Attachment | None:
-        """Load a part. Return None if the model reads the part itself."""
-        if not _is_read(part, can):
-            return None
+        """Load a part. Return None for one without content."""
         if isinstance(part, InputFile):
             return await self._file(part, can)
         if part.file_id is not None:
@@ -227,12 +278,22 @@ class TeamAttachments:
             except FileTooLarge as error:
                 raise ImageTooLarge(error.message) from error
             return await self._image(content)
-        url, accept = part.image_url or "", ("image/*", "application/octet-stream")
+        if part.image_url is None:
+            return None
+        if is_data_url(part.image_url):
+            return AttachmentImage(url=part.image_url)
+        if not _WEB_URL.match(part.image_url):
+            raise InvalidImageUrl
         try:
-            fetched = await egress.default().get(url, max_bytes=MAX_IMAGE, timeout=_FETCH_SECONDS, accept=accept)
+            fetched = await self._download(part.image_url, MAX_IMAGE, headers={"accept": "image/*"})
         except EgressFailed as error:
             raise ImageNotDownloaded(error.message.replace("The URL", "The image")) from error
         return await self._image(fetched.content)
+
+    async def _download(self, url: str, max_bytes: int, *, headers: Mapping[str, str] | None = None) -> Fetched:
+        slots = asyncio.Semaphore(_TEAM_DOWNLOADS)
+        async with _downloads.setdefault((id(asyncio.get_running_loop()), self._team_id), slots):
+            return await egress.default().get(url, max_bytes=max_bytes, timeout=_FETCH_SECONDS, headers=headers)
 
     async def _image(self, content: bytes) -> AttachmentImage:
         if not content:
@@ -242,7 +303,7 @@ class TeamAttachments:
             kind = "image/webp"
         if kind is None:
             raise UnsupportedImageType
-        self._count(content)
+        self._count(len(content))
         return AttachmentImage(url=await _data_url(content, kind))
 
     async def _file(self, part: InputFile, can: Capabilities) -> Attachment:
@@ -250,7 +311,7 @@ class TeamAttachments:
             file, content = await self._stored(part.file_id, MAX_FILE)
             filename, kind = part.filename or file.filename, file.content_type or _type_of(file.filename)
         elif part.file_url is not None:
-            fetched = await egress.default().get(part.file_url, max_bytes=MAX_FILE, timeout=_FETCH_SECONDS)
+            fetched = await self._download(part.file_url, MAX_FILE)
             filename = part.filename or unquote(PurePosixPath(urlsplit(fetched.url).path).name) or "file"
             content, kind = fetched.content, fetched.content_type or _type_of(filename)
         else:
@@ -260,7 +321,7 @@ class TeamAttachments:
                 raise InvalidFile("The file's data URL is not base64-encoded.")
             content = await _decoded(data, head.end() if head else 0)
             kind = (head[1].lower() if head else "") or _type_of(filename)
-        self._count(content)
+        self._count(len(content))
         if not content:
             raise InvalidFile("The file is empty.")
         if can.files:
@@ -284,17 +345,43 @@ class TeamAttachments:
             raise files.unknown_file(file_id) from error
         return file, b"".join([piece async for piece in files.chunks(content)])
 
-    def _count(self, content: bytes) -> None:
-        self._size += len(content)
+    def _count(self, size: int) -> None:
+        self._size += size
         if self._size > MAX_TOTAL:
-            limit = MAX_TOTAL // MIB
-            raise FileTooLarge(f"The images and files of the input are too large: the limit is {limit} MiB together.")
+            raise FileTooLarge(_TOTAL_EXCEEDED)
+
+    def _beyond_total(self, parts: RequestParts) -> RequestParts:
+        """Return the parts that do not fit in the maximum total size of what the model reads."""
+        # Counted by occurrence: a short request can repeat a URL, and with it the image, thousands of times.
+        sizes = accumulate(_size_of(self._found.get(attachment_key(part))) for _, part in parts)
+        return [entry for entry, size in zip(parts, sizes, strict=True) if size > MAX_TOTAL]
 
 
-async def _check_image_url(url: str) -> None:
-    # Only data URLs are checked here. The image at a web URL is checked when it is fetched, here or by the upstream.
-    if _WEB_URL.match(url):
-        return
+def _size_of(attached: Attachment | None) -> int:
+    match attached:
+        case AttachmentImage(url=url) | AttachmentFile(url=url):
+            return len(url) * 3 // 4
+        case AttachmentText(text=text):
+            return len(text)
+    return 0
+
+
+def _note(part: Part, error: ApiError | TimeoutError) -> AttachmentText:
+    reason = error.message if isinstance(error, ApiError) else "It could not be loaded in time."
+    kind = "file" if isinstance(part, InputFile) or part.file_id else "image"
+    label = part.filename if isinstance(part, InputFile) and part.filename else part.file_id
+    return AttachmentText(text=f"[{label or f'This {kind}'} is no longer available. {reason}]")
+
+
+def _checked_or_note(part: Part, url: str) -> AttachmentImage | AttachmentText:
+    try:
+        egress.default().check(url)
+    except EgressRefused as error:
+        return _note(part, error)
+    return AttachmentImage(url=url)
+
+
+async def _check_data(url: str) -> None:
     head = _DATA_URL.match(url)
     if head is None:
         raise InvalidImageUrl
@@ -355,10 +442,17 @@ async def _run_concurrently(jobs: Sequence[Callable[[], Awaitable[None]]]) -> No
 
 
 def _is_read(part: Part, can: Capabilities) -> bool:
-    """Return whether a part must be loaded, instead of being sent to the model unchanged."""
+    """Return whether a part takes time to load: the content is not in the request."""
     if isinstance(part, InputFile) or part.file_id is not None:
         return True
-    return can.inline_images and part.image_url is not None and _WEB_URL.match(part.image_url) is not None
+    return can.inline_images and _web_url(part) is not None
+
+
+def _web_url(part: Part) -> str | None:
+    """Return the URL of an image that has to be downloaded, None for any other part."""
+    if isinstance(part, InputFile) or part.file_id is not None or part.image_url is None:
+        return None
+    return part.image_url if _WEB_URL.match(part.image_url) else None
 
 
 def _field(part: Part) -> str:

@@ -17,7 +17,7 @@ DRAW: dict[str, Any] = {"type": "custom", "custom": {"name": "draw"}}
 CALL: dict[str, Any] = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 ASKS: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 ANSWER: dict[str, Any] = {"role": "tool", "tool_call_id": "call_1", "content": "A cat."}
-IMAGE: dict[str, Any] = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
+IMAGE: dict[str, Any] = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 Refusal = tuple[int, str | None, str | None]
 
 

@@ -12,7 +12,6 @@ import pytest
 from kernel.errors import EgressRefused
 from tests.support.api import Api
 from tests.support.mcp_requests import calling
-from tests.support.model_capabilities import describe
 from tests.support.search_engine import engine, search_server
 from tests.support.upstream import Script
 
@@ -96,8 +95,6 @@ def test_every_forbidden_url_gets_the_same_answer(api: Api, door: str) -> None:
 
 @pytest.mark.parametrize("part", [{"type": "input_image", "image_url": ""}, {"type": "input_file", "file_url": ""}])
 def test_image_and_file_urls_get_the_same_answer(api: Api, script: Script, part: dict[str, str]) -> None:
-    # Images only for a model with `inline_images`: for others the URL is forwarded and not fetched.
-    describe(script, inline_images=True)
     messages = {}
     for url in OF_THE_WEB:
         filled = {name: value or url for name, value in part.items()}

@@ -8,6 +8,7 @@ from conversations.models import Item, Placement, Section
 from tenants import scope
 from tests.support.api import Api, error, ok
 from tests.support.items import PIXEL, SAMPLES
+from tests.support.model_capabilities import describe
 from tests.support.upstream import Script
 
 IMAGE = {"type": "input_image", "image_url": PIXEL, "detail": "auto"}
@@ -48,7 +49,8 @@ def test_image_data_is_listed_on_request(api: Api, script: Script, query: dict[s
 
 def test_an_image_url_is_always_listed(api: Api, script: Script) -> None:
     item = {**SEEN, "content": [SEEN["content"][0], {**IMAGE, "image_url": "https://example.com/a.png"}]}
-    response_id = api.create(model=script.say("A cat.").model, input=[item])["id"]
+    describe(script, inline_images=False).say("A cat.")
+    response_id = api.create(model=script.model, input=[item])["id"]
     assert image_url(api.input_items(response_id)[0]) == "https://example.com/a.png"
 
 

@@ -11,7 +11,8 @@ from tests.support.model_capabilities import describe
 from tests.support.upstream import Script
 
 PNG = data_url(png(), "image/png")
-REMOTE = "https://example.com/cat.png"
+# Loads at once, and needs no server.
+REMOTE = data_url(png(), "image/png")
 TEXT = {"type": "input_text", "text": "What is this?"}
 
 
@@ -35,10 +36,77 @@ def seen(script: Script, call: int = 0, message: int = -1) -> list[dict[str, Any
     return [part["image_url"] for part in content if part["type"] == "image_url"]
 
 
-@pytest.mark.parametrize("url", [REMOTE, PNG])
-def test_an_image_url_is_forwarded_unchanged(api: Api, script: Script, url: str) -> None:
-    api.create(model=script.say("A cat.").model, input=image_input(image(url)))
+def test_an_image_as_data_is_forwarded_unchanged(api: Api, script: Script) -> None:
+    api.create(model=script.say("A cat.").model, input=image_input(image(PNG)))
+    assert seen(script) == [{"url": PNG}]
+
+
+def test_a_url_is_forwarded_to_an_upstream_that_downloads_images(api: Api, script: Script) -> None:
+    describe(script, inline_images=False).say("A cat.")
+    url = "https://example.com/cat.png"
+    api.create(model=script.model, input=image_input(image(url)))
     assert seen(script) == [{"url": url}]
+    answer = api.post("/responses", {"model": script.model, "input": image_input(image("https://127.0.0.1/"))})
+    assert error(answer) == (400, "input[0].content[1].image_url", "url_not_allowed")
+
+
+def test_an_image_of_a_conversation_that_may_not_be_fetched_is_noted(api: Api, script: Script) -> None:
+    stored = [image(url) for url in ("https://169.254.169.254/", "file:///etc/passwd", "gs://bucket/cat.png")]
+    made = ok(api.post("/conversations", {"items": image_input(*stored)}))
+    api.create(model=script.say("Nothing.").model, input="And?", conversation=made["id"])
+    content = script.messages[0][0]["content"]
+    assert [part["type"] for part in content] == ["text"] * 4
+    assert all("no longer available" in part["text"] for part in content[1:])
+
+
+def test_a_repeated_image_counts_each_time(reaching: Api, script: Script, file_server: FileServer) -> None:
+    url = file_server.put("/large", png() + bytes(9_000_000), "image/png")
+    body = {"model": script.model, "input": image_input(*[image(url)] * 6)}
+    assert error(reaching.post("/responses", body)) == (400, "input[0].content[6].image_url", "file_too_large")
+    assert file_server.asked == ["/large"]
+
+
+def test_chat_completions_send_a_downloaded_image(reaching: Api, script: Script, file_server: FileServer) -> None:
+    url = file_server.put("/dot", png(), "text/plain")
+    part = {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
+    body = {"model": script.say("A dot.").model, "messages": [{"role": "user", "content": [part]}], "store": True}
+    made = ok(reaching.post("/chat/completions", body))
+    assert seen(script) == [{"url": PNG, "detail": "low"}]
+    listed = ok(reaching.get(f"/chat/completions/{made['id']}/messages"))["data"][0]
+    assert listed["content_parts"] == [part]
+
+
+@pytest.mark.parametrize("url", ["https://169.254.169.254/", "http://[::ffff:7f00:1]/", "https://2130706433/"])
+def test_no_endpoint_sends_a_private_url_to_an_upstream(api: Api, script: Script, url: str) -> None:
+    part = {"type": "image_url", "image_url": {"url": url}}
+    source = {"type": "image", "source": {"type": "url", "url": url}}
+    bodies: dict[str, tuple[dict[str, Any], str]] = {
+        "/responses": ({"input": image_input(image(url))}, "input[0].content[1].image_url"),
+        "/responses/input_tokens": ({"input": image_input(image(url))}, "input[0].content[1].image_url"),
+        "/chat/completions": (
+            {"messages": [{"role": "user", "content": [part]}]},
+            "messages[0].content[0].image_url.url",
+        ),
+        "/moderations": ({"input": [part]}, "input[0].image_url.url"),
+    }
+    for path, (body, param) in bodies.items():
+        assert error(api.post(path, {"model": script.model, **body})) == (400, param, "url_not_allowed")
+    message = {"model": script.model, "max_tokens": 9, "messages": [{"role": "user", "content": [source]}]}
+    assert api.post("/messages", message).status_code == 400
+    assert script.messages == []
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "ftp://example.com/a.png", "gs://b/a.png", "javascript:alert(1)"]
+)
+def test_chat_completions_reject_other_schemes(api: Api, script: Script, url: str) -> None:
+    fields = {"images": [{"type": "image_url", "image_url": {"url": url}}]}
+    for messages, param in (
+        ([{"role": "user", "content": fields["images"]}], "messages[0].content[0].image_url.url"),
+        ([{"role": "assistant", "content": "A", **fields}], "messages[0].images[0].image_url.url"),
+    ):
+        answer = api.post("/chat/completions", {"model": script.model, "messages": messages})
+        assert error(answer) == (400, param, "invalid_image_url")
 
 
 @pytest.mark.parametrize(("asked", "sent"), [("low", "low"), ("high", "high"), ("auto", "auto"), ("original", "high")])
@@ -170,7 +238,7 @@ def test_inline_images_are_fetched_and_sent_as_data(reaching: Api, script: Scrip
 @pytest.mark.parametrize(
     ("content", "media_type", "code"),
     [
-        (b"<html>", "text/html", "failed_to_download_image"),
+        (b"<html>", "text/html", "unsupported_image_media_type"),
         (b"hello", "application/octet-stream", "unsupported_image_media_type"),
         (b"", "image/png", "empty_image_file"),
     ],

@@ -6,6 +6,7 @@ from typing import Any
 
 from responses.requests.attachments import MAX_READ
 from tests.support.api import Api, error
+from tests.support.model_capabilities import describe
 from tests.support.upstream import Script
 
 
@@ -37,8 +38,14 @@ def test_a_file_named_twice_counts_once_towards_the_limit(api: Api, script: Scri
     assert len(script.messages[0][0]["content"]) == MAX_READ + 1
 
 
-def test_images_forwarded_by_url_do_not_count_towards_the_limit(api: Api, script: Script) -> None:
-    script.say("Apples.")
+def test_images_that_the_upstream_fetches_do_not_count_towards_the_limit(api: Api, script: Script) -> None:
+    describe(script, inline_images=False).say("Apples.")
     image = [{"type": "input_image", "image_url": f"https://images.example/{number}.png"} for number in range(101)]
     api.create(model=script.model, input=message_with(*image))
     assert len(script.messages[0][0]["content"]) == len(image)
+
+
+def test_downloaded_images_count_towards_the_limit(api: Api, script: Script) -> None:
+    image = {"type": "input_image", "image_url": "https://images.example/1.png"}
+    answer = api.post("/responses", {"model": script.model, "input": message_with(*map(note, range(MAX_READ)), image)})
+    assert error(answer) == (400, f"input[0].content[{MAX_READ}].image_url", "array_above_max_length")

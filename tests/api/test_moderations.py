@@ -15,7 +15,7 @@ from tests.support.upstream import Answer, Gate, Script, ScriptedUpstream, refus
 from tests.support.waiting import eventually
 
 TEXT = {"type": "text", "text": "12345"}
-IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 JUDGED = {
     "id": "modr-1",
     "model": "omni-moderation-latest",

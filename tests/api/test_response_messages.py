@@ -12,6 +12,7 @@ from tests.support.api import Api, Caller, Event, error
 from tests.support.chunks import calls, chunk, text
 from tests.support.mcp_requests import tool
 from tests.support.mcp_servers import McpServer
+from tests.support.model_capabilities import describe
 from tests.support.upstream import Script, stream
 
 Message = dict[str, Any]
@@ -115,6 +116,7 @@ def test_reasoning_calls_and_answers_have_channels(api: Api, script: Script) -> 
 
 
 def test_each_tool_output_is_one_message(api: Api, script: Script) -> None:
+    describe(script, inline_images=False)
     script.call(look='{"a":1}', sh='{"input":"ls"}').say("A tree.")
     first = api.create(model=script.model, input="Hi", tools=[LOOK, SHELL])
     image = {"type": "input_image", "image_url": "https://a.example/tree.png"}
@@ -145,7 +147,7 @@ def test_hosted_tools_add_no_developer_message(reaching: Api, script: Script, se
 
 
 def test_images_and_files_are_described(api: Api, script: Script) -> None:
-    script.say("Hello")
+    describe(script, inline_images=False).say("Hello")
     content = [
         {"type": "input_text", "text": "This?"},
         {"type": "input_image", "image_url": "https://a.example/tree.png"},

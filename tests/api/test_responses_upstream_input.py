@@ -56,7 +56,7 @@ def test_cache_breakpoints_and_image_details_are_passed_on(api: Api, responses_a
     mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
     parts: list[dict[str, Any]] = [
         {"type": "input_text", "text": "Look", **mark},
-        {"type": "input_image", "image_url": "https://example.com/a.png", "detail": "original", **mark},
+        {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo=", "detail": "original", **mark},
     ]
     options = {"mode": "explicit"}
     api.create(
@@ -117,7 +117,7 @@ def test_items_are_sent_without_ids(api: Api, responses_api_script: Script) -> N
 
 def test_content_parts_are_passed_on(api: Api, responses_api_script: Script) -> None:
     responses_api_script.then(answer(message_events("Hello")))
-    image = {"type": "input_image", "image_url": "https://a.example/tree.png", "detail": "original"}
+    image = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo=", "detail": "original"}
     text = {"type": "input_text", "text": "This?"}
     call = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "call_1", "output": [text, image]}
@@ -196,7 +196,7 @@ def test_the_computer_tool_becomes_a_function_with_a_screenshot_output(api: Api,
     first = api.create(model=responses_api_script.model, input="Hi", tools=[{"type": "computer"}])
     (call,) = first["output"]
     assert (call["type"], call["actions"]) == ("computer_call", [{"type": "screenshot"}])
-    screen = {"type": "computer_screenshot", "image_url": "https://a.example/screen.png"}
+    screen = {"type": "computer_screenshot", "image_url": "data:image/png;base64,iVBORw0KGgo="}
     output = {"type": "computer_call_output", "call_id": "call_computer", "output": screen}
     api.create(
         model=responses_api_script.model, input=[output], previous_response_id=first["id"], tools=[{"type": "computer"}]

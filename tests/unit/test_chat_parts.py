@@ -6,7 +6,7 @@ from conversations.items import CacheBreakpoint, ComputerScreenshot, InputFile, 
 from responses.engine.attachments import Attachment, AttachmentFile, AttachmentImage, AttachmentText, attachment_key
 from responses.providers.chat_parts import PartWriter
 
-URL = "https://example.com/cat.png"
+URL = "data:image/png;base64,iVBORw0KGgo="
 
 
 def named(part: Any) -> str:
@@ -48,7 +48,14 @@ def test_text_may_replace_an_image() -> None:
 
 def test_a_missing_attachment_becomes_a_note() -> None:
     for part in (InputFile(file_id="file-1"), InputImage(file_id="file-1"), ComputerScreenshot()):
-        assert PartWriter().part(part) == {"type": "text", "text": "[This file is not available any more.]"}
+        kind = "file" if isinstance(part, InputFile) else "image"
+        assert PartWriter().part(part) == {"type": "text", "text": f"[This {kind} is not available any more.]"}
+
+
+def test_a_web_url_that_was_not_loaded_is_not_forwarded() -> None:
+    for url in ("https://169.254.169.254/", "file:///etc/passwd"):
+        note = {"type": "text", "text": "[This image is not available any more.]"}
+        assert PartWriter().part(InputImage(image_url=url)) == note
 
 
 def test_a_model_without_vision_gets_a_note_for_tool_images() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
-from conversations.items import ImageGenerationCall, InputFile, InputImage, InputMessage, StoredItem
+from conversations.items import ImageGenerationCall, InputImage, InputMessage, StoredItem
 from kernel.errors import ApiError
 from kernel.ids import new_id
 from responses.engine.attachments import AttachmentImage, Attachments, all_parts, attachment_key
@@ -123,13 +123,12 @@ class ImageGenerationTool(HostedTool):
                 raise _InvalidImageCall("there is no image to edit in this conversation")
             if self._mask:
                 part = InputImage(type="input_image", detail="auto", **self._mask)
-                mask = part.image_url
-                if (name := attachment_key(part)) is not None:
-                    message = InputMessage(role="user", content=[part])
-                    found = (await self._content.load([message], files=False, inline_images=True)).get(name)
-                    if not isinstance(found, AttachmentImage):
-                        raise _InvalidImageCall("the mask image is no longer available")
-                    mask = found.url
+                message = InputMessage(role="user", content=[part])
+                found = await self._content.load([message], files=False, inline_images=True)
+                image = found.get(attachment_key(part))
+                if not isinstance(image, AttachmentImage):
+                    raise _InvalidImageCall("the mask image is no longer available")
+                mask = image.url
         return ImageRequest(
             prompt=prompt,
             settings=self._settings,
@@ -152,13 +151,9 @@ class ImageGenerationTool(HostedTool):
             if isinstance(item, ImageGenerationCall) and item.data_url is not None:
                 urls.append(item.data_url)
             for part in all_parts([item]):
-                if isinstance(part, InputFile):
-                    continue
-                match found.get(attachment_key(part) or ""):
-                    case AttachmentImage(url=url):
-                        urls.append(url)
-                    case None if part.image_url and part.image_url.startswith("data:"):
-                        urls.append(part.image_url)
+                image = found.get(attachment_key(part))
+                if isinstance(image, AttachmentImage):
+                    urls.append(image.url)
         return urls[-MAX_EDIT_IMAGES:]
 
     def _partial(self, call: Call, index: int, part: GeneratedImage) -> None:

@@ -48,8 +48,9 @@ class ImageGenerationPlugin(ToolPlugin):
                 # Without this check a key could read files through the mask of an image.
                 principal.require(Scope.FILES_READ)
             mask = InputImage(type="input_image", detail="auto", **tool.input_image_mask.model_dump())
-            attachments = [(f"tools[{index}].input_image_mask", mask)]
-            await TeamAttachments(principal.team_id).load_required(attachments, can=Capabilities(inline_images=True))
+            field = "image_url" if mask.file_id is None else "file_id"
+            attachments = [(f"tools[{index}].input_image_mask.{field}", mask)]
+            await TeamAttachments(principal.team_id).load_required(attachments, can=Capabilities())
 
     @override
     def tools(self, request: ToolRequest, resolved: None, earlier: Sequence[HostedTool]) -> list[HostedTool]:
