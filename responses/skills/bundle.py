@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 
 import yaml
+from typing_extensions import override
 
 from kernel.errors import InvalidValue
 
@@ -37,6 +38,16 @@ _MAX_ENTRIES = 10 * MAX_FILES
 _TIME = (1980, 1, 1, 0, 0, 0)
 # Added by operating systems, not by the author of a skill.
 _CLUTTER = re.compile(r"(^|/)(__MACOSX/|\.DS_Store$|Thumbs\.db$)")
+
+
+class _Loader(yaml.SafeLoader):
+    """Loads YAML without aliases: a few lines of them, and of merge keys, grow to gigabytes."""
+
+    @override
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not supported")
+        return super().compose_node(parent, index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,9 +158,9 @@ def _front_matter(manifest: bytes, param: str) -> tuple[str, str]:
     if found is None:
         raise _invalid(param, "SKILL.md must begin with front matter between two lines '---'")
     try:
-        values = yaml.safe_load(found[1])
-    # Deeply nested lists exhaust the parser's stack.
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        values = yaml.load(found[1], _Loader)  # noqa: S506 - a safe loader
+    # Deeply nested lists exhaust the parser's stack, and long numbers to the base 60 are too large for a float.
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
         raise _invalid(param, "the front matter of SKILL.md is not valid YAML") from error
     values = values if isinstance(values, dict) else {}
     name, description = values.get("name"), values.get("description")

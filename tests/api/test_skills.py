@@ -80,6 +80,25 @@ def test_defective_files_are_refused(api: Api, files: dict[str, bytes], param: s
     assert error(create(api, files)) == (400, param, code)
 
 
+@pytest.mark.parametrize("bomb", ["merge keys", "aliases", "base 60", "nested lists"])
+def test_front_matter_that_grows_while_it_is_read_is_refused(api: Api, bomb: str) -> None:
+    manifest = f"---\nname: sums\ndescription: Add.\n{_bomb(bomb)}\n---\n".encode()
+    assert len(manifest) < 16 * 1024
+    assert error(create(api, {"sums/SKILL.md": manifest})) == (400, "files", "invalid_value")
+
+
+def _bomb(kind: str) -> str:
+    if kind == "base 60":
+        return "duration: 1" + ":1" * 300 + ".5"
+    if kind == "nested lists":
+        return "list: " + "[" * 8_000
+    lines = ["a0: &a0 {key: value}"]
+    for number in range(1, 200):
+        names = ", ".join([f"*a{number - 1}"] * 9)
+        lines.append(f"a{number}: &a{number} " + (f"{{<<: [{names}]}}" if kind == "merge keys" else f"[{names}]"))
+    return "\n".join(lines)
+
+
 @pytest.mark.parametrize("path", ["/skills", "/skills/{}/versions"])
 def test_a_request_without_files_is_refused(api: Api, skill: str, path: str) -> None:
     path = path.format(skill)
