@@ -38,12 +38,15 @@ def serve(server: str, *, host: str, port: int, processes: int, metrics_port: in
     import config.asgi
     from config import process_metrics, warm_up, web_processes
     from kernel import heartbeats, presence, tracing
+    from kernel import metrics as platform_metrics
+    from kernel.compute import pool
     from kernel.db_threads import pool_load
     from kernel.leases import process_name
     from kernel.overload import admission
     from responses.lifecycle import dead_processes
     from responses.runs.runner import live_runs
 
+    pool.configure(processes=settings.COMPUTE_PROCESSES, refuses=True, observe=platform_metrics.count_computation)
     warm_up.load_modules(with_urls=True)
     freeze_startup_objects()
     if processes > 1:

@@ -11,6 +11,7 @@ from django.conf import settings
 from prometheus_client import Counter, Gauge, Histogram, Info, disable_created_metrics
 
 from kernel import errors
+from kernel.compute import pool
 
 # The time at which each metric was created tells nothing that the start of the process does not.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # in the library
@@ -126,6 +127,16 @@ DB_THREAD_WAIT = Histogram(
 )
 REDIS_ERRORS = Counter("ors_redis_errors", "Calls of Redis that failed.", ["use"])
 
+# -- computations on untrusted input -----------------------------------------------------------------------------------
+
+COMPUTATIONS = Counter(
+    "ors_computations",
+    "Documents, grammars, schemas and archives that were read in processes with limits, and those that were refused.",
+    ["outcome"],
+)
+WAITING_COMPUTATIONS = Gauge("ors_waiting_computations", "Computations that wait for one of these processes.")
+WAITING_COMPUTATIONS.set_function(pool.waiting)
+
 # -- periodic work -----------------------------------------------------------------------------------------------------
 
 TASKS_SENT = Counter("ors_tasks_sent", "Periodic tasks that the scheduler has sent to the workers.", ["task"])
@@ -146,6 +157,8 @@ PARTITIONS_DROPPED = Counter(
 # Present from the start: an alert about the rate of a counter misses its first event if that creates it.
 for _kind in ("sse", "websocket"):
     OPEN_STREAMS.labels(_kind)
+for _outcome in ("done", "too_costly", "refused", "repeated"):
+    COMPUTATIONS.labels(_outcome)
 for _use in ("heartbeats", "limits", "notifications"):
     REDIS_ERRORS.labels(_use)
 
@@ -202,6 +215,11 @@ def count_request(*, route: str, method: str, status: int | None, seconds: float
 def count_rejection(code: str | None, status: int) -> None:
     """Count a request that was answered with an error. Errors without a code of ours are named by their status."""
     REJECTED_REQUESTS.labels(code if code in _CODES else f"http_{status}").inc()
+
+
+def count_computation(outcome: str) -> None:
+    """Count a computation on untrusted input by its outcome."""
+    COMPUTATIONS.labels(outcome).inc()
 
 
 @lru_cache(_MAX_CHILDREN)

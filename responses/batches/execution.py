@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from kernel.compute.pool import of_team
 from kernel.errors import ApiError, InvalidValue, LimitReached, LimitsUnavailable, ServerError
 from kernel.ids import new_id
 from kernel.validation import parse_json
@@ -42,7 +43,8 @@ async def execute(claimed: ClaimedLine, body: bytes) -> LineResult:
         principal = await directory.aprincipal_by_id(claimed.key_id)
         values = parse_json(body)
         _reject_unsupported(values)
-        response = await _HANDLERS[claimed.endpoint](principal, values, request)
+        with of_team(principal.team_id):
+            response = await _HANDLERS[claimed.endpoint](principal, values, request)
     except _RunFailed as failed:
         return _error_result(failed.error, request)
     except (LimitReached, LimitsUnavailable) as refused:

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from kernel import telemetry_names, tracing
 from kernel.clock import shared_now
+from kernel.compute.pool import of_team
 from kernel.db_threads import in_db_thread
 from kernel.draining import BEAT_SECONDS, surplus
 from kernel.errors import ApiError, Failure, LimitsUnavailable, PriceUnknown, RateLimited, RequestTooLargeForLimit
@@ -138,7 +139,10 @@ class Dispatcher(WorkLoop[Claim]):
             self._live[claim] = live
             if queued is None:
                 resumed.recorder.announce()
-            with tracing.continued(resumed.identity.trace, telemetry_names.PROCESS_RESPONSE):
+            with (
+                tracing.continued(resumed.identity.trace, telemetry_names.PROCESS_RESPONSE),
+                of_team(resumed.identity.team_id),
+            ):
                 live.start()
                 live.detach()
                 try:

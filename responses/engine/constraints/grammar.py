@@ -1,20 +1,16 @@
 """Validation of grammars of custom tools, and of texts against them.
 
 An upstream without constrained decoding only tries to follow a grammar, so its text is validated afterwards. Grammars
-are untrusted input: regular expressions run under a deadline. Lark has no deadline, so its grammars run in a separate
-process.
+are untrusted input without a bound of their own: they are checked in processes with limits.
 """
 
-import asyncio
 import hashlib
 import math
-import sys
 from collections import OrderedDict
-from pathlib import Path
+from dataclasses import replace
 
-import orjson
-import regex
-
+from kernel.compute.pool import Computation, ComputationFailed, TooCostly, compute
+from responses.engine.constraints import grammar_check
 from responses.engine.turn import Grammar
 
 MAX_DEFINITION = 65_536
@@ -24,26 +20,29 @@ _CHARACTERS_PER_SECOND = 8_000
 _MAX_SECONDS = 10.0
 # The process has its seconds of CPU, which come late on a busy machine.
 _LATE_SECONDS = 8.0
-_MAX_REASON = 300
-_CHECKER = Path(__file__).with_name("grammar_process.py")
-_TOO_LONG = "it takes too long to check"
+_LARK = Computation(
+    function=f"{grammar_check.__name__}:check_lark",
+    imports=("lark", "lark.load_grammar", "regex"),
+    cpu_seconds=math.ceil(_SECONDS),
+    seconds=_SECONDS + _LATE_SECONDS,
+    memory=512 * 1024 * 1024,
+    result=16 * 1024,
+)
+_REGEX = replace(_LARK, function=f"{grammar_check.__name__}:check_regex", imports=("regex",))
 # Maximum number of valid grammars to remember. Clients send the same few grammars with each request.
 _KEPT = 1_000
 _known_good: OrderedDict[bytes, None] = OrderedDict()
 
 
 async def definition_defect(grammar: Grammar) -> str | None:
-    """Return the defect of a grammar; None if it is valid. Valid grammars are cached."""
+    """Return the defect of a grammar; None if it is valid. Valid grammars are cached. Raises `Overloaded`."""
     if len(grammar.definition) > MAX_DEFINITION:
         return f"it is longer than {MAX_DEFINITION} characters"
-    key = hashlib.sha256(f"{grammar.syntax}\n{grammar.definition}".encode()).digest()
+    key = hashlib.sha256(f"{grammar.syntax}\n{grammar.definition}".encode(errors="surrogatepass")).digest()
     if key in _known_good:
         _known_good.move_to_end(key)
         return None
-    if grammar.syntax == "lark":
-        defect = await _check_lark(grammar.definition, None)
-    else:
-        defect = await asyncio.to_thread(_pattern_defect, grammar.definition)
+    defect = await _check(grammar, None)
     if defect is None:
         _known_good[key] = None
         if len(_known_good) > _KEPT:
@@ -53,48 +52,19 @@ async def definition_defect(grammar: Grammar) -> str | None:
 
 async def text_defect(grammar: Grammar, text: str) -> str | None:
     """Return how a text violates a grammar; None if it matches."""
+    return await _check(grammar, text)
+
+
+async def _check(grammar: Grammar, text: str | None) -> str | None:
+    computation = _REGEX
     if grammar.syntax == "lark":
-        return await _check_lark(grammar.definition, text)
-    return await asyncio.to_thread(_mismatch, grammar.definition, text)
-
-
-def _mismatch(pattern: str, text: str) -> str | None:
+        seconds = min(_SECONDS + len(text or "") / _CHARACTERS_PER_SECOND, _MAX_SECONDS)
+        computation = replace(_LARK, cpu_seconds=math.ceil(seconds), seconds=seconds + _LATE_SECONDS)
     try:
-        # `concurrent` releases the GIL, so a slow expression does not stall other requests.
-        found = regex.fullmatch(pattern, text, timeout=_SECONDS, concurrent=True)
-    except TimeoutError:
-        return _TOO_LONG
-    return None if found else "it does not match the regular expression"
-
-
-def _pattern_defect(pattern: str) -> str | None:
-    try:
-        regex.compile(pattern)
-    except (regex.error, RecursionError) as error:
-        return str(error)[:_MAX_REASON]
-    return None
-
-
-async def _check_lark(definition: str, text: str | None) -> str | None:
-    seconds = min(_SECONDS + len(text or "") / _CHARACTERS_PER_SECOND, _MAX_SECONDS)
-    checker = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-I",
-        str(_CHECKER),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        request = orjson.dumps({"definition": definition, "text": text, "seconds": math.ceil(seconds)})
-        answer, _ = await asyncio.wait_for(checker.communicate(request), seconds + _LATE_SECONDS)
-    except TimeoutError:
-        return _TOO_LONG
-    finally:
-        if checker.returncode is None:
-            checker.kill()
-            await checker.wait()
-    if checker.returncode != 0:
-        return "it takes too much memory or time to check"
-    defect: str | None = orjson.loads(answer)
-    return defect[:_MAX_REASON] if defect else None
+        # The text is what a model has answered: its run has begun.
+        defect = await compute(computation, grammar.definition, text, waits=text is not None)
+    except TooCostly as error:
+        return "it takes too long to check" if error.is_slow else "it takes too much memory or time to check"
+    except ComputationFailed:
+        return "it cannot be read"
+    return defect.decode() or None

@@ -1,28 +1,13 @@
-"""Script that checks a Lark grammar, and optionally a text against it, in a separate process.
+"""Check of a grammar, and optionally of a text against it, in a process of the pool."""
 
-Standard input: a JSON object with `definition`, `text` (or null) and the limit of CPU in `seconds`. Standard output:
-the defect as a JSON string, or null.
-"""
-
-import json
-import resource
-import sys
 from typing import Any
 
-_BYTES = 512 * 1024 * 1024
+_MAX_REASON = 300
 
 
-def main() -> None:
-    """Limit the resources of this process, check, and write the result."""
-    resource.setrlimit(resource.RLIMIT_AS, (_BYTES, _BYTES))
-    request = json.load(sys.stdin)
-    resource.setrlimit(resource.RLIMIT_CPU, (request["seconds"], request["seconds"]))
-    json.dump(defect(request["definition"], request["text"]), sys.stdout)
-
-
-def defect(definition: str, text: str | None) -> str | None:
-    """Return the defect of the grammar or of the text; None if both are valid."""
-    # Imported here, so that the resource limits apply to the import as well.
+def check_lark(definition: str, text: str | None) -> bytes:
+    """Return the defect of a Lark grammar, or of a text that does not match it; empty if there is none."""
+    import regex
     from lark import Lark
     from lark.exceptions import LarkError, UnexpectedInput
 
@@ -34,10 +19,26 @@ def defect(definition: str, text: str | None) -> str | None:
         # Lark reports -1 at the end of the input.
         line, column = max(error.line, 1), max(error.column, 1)
         where = f"line {line}, column {column}" if text is not None else "its definition"
-        return f"it fails to parse at {where}"
-    except (LarkError, RecursionError, OSError) as error:
-        return str(error).strip() or type(error).__name__
-    return None
+        return f"it fails to parse at {where}".encode()
+    except (LarkError, regex.error, RecursionError, OSError) as error:
+        return _reason(error)
+    return b""
+
+
+def check_regex(definition: str, text: str | None) -> bytes:
+    """Return the defect of a regular expression, or of a text that does not match it; empty if there is none."""
+    import regex
+
+    try:
+        expression = regex.compile(definition)
+    except (regex.error, RecursionError) as error:
+        return _reason(error)
+    is_valid = text is None or expression.fullmatch(text) is not None
+    return b"" if is_valid else b"it does not match the regular expression"
+
+
+def _reason(error: Exception) -> bytes:
+    return (str(error).strip() or type(error).__name__)[:_MAX_REASON].encode(errors="replace")
 
 
 def _grammar(definition: str) -> Any:
@@ -69,7 +70,3 @@ def _grammar(definition: str) -> Any:
 
     parsed, _ = load_grammar(definition, "<string>", [], global_keep_all_tokens=False)  # type: ignore[no-untyped-call]
     return Lenient(parsed.rule_defs, parsed.term_defs, parsed.ignore)
-
-
-if __name__ == "__main__":
-    main()

@@ -17,7 +17,8 @@ from config import metrics_server, warm_up
 from config.celery import app
 from config.safety import refuse_unsafe_start
 from config.server import allow_many_sockets, freeze_startup_objects
-from kernel import egress, heartbeats, presence, task_runs, tracing, work_queue, worker_loop
+from kernel import egress, heartbeats, metrics, presence, task_runs, tracing, work_queue, worker_loop
+from kernel.compute import pool
 from kernel.db_threads import pool_load
 from kernel.leases import process_name
 from kernel.overload import admission
@@ -66,6 +67,8 @@ class Command(BaseCommand):
         allow_many_sockets()
         metrics_server.register()
         metrics_server.serve(metrics_server.listen(options["metrics_port"]))
+        # What a worker executes was accepted before.
+        pool.configure(processes=settings.COMPUTE_PROCESSES, refuses=False, observe=metrics.count_computation)
         task_runs.watch()
         tracing.start("worker")
         # Without a database a worker has nothing else to do, so its writes wait for it instead of failing.

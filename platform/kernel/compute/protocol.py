@@ -1,0 +1,18 @@
+"""What the pool and the server of computations send each other."""
+
+import struct
+
+# Of a request or of a result, before its bytes.
+LENGTH = struct.Struct("<Q")
+# The byte before a result.
+DONE = b"d"
+FAILED = b"f"
+TOO_LARGE = b"l"
+# How the process of a computation ended, as one line that the server writes when it has ended.
+EXITED = b"exited"
+# It exceeded its limit of CPU or of time.
+TOO_SLOW = b"slow"
+# It crashed, which hostile input can cause.
+CRASHED = b"crashed"
+# Something else has ended it: an operator, or a system without memory.
+KILLED = b"killed"
