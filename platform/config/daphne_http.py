@@ -15,6 +15,7 @@ from typing import Any
 
 import daphne.http_protocol
 import daphne.server
+import daphne.ws_protocol
 from django.conf import settings
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
@@ -40,6 +41,7 @@ from config.slow_readers import ReaderWatch
 from kernel.asgi import ABORT, Message, Scope
 from kernel.errors import ApiError, BadRequest, HeadersTooLarge, UrlTooLong
 from kernel.request_bodies import REJECTED
+from kernel.socket_messages import IncomingMessage
 
 logger = logging.getLogger(__name__)
 # With more than this waiting for the application, nothing is read from the connection.
@@ -111,34 +113,98 @@ class _Inbox:
             await self._changed.wait()
 
 
-class _SocketInbox(asyncio.Queue[Message]):
-    """Messages of a WebSocket for the application. While much of them waits, nothing is read from the connection.
+class _SocketInbox(asyncio.Queue[dict[str, Any]]):
+    """Messages of a WebSocket for the application.
 
-    Replaces daphne's queue, which has no limit.
+    While much of them waits, a message waits for memory, or the application has not accepted the connection, nothing is
+    read from it. Replaces daphne's queue, which has no limit.
     """
 
-    def __init__(self, transport: Any) -> None:
+    def __init__(self, protocol: "DaphneSocket", scope: Scope) -> None:
         super().__init__()
-        self._transport = transport
+        self._transport = protocol.transport
+        self._incoming = protocol.incoming
+        self._incoming.scope = scope
         self._unread = 0
+        self._is_accepted = False
         self._is_paused = False
+        protocol.inbox = self
+        self.update_reading()
+
+    def accept(self) -> None:
+        """Read from the connection from now on."""
+        self._is_accepted = True
+        self.update_reading()
+
+    def clear(self, _: object) -> None:
+        """Drop what nothing will read, with what it reserves."""
+        while not self.empty():
+            self.get_nowait()
+
+    def update_reading(self) -> None:
+        """Read from the connection, or stop that."""
+        is_paused = self._unread > _UNREAD_BYTES or self._incoming.is_waiting or not self._is_accepted
+        if is_paused != self._is_paused:
+            self._is_paused = is_paused
+            (self._transport.pauseProducing if is_paused else self._transport.resumeProducing)()
 
     @override
-    def _put(self, item: Message) -> None:
+    def _put(self, item: dict[str, Any]) -> None:
+        self._incoming.hand_over(item)
         super()._put(item)
         self._unread += _size(item)
-        if self._unread > _UNREAD_BYTES and not self._is_paused:
-            self._is_paused = True
-            self._transport.pauseProducing()
+        self.update_reading()
 
     @override
-    def _get(self) -> Message:
+    def _get(self) -> dict[str, Any]:
         item = super()._get()
         self._unread -= _size(item)
-        if self._unread <= _UNREAD_BYTES and self._is_paused:
-            self._is_paused = False
-            self._transport.resumeProducing()
+        self.update_reading()
         return item
+
+
+class DaphneSocket(daphne.ws_protocol.WebSocketProtocol):  # type: ignore[misc]  # daphne has no types
+    """daphne's WebSocket connection, whose messages reserve the memory that they need."""
+
+    inbox: _SocketInbox | None = None
+    message_data: list[bytes | bytearray]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.incoming = IncomingMessage(pause=self._update_reading, resume=self._update_reading, fail=self._fail)
+
+    @override
+    def onMessageFrameBegin(self, length: int) -> None:
+        super().onMessageFrameBegin(length)
+        if not self.failedByMe:
+            self.incoming.grows_to(self.message_data_total_length)
+
+    @override
+    def onMessageFrameData(self, payload: bytes) -> None:
+        self.incoming.received(len(payload))
+        super().onMessageFrameData(payload)
+
+    @override
+    def onMessageFrame(self, payload: list[bytes]) -> None:
+        # In one buffer: autobahn keeps an object for each fragment, even if it is empty.
+        if self.message_data:
+            if not isinstance(self.message_data[0], bytearray):
+                self.message_data = [bytearray(b"".join(self.message_data))]
+            self.message_data[0] += b"".join(payload)
+        else:
+            super().onMessageFrame(payload)
+
+    @override
+    def onClose(self, wasClean: bool, code: int, reason: str) -> None:
+        self.incoming.close()
+        super().onClose(wasClean, code, reason)
+
+    def _update_reading(self) -> None:
+        if self.inbox is not None:
+            self.inbox.update_reading()
+
+    def _fail(self, code: int, reason: str) -> None:
+        self._fail_connection(code, reason)
 
 
 def _size(message: Message) -> int:
@@ -498,6 +564,7 @@ class DaphneFactory(daphne.http_protocol.HTTPFactory):  # type: ignore[misc]
 # Patched, as daphne has no parameters for its classes of requests and connections.
 daphne.http_protocol.WebRequest = DaphneRequest
 daphne.server.HTTPFactory = DaphneFactory
+daphne.ws_protocol.WebSocketFactory.protocol = DaphneSocket
 
 
 def _stop_reactor() -> None:
@@ -569,9 +636,11 @@ class DaphneServer(daphne.server.Server):  # type: ignore[misc]  # daphne has no
             inbox = _Inbox(protocol)
         else:
             scope[ABORT] = protocol.transport.abortConnection
-            inbox = _SocketInbox(protocol.transport)
+            inbox = _SocketInbox(protocol, scope)
         call = self.application(scope=scope, receive=inbox.get, send=partial(self.handle_reply, protocol))
-        self.connections[protocol]["application_instance"] = asyncio.ensure_future(call)
+        running = self.connections[protocol]["application_instance"] = asyncio.ensure_future(call)
+        if isinstance(inbox, _SocketInbox):
+            running.add_done_callback(inbox.clear)
         return inbox
 
     @override
@@ -588,6 +657,8 @@ class DaphneServer(daphne.server.Server):  # type: ignore[misc]  # daphne has no
             protocol.sendCloseFrame(code=message["code"], reasonUtf8=reason, isReply=False)
             return
         await super().handle_reply(protocol, message)
+        if message["type"] == "websocket.accept" and protocol.inbox is not None:
+            protocol.inbox.accept()
         if has_more:
             await protocol.drained()
 

@@ -135,6 +135,7 @@ def _uvicorn(listener: socket.socket, application: Any) -> None:
     from config import shutdown
     from config.request_heads import KEEP_ALIVE_SECONDS
     from config.uvicorn_http import LimitedHttpProtocol
+    from config.uvicorn_websocket import LimitedSocketProtocol
     from config.warm_up import connect
 
     class UvicornServer(uvicorn.Server):
@@ -162,6 +163,7 @@ def _uvicorn(listener: socket.socket, application: Any) -> None:
     options = uvicorn.Config(
         application,
         http=LimitedHttpProtocol,
+        ws=LimitedSocketProtocol,
         backlog=_BACKLOG,
         ws_max_size=settings.MAX_BODY_BYTES,
         log_level="warning",

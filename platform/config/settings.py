@@ -204,6 +204,8 @@ COMPUTE_PROCESSES = env.integer("COMPUTE_PROCESSES", default=3, minimum=1)
 LIMITS_FAIL = env.choice("LIMITS_FAIL", default="closed", of=("closed", "open"))
 # The limits are below the app with the sums of usage, so they cannot import it.
 BUDGETS_COUNTED_SQL = "responses.rollups.spending.counted_sql"
+# Of messages on WebSockets, which are in memory, unlike bodies.
+SOCKET_MESSAGES_BYTES = env.integer("SOCKET_MESSAGES_MIB", default=128, minimum=96) * 1024 * 1024
 # Requests, streams and WebSocket connections that one key has open in a web process. A stream takes up to 50 KB.
 MAX_OPEN_REQUESTS_PER_KEY = env.integer("MAX_OPEN_REQUESTS_PER_KEY", default=1000, minimum=1)
 

@@ -11,8 +11,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kernel.errors import InvalidStreamId, InvalidType, RateLimited, TooManyStreams, shutting_down
+from kernel.errors import (
+    InvalidStreamId,
+    InvalidType,
+    Overloaded,
+    RateLimited,
+    TooManyStreams,
+    retry_headers,
+    shutting_down,
+)
 from kernel.large_work import note_size
+from kernel.socket_messages import BUSY, Reservation, budget
 from kernel.validation import json_type
 from responses.requests.context import UnstoredResponse
 
@@ -20,15 +29,21 @@ from responses.requests.context import UnstoredResponse
 MAX_NAMED_STREAMS = 32
 MAX_RUNNING = 16
 MAX_WAITING = 256
+_RETRY_SECONDS = 2.0
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class QueuedRequest:
-    """Parameters of a `response.create` event; `size` in bytes."""
+    """Parameters of a `response.create` event; `size` in bytes, with what these reserve."""
 
     values: dict[str, Any]
     size: int
+    reservation: Reservation | None = None
+
+    def release(self) -> None:
+        """Drop the parameters and what they reserve."""
+        self.values, self.reservation = {}, None
 
 
 class SocketStream:
@@ -55,7 +70,7 @@ class SocketStreams:
     """Streams of one connection. `serve` executes one request to its end and must not raise."""
 
     def __init__(
-        self, serve: Callable[[SocketStream, dict[str, Any]], Awaitable[None]], *, max_waiting_bytes: int
+        self, serve: Callable[[SocketStream, QueuedRequest], Awaitable[None]], *, max_waiting_bytes: int
     ) -> None:
         self._serve = serve
         self._streams: dict[str | None, SocketStream] = {}
@@ -65,7 +80,7 @@ class SocketStreams:
         self._waiting_bytes = 0
         self._stopped = False
 
-    def enqueue(self, stream_id: str | None, request: QueuedRequest) -> None:
+    def enqueue(self, stream_id: str | None, request: QueuedRequest, sender: str) -> None:
         """Queue a request on its stream; raises `TooManyStreams`, or `RateLimited` if too much is waiting."""
         if self._stopped:
             raise shutting_down()
@@ -76,6 +91,11 @@ class SocketStreams:
                 "Too many requests are waiting on this connection. Wait until some of them have completed.",
                 code="slow_down",
             )
+        if request.reservation is None:
+            # Many small ones take as much memory as a large one.
+            request.reservation = budget.try_take(sender, request.size)
+            if request.reservation is None:
+                raise Overloaded(BUSY, headers=retry_headers(_RETRY_SECONDS))
         stream.waiting.append(request)
         self._count(request, +1)
         if stream.worker is None or stream.worker.done():
@@ -101,6 +121,9 @@ class SocketStreams:
     async def close(self) -> None:
         """Cancel the active requests of all streams."""
         self.stop()
+        for stream in self._streams.values():
+            for request in stream.waiting:
+                request.release()
         workers = [stream.worker for stream in self._streams.values() if stream.worker]
         for worker in workers:
             worker.cancel()
@@ -128,7 +151,10 @@ class SocketStreams:
                 request = stream.waiting.popleft()
                 self._count(request, -1)
                 note_size(request.size)
-                await self._serve(stream, request.values)
+                try:
+                    await self._serve(stream, request)
+                finally:
+                    request.release()
 
 
 def pop_stream_id(values: dict[str, Any]) -> str | None:

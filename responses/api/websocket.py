@@ -52,6 +52,7 @@ from kernel.http import as_api_error
 from kernel.ids import new_id
 from kernel.large_work import note_size, off_loop
 from kernel.overload import admission
+from kernel.socket_messages import RESERVATION, SENDER, Reservation
 from kernel.validation import json_type, parse_json
 from responses.api.requests import info_of, warning_headers
 from responses.api.socket_streams import QueuedRequest, SocketStream, SocketStreams, pop_stream_id
@@ -138,6 +139,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             _check_request(self.scope)
             open_requests.check(header(self.scope, b"authorization"), counted=1)
             principal = await self._authenticate()
+            self.scope[SENDER] = principal.team_id
             if is_limited(principal):
                 await self._reserve(principal)
         except Exception as error:
@@ -149,12 +151,13 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         await self.accept(headers=[(name.encode(), value.encode()) for name, value in added.items()])
         self._expiry = asyncio.create_task(self._expire())
 
-    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+    async def websocket_receive(self, message: dict[str, Any]) -> None:
         """Handle a client event; its errors are sent as events, and the connection stays open."""
         if self._expired:
             return
         try:
-            await self._handle(text_data)
+            # Taken out of the message, which the server may keep until the next one.
+            await self._handle(message.pop("text", None), message.pop(RESERVATION, None))
         except Exception as error:
             await self._send_error(error)
 
@@ -205,7 +208,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
 
     # -- client events -------------------------------------------------------------------------------------------------
 
-    async def _handle(self, text_data: str | None) -> None:
+    async def _handle(self, text_data: str | None, reservation: Reservation | None) -> None:
         if text_data is None:
             raise BadRequest("Expected a text frame with a JSON object, but got a binary frame.", code="invalid_type")
         raw = text_data.encode()
@@ -215,7 +218,8 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             case "response.create":
                 stream_id = pop_stream_id(event)
                 try:
-                    self._streams.enqueue(stream_id, QueuedRequest(values=event, size=len(raw)))
+                    request = QueuedRequest(values=event, size=len(raw), reservation=reservation)
+                    self._streams.enqueue(stream_id, request, self.scope[SENDER])
                 except ApiError as error:
                     await self._send_error(error, stream_id)
             case "response.processed":
@@ -250,8 +254,9 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
 
     # -- responses -----------------------------------------------------------------------------------------------------
 
-    async def _serve(self, stream: SocketStream, values: dict[str, Any]) -> None:
+    async def _serve(self, stream: SocketStream, request: QueuedRequest) -> None:
         """Execute one request; its errors are sent as events."""
+        previous = request.values.get("previous_response_id")
         started: StartedRun | None = None
         principal: Principal | None = None
         # Each request of a connection has headers of its own, which its events carry.
@@ -263,7 +268,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             with open_requests.open_request(authorization), admission.waiting():
                 principal = await self._authenticate()
                 await admission.turn(team_id=principal.team_id, weight=principal.weight, authorization=authorization)
-                body = await off_loop(partial(parse_message, values))
+                body = await off_loop(partial(parse_message, request.values))
                 started = await create.start_response(
                     principal=principal,
                     body=body,
@@ -271,6 +276,8 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
                     request=info_of(self.scope),
                     previous=self._streams.recall(body.previous_response_id),
                 )
+                # The run has read what it needs.
+                request.release()
                 stream.running = started.run.identity.response_id
                 await self._send_events(stream, started)
         except ConnectionCut:
@@ -278,7 +285,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         except Exception as error:
             # As at OpenAI, a failed request evicts the previous response that it names: the client has to send the
             # whole context with its next request.
-            stream.forget(values.get("previous_response_id"))
+            stream.forget(previous)
             await add_headers(principal)
             await self._send_error(error, stream.stream_id)
         finally:

@@ -4,17 +4,20 @@ import base64
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import repeat
 
+import httpx2
 import orjson
 import pytest
 
 from config.settings import MAX_BODY_BYTES
-from tests.support.api import Caller
+from kernel.socket_messages import TRY_AGAIN_LATER
+from tests.support.api import Caller, MakeCaller
+from tests.support.chunks import text
 from tests.support.memory import MemoryMeter
 from tests.support.raw_http import RawConnection
-from tests.support.upstream import Script, ScriptedUpstream
+from tests.support.upstream import Script, ScriptedUpstream, stream
 from tests.support.web import WebProcess, running_web
 from tests.support.websocket_client import open_socket
 
@@ -118,8 +121,8 @@ def test_messages_of_a_client_that_does_not_read_do_not_fill_the_memory(
     fresh_web: WebProcess, caller: Caller, script: Script
 ) -> None:
     # Refused, with an answer that repeats the input.
-    text = orjson.dumps({"type": "response.steer", "previous_response_id": "resp_1", "input": "x" * 8 * MIB})
-    message = frame(TEXT | LAST, len(text)) + text
+    event = orjson.dumps({"type": "response.steer", "previous_response_id": "resp_1", "input": "x" * 8 * MIB})
+    message = frame(TEXT | LAST, len(event)) + event
     with (
         opened(fresh_web, caller) as peer,
         MemoryMeter(fresh_web.pid) as memory,
@@ -130,3 +133,75 @@ def test_messages_of_a_client_that_does_not_read_do_not_fill_the_memory(
             all(map(peer.send, repeat(message, 64)))
         assert other.respond(model=script.say("Hello").model, input="Hi")["status"] == "completed"
     assert memory.most < HELD
+
+
+def create_event(size: int, model: str) -> bytes:
+    """Return a frame with a `response.create` event whose input has a size."""
+    event = orjson.dumps({"type": "response.create", "model": model, "input": "x" * size})
+    return frame(TEXT | LAST, len(event)) + event
+
+
+def test_large_messages_of_many_connections_do_not_fill_the_memory(
+    fresh_web: WebProcess, caller: Caller, make_caller: MakeCaller, script: Script
+) -> None:
+    # Incomplete: each keeps what the server reads of it.
+    message = create_event(60 * MIB, "unknown")[:-1]
+    script.always(stream(*text("Hello")))
+    with ExitStack() as stack, MemoryMeter(fresh_web.pid) as memory:
+        peers = [stack.enter_context(opened(fresh_web, caller)) for _ in range(24)]
+        threads = stack.enter_context(ThreadPoolExecutor(max_workers=24))
+        for peer in peers:
+            peer.socket.settimeout(5)
+            threads.submit(_send_until_paused, peer, message)
+        for other in (caller, make_caller()):
+            with open_socket(fresh_web.url, secret=other.secret) as socket:
+                assert socket.respond(model=script.model, input="Hi")["status"] == "completed"
+        with open_socket(fresh_web.url, secret=make_caller().secret) as socket:
+            assert socket.respond(model=script.model, input="x" * 5 * MIB)["status"] == "completed"
+        assert httpx2.get(f"{fresh_web.url}/livez", timeout=5).status_code == 200
+        threads.shutdown()
+    assert memory.most < HELD
+
+
+def _send_until_paused(peer: RawConnection, message: bytes) -> None:
+    with suppress(TimeoutError):
+        peer.send(message)
+
+
+def test_complete_large_messages_are_served_one_after_the_other(fresh_web: WebProcess, caller: Caller) -> None:
+    def ask(_: int) -> object:
+        with open_socket(fresh_web.url, secret=caller.secret) as socket:
+            # Complete, and quickly refused.
+            socket.ask(model="unknown", input="x" * 30 * MIB)
+            return socket.next()["error"]["code"]
+
+    with ThreadPoolExecutor(max_workers=6) as threads:
+        assert {*threads.map(ask, range(6))} == {"string_above_max_length"}
+
+
+def empty_fragments() -> Iterator[bytes]:
+    yield frame(TEXT, 0)
+    yield from repeat(frame(CONTINUATION, 0) * 10_000, 50)
+
+
+def test_empty_fragments_take_no_memory(fresh_web: WebProcess, caller: Caller) -> None:
+    with opened(fresh_web, caller) as peer, MemoryMeter(fresh_web.pid) as memory:
+        all(map(peer.send, empty_fragments()))
+    assert memory.most < 3 * MIB
+
+
+def test_a_fragmented_message_that_finds_no_memory_closes_its_connection(fresh_web: WebProcess, caller: Caller) -> None:
+    with opened(fresh_web, caller) as peer, opened(fresh_web, caller) as second:
+        # Together more than the share of a team, 96 MiB.
+        for sender in (peer, second):
+            assert sender.send(frame(TEXT, 40 * MIB) + b"x" * 40 * MIB)
+        assert close_code_after(second, iter([frame(CONTINUATION, 20 * MIB) + b"x" * 20 * MIB])) == TRY_AGAIN_LATER
+        # What it had reserved is free again.
+        with opened(fresh_web, caller) as third:
+            assert third.send(create_event(50 * MIB, "unknown"))
+
+
+def test_a_message_that_stops_arriving_gives_back_what_it_reserved(caller: Caller, upstream: ScriptedUpstream) -> None:
+    with running_web(BODY_WINDOW_SECONDS="1") as web, opened(web, caller) as peer:
+        assert peer.send(frame(TEXT, 20 * MIB) + b"x" * MIB)
+        assert peer.socket.recv(2)[0] == CLOSE | LAST

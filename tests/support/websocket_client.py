@@ -25,7 +25,7 @@ from tests.support.validation import check_event
 
 Event = dict[str, Any]
 LAST = {"response.completed", "response.incomplete", "response.failed", "response.steer.failed", "error"}
-_WAIT_SECONDS = 10.0
+_WAIT_SECONDS = 30.0
 
 
 class Socket:
