@@ -105,7 +105,7 @@ async def test_a_full_queue_refuses_requests_but_neither_runs_nor_other_teams() 
     assert (refused.value.status, int(refused.value.headers["retry-after"]) > 0) == (503, True)
     await asyncio.gather(sleep("full", 0.0, waits=True), sleep("empty", 0.0))
     outcomes = await asyncio.gather(*flood, return_exceptions=True)
-    assert sum(isinstance(outcome, Overloaded) for outcome in outcomes) == 80 - 64 - 2
+    assert sum(isinstance(outcome, Overloaded) for outcome in outcomes) == 80 - 32 - 2
 
 
 def test_nothing_of_the_pool_outlives_its_process(tmp_path: Path) -> None:

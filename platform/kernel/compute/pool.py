@@ -27,8 +27,9 @@ from kernel.errors import Overloaded, retry_headers
 from kernel.origin import origin
 
 _SOURCE_ROOTS = [str(Path(__file__).parents[2]), str(Path(__file__).parents[3])]
-# A new request is refused if so many computations of its team wait, or of all teams together.
-_MOST_WAITING_OF_TEAM = 64
+# A new request is refused if so many computations of its team wait, or of all teams together. The former is half of the
+# requests that may be starting in a web process: otherwise those that wait here would delay the starts of other teams.
+_MOST_WAITING_OF_TEAM = 32
 _MOST_WAITING = 512
 _RETRY_SECONDS = (2.0, 6.0)
 # The server ends a computation at its limit; after so much longer, something is wrong with the server.
@@ -111,6 +112,11 @@ def of_team(team_id: str) -> Iterator[None]:
         _team.reset(token)
 
 
+def team() -> str:
+    """Return the team in whose queue a computation would wait."""
+    return _team.get() or origin().caller.team_id
+
+
 async def compute(computation: Computation, *arguments: Any, waits: bool = False) -> bytes:
     """Return the result of a computation. The arguments are None, numbers, text, bytes, or lists or dicts of these.
 
@@ -119,7 +125,7 @@ async def compute(computation: Computation, *arguments: Any, waits: bool = False
     """
     request = marshal.dumps(arguments)
     places = _places()
-    async with places.turn(_team.get() or origin().caller.team_id, waits=waits or not _settings.refuses):
+    async with places.turn(team(), waits=waits or not _settings.refuses):
         for _ in range(_ATTEMPTS):
             result, status = await _start(computation, request)
             if status != protocol.KILLED:
