@@ -1,5 +1,7 @@
 """Grammars of custom tools: validation, matching, and protection against expensive ones."""
 
+import asyncio
+
 import pytest
 
 from responses.engine.constraints.grammar import MAX_DEFINITION, definition_defect, text_defect
@@ -23,6 +25,13 @@ def pattern(definition: str) -> Grammar:
 async def test_a_valid_grammar_has_no_defect(grammar: Grammar) -> None:
     assert await definition_defect(grammar) is None
     assert await definition_defect(grammar) is None
+
+
+async def test_simultaneous_requests_with_one_grammar_share_its_check() -> None:
+    # More than may wait in the queue of a team.
+    same, defective = lark('start: "the same"'), lark("start: (")
+    assert await asyncio.gather(*(definition_defect(same) for _ in range(100))) == [None] * 100
+    assert all(await asyncio.gather(*(definition_defect(defective) for _ in range(100))))
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ An upstream without constrained decoding only tries to follow a grammar, so its 
 are untrusted input without a bound of their own: they are checked in processes with limits.
 """
 
+import asyncio
 import hashlib
 import math
 from collections import OrderedDict
 from dataclasses import replace
 
+from kernel.compute import pool
 from kernel.compute.pool import Computation, ComputationFailed, TooCostly, compute
 from responses.engine.constraints import grammar_check
 from responses.engine.turn import Grammar
@@ -32,6 +34,8 @@ _REGEX = replace(_LARK, function=f"{grammar_check.__name__}:check_regex", import
 # Maximum number of valid grammars to remember. Clients send the same few grammars with each request.
 _KEPT = 1_000
 _known_good: OrderedDict[bytes, None] = OrderedDict()
+# Simultaneous requests of a team with the same grammar wait for one check, so that they do not fill its queue.
+_checks: dict[tuple[asyncio.AbstractEventLoop, str, bytes], asyncio.Task[str | None]] = {}
 
 
 async def definition_defect(grammar: Grammar) -> str | None:
@@ -42,6 +46,21 @@ async def definition_defect(grammar: Grammar) -> str | None:
     if key in _known_good:
         _known_good.move_to_end(key)
         return None
+    shared = asyncio.get_running_loop(), pool.team(), key
+    if (check := _checks.get(shared)) is None:
+        check = _checks[shared] = asyncio.create_task(_check_definition(grammar, key))
+
+        def forget(ended: asyncio.Task[str | None]) -> None:
+            del _checks[shared]
+            # Every caller may have gone, and then its exception would be logged as one that was overlooked.
+            if not ended.cancelled():
+                ended.exception()
+
+        check.add_done_callback(forget)
+    return await asyncio.shield(check)
+
+
+async def _check_definition(grammar: Grammar, key: bytes) -> str | None:
     defect = await _check(grammar, None)
     if defect is None:
         _known_good[key] = None
