@@ -1,0 +1,81 @@
+"""More expensive grammars than the pool of computations reads: the web process and other teams do not notice."""
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.support.api import Api, Caller, MakeCaller, ok
+from tests.support.chunks import text
+from tests.support.memory import ProcessTreeMeter
+from tests.support.upstream import Script, ScriptedUpstream, stream
+from tests.support.waiting import eventually
+from tests.support.web import WebProcess, running_web
+
+pytestmark = pytest.mark.slow
+MIB = 1024 * 1024
+REQUESTS = 60
+# The default of COMPUTE_PROCESSES.
+PROCESSES = 3
+# Of a team in the queue, in addition to those that are computed.
+WAITING = 32
+# For one answer on a busy machine.
+PATIENCE = 10.0
+FORMS: list[dict[str, Any]] = [{}, {"stream": True}, {"background": True}]
+
+
+@pytest.fixture(params=["uvicorn", "daphne"])
+def server(request: pytest.FixtureRequest, upstream: ScriptedUpstream) -> Iterator[WebProcess]:
+    """A web process, which is killed at the end instead of waiting for the grammars."""
+    with running_web(server=request.param) as process:
+        yield process
+        process.stop(signal.SIGKILL)
+
+
+def lark(definition: str) -> dict[str, Any]:
+    grammar = {"type": "grammar", "syntax": "lark", "definition": definition}
+    return {"type": "custom", "name": "write", "format": grammar}
+
+
+def expensive(number: int) -> dict[str, Any]:
+    """Return a tool whose grammar takes all of its time: each optional symbol doubles its rules."""
+    options = range(number, number + 16)
+    rules = "\n".join(f'x{option}: "{option}"' for option in options)
+    return lark(f"start: {' '.join(f'[x{option}]' for option in options)}\n{rules}")
+
+
+def post(server: WebProcess, caller: Caller, number: int) -> httpx2.Response:
+    """Send a request with an expensive grammar, each in another form."""
+    headers = {"Authorization": f"Bearer {caller.secret}"}
+    body = {"model": "any", "input": "Hi", "tools": [expensive(number)], **FORMS[number % len(FORMS)]}
+    return httpx2.post(f"{server.url}/v1/responses", json=body, headers=headers, timeout=600)
+
+
+def test_a_flood_of_expensive_grammars_delays_neither_probes_nor_other_teams(
+    server: WebProcess, caller: Caller, make_caller: MakeCaller, script: Script, http: httpx2.Client
+) -> None:
+    script.always(stream(*text("Hello")))
+    other = Api(http, url=server.url, caller=make_caller())
+    with ThreadPoolExecutor(REQUESTS) as threads, ProcessTreeMeter(server.pid) as meter:
+        flood = [threads.submit(post, server, caller, number) for number in range(REQUESTS)]
+        try:
+            eventually(lambda: sum(task.done() for task in flood) >= REQUESTS - WAITING - PROCESSES)
+            refused = [task.result() for task in flood if task.done()]
+            for number in range(5):
+                assert httpx2.get(f"{server.url}/livez", timeout=PATIENCE).status_code == 200
+                tools = [lark(f'start: "yes {number}"')]
+                ok(other.request("POST", "/responses", json={"model": script.model, "input": "Hi", "tools": tools}))
+            # All of this happened in the middle of the flood.
+            assert sum(not task.done() for task in flood) > WAITING / 2
+        finally:
+            server.stop(signal.SIGKILL)
+    statuses = Counter(answer.status_code for answer in refused)
+    assert statuses[503] >= REQUESTS - WAITING - PROCESSES
+    assert all(int(answer.headers["retry-after"]) > 0 for answer in refused if answer.status_code == 503)
+    # The program that starts the processes, and these.
+    assert meter.most_processes <= 1 + PROCESSES
+    assert meter.most_bytes < 512 * MIB
