@@ -680,7 +680,7 @@ def _require_key(found: Found | None) -> Found:
 
 def _check_secret(secret: _Secret) -> Principal:
     key = secret.key
-    if isinstance(key, ApiKey) and secret.is_old and (key.old_until is None or key.old_until <= clock.now()):
+    if isinstance(key, ApiKey) and secret.is_old and (key.old_until is None or key.old_until <= clock.shared_now()):
         raise Unauthorized("This API key was rotated and its old secret has expired.", code="api_key_expired")
     sender = origin()
     # Also for a key that is refused below: the access log tells whose it was.
@@ -697,7 +697,7 @@ def _check_secret(secret: _Secret) -> Principal:
 def _check_key(key: ApiKey | AdminKey) -> None:
     if key.revoked_at is not None:
         raise Unauthorized("This API key has been revoked.", code="api_key_revoked")
-    if key.expires_at is not None and key.expires_at <= clock.now():
+    if key.expires_at is not None and key.expires_at <= clock.shared_now():
         raise Unauthorized("This API key has expired.", code="api_key_expired")
     if isinstance(key, ApiKey):
         _check_enabled(key)

@@ -11,7 +11,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
-from kernel.clock import now
+from kernel.clock import now, shared_now
 from kernel.crypto import keyed_digest
 from tenants import scope
 from tenants.audit import audit
@@ -243,7 +243,7 @@ def rotate_key(*, key: ApiKey, grace: timedelta, actor: str = "system") -> NewKe
         locked = ApiKey.objects.select_for_update().get(pk=key.pk)
         if locked.revoked_at is not None:
             raise ValueError("a revoked key cannot be rotated")
-        present = now()
+        present = shared_now()
         locked.old_digest, locked.old_name = locked.digest, f"{locked.prefix}…{locked.last_four}"
         locked.old_until, locked.old_used_at = present + grace, None
         locked.digest, locked.prefix, locked.last_four = keyed_digest(secret), _prefix(secret), secret[-4:]
@@ -263,7 +263,7 @@ def update_key(
     """
     with scope.team(key.team_id):
         row = ApiKey.objects.select_for_update(no_key=True).select_related(None).get(pk=key.pk)
-        if row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= now()):
+        if row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= shared_now()):
             raise ValueError("the key is revoked or has expired")
         before: dict[str, Any] = {}
         after: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Subquery, Window
 from django.db.models.functions import Coalesce, RowNumber
 
-from kernel.clock import now, shared_now
+from kernel.clock import shared_now
 from kernel.errors import ServerError
 from kernel.leases import Claim, expired_before, has_expired, is_free, lease_until, lock, process_name, take
 from responses.engine.turn import Usage
@@ -153,7 +153,7 @@ def postpone(job: Job, *, reason: str) -> None:
 
 def expire() -> None:
     """Mark overdue batches as expiring, and end the waiting lines of expiring and cancelled batches."""
-    at = now()
+    at = shared_now()
     with scope.every_team():
         late = Batch.objects.filter(status__in=[BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS], expires_at__lte=at)
         late.filter(ending=BatchStatus.COMPLETED).update(

@@ -5,7 +5,7 @@ from functools import partial
 
 from conversations.files import storage
 from conversations.models import Purpose
-from kernel.clock import now
+from kernel.clock import now, shared_now
 from kernel.errors import Conflict, InvalidValue
 from responses.batches.queue import UNCOUNTED_AFTER
 from responses.batches.requests import SCOPES, CreateBatch
@@ -24,7 +24,7 @@ def create_batch(*, principal: Principal, body: CreateBatch, request: RequestInf
     """Create a batch, which waits for a worker. Its lines are executed with the caller's API key."""
     # Checked now as well as per line: a batch of 50,000 lines that all fail would help no one.
     principal.require(SCOPES[body.endpoint])
-    at = now()
+    at = shared_now()
     with scope.team(principal.team_id):
         file_id = body.input_file_id
         file = storage.find_file(team_id=principal.team_id, file_id=file_id)

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from django.conf import settings
 
 from kernel import wait_limit
-from kernel.clock import now
+from kernel.clock import shared_now
 from kernel.db_threads import in_db_thread
 from kernel.leases import expired_before, has_expired, lease_until, lock, process_name
 from kernel.statement_pipeline import Statement
@@ -118,7 +118,7 @@ def record_lost_calls() -> int:
 
 
 def _lost(call_id: str, team_id: str, details: Mapping[str, Any]) -> Change:
-    values = {**details["record"], "occurred_at": now()}
+    values = {**details["record"], "occurred_at": shared_now()}
     values["cost"] = None if values["cost"] is None else Decimal(values["cost"])
     policy = Team.objects.values_list("unknown_usage", flat=True).filter(pk=team_id).first()
     if values["cost"] is not None and policy == UnknownUsage.FREE:

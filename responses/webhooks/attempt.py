@@ -4,7 +4,7 @@ import time
 
 from django.conf import settings
 
-from kernel.clock import now
+from kernel.clock import shared_now
 from kernel.egress import Egress
 from kernel.errors import EgressFailed, EgressRefused
 from responses.webhooks.events import payload
@@ -18,7 +18,7 @@ _SNIPPET_BYTES = 2048
 
 async def send(delivery: WebhookDelivery, *, egress: Egress) -> AttemptResult:
     """Post the event of the delivery to its endpoint, signed with the current time."""
-    at, started, endpoint = now(), time.monotonic(), delivery.endpoint
+    at, started, endpoint = shared_now(), time.monotonic(), delivery.endpoint
     body = payload(delivery)
     headers = signed(body, event_id=delivery.event_id, secrets=secrets_of(endpoint, at=at), at=at)
     try:

@@ -9,7 +9,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.http import QueryDict
 from rest_framework.response import Response
 
-from kernel.clock import now, unix
+from kernel.clock import shared_now, unix
 from kernel.endpoints import NULLABLE_INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint, Schema
 from kernel.errors import Conflict, InvalidValue, NotFound
 from kernel.pagination import PageRequest, keyset, page_argument
@@ -171,7 +171,9 @@ class ProjectKeyView(ApiView, path="organization/projects/<project_id>/api_keys/
                 services.update_key(
                     key=key,
                     scopes=None if body.scopes is None else checked_scopes(body.scopes),
-                    expires_at=now() + timedelta(seconds=body.expires_in_seconds) if body.expires_in_seconds else None,
+                    expires_at=shared_now() + timedelta(seconds=body.expires_in_seconds)
+                    if body.expires_in_seconds
+                    else None,
                     actor=request.principal.actor,
                 )
             except ValueError as error:

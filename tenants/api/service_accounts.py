@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from rest_framework.response import Response
 
-from kernel.clock import now, unix
+from kernel.clock import shared_now, unix
 from kernel.endpoints import NULLABLE_INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
 from kernel.errors import Conflict, MutuallyExclusive, NotFound
 from kernel.pagination import PageRequest, keyset, page_argument
@@ -88,7 +88,7 @@ def _with_secret(new: services.NewKey) -> dict[str, Any]:
 
 
 def _expires_at(seconds: int | None) -> datetime | None:
-    return now() + timedelta(seconds=seconds) if seconds else None
+    return shared_now() + timedelta(seconds=seconds) if seconds else None
 
 
 class ServiceAccountsView(ApiView, path=_PATH):

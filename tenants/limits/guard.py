@@ -11,7 +11,7 @@ import redis
 from django.conf import settings
 
 from kernel import metrics
-from kernel.clock import now
+from kernel.clock import shared_now
 from kernel.db_threads import in_db_thread
 from kernel.errors import LimitsUnavailable, retry_headers
 from kernel.ids import new_id
@@ -323,4 +323,4 @@ def _settlement(
     if grant.is_open:
         # Its cost was not reserved, so only PostgreSQL knows it.
         return [], {"op": "forget"}
-    return settlement(grant, tokens=tokens, cost=cost, keep=keep, at=grant.occurred(at or now()))
+    return settlement(grant, tokens=tokens, cost=cost, keep=keep, at=grant.occurred(at or shared_now()))

@@ -7,7 +7,7 @@ from decimal import ROUND_CEILING, Decimal
 from math import ceil
 from typing import Any, NamedTuple
 
-from kernel.clock import now
+from kernel.clock import shared_now
 from kernel.errors import (
     ApiError,
     InsufficientQuota,
@@ -123,7 +123,7 @@ class Plan:
         }
 
     def _budget(self, one: _Budget) -> dict[str, Any]:
-        since, until = bounds(one.budget.period, now(), self.principal.time_zone)
+        since, until = bounds(one.budget.period, shared_now(), self.principal.time_zone)
         return {
             "subject": _subject(one.subject),
             "period": one.budget.period,
@@ -356,7 +356,7 @@ def read_status(plan: Plan, reply: Reply) -> LimitStatus:
     pairs = iter(numbers[size + counted :])
     budgets = []
     for each, spent, reserved in zip(plan.budgets, pairs, pairs, strict=False):
-        since, until = bounds(each.budget.period, now(), plan.principal.time_zone)
+        since, until = bounds(each.budget.period, shared_now(), plan.principal.time_zone)
         budgets.append(
             BudgetUse(
                 subject=each.subject.kind,

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db import connection
 from django.utils.module_loading import import_string
 
-from kernel.clock import now
+from kernel.clock import shared_now
 from kernel.periods import bounds, microseconds
 from tenants import scope
 from tenants.models import Budget
@@ -62,7 +62,7 @@ def read_state(team_id: str) -> dict[str, Any]:
         hard = Budget.objects.filter(team=team_id, is_hard=True)
         for period, key_id, end_user in hard.values_list("period", "limit_set__api_key_id", "limit_set__end_user"):
             tracked.add(("k" if key_id else "u" if end_user else "t", period))
-        present = now()
+        present = shared_now()
         for kind, period in sorted(tracked):
             for since, until in sorted({bounds(period, at, zone) for at in (present - _SKEW, present + _SKEW)}):
                 place = len(statements)

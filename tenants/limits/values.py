@@ -7,6 +7,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from kernel.clock import shared_now
 from tenants.limit_models import END_USER_LENGTH
 from tenants.models import ReservationKind
 from tenants.principal import SubjectKind
@@ -77,11 +78,11 @@ class Grant:
     is_open: bool = False
 
     def occurred(self, at: datetime) -> datetime:
-        """Return the time of usage for its record: `at`, but not before the reservation.
+        """Return the time of usage for its record: `at`, but neither before the reservation nor later than now.
 
-        The clock of Redis decides the period of a budget, and that of this process may be behind it.
+        The period of a budget depends on the clocks of Redis and the database. That of this machine may have been set.
         """
-        return at if self.at is None else max(at, self.at)
+        return at if self.at is None else max(min(at, shared_now()), self.at)
 
     def row(self) -> dict[str, Any]:
         """Return the values of the `Reservation`, without `response_id`, the lease and `details`."""
