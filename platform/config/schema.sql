@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 3e3a9f241471ebe3c3999a40cde716f7f0808d9739748f535a6c3b2cf6363ccd
+-- PostgreSQL 18, migrations caa6798f47ffbd93fdecaeab0a397ad1000a78f1f94eca06f035eae4aef05777
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -718,6 +718,7 @@ CREATE TABLE public.responses_response (
     incomplete_reason character varying(40),
     moderation json,
     needs_budget numeric(24,12),
+    isolation smallint DEFAULT 0 NOT NULL,
     CONSTRAINT response_completed_at_iff_completed CHECK ((((completed_at IS NOT NULL) AND ((status)::text = 'completed'::text)) OR ((completed_at IS NULL) AND (NOT ((status)::text = 'completed'::text))))),
     CONSTRAINT response_ended_iff_terminal CHECK ((((ended_at IS NOT NULL) AND ((status)::text = ANY ((ARRAY['completed'::character varying, 'incomplete'::character varying, 'failed'::character varying, 'cancelled'::character varying])::text[]))) OR ((ended_at IS NULL) AND ((status)::text = ANY ((ARRAY['queued'::character varying, 'in_progress'::character varying])::text[]))))),
     CONSTRAINT responses_response_attempt_check CHECK ((attempt >= 0)),
@@ -727,6 +728,7 @@ CREATE TABLE public.responses_response (
     CONSTRAINT responses_response_first_token_ms_check CHECK ((first_token_ms >= 0)),
     CONSTRAINT responses_response_history_end_check CHECK ((history_end >= 0)),
     CONSTRAINT responses_response_input_tokens_check CHECK ((input_tokens >= 0)),
+    CONSTRAINT responses_response_isolation_check CHECK ((isolation >= 0)),
     CONSTRAINT responses_response_lease_token_check CHECK ((lease_token >= 0)),
     CONSTRAINT responses_response_output_tokens_check CHECK ((output_tokens >= 0)),
     CONSTRAINT responses_response_reasoning_tokens_check CHECK ((reasoning_tokens >= 0)),
@@ -2345,16 +2347,17 @@ INSERT INTO public.django_migrations (id, app, name, applied) VALUES
 	(33, 'responses', '0001_initial', now()),
 	(34, 'responses', '0002_batch_file_failures', now()),
 	(35, 'responses', '0003_blocked_runs', now()),
-	(36, 'sessions', '0001_initial', now()),
-	(37, 'skills', '0001_initial', now()),
-	(38, 'socialaccount', '0001_initial', now()),
-	(39, 'socialaccount', '0002_token_max_lengths', now()),
-	(40, 'socialaccount', '0003_extra_data_default_dict', now()),
-	(41, 'socialaccount', '0004_app_provider_id_settings', now()),
-	(42, 'socialaccount', '0005_socialtoken_nullable_app', now()),
-	(43, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
-	(44, 'tenants', '0002_download_images', now()),
-	(45, 'usersessions', '0001_initial', now());
+	(36, 'responses', '0004_isolated_runs', now()),
+	(37, 'sessions', '0001_initial', now()),
+	(38, 'skills', '0001_initial', now()),
+	(39, 'socialaccount', '0001_initial', now()),
+	(40, 'socialaccount', '0002_token_max_lengths', now()),
+	(41, 'socialaccount', '0003_extra_data_default_dict', now()),
+	(42, 'socialaccount', '0004_app_provider_id_settings', now()),
+	(43, 'socialaccount', '0005_socialtoken_nullable_app', now()),
+	(44, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
+	(45, 'tenants', '0002_download_images', now()),
+	(46, 'usersessions', '0001_initial', now());
 
 SELECT pg_catalog.setval('public.account_emailaddress_id_seq', 1, false);
 
@@ -2380,7 +2383,7 @@ SELECT pg_catalog.setval('public.django_admin_log_id_seq', 1, false);
 
 SELECT pg_catalog.setval('public.django_content_type_id_seq', 81, true);
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 45, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 46, true);
 
 SELECT pg_catalog.setval('public.mfa_authenticator_id_seq', 1, false);
 

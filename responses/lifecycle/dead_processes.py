@@ -6,13 +6,14 @@ from datetime import timedelta
 from functools import reduce
 from operator import or_
 
-from django.db.models import Q
+from django.db.models import Q, Value
+from django.db.models.functions import Greatest
 
 from kernel import work_queue
 from kernel.leases import expired_before
 from responses.lifecycle import sweeper
 from responses.lifecycle.worker import Dispatcher
-from responses.models import RUNNING, Response
+from responses.models import RUNNING, Isolation, Response
 from responses.models.batches import OPEN_BATCHES, Batch, BatchLine, LineState
 from responses.runs import open_calls
 from tenants import scope
@@ -25,15 +26,18 @@ _MARGIN = timedelta(seconds=1)
 def release(names: Collection[str]) -> int:
     """End the leases of processes with these names (the last part of `process_name`) and return their number.
 
-    Background runs and lines of batches are left to the workers. Foreground runs end here, and calls are recorded.
+    Lines of batches are left to the workers, and background runs to isolated processes of theirs: one of these runs may
+    have ended its process. Foreground runs end here, and calls are recorded.
     """
     at = expired_before()
     owned = reduce(or_, (Q(lease_owner__endswith=f":{name}") for name in names)) & Q(lease_until__gt=at)
     with scope.every_team():
-        released = sum(
+        released = Response.objects.filter(owned, status__in=RUNNING).update(
+            lease_until=at - _MARGIN, isolation=Greatest("isolation", Value(Isolation.GROUP))
+        )
+        released += sum(
             rows.filter(owned).update(lease_until=at - _MARGIN)
             for rows in (
-                Response.objects.filter(status__in=RUNNING),
                 BatchLine.objects.filter(batch__status__in=OPEN_BATCHES, state=LineState.RUNNING),
                 Batch.objects.filter(status__in=OPEN_BATCHES),
                 Reservation.objects.filter(details__isnull=False),

@@ -8,9 +8,9 @@ that is still alive can no longer write.
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -21,7 +21,7 @@ from django.db.models import F, Func, JSONField, Value
 from kernel.clock import shared_now
 from kernel.leases import HAS_EXPIRED, STEP_BY_INDEX, Claim, expired_before, lease_until, process_name
 from kernel.worker_messages import WorkerMessage
-from responses.models import RUNNING, Response, Status
+from responses.models import RUNNING, Isolation, Response, Status
 from tenants import scope
 
 # Expires soon: by then the workers have found the response by polling.
@@ -43,10 +43,13 @@ MAX_CLAIMS = 20
 # Of a team for which a busy worker claims nevertheless.
 _FEW_RUNS = 4
 
+# Runs of a dead worker that no isolated process took up within a minute are claimed as well: they make progress even if
+# there are too many, or if none can start.
 _IS_WAITING = f"""
     background AND status IN ('queued', 'in_progress') AND (lease_until IS NULL OR {HAS_EXPIRED})
     AND attempt < %(attempts)s AND NOT id = ANY (string_to_array(%(mine)s, ','))
     AND (not_before IS NULL OR not_before <= now())
+    AND (isolation = 0 OR isolation = 1 AND lease_until < now() - interval '1 minute')
 """
 # `team` steps from one team to the next in an index, so that a team with 1,000 queued rows costs as much as one with a
 # single row. `runs` is the number of runs that the team would have with this row: the team with the fewest runs in
@@ -93,15 +96,14 @@ RETURNING response.id, response.team_id, response.lease_token, response.attempt,
 """  # noqa: S608 - constants only
 
 
-# Their clients wait in the middle of an answer, so they wait for no slot.
-_CLAIM_HANDED_OVER = f"""
+def _claim_in_order(condition: str, order: str) -> str:
+    return f"""
 WITH chosen AS (
     SELECT id, lease_until IS NOT NULL AS has_expired FROM responses_response
-    WHERE handed_over_at IS NOT NULL AND status IN ('queued', 'in_progress')
-        AND (lease_until IS NULL OR {HAS_EXPIRED})
+    WHERE {condition} AND status IN ('queued', 'in_progress')
         AND attempt < %(attempts)s AND NOT id = ANY (string_to_array(%(mine)s, ','))
         AND (not_before IS NULL OR not_before <= now())
-    ORDER BY handed_over_at
+    ORDER BY {order}
     LIMIT %(most)s
     FOR NO KEY UPDATE SKIP LOCKED
 )
@@ -112,6 +114,16 @@ FROM chosen
 WHERE response.id = chosen.id
 RETURNING response.id, response.team_id, response.lease_token, response.attempt, chosen.has_expired, response.status
 """  # noqa: S608 - constants only
+
+
+# Their clients wait in the middle of an answer, so they wait for no slot.
+_CLAIM_HANDED_OVER = _claim_in_order(
+    f"handed_over_at IS NOT NULL AND (lease_until IS NULL OR {HAS_EXPIRED}) AND isolation = 0", "handed_over_at"
+)
+# Few, in the order of an index that finds them among any number of queued runs: they have an expired lease.
+_CLAIM_ISOLATED = _claim_in_order(
+    f"(background OR handed_over_at IS NOT NULL) AND {HAS_EXPIRED} AND isolation = %(isolation)s", "lease_until"
+)
 
 
 def claim(*, slots: int, running: Collection[Claim], limit: int | None = None) -> list[RunClaim]:
@@ -131,17 +143,11 @@ def claim(*, slots: int, running: Collection[Claim], limit: int | None = None) -
         # half.
         most_per_team = max(1, slots // 2)
         free = slots - sum(min(runs, most_per_team) for runs in held.values())
-    until = lease_until()
-    parameters: dict[str, Any] = {
-        "attempts": settings.BACKGROUND_ATTEMPTS,
-        # A list would take psycopg as long as the query takes.
-        "mine": ",".join(run.id for run in running),
+    parameters = {
+        **_parameters(running),
         "teams": list(held),
         "runs": list(held.values()),
         "most_per_team": most_per_team,
-        "owner": process_name(),
-        "until": until,
-        "expired": expired_before(),
     }
     with scope.every_team(), connection.cursor() as cursor:
         cursor.execute(_CLAIM_HANDED_OVER, {**parameters, "most": min(2 * slots - len(running), MAX_CLAIMS)})
@@ -150,29 +156,56 @@ def claim(*, slots: int, running: Collection[Claim], limit: int | None = None) -
             cursor.execute(STEP_BY_INDEX)
             cursor.execute(_CLAIM, {**parameters, "most": min(free, MAX_CLAIMS)})
             claimed = cursor.fetchall()
-        return [
-            RunClaim(
-                id=pk,
-                team_id=team_id,
-                token=token,
-                attempt=attempt,
-                has_expired=has_expired,
-                has_begun=has_expired or status != Status.QUEUED,
-                until=until,
-                labels={"response": pk},
-            )
-            for pk, team_id, token, attempt, has_expired, status in claimed
-        ]
+    return _claims(claimed, until=parameters["until"])
+
+
+def claim_isolated(*, slots: int, running: Collection[Claim], isolation: Isolation) -> list[RunClaim]:
+    """Claim responses with this isolation for a process that runs no others, up to its slots."""
+    if (free := slots - len(running)) <= 0:
+        return []
+    parameters = {**_parameters(running), "isolation": isolation, "most": min(free, MAX_CLAIMS)}
+    with scope.every_team(), connection.cursor() as cursor:
+        cursor.execute(_CLAIM_ISOLATED, parameters)
+        claimed = cursor.fetchall()
+    return _claims(claimed, until=parameters["until"])
+
+
+def _parameters(running: Collection[Claim]) -> dict[str, Any]:
+    return {
+        "attempts": settings.BACKGROUND_ATTEMPTS,
+        # A list would take psycopg as long as the query takes.
+        "mine": ",".join(run.id for run in running),
+        "owner": process_name(),
+        "until": lease_until(),
+        "expired": expired_before(),
+    }
+
+
+def _claims(rows: Iterable[tuple[Any, ...]], *, until: datetime) -> list[RunClaim]:
+    return [
+        RunClaim(
+            id=pk,
+            team_id=team_id,
+            token=token,
+            attempt=attempt,
+            has_expired=has_expired,
+            has_begun=has_expired or status != Status.QUEUED,
+            until=until,
+            labels={"response": pk},
+        )
+        for pk, team_id, token, attempt, has_expired, status in rows
+    ]
 
 
 def release(response_ids: Collection[str]) -> int:
     """Release claimed responses for other workers, and return the number of those that had not ended.
 
-    The attempt does not count: a shutdown is not the fault of the response.
+    The attempt does not count: a shutdown is not the fault of the response. Nor is it isolated any longer: only runs
+    with an expired lease are looked for by their isolation.
     """
     with scope.every_team():
         mine = Response.objects.filter(pk__in=response_ids, lease_owner=process_name(), status__in=RUNNING)
-        return mine.update(lease_owner=None, lease_until=None, attempt=F("attempt") - 1)
+        return mine.update(lease_owner=None, lease_until=None, attempt=F("attempt") - 1, isolation=Isolation.NONE)
 
 
 def postpone(claim: Claim, *, seconds: float, needs: Decimal | None = None) -> None:
@@ -186,6 +219,7 @@ def postpone(claim: Claim, *, seconds: float, needs: Decimal | None = None) -> N
             lease_owner=None,
             lease_until=None,
             attempt=F("attempt") - 1,
+            isolation=Isolation.NONE,
             claims=_without_last("claims"),
             not_before=shared_now() + timedelta(seconds=seconds),
             needs_budget=needs,

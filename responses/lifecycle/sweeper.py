@@ -38,6 +38,12 @@ _NO_ATTEMPTS_LEFT = Failure(
     "The output contains what was finished before.",
 )
 
+_ENDS_ITS_PROCESS = Failure(
+    code="server_error",
+    message="The response ended the process that ran it, and then another one that ran nothing else. It is not tried "
+    "again. The output contains what was finished before.",
+)
+
 
 class _DeadRun(NamedTuple):
     """A run to end. `was_running`: a process had its lease; otherwise the run was waiting for a worker."""
@@ -61,12 +67,18 @@ def end_dead_run(*, response_id: str) -> None:
         _end(dead)
 
 
-def _end(dead: _DeadRun) -> bool:
+def end_culprit(*, response_id: str, team_id: str) -> None:
+    """End a run that has ended its process while nothing else ran there. The caller has taken its lease."""
+    logger.error("a run has ended two processes and is not tried again", extra={"response": response_id})
+    _end(_DeadRun(response_id, team_id, was_running=True), _ENDS_ITS_PROCESS)
+
+
+def _end(dead: _DeadRun, failure: Failure | None = None) -> bool:
     """End one dead run. Return False if it has ended in another way, or cannot be ended now."""
     try:
         with scope.team(dead.team_id):
             resumed = resume.load(response_id=dead.response_id, died=dead.was_running)
-        failure = _NO_ATTEMPTS_LEFT if resumed.identity.in_worker else _PROCESS_DIED
+        failure = failure or (_NO_ATTEMPTS_LEFT if resumed.identity.in_worker else _PROCESS_DIED)
         error = resumed.end(failed(failure))
     except Exception:
         # One broken run must not stop the sweep. It is tried again when the lease that was taken here has expired.

@@ -26,7 +26,7 @@ from responses.engine.events.response_body import Ending, failed
 from responses.engine.turn import LanguageModel
 from responses.lifecycle import blocked, queue, resume
 from responses.lifecycle.resume import QueuedRun, ResumedRun
-from responses.models import Response
+from responses.models import Isolation, Response
 from responses.passthrough.reasoning_summaries import TeamSummarizer
 from responses.providers.upstream import UpstreamModel
 from responses.runs.reservations import LimitedModel, RunReservation, taken
@@ -52,13 +52,16 @@ _SHARED_SECONDS = 60.0
 
 
 class Dispatcher(WorkLoop[Claim]):
-    """Runs up to `slots` responses concurrently, and a few more for fairness between teams (see `queue.claim`)."""
+    """Runs up to `slots` responses concurrently, and a few more for fairness between teams (see `queue.claim`).
+
+    With an isolation, it runs only responses with it.
+    """
 
     kind = "responses"
 
-    def __init__(self, *, slots: int) -> None:
+    def __init__(self, *, slots: int, isolation: Isolation = Isolation.NONE) -> None:
         super().__init__()
-        self._slots = slots
+        self._slots, self._isolation = slots, isolation
         # While several teams have runs, as many run as the event loop has time for: a run of a few milliseconds would
         # otherwise wait for a hundred others of a loud team.
         self._limit = LoadLimit(least=min(_LEAST_RUNS, slots), most=slots)
@@ -105,7 +108,12 @@ class Dispatcher(WorkLoop[Claim]):
     async def claim(self) -> bool:
         is_shared = time.monotonic() - self._last_change < _SHARED_SECONDS
         limit = self._most_runs() if is_shared else None
-        found = await in_db_thread(partial(queue.claim, slots=self._slots, running=[*self.work], limit=limit))
+        query = (
+            partial(queue.claim_isolated, isolation=self._isolation)
+            if self._isolation
+            else partial(queue.claim, limit=limit)
+        )
+        found = await in_db_thread(partial(query, slots=self._slots, running=[*self.work]))
         for claimed in found:
             if claimed.team_id != self._last_team:
                 self._last_change = time.monotonic() if self._last_team else self._last_change

@@ -39,6 +39,16 @@ class Status(models.TextChoices):
 
 
 RUNNING = (Status.QUEUED, Status.IN_PROGRESS)
+
+
+class Isolation(models.IntegerChoices):
+    """The process in which a background run continues after the death of one that ran it."""
+
+    NONE = 0, "A worker"
+    GROUP = 1, "A process with others whose worker died"
+    ALONE = 2, "A process of its own"
+
+
 TERMINAL = (Status.COMPLETED, Status.INCOMPLETE, Status.FAILED, Status.CANCELLED)
 UNSUCCESSFUL = (Status.INCOMPLETE, Status.FAILED, Status.CANCELLED)
 
@@ -99,6 +109,12 @@ class Response(TeamRow):
         null=True, help_text="Expiry of the lease. A background run without one is queued."
     )
     attempt = models.PositiveIntegerField(default=0, help_text="Number of times that a worker started the run.")
+    isolation = models.PositiveSmallIntegerField(
+        choices=Isolation.choices,
+        default=Isolation.NONE,
+        db_default=Isolation.NONE,
+        help_text="The process in which it continues after the death of one that ran it.",
+    )
     not_before = models.DateTimeField(
         null=True, help_text="A background run waits until then for capacity within its limits."
     )

@@ -24,6 +24,7 @@ from kernel.leases import process_name
 from kernel.overload import admission
 from responses.batches.runner import BatchRunner
 from responses.lifecycle import dead_processes
+from responses.lifecycle.isolation import IsolatedProcesses
 from responses.lifecycle.queue import MESSAGE
 from responses.lifecycle.worker import Dispatcher
 from responses.providers.clients import close_clients
@@ -34,6 +35,7 @@ from tenants.notifications.mail import MailChannel
 from tenants.outbox.delivery_worker import DeliveryChannel, DeliveryWorker
 
 logger = logging.getLogger(__name__)
+_isolated = IsolatedProcesses()
 # Few threads suffice, as tasks are short: work that waits for networks runs on the worker's event loop.
 _THREADS = 4
 # Deliveries in progress may finish within this time. Those that do not are repeated by another worker.
@@ -82,6 +84,7 @@ class Command(BaseCommand):
             worker_loop.submit(warm_up.connect()).result()
             runs = Dispatcher(slots=options["concurrency"])
             work_queue.start(runs)
+            _isolated.start(slots=options["concurrency"])
             work_queue.start(BatchRunner(runs.free_slots, max_lines=max(1, options["concurrency"] // 2)))
             work_queue.start(Ingestion())
             if channels := _delivery_channels():
@@ -97,7 +100,9 @@ class Command(BaseCommand):
         finally:
             _ignore_signals()
             work_queue.stop()
+            _isolated.stop()
             work_queue.wait(Dispatcher.kind, BatchRunner.kind, Ingestion.kind)
+            _isolated.wait()
             worker_loop.submit(close_clients()).result()
             work_queue.wait(DeliveryWorker.kind, seconds=_FINAL_DELIVERIES_SECONDS)
             # Lets another worker claim the released runs immediately. In a thread with a limit: without Redis, Celery
@@ -125,6 +130,7 @@ def _delivery_channels() -> list[DeliveryChannel]:
 
 def _stop(**_: Any) -> None:
     work_queue.stop()
+    _isolated.stop()
 
 
 def _exit(*_: Any) -> NoReturn:

@@ -1,0 +1,114 @@
+"""The processes in which a worker continues background runs whose process died, so that the culprit is found.
+
+A worker that dies had many runs, one of which may have ended it. They continue in a second process, where they end no
+worker again. If that process dies while its worker lives, nothing from outside has ended both of them: a run that was
+alone in it is the culprit and fails, and several ones continue alone, one after the other.
+"""
+
+import logging
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from django.conf import settings
+
+from kernel import worker_loop
+from kernel.db_threads import in_db_thread
+from kernel.leases import expired_before, has_expired, take
+from responses.lifecycle import sweeper
+from responses.models import RUNNING, Isolation, Response
+from responses.runs import open_calls
+from tenants import scope
+
+logger = logging.getLogger(__name__)
+_POLL_SECONDS = 1.0
+_PAUSE_AFTER_DEATH_SECONDS = 2.0
+# Those that continue alone, if one of them ends the process, take so many starts of a process.
+_MOST_IN_GROUP = 32
+# A worker that is killed with all its processes must not see the death of one before its own. Shorter than it takes
+# others to release the runs, see `kernel.presence`.
+_DOUBT_SECONDS = 1.0
+_MARGIN = timedelta(seconds=1)
+
+
+class IsolatedProcesses:
+    """Starts a process for each isolation while runs wait for it."""
+
+    def __init__(self) -> None:
+        self._is_stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._processes: dict[Isolation, subprocess.Popen[bytes]] = {}
+        self._threads: list[threading.Thread] = []
+
+    def start(self, *, slots: int) -> None:
+        """Look for such runs, in threads."""
+        for isolation, most in ((Isolation.GROUP, min(slots, _MOST_IN_GROUP)), (Isolation.ALONE, 1)):
+            thread = threading.Thread(target=self._supervise, args=(isolation, most), name="isolation", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Let the processes release their runs."""
+        with self._lock:
+            self._is_stopping.set()
+            for process in self._processes.values():
+                process.terminate()
+
+    def wait(self) -> None:
+        """Wait until all processes have ended."""
+        for thread in self._threads:
+            thread.join()
+
+    def _supervise(self, isolation: Isolation, slots: int) -> None:
+        while not self._is_stopping.wait(_POLL_SECONDS):
+            try:
+                if worker_loop.submit(in_db_thread(partial(_has_waiting, isolation))).result():
+                    self._run(isolation, slots)
+            except Exception:
+                # Their leases have expired: the next look finds them again.
+                logger.warning("isolated runs cannot be continued; trying again", exc_info=True)
+
+    def _run(self, isolation: Isolation, slots: int) -> None:
+        command = [sys.executable, str(Path(settings.BASE_DIR) / "manage.py"), "isolated_worker"]
+        command += [f"--isolation={isolation.value}", f"--concurrency={slots}"]
+        with self._lock:
+            if self._is_stopping.is_set():
+                return
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+            self._processes[isolation] = process
+        with process:
+            name = process.stdout.readline().decode().strip() if process.stdout else ""
+            code = process.wait()
+        with self._lock:
+            del self._processes[isolation]
+        if code and not self._is_stopping.wait(_DOUBT_SECONDS):
+            logger.warning("a process with isolated runs has died", extra={"owner": name, "code": code})
+            if name:
+                worker_loop.submit(in_db_thread(partial(_judge, name))).result()
+            self._is_stopping.wait(_PAUSE_AFTER_DEATH_SECONDS)
+
+
+def _has_waiting(isolation: Isolation) -> bool:
+    with scope.every_team():
+        return Response.objects.filter(
+            has_expired(), status__in=RUNNING, isolation=isolation, attempt__lt=settings.BACKGROUND_ATTEMPTS
+        ).exists()
+
+
+def _judge(owner: str) -> None:
+    """End the run of a dead process if it had a single one, else let each continue alone."""
+    at = expired_before()
+    with scope.every_team():
+        runs = Response.objects.filter(lease_owner=owner, lease_until__gt=at, status__in=RUNNING)
+        held = [*runs.values_list("id", "team_id")]
+        if len(held) == 1:
+            take(runs)
+        else:
+            runs.update(lease_until=at - _MARGIN, isolation=Isolation.ALONE)
+    if len(held) == 1:
+        ((response_id, team_id),) = held
+        sweeper.end_culprit(response_id=response_id, team_id=team_id)
+    open_calls.record_lost_calls()

@@ -1,0 +1,107 @@
+"""Runs that end the process which executes them: they fail with the reason, and no other run fails with them."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from responses.models import Response
+from tenants import scope
+from tests.support.api import Api
+from tests.support.background import ended, text_of
+from tests.support.chunks import chunk, text
+from tests.support.upstream import Gate, Script, stream
+from tests.support.waiting import eventually
+from tests.support.workers import MakeWorker
+
+pytestmark = pytest.mark.slow
+SECONDS = 90
+
+
+def queue(api: Api, script: Script) -> str:
+    """Queue a response and return its id."""
+    response_id: str = api.create(model=script.model, input="Go.", background=True)["id"]
+    return response_id
+
+
+def row(api: Api, response_id: str) -> Response:
+    """Return the stored response."""
+    with scope.team(api.caller.team.pk):
+        return Response.objects.get(pk=response_id)
+
+
+def pid_of(api: Api, response_id: str) -> int:
+    """Return the id of the process that executes a response."""
+    return int((row(api, response_id).lease_owner or "::").split(":")[1])
+
+
+@contextmanager
+def killing(api: Api, script: Script, response_id: str) -> Iterator[list[int]]:
+    """Kill each process that executes the response, as soon as it calls the upstream. Yields their ids."""
+    killed: list[int] = []
+    is_over = threading.Event()
+
+    def kill() -> None:
+        calls = 0
+        while not is_over.wait(0.05):
+            if len(script.received) > calls:
+                calls = len(script.received)
+                pid = pid_of(api, response_id)
+                killed.append(pid)
+                os.kill(pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@pytest.mark.timeout(240)
+def test_a_run_that_ends_two_processes_fails_with_the_reason(api: Api, script: Script, make_worker: MakeWorker) -> None:
+    script.always(stream(chunk(content="Hal"), Gate()))
+    first, second = make_worker(), make_worker()
+    response_id = queue(api, script)
+    with killing(api, script, response_id) as killed:
+        failed = ended(api, response_id, seconds=SECONDS)
+    assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
+    assert "ended the process that ran it" in failed["error"]["message"]
+    assert len(killed) == len(script.received) == 2
+    # The second process was none that others share.
+    assert [worker.pid in killed for worker in (first, second)].count(True) == 1
+    survivor = second if first.pid in killed else first
+    assert "a run has ended two processes" in survivor.output()
+
+
+@pytest.mark.timeout(240)
+def test_no_run_fails_beside_one_that_ends_its_process(
+    api: Api, script: Script, other_script: Script, make_worker: MakeWorker
+) -> None:
+    gate = Gate()
+    script.always(stream(chunk(content="Hal"), Gate()))
+    other_script.always(stream(chunk(content="Hel"), gate, *text("lo")))
+    first = make_worker()
+    others = [queue(api, other_script) for _ in range(20)]
+    eventually(lambda: len(other_script.received) == 20, seconds=60)
+    second = make_worker()
+    with ExitStack() as suspended:
+        # So that all of them share a process.
+        suspended.enter_context(second.suspended())
+        response_id = queue(api, script)
+        with killing(api, script, response_id) as killed:
+            eventually(lambda: len(killed) == 1, seconds=60)
+            suspended.close()
+            eventually(lambda: len(killed) == 2, seconds=SECONDS)
+            gate.open()
+            failed = ended(api, response_id, seconds=SECONDS)
+            done = [ended(api, each, seconds=SECONDS) for each in others]
+    assert "ended the process that ran it" in failed["error"]["message"]
+    assert {each["status"] for each in done} == {"completed"}
+    assert all(text_of(each)[-1].endswith("lo") for each in done)
+    assert len(killed) <= 3
+    assert (killed[0], second.pid in killed) == (first.pid, False)
