@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -105,3 +106,28 @@ def test_no_run_fails_beside_one_that_ends_its_process(
     assert all(text_of(each)[-1].endswith("lo") for each in done)
     assert len(killed) <= 3
     assert (killed[0], second.pid in killed) == (first.pid, False)
+
+
+@pytest.mark.timeout(240)
+def test_runs_of_workers_that_are_killed_from_outside_complete(
+    api: Api, script: Script, make_worker: MakeWorker
+) -> None:
+    gate = Gate()
+    script.always(stream(chunk(content="Hel"), gate, *text("lo")))
+    workers = [make_worker(), make_worker()]
+    response_id = queue(api, script)
+    for times in range(2):
+        eventually(lambda: len(script.received) == times + 1, seconds=60)  # noqa: B023 - called at once
+        # The process of an isolated run ends with its worker.
+        executing = pid_of(api, response_id)
+        (owner,) = [each for each in workers if each.pid in (executing, parent_of(executing))]
+        owner.stop(signal.SIGKILL)
+        workers = [*(each for each in workers if each is not owner), make_worker()]
+    eventually(lambda: len(script.received) == 3, seconds=60)
+    gate.open()
+    assert ended(api, response_id, seconds=60)["status"] == "completed"
+
+
+def parent_of(pid: int) -> int:
+    """Return the id of the process that has started this one."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
