@@ -1,7 +1,8 @@
 """The seccomp filter (a BPF program) of all processes in a container.
 
-It is a deny list: namespaces, mounts, access to other processes, keys, administration of the kernel. The container's
-namespaces already make these calls useless; the filter also keeps kernel bugs behind them out of reach.
+It is a deny list: namespaces, mounts, access to other processes, keys, administration of the kernel, memory that the
+agent cannot count. The container's namespaces already make most of these calls useless; the filter also keeps kernel
+bugs behind them out of reach. Socket buffers keep their default size: the agent counts sockets, not what is in them.
 """
 
 import errno
@@ -10,10 +11,12 @@ import struct
 
 _LOAD, _EQUAL, _ANY_BIT, _AND_OVER, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 24, 32
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEW*: user, pid, net, ipc, uts, cgroup, mount, time
 _FORBIDDEN_FAMILIES = (16, 17, 21, 38, 40, 44)  # netlink, packet, rds, alg, vsock, xdp
 _X32 = 0x40000000
+_SOCKET_LEVEL = 1  # SOL_SOCKET
+_BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE
 
 # name: (x86_64, aarch64); -1 where an architecture has none.
 _REFUSED = {
@@ -43,6 +46,8 @@ _REFUSED = {
     "memfd_secret": (447, 447),
     "shmget": (29, 194),
     "msgget": (68, 186),
+    # Keeps a whole huge page after its memory is unmapped, for the price of one page of a pipe.
+    "vmsplice": (278, 75),
     "keyctl": (250, 219),
     "add_key": (248, 217),
     "request_key": (249, 218),
@@ -82,7 +87,7 @@ _REFUSED = {
     "mknodat": (259, 33),
 }
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-_CLONE, _CLONE3, _SOCKET = (56, 220), (435, 435), (41, 198)
+_CLONE, _CLONE3, _SOCKET, _SETSOCKOPT = (56, 220), (435, 435), (41, 198), (54, 208)
 
 
 def program(machine: str | None = None) -> bytes | None:
@@ -110,6 +115,16 @@ def program(machine: str | None = None) -> bytes | None:
         _line(_LOAD, _FIRST_ARGUMENT),
         _line(_ANY_BIT, _NEW_NAMESPACES, otherwise=1),
         _line(_RETURN, _error(errno.EPERM)),
+        _line(_RETURN, _ALLOW),
+    ]
+    # Answered with success: programs treat the size as a hint, and some do not expect an error.
+    sizes = [line for option in _BUFFER_SIZES for line in _refuse(option, 0)]
+    lines += [
+        _line(_EQUAL, _SETSOCKOPT[column], otherwise=4 + len(sizes)),
+        _line(_LOAD, _SECOND_ARGUMENT),
+        _line(_EQUAL, _SOCKET_LEVEL, otherwise=1 + len(sizes)),
+        _line(_LOAD, _THIRD_ARGUMENT),
+        *sizes,
         _line(_RETURN, _ALLOW),
     ]
     families = [line for family in _FORBIDDEN_FAMILIES for line in _refuse(family, errno.EAFNOSUPPORT)]

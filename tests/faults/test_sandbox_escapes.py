@@ -97,6 +97,15 @@ REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
     "memory without a process": (C + "call(319, b'x', 0)", ("Operation not permitted",)),
     "memory that stays": (C + "call(29, 0, 2 ** 30, 0o1600)", ("Operation not permitted",)),
     "messages that stay": (C + "call(68, 0, 0o1600)", ("Operation not permitted",)),
+    "pages that stay in a pipe": (C + "call(278, 1, 0, 0, 0)", ("Operation not permitted",)),
+    "larger buffers of sockets": (
+        (
+            "import socket\ns = socket.socket(socket.AF_UNIX)\nbefore = s.getsockopt(1, 7), s.getsockopt(1, 8)\n"
+            "s.setsockopt(1, 7, 2 ** 22)\ns.setsockopt(1, 8, 2 ** 22)\n"
+            "(s.getsockopt(1, 7), s.getsockopt(1, 8)) == before"
+        ),
+        ("True",),
+    ),
     "keys of the kernel": (C + "call(250, 0, -3, 0)", ("Operation not permitted",)),
     "adding a key": (C + "call(248, b'user', b'x', b'y', 1, -3)", ("Operation not permitted",)),
     "programs for the kernel": (C + "call(321, 0, 0, 0)", ("Operation not permitted",)),
@@ -258,6 +267,110 @@ def test_shared_memory_counts(container: ContainerClient) -> None:
         seconds=30,
     )
     assert ran.stopped == "it used more memory than allowed"
+
+
+IN_EACH_PROCESS = """
+import ctypes, fcntl, mmap, os, socket, sys, time
+kept = []
+def fill(pair):
+    kept.append(pair)
+    pair[0].setblocking(False)
+    try:
+        while True: pair[0].send(bytes(60_000))
+    except BlockingIOError: pass
+for _ in range({processes}):
+    if os.fork() == 0:
+        try:
+{code}
+        except OSError: pass
+        time.sleep(60)
+time.sleep(60)
+"""
+# Memory of the kernel that belongs to no process: code that takes it, and how many processes run it.
+KERNEL_MEMORY = {
+    "stream sockets": ("            while True: fill(socket.socketpair())", 55),
+    "datagram sockets": ("            while True: fill(socket.socketpair(type=socket.SOCK_DGRAM))", 55),
+    "UDP sockets": (
+        (
+            "            while True:\n                a, b = socket.socket(type=2), socket.socket(type=2)\n"
+            "                b.bind(('127.0.0.1', 0))\n                a.connect(b.getsockname())\n"
+            "                kept.append((a, b))\n                for _ in range(20): a.send(bytes(60_000))"
+        ),
+        55,
+    ),
+    "TCP sockets": (
+        (
+            "            listener = socket.create_server(('127.0.0.1', 0))\n"
+            "            while True:\n                a = socket.create_connection(listener.getsockname())\n"
+            "                fill((a, listener.accept()[0]))"
+        ),
+        20,
+    ),
+    "page tables": (
+        (
+            "            libc = ctypes.CDLL(None)\n            libc.mmap.restype = ctypes.c_size_t\n"
+            "            libc.mmap.argtypes = [ctypes.c_size_t] * 2 + [ctypes.c_int] * 3 + [ctypes.c_long]\n"
+            "            for n in range(60_000):\n"
+            "                at = libc.mmap((n + 512) << 30, 4096, 1, 0x22, -1, 0)\n"
+            "                ctypes.string_at(at, 1)"
+        ),
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KERNEL_MEMORY)
+def test_memory_of_the_kernel_counts(kind: str, container: ContainerClient) -> None:
+    code, processes = KERNEL_MEMORY[kind]
+    ran = container.run(IN_EACH_PROCESS.replace("{code}", code).replace("{processes}", str(processes)), seconds=40)
+    assert (ran.error, ran.stopped) == (None, "it used more memory than allowed")
+    assert container.run("1 + 1").value == "2"
+
+
+def test_the_number_of_file_locks_is_limited(container: ContainerClient) -> None:
+    code = (
+        "            for n in range(240):\n"
+        "                number = os.open(f'/tmp/{os.getpid()}-{n}', os.O_RDWR | os.O_CREAT)\n"
+        "                for at in range(0, 1000, 2): fcntl.lockf(number, fcntl.LOCK_EX, 1, at)"
+    )
+    ran = container.run(IN_EACH_PROCESS.replace("{code}", code).replace("{processes}", "2"), seconds=40)
+    assert (ran.error, ran.stopped) == (None, "it held more than 20000 file locks")
+    assert container.run("1 + 1").value == "2"
+
+
+MULTIPROCESSING = """
+import asyncio, multiprocessing, subprocess
+from concurrent.futures import ProcessPoolExecutor
+def main():
+    context = multiprocessing.get_context("fork")
+    queue, lock = context.Queue(), context.Lock()
+    child = context.Process(target=lambda: queue.put(bytes(5_000_000)))
+    child.start()
+    with lock: got = len(queue.get())
+    child.join()
+    with ProcessPoolExecutor(4, mp_context=context) as pool: powers = list(pool.map(pow, range(100), [2] * 100))
+    return got, sum(powers), subprocess.run(["echo", "hello"], capture_output=True, text=True).stdout
+async def serve():
+    async def echo(reader, writer):
+        writer.write(await reader.readexactly(100_000))
+        await writer.drain()
+        writer.close()
+    async def ask(port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(bytes(100_000))
+        answer = await reader.read(-1)
+        writer.close()
+        return len(answer)
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    return sum(await asyncio.gather(*(ask(server.sockets[0].getsockname()[1]) for _ in range(100))))
+(main(), asyncio.run(serve()))
+"""
+
+
+def test_programs_may_use_sockets_pipes_and_many_processes(container: ContainerClient) -> None:
+    ran = container.run(MULTIPROCESSING, seconds=30)
+    assert (ran.error, ran.stopped) == (None, None)
+    assert ran.value == repr(((5_000_000, 328_350, "hello\n"), 10_000_000))
 
 
 @pytest.mark.parametrize("folder", ["/mnt/data", "/tmp", "/dev/shm"])

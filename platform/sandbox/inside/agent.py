@@ -77,6 +77,7 @@ class Agent:
         self._requests = requests
         self._exit_statuses: dict[int, int] = {}
         self._environment = dict(_ENVIRONMENT)
+        self._socket_size = _largest_socket()
         self._start_interpreter()
 
     # -- requests ------------------------------------------------------------------------------------------------------
@@ -211,8 +212,11 @@ class Agent:
 
     def _exceeded_limit(self) -> "str | None":
         """Return which limit all processes together exceed, if any."""
-        if sum(map(_resident_memory, _other_pids(0))) > self._limits["memory"]:
+        used = sum(map(_process_memory, _other_pids(0))) + _socket_memory(self._socket_size)
+        if used > self._limits["memory"]:
             return "it used more memory than allowed"
+        if _has_more_locks_than(self._limits["locks"]):
+            return f"it held more than {self._limits['locks']} file locks"
         if any(_count_files(mount) > self._limits["files"] for mount in MOUNTS):
             return self._too_many_files
         return None
@@ -327,15 +331,60 @@ def _signal(number: int, signal_number: int) -> None:
         os.kill(number, signal_number)
 
 
-def _resident_memory(number: int) -> int:
-    """Return the anonymous and shared memory of a process in bytes."""
-    # Shared memory is counted for each process that maps it; otherwise it would count for none.
+def _process_memory(number: int) -> int:
+    """Return the anonymous and shared memory of a process and its page tables in bytes."""
+    # Shared memory is counted for each process that maps it; otherwise it would count for none. Page tables: one page
+    # of zeros that is mapped at many distant addresses takes nothing else.
+    return sum(
+        int(line.split()[1]) * 1024
+        for line in _lines(f"/proc/{number}/status")
+        if line.startswith(("RssAnon:", "RssShmem:", "VmPTE:"))
+    )
+
+
+def _largest_socket() -> int:
+    """Return the most bytes that the buffer of a Unix or UDP socket takes."""
+    # A message is accepted while the buffer is not full, and may be as large as the buffer. The seccomp filter keeps
+    # processes from changing these sizes.
+    with socket.socket(socket.AF_UNIX) as sample:
+        sizes = [sample.getsockopt(socket.SOL_SOCKET, option) for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
+    return 2 * max(sizes)
+
+
+def _socket_memory(size: int) -> int:
+    """Return the most memory that all sockets of the container can hold, in bytes."""
+    # The kernel tells unprivileged processes how many Unix sockets there are, also of those that are only in messages,
+    # but not what is in them. The buffers of TCP grow by themselves, so what is in them is added.
+    lines = _lines("/proc/net/sockstat")
+    used = sum(int(line.split()[2]) for line in lines if line.startswith("sockets:"))
+    queued = 0
+    for name in ("tcp", "tcp6"):
+        for line in _lines(f"/proc/net/{name}")[1:]:
+            sent, received = line.split()[4].split(":")
+            queued += int(sent, 16) + int(received, 16)
+    return used * size + queued
+
+
+def _has_more_locks_than(most: int) -> bool:
+    """Return whether the container holds more file locks than this."""
+    count = 0
     try:
-        with open(f"/proc/{number}/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123
-            lines = file.read().splitlines()
+        with open("/proc/locks", "rb", buffering=0) as file:  # noqa: PTH123
+            # Not read to its end: for each piece the kernel goes through the list from the start.
+            while count <= most and (piece := file.read(MAX_PIECE)):
+                count += piece.count(b"\n")
     except OSError:
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+        return False
+    return count > most
+
+
+def _lines(path: str) -> "list[str]":
+    """Return the lines of a file of `/proc`; none if it does not exist (any more)."""
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:  # noqa: PTH123
+            return file.read().splitlines()
+    except OSError:
+        return []
 
 
 def _read(number: int) -> bytes:
