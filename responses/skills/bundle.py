@@ -5,11 +5,12 @@ front matter names and describes the skill.
 """
 
 import hashlib
+import json
 import re
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 
@@ -188,3 +189,31 @@ def _pack(files: Mapping[str, BundleFile]) -> bytes:
 
 def _invalid(param: str, reason: str) -> InvalidValue:
     return InvalidValue(f"Invalid '{param}': {reason}.", param=param)
+
+
+# -- in a process of the pool ------------------------------------------------------------------------------------------
+
+
+def compute_archive(content: bytes, param: str) -> bytes:
+    """Return the bundle of an archive, or its error, as JSON in the first line."""
+    return _result(lambda: read_archive(content, param=param))
+
+
+def compute_files(files: list[tuple[str, bytes, bool]], param: str) -> bytes:
+    """Return the bundle of files, or its error, as JSON in the first line."""
+    listed = (BundleFile(path=path, content=content, is_executable=flag) for path, content, flag in files)
+    return _result(lambda: read_files(listed, param=param))
+
+
+def _result(read: Callable[[], Bundle]) -> bytes:
+    try:
+        bundle = read()
+    except InvalidValue as error:
+        return json.dumps({"message": error.message}).encode()
+    values = {
+        "name": bundle.name,
+        "description": bundle.description,
+        "files": bundle.files,
+        "sha256": bundle.sha256,
+    }
+    return json.dumps(values).encode() + b"\n" + bundle.archive

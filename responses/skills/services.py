@@ -4,13 +4,14 @@ import base64
 import binascii
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from django.db.models import Sum
 
+from kernel.db_threads import in_db_thread
 from kernel.errors import InvalidValue, TooManySkills
-from responses.skills import bundle as bundles
-from responses.skills import selectors
+from responses.skills import reader, selectors
 from responses.skills.bundle import Bundle
 from responses.skills.models import Skill, SkillVersion
 from tenants import scope
@@ -123,28 +124,33 @@ def delete_version(*, principal: Principal, skill: Skill, version: str, request_
     return found
 
 
-def find_mountable(*, team_id: str, skills: Sequence[Mapping[str, Any]], param: str) -> list[MountableSkill]:
-    """Return the skills that a request names, in order. Raises NotFound or InvalidValue with the index in `param`."""
+async def find_mountable(
+    *, team_id: str, skills: Sequence[Mapping[str, Any]], param: str, waits: bool = False
+) -> list[MountableSkill]:
+    """Return the skills that a request names, in order. Raises NotFound or InvalidValue with the index in `param`.
+
+    Raises Overloaded if too many archives wait to be read, unless it `waits` with them.
+    """
     found: list[MountableSkill] = []
     for index, wanted in enumerate(skills):
         where = f"{param}[{index}]"
         if wanted["type"] == "inline":
-            skill = _inline(wanted, where)
+            skill = await _inline(wanted, where, waits=waits)
         else:
-            skill = _referenced(team_id, wanted["skill_id"], wanted.get("version"), where)
+            skill = await in_db_thread(partial(_referenced, team_id, wanted["skill_id"], wanted.get("version"), where))
         if any(skill.name == other.name for other in found):
             raise InvalidValue(f"Invalid '{where}': another skill is named '{skill.name}' as well.", param=where)
         found.append(skill)
     return found
 
 
-def _inline(wanted: Mapping[str, Any], where: str) -> MountableSkill:
+async def _inline(wanted: Mapping[str, Any], where: str, *, waits: bool) -> MountableSkill:
     param = f"{where}.source.data"
     try:
         archive = base64.b64decode(wanted["source"]["data"], validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidValue(f"Invalid '{param}': expected base64.", param=param) from error
-    bundle = bundles.read_archive(archive, param=param)
+    bundle = await reader.read_archive(archive, param=param, waits=waits)
     return MountableSkill(
         name=wanted["name"], description=wanted["description"], sha256=bundle.sha256, archive=bundle.archive
     )

@@ -11,7 +11,9 @@ from responses.skills.models import Skill, SkillVersion
 from tenants import scope
 from tenants.models import AuditEvent
 from tests.support.api import Api, MakeApi, error, ok
+from tests.support.metrics import Samples
 from tests.support.skills import skill_files, unzipped, zipped
+from tests.support.web import WebProcess
 
 
 def create(api: Api, files: dict[str, bytes] | None = None, path: str = "/skills", **fields: str) -> httpx2.Response:
@@ -78,6 +80,16 @@ def test_skills_are_listed_in_pages(api: Api) -> None:
 )
 def test_defective_files_are_refused(api: Api, files: dict[str, bytes], param: str | None, code: str) -> None:
     assert error(create(api, files)) == (400, param, code)
+
+
+@pytest.mark.parametrize("files", [skill_files(), {"sums.zip": zipped(skill_files())}])
+def test_a_skill_and_its_versions_are_read_in_a_process_with_limits(
+    web: WebProcess, api: Api, files: dict[str, bytes]
+) -> None:
+    samples = Samples(f"{web.url}/metrics")
+    made = ok(create(api, files))["id"]
+    ok(create(api, files, f"/skills/{made}/versions"))
+    assert samples.added("ors_computations_total", outcome="done") == 2
 
 
 @pytest.mark.parametrize("bomb", ["merge keys", "aliases", "base 60", "nested lists"])

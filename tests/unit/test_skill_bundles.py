@@ -1,5 +1,6 @@
 """Bundles of skills: valid directories and archives, and each rule that a defective one breaks."""
 
+import os
 import stat
 import zipfile
 from io import BytesIO
@@ -8,6 +9,7 @@ import pytest
 
 from kernel.errors import InvalidValue
 from responses.skills import bundle as bundles
+from responses.skills import reader
 from responses.skills.bundle import Bundle, BundleFile, read_archive, read_files
 from tests.support.skills import skill_files, unzipped, zipped
 
@@ -117,3 +119,24 @@ def test_an_archive_that_unpacks_to_more_than_allowed_is_refused() -> None:
 def test_an_archive_with_too_many_entries_is_refused_before_it_is_read() -> None:
     with pytest.raises(InvalidValue, match="at most 500 files"):
         read_archive(zipped({f"sums/{number}": b"" for number in range(6000)}), param="files")
+
+
+# -- in the pool of computations ---------------------------------------------------------------------------------------
+
+
+async def test_the_largest_skill_is_read_within_the_limits_of_the_pool() -> None:
+    # Random bytes, which no archive makes smaller.
+    files = skill_files() | {f"sums/{number}.bin": os.urandom(20 * 1024 * 1024) for number in range(3)}
+    listed = [BundleFile(path=path, content=content) for path, content in files.items()]
+    assert await reader.read_files(listed, param="files") == read(files)
+
+
+async def test_an_archive_read_in_the_pool_is_the_same() -> None:
+    archive = zipped(skill_files())
+    assert await reader.read_archive(archive, param="files") == read_archive(archive, param="files")
+
+
+async def test_a_defect_found_in_the_pool_is_reported() -> None:
+    with pytest.raises(InvalidValue, match="zip file cannot be read") as raised:
+        await reader.read_archive(b"PK\x03\x04 damaged", param="skills[0].source.data")
+    assert raised.value.param == "skills[0].source.data"

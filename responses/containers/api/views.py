@@ -1,6 +1,5 @@
 """Endpoints of `/v1/containers`. Those that wait for the sandbox service are asynchronous."""
 
-import asyncio
 import mimetypes
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -83,7 +82,7 @@ class ContainersView(ApiView, path="containers"):
             lambda: services.find_files(team_id=principal.team_id, file_ids=body.file_ids or (), param="file_ids")
         )
         wanted = [skill.model_dump() for skill in body.skills or ()]
-        skills = await asyncio.to_thread(find_mountable, team_id=principal.team_id, skills=wanted, param="skills")
+        skills = await find_mountable(team_id=principal.team_id, skills=wanted, param="skills")
         spec = ContainerSpec(name=body.name, memory=memory, files=files, skills=skills, domains=domains)
         if body.expires_after is not None:
             spec = replace(spec, minutes=body.expires_after.minutes)

@@ -1,5 +1,6 @@
 """Request bodies of `/v1/skills`: uploaded files and the change of the default version."""
 
+import asyncio
 from typing import Annotated
 
 from pydantic import Field
@@ -8,7 +9,8 @@ from kernel.errors import InvalidValue, MissingParameter, UnknownParameter
 from kernel.http import parse_directory_form
 from kernel.validation import parse_json
 from kernel.wire import Wire
-from responses.skills.bundle import Bundle, BundleFile, is_zip, read_archive, read_files
+from responses.skills.bundle import Bundle, BundleFile, is_zip
+from responses.skills.reader import read_archive, read_files
 
 # SDKs send a list as `files[]`, and one file as `files`.
 _FILES = ("files", "files[]")
@@ -21,22 +23,23 @@ class UpdateSkill(Wire):
     default_version: Annotated[str, Field(pattern=r"^([1-9][0-9]{0,8}|latest)$")]
 
 
-def read_skill(body: bytes, content_type: str) -> Bundle:
+async def read_skill(body: bytes, content_type: str) -> Bundle:
     """Read the files of a new skill."""
-    return _read_form(body, content_type, takes_default=False)[0]
+    bundle, _ = await _read_form(body, content_type, takes_default=False)
+    return bundle
 
 
-def read_version(body: bytes, content_type: str) -> tuple[Bundle, bool]:
+async def read_version(body: bytes, content_type: str) -> tuple[Bundle, bool]:
     """Read the files of a new version, and whether it becomes the default."""
-    return _read_form(body, content_type, takes_default=True)
+    return await _read_form(body, content_type, takes_default=True)
 
 
-def _read_form(body: bytes, content_type: str, *, takes_default: bool) -> tuple[Bundle, bool]:
+async def _read_form(body: bytes, content_type: str, *, takes_default: bool) -> tuple[Bundle, bool]:
     if not content_type.startswith("multipart/form-data"):
         # Only a form can contain files. The JSON is checked for its syntax, so that the error is the right one.
         parse_json(body or b"{}")
         raise MissingParameter("files")
-    fields, parts = parse_directory_form(body, content_type)
+    fields, parts = await asyncio.to_thread(parse_directory_form, body, content_type)
     is_default = False
     for name, text in fields.items():
         if name != "default" or not takes_default:
@@ -49,5 +52,6 @@ def _read_form(body: bytes, content_type: str, *, takes_default: bool) -> tuple[
     if not parts:
         raise MissingParameter("files")
     if len(parts) == 1 and is_zip(parts[0].content):
-        return read_archive(parts[0].content, param="files"), is_default
-    return read_files((BundleFile(path=part.path, content=part.content) for part in parts), param="files"), is_default
+        return await read_archive(parts[0].content, param="files"), is_default
+    files = (BundleFile(path=part.path, content=part.content) for part in parts)
+    return await read_files(files, param="files"), is_default

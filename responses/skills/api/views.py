@@ -1,7 +1,5 @@
 """Endpoints of `/v1/skills`."""
 
-import asyncio
-
 from django.http import HttpResponse
 from django.utils.http import content_disposition_header
 from rest_framework.response import Response
@@ -64,8 +62,7 @@ class SkillsView(ApiView, path="skills"):
         note="a directory as multipart `files[]`, or one zip; up to 500 files, 25 MiB a file and 50 MiB the zip",
     )
     async def post(self, request: ApiRequest) -> Response:
-        # Unpacking takes seconds for the largest archives, in a thread that holds no database connection.
-        bundle = await asyncio.to_thread(read_skill, request.asgi["body"], header(request.asgi, b"content-type"))
+        bundle = await read_skill(request.asgi["body"], header(request.asgi, b"content-type"))
         made = await in_db_thread(
             lambda: services.create_skill(principal=request.principal, bundle=bundle, request_id=request.request_id)
         )
@@ -137,9 +134,7 @@ class SkillVersionsView(ApiView, path="skills/<str:skill_id>/versions"):
     )
     async def post(self, request: ApiRequest, skill_id: str) -> Response:
         skill = await in_db_thread(lambda: _skill(request, skill_id))
-        bundle, is_default = await asyncio.to_thread(
-            read_version, request.asgi["body"], header(request.asgi, b"content-type")
-        )
+        bundle, is_default = await read_version(request.asgi["body"], header(request.asgi, b"content-type"))
         made = await in_db_thread(
             lambda: services.create_version(
                 principal=request.principal,

@@ -90,7 +90,7 @@ async def check_containers(tools: Sequence[Shown], *, principal: Principal) -> N
     for request in container_requests(tools):
         await services.check_sandbox(request.memory, param=request.param, memory_param=f"{request.param}.memory_limit")
         await in_db_thread(partial(_check_request, request, principal))
-        await _find_skills(request, principal.team_id)
+        await _find_skills(request, principal.team_id, waits=False)
 
 
 def _check_request(request: ContainerRequest, principal: Principal) -> None:
@@ -100,11 +100,8 @@ def _check_request(request: ContainerRequest, principal: Principal) -> None:
     services.find_files(team_id=principal.team_id, file_ids=request.file_ids, param=f"{request.param}.file_ids")
 
 
-async def _find_skills(request: ContainerRequest, team_id: str) -> list[MountableSkill]:
-    # Unpacking an archive to check it takes time, and no database connection except to read a referenced one.
-    return await asyncio.to_thread(
-        find_mountable, team_id=team_id, skills=request.skills, param=f"{request.param}.skills"
-    )
+async def _find_skills(request: ContainerRequest, team_id: str, *, waits: bool) -> list[MountableSkill]:
+    return await find_mountable(team_id=team_id, skills=request.skills, param=f"{request.param}.skills", waits=waits)
 
 
 class RunContainer:
@@ -156,7 +153,7 @@ class RunContainer:
         if self._request.container_id is None:
             # A skill that was deleted since the request was accepted is reported by the first call.
             with suppress(ApiError):
-                self._skills = [skill.shown() for skill in await _find_skills(self._request, self._team_id)]
+                self._skills = [skill.shown() for skill in await _find_skills(self._request, self._team_id, waits=True)]
             return
 
         def find() -> Container | None:
@@ -216,7 +213,7 @@ class RunContainer:
             return row, services.find_files(team_id=self._team_id, file_ids=ids, param="file_ids")
 
         row, files = await in_db_thread(look)
-        skills = await _find_skills(self._request, self._team_id)
+        skills = await _find_skills(self._request, self._team_id, waits=True)
         if row is None:
             if self._request.container_id is not None:
                 raise selectors.unknown_container(self.container_id)
