@@ -31,15 +31,17 @@ from config.request_heads import (
     MAX_URL_BYTES,
     framing_bytes,
     invalid_request,
+    is_chunked_only,
     max_connections,
     raw_response,
     short_path,
     slow_head,
     too_many_connections,
+    upgrade_with_body,
 )
 from config.slow_readers import ReaderWatch
 from kernel.asgi import ABORT, Message, Scope
-from kernel.errors import ApiError, BadRequest, HeadersTooLarge, UrlTooLong
+from kernel.errors import ApiError, HeadersTooLarge, UrlTooLong
 from kernel.request_bodies import REJECTED
 from kernel.socket_messages import IncomingMessage
 
@@ -55,15 +57,18 @@ _HTTPChannel: Any = HTTPChannel
 class _FlowControl:
     """Twisted producer that records whether the connection's send buffer can take more."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
         self.can_write = asyncio.Event()
         self.can_write.set()
+        self._changed = changed
 
     def pauseProducing(self) -> None:  # noqa: N802 - Twisted's interface
         self.can_write.clear()
+        self._changed()
 
     def resumeProducing(self) -> None:  # noqa: N802
         self.can_write.set()
+        self._changed()
 
     def stopProducing(self) -> None:  # noqa: N802
         # The connection is lost: waiting writers continue, and their writes have no effect.
@@ -125,6 +130,7 @@ class _SocketInbox(asyncio.Queue[dict[str, Any]]):
         self._transport = protocol.transport
         self._incoming = protocol.incoming
         self._incoming.scope = scope
+        self.flow_control = _FlowControl(self.update_reading)
         self._unread = 0
         self._is_accepted = False
         self._is_paused = False
@@ -133,6 +139,9 @@ class _SocketInbox(asyncio.Queue[dict[str, Any]]):
 
     def accept(self) -> None:
         """Read from the connection from now on."""
+        # In place of the HTTP connection, which has ended with the upgrade.
+        self._transport.unregisterProducer()
+        self._transport.registerProducer(self.flow_control, True)  # noqa: FBT003 - Twisted's interface
         self._is_accepted = True
         self.update_reading()
 
@@ -520,7 +529,7 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
         if self.length == 0 or self._is_closing:
             return
         if request.requestHeaders.hasHeader(b"Upgrade"):
-            self._reject(BadRequest("A request for an upgrade cannot have a body."))
+            self._reject(upgrade_with_body())
             return
         # The application has a time limit of its own for the body.
         self._savedTimeOut = self.setTimeout(None)
@@ -650,7 +659,7 @@ class DaphneServer(daphne.server.Server):  # type: ignore[misc]  # daphne has no
         if has_more:
             protocol.start_flow_control()
         elif message["type"] == "websocket.send":
-            await self._socket_drained(protocol)
+            await protocol.inbox.flow_control.can_write.wait()
         if message["type"] == "websocket.close" and message.get("reason"):
             # daphne drops the reason, and autobahn's function for applications refuses the codes of the standard.
             reason = message["reason"].encode()

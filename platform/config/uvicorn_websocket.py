@@ -118,6 +118,16 @@ class LimitedSocketProtocol(WebSocketsSansIOProtocol):
             self.queue.get_nowait()
 
     @override
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._update_reading()
+
+    @override
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._update_reading()
+
+    @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._incoming.close()
         self.frames = []
@@ -138,7 +148,9 @@ class LimitedSocketProtocol(WebSocketsSansIOProtocol):
     def _update_reading(self) -> None:
         if self.transport.is_closing():
             return
-        is_paused = self.read_paused or self._incoming.is_waiting or not (self._is_accepted or self.close_sent)
+        # Pings are answered, also to a client that does not read.
+        is_full = self.read_paused or not self.writable.is_set()
+        is_paused = is_full or self._incoming.is_waiting or not (self._is_accepted or self.close_sent)
         if is_paused and self.transport.is_reading():
             self.transport.pause_reading()
         elif not is_paused and not self.transport.is_reading():
