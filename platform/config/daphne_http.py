@@ -152,7 +152,9 @@ class _SocketInbox(asyncio.Queue[dict[str, Any]]):
 
     def update_reading(self) -> None:
         """Read from the connection, or stop that."""
-        is_paused = self._unread > _UNREAD_BYTES or self._incoming.is_waiting or not self._is_accepted
+        # Pings are answered, also to a client that does not read.
+        is_full = self._unread > _UNREAD_BYTES or not self.flow_control.can_write.is_set()
+        is_paused = is_full or self._incoming.is_waiting or not self._is_accepted
         if is_paused != self._is_paused:
             self._is_paused = is_paused
             (self._transport.pauseProducing if is_paused else self._transport.resumeProducing)()
@@ -486,6 +488,9 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
             return
         if self._receivedHeaderSize + len(line) > self.totalHeadersSize:
             self._reject(HeadersTooLarge())
+        elif self.requests and line[:1] in (b" ", b"\t"):
+            # A continued header, which proxies may read as another one.
+            self._respondToBadRequestAndDisconnect()
         else:
             super().lineReceived(line)
 
@@ -507,6 +512,9 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
     def headerReceived(self, line: bytes) -> bool:
         if self._receivedHeaderCount >= self.maxHeaders and not self._is_closing:
             self._reject(HeadersTooLarge())
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"transfer-encoding" and not is_chunked_only(value) and not self._is_closing:
+            self._respondToBadRequestAndDisconnect()
         return not self._is_closing and bool(super().headerReceived(line))
 
     def _reject(self, error: ApiError) -> None:
@@ -670,13 +678,3 @@ class DaphneServer(daphne.server.Server):  # type: ignore[misc]  # daphne has no
             protocol.inbox.accept()
         if has_more:
             await protocol.drained()
-
-    async def _socket_drained(self, protocol: Any) -> None:
-        flow_control = self.connections.get(protocol, {}).get("flow_control")
-        if flow_control is None and protocol in self.connections:
-            flow_control = self.connections[protocol]["flow_control"] = _FlowControl()
-            # In place of the HTTP connection, which has ended with the upgrade.
-            protocol.transport.unregisterProducer()
-            protocol.transport.registerProducer(flow_control, True)  # noqa: FBT003 - Twisted's interface
-        if flow_control is not None:
-            await flow_control.can_write.wait()

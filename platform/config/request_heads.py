@@ -33,6 +33,11 @@ def framing_bytes(chunk: bytes) -> int:
     return 16 + 3 * len(chunk)
 
 
+def is_chunked_only(coding: bytes) -> bool:
+    """Return true for the only Transfer-Encoding that is read: a proxy may take others for another length."""
+    return coding.strip().lower() == b"chunked"
+
+
 def max_connections() -> int:
     """Return how many connections of clients a process accepts."""
     # The other files that it may open are connections to upstreams, the database and Redis. Without any left, the
@@ -44,6 +49,11 @@ def max_connections() -> int:
 def invalid_request() -> ApiError:
     """Return the error of bytes that are not an HTTP request."""
     return BadRequest("Invalid HTTP request.")
+
+
+def upgrade_with_body() -> ApiError:
+    """Return the error of a body that would be read before the connection becomes a WebSocket."""
+    return BadRequest("A request for an upgrade cannot have a body.")
 
 
 def slow_head() -> ApiError:

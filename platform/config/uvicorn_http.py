@@ -13,16 +13,22 @@ from config.request_heads import (
     MAX_URL_BYTES,
     framing_bytes,
     invalid_request,
+    is_chunked_only,
     max_connections,
     raw_response,
     short_path,
     slow_head,
     too_many_connections,
+    upgrade_with_body,
 )
 from config.slow_readers import ReaderWatch
 from kernel.asgi import ABORT
 from kernel.errors import ApiError, HeadersTooLarge, UrlTooLong
 from kernel.request_bodies import REJECTED
+
+# Requests that may wait on a connection for the one before them. Further ones are not answered: as HTTP allows, the
+# connection is closed after those, and clients repeat the rest. 64 KiB may contain thousands, of 5 KB each.
+_MAX_PIPELINED = 200
 
 
 class _Pipeline(list[Any]):
@@ -194,6 +200,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     @override
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        if self._is_rejected:
+            return
         self._reads_head = True
         # The data in which the head starts may contain the end of another request.
         self._head_bytes = self._early_bytes = 0
@@ -210,6 +218,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     @override
     def on_headers_complete(self) -> None:
+        if self._is_rejected:
+            return
         head_bytes = self._head_bytes + len(self.url)
         # From now on of what surrounds the body.
         self._reads_head, self._head_bytes, self._early_bytes = False, 0, 0
@@ -217,8 +227,28 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._reject(UrlTooLong())
         elif head_bytes > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
             self._reject(HeadersTooLarge())
+        elif not self._has_valid_framing():
+            self._refuse_rest(invalid_request())
+        elif len(self.pipeline) >= _MAX_PIPELINED:
+            self._is_rejected = True
+            self.pipeline[0][0].keep_alive = False
+        elif self._has_body() and self.parser.should_upgrade() and self._should_upgrade():
+            self._reject(upgrade_with_body())
         else:
+            # Clients of HTTP/1.0 do not know this response, and without a body there is nothing to continue with.
+            has_expectation = self.expect_100_continue and self._has_body()
+            self.expect_100_continue = has_expectation and self.parser.get_http_version() != "1.0"
             self._start_request()
+
+    def _has_valid_framing(self) -> bool:
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        return self.parser.get_http_version() in ("1.0", "1.1") and all(map(is_chunked_only, codings))
+
+    def _has_body(self) -> bool:
+        return any(
+            name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
+            for name, value in self.headers
+        )
 
     def _start_request(self) -> None:
         super().on_headers_complete()

@@ -1,6 +1,8 @@
 """Hostile requests, byte by byte: what no HTTP client sends reaches no application and takes no memory."""
 
+import base64
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import repeat
 
 import orjson
@@ -171,3 +173,160 @@ def test_chunks_of_one_byte_are_read(server: WebProcess, caller: Caller, script:
         peer.send_head("POST", "/v1/responses", Transfer_Encoding="chunked", Authorization=bearer(caller))
         peer.socket.sendall(chunks)
         assert peer.response().status == 200
+
+
+POST = b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\n"
+GET = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+# Requests whose end servers and proxies may see at different places, or that hide a header from a proxy.
+AMBIGUOUS = {
+    "the same length twice": POST + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+    "a list of lengths": POST + b"Content-Length: 2, 3\r\n\r\n{}",
+    "a length with an underscore": POST + b"Content-Length: 1_0\r\n\r\n{}12345678",
+    "an empty length": POST + b"Content-Length: \r\n\r\n",
+    "chunks before a length": POST + b"Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n",
+    "chunked twice": POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunked in gzip": POST + b"Transfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
+    "gzip in chunks": POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "identity": POST + b"Transfer-Encoding: identity\r\n\r\n",
+    "identity with a length": POST + b"Transfer-Encoding: identity\r\nContent-Length: 2\r\n\r\n{}",
+    "a vertical tab before chunked": POST + b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
+    "lines that end with LF": POST.replace(b"\r\n", b"\n") + b"Content-Length: 2\n\n{}",
+    "a key behind LF": GET + b"X-A: b\nAuthorization: Bearer KEY\r\n\r\n",
+    "a key behind CR": GET + b"X-A: b\rAuthorization: Bearer KEY\r\n\r\n",
+    "a key before NUL": GET + b"Authorization: Bearer KEY\x00\r\n\r\n",
+    "a key in a continued line": GET + b"Authorization:\r\n Bearer KEY\r\n\r\n",
+    "a continued line": POST + b"X-A: b\r\n Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n{}",
+    "a header without a colon": GET + b"Foo\r\n\r\n",
+    "HTTP/0.9": b"GET /livez\r\n\r\n",
+    "HTTP/1.2": b"GET /livez HTTP/1.2\r\nHost: localhost\r\n\r\n",
+    "HTTP/2.0": b"GET /livez HTTP/2.0\r\nHost: localhost\r\n\r\n",
+    "a chunk with 0x": CHUNKED + b"0x2\r\n{}\r\n0\r\n\r\n",
+    "a chunk of negative size": CHUNKED + b"-2\r\n{}\r\n0\r\n\r\n",
+    "a chunk without a size": CHUNKED + b"\r\n{}\r\n0\r\n\r\n",
+    "chunks that end with LF": CHUNKED + b"2\n{}\n0\n\n",
+    "a chunk that is too long": CHUNKED + b"2\r\n{}xx\r\n0\r\n\r\n",
+}
+HIDDEN = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("kind", AMBIGUOUS)
+def test_an_ambiguous_request_ends_its_connection(server: WebProcess, caller: Caller, kind: str) -> None:
+    with RawConnection(server.url) as peer:
+        peer.send(AMBIGUOUS[kind].replace(b"KEY", caller.secret.encode()) + HIDDEN)
+        refused = peer.response()
+        assert (refused.status, refused.error["message"]) == (400, "Invalid HTTP request.")
+        assert peer.is_closed_within(10)
+
+
+def upgrade(caller: Caller, **headers: object) -> bytes:
+    """Return a request for a WebSocket."""
+    return request_head(
+        "GET",
+        "/v1/responses",
+        Authorization=bearer(caller),
+        Connection="Upgrade",
+        Upgrade="websocket",
+        Sec_WebSocket_Key=base64.b64encode(bytes(16)).decode(),
+        Sec_WebSocket_Version=13,
+        **headers,
+    )
+
+
+@pytest.mark.parametrize(
+    "framing", [{"Content_Length": 2000}, {"Transfer_Encoding": "chunked"}], ids=["length", "chunks"]
+)
+def test_an_upgrade_with_a_body_is_refused_before_the_body(
+    server: WebProcess, caller: Caller, framing: dict[str, object]
+) -> None:
+    with RawConnection(server.url) as peer:
+        peer.socket.sendall(upgrade(caller, **framing))
+        refused = peer.response()
+        assert (refused.status, refused.headers["connection"]) == (400, "close")
+        assert refused.error["message"] == "A request for an upgrade cannot have a body."
+        assert peer.is_closed_within(10)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        GET + b"Expect: 100-continue\r\n\r\n",
+        POST + b"Expect: 100-continue\r\nContent-Length: 0\r\n\r\n",
+        POST.replace(b"1.1", b"1.0") + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{}",
+    ],
+    ids=["no body", "empty body", "HTTP/1.0"],
+)
+def test_a_request_that_cannot_wait_for_100_continue_gets_only_its_answer(server: WebProcess, head: bytes) -> None:
+    with RawConnection(server.url) as peer:
+        peer.send(head)
+        assert peer.response().status == 401
+
+
+def test_a_hundred_requests_in_one_piece_are_answered(server: WebProcess, caller: Caller) -> None:
+    with RawConnection(server.url) as peer:
+        large = request_head("POST", "/v1/responses", Authorization=bearer(caller), Content_Length=65 * MIB)
+        peer.socket.sendall(HIDDEN * 100 + large)
+        assert [peer.response().status for _ in range(101)] == [200] * 100 + [413]
+
+
+def test_thousands_of_requests_in_one_piece_take_no_memory(server: WebProcess) -> None:
+    request = b"GET /livez HTTP/1.1\r\nHost:a\r\n\r\n"
+    with RawConnection(server.url) as peer, MemoryMeter(server.pid) as memory:
+        peer.socket.settimeout(3)
+        with suppress(TimeoutError):
+            # Without reading an answer.
+            all(map(peer.send, repeat(request * 2000, 200)))
+        peer.socket.settimeout(20)
+        assert peer.response().status == 200
+    assert memory.most < IDLE
+
+
+def socket_frame(kind: int, content: bytes, *, is_masked: bool = True) -> bytes:
+    """Return a short frame, with a mask that changes nothing."""
+    return bytes([kind, (0x80 if is_masked else 0) | len(content)]) + (bytes(4) if is_masked else b"") + content
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        (socket_frame(0x81, b"{}", is_masked=False), 1002),
+        (socket_frame(0x81, b"\xff\xfe"), 1007),
+        (socket_frame(0xC1, b"{}"), 1002),
+        (socket_frame(0x80, b"{}"), 1002),
+        (socket_frame(0x83, b"{}"), 1002),
+        (socket_frame(0x09, b""), 1002),
+        (bytes([0x81, 0x80 | 127]) + (1 << 63).to_bytes(8) + bytes(4), None),
+    ],
+    ids=["no mask", "not UTF-8", "RSV1", "continuation", "opcode", "fragmented ping", "negative size"],
+)
+def test_an_invalid_frame_closes_the_connection(
+    server: WebProcess, caller: Caller, frame: bytes, code: int | None
+) -> None:
+    with RawConnection(server.url) as peer:
+        peer.socket.sendall(upgrade(caller))
+        assert peer.response().status == 101
+        peer.socket.sendall(frame)
+        closed = peer.socket.recv(4)
+        assert closed[0] == 0x88
+        assert code in (None, int.from_bytes(closed[2:4]))
+
+
+def test_a_close_frame_with_a_long_reason_closes_the_connection(server: WebProcess, caller: Caller) -> None:
+    with RawConnection(server.url) as peer:
+        peer.socket.sendall(upgrade(caller))
+        assert peer.response().status == 101
+        peer.socket.sendall(bytes([0x88, 0x80 | 126]) + (130).to_bytes(2) + bytes(4) + b"\x03\xe8" + b"a" * 128)
+        # What is left of the frame may make the system reset the connection.
+        with suppress(ConnectionResetError):
+            while peer.socket.recv(1024):
+                pass
+
+
+def test_pings_of_a_client_that_does_not_read_take_no_memory(server: WebProcess, caller: Caller) -> None:
+    with RawConnection(server.url) as peer, MemoryMeter(server.pid) as memory:
+        peer.socket.sendall(upgrade(caller))
+        assert peer.response().status == 101
+        peer.socket.settimeout(2)
+        with suppress(TimeoutError):
+            all(map(peer.send, repeat(socket_frame(0x89, b"a" * 125) * 500, 500)))
+    assert memory.most < IDLE
