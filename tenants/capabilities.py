@@ -48,6 +48,9 @@ class Capabilities:
     reasoning_field: str = ""
     think_tags: bool = False
     context_window: int | None = None
+    max_output_tokens: int | None = None
+    max_image_tokens: int | None = None
+    max_audio_seconds: int | None = None
     token_counting: str = TokenCounting.ESTIMATE.value
 
 
@@ -116,6 +119,24 @@ class CapabilityColumns(models.Model):
     )
     context_window = models.PositiveIntegerField(
         null=True, blank=True, help_text="Maximum number of input and output tokens. Empty means unknown."
+    )
+    max_output_tokens = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="Maximum number of output tokens of one answer, or of one generated image. Hard budgets reserve it "
+        "for calls that state no maximum. Empty means the context window.",
+    )
+    max_image_tokens = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="Maximum number of input tokens of one image. Hard budgets reserve it. Empty means the context "
+        "window.",
+    )
+    max_audio_seconds = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="Maximum length of one audio file in seconds. Hard budgets reserve it for compressed audio. Empty "
+        "means unknown.",
     )
     token_counting = models.CharField(
         max_length=20,

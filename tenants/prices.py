@@ -15,6 +15,8 @@ from typing import Any
 from django.db import models
 from typing_extensions import override
 
+from kernel.errors import CostUnbounded
+
 MILLION = 1_000_000
 COST_PLACES = Decimal("1e-10")
 CACHE_SECONDS = 300
@@ -137,6 +139,30 @@ class Quantities:
     searches: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Unbounded:
+    """A quantity of a call without a known maximum: the parameter that causes it, and the message of its refusal."""
+
+    param: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maxima:
+    """The largest quantities that a call can be billed.
+
+    `output_tokens` None: as many as the call is allowed by its limits, which is sent to the upstream. Upstreams bill
+    seconds and characters instead of tokens. `is_billed_by_call`: or calls instead of all others.
+    """
+
+    input_tokens: int | Unbounded = 0
+    output_tokens: int | Unbounded | None = None
+    audio_seconds: float | Unbounded = 0.0
+    characters: int = 0
+    calls: int = 1
+    is_billed_by_call: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedPrice:
     """A price entry, the quantity that it was applied to, and the exact product."""
@@ -244,34 +270,51 @@ class PriceList:
         return Cost(total=total.quantize(COST_PLACES, ROUND_HALF_EVEN), entries=parts)
 
     def worst_cost(
-        self,
-        input_tokens: int,
-        output_tokens: int,
-        *,
-        tiers: Collection[str] | None = None,
-        at: datetime | None = None,
+        self, most: Maxima, *, tiers: Collection[str] | None = None, at: datetime | None = None
     ) -> Decimal | None:
-        """Return the highest cost of a call with at most so many tokens, rounded up; None if it has no price.
+        """Return the highest cost of a call with at most these quantities, rounded up; None if it has no price.
 
         `tiers` are the service tiers that the call may be served with, None for all of them. Each token is taken to be
-        of the most expensive kind that has a price.
+        of the most expensive kind that has a price. Raises `CostUnbounded` if something with a price has no maximum.
         """
         allowed = None if tiers is None else {("" if one.lower() in STANDARD_TIERS else one.lower()) for one in tiers}
-        total = _NOTHING
-        for kinds, tokens in ((_INPUT_KINDS, input_tokens), (_OUTPUT_KINDS, output_tokens), ((Dimension.CALL,), 1)):
-            # Without a price for the plain kind, the call may have tokens without any price.
-            if tokens and kinds[0] != Dimension.CALL and kinds[0] not in self._by_dimension:
-                return None
-            prices = [
+        context = None if isinstance(most.input_tokens, Unbounded) else most.input_tokens
+
+        def highest(kinds: Iterable[Dimension]) -> Decimal:
+            amounts = [
                 each.amount / each.per
                 for kind in kinds
                 for each in self._by_dimension.get(kind, ())
-                if each.above_tokens <= input_tokens
+                if (context is None or each.above_tokens <= context)
                 and (allowed is None or not each.service_tier or each.service_tier in allowed)
                 and (at is None or each.valid_from is None or each.valid_from <= at)
             ]
-            total += tokens * max(prices, default=_NOTHING)
-        return total.quantize(COST_PLACES, ROUND_CEILING)
+            return max(amounts, default=_NOTHING)
+
+        def total(*parts: tuple[Sequence[Dimension], float | Unbounded | None]) -> Decimal | None:
+            costs = [_NOTHING]
+            for kinds, quantity in parts:
+                if not quantity:
+                    continue
+                # Without a price for the plain kind, the call may have tokens without any price.
+                if kinds[0] not in self._by_dimension:
+                    return None
+                price = highest(kinds)
+                if not isinstance(quantity, Unbounded):
+                    costs.append(Decimal(str(quantity)) * price)
+                elif price:
+                    raise CostUnbounded(quantity.message, param=quantity.param)
+            return sum(costs, _NOTHING)
+
+        by_tokens = ((_INPUT_KINDS, most.input_tokens), (_OUTPUT_KINDS, most.output_tokens))
+        by_length = (((Dimension.AUDIO_SECOND,), most.audio_seconds), ((Dimension.CHARACTER,), most.characters))
+        # A call without any quantity costs nothing but its price per call.
+        ways = [parts for parts in (by_tokens, by_length) if any(quantity for _, quantity in parts)]
+        costs = [cost for cost in (total(*parts) for parts in ways) if cost is not None]
+        if ways and not costs and not (most.is_billed_by_call and Dimension.CALL in self._by_dimension):
+            return None
+        cost = max(costs, default=_NOTHING) + most.calls * highest([Dimension.CALL])
+        return cost.quantize(COST_PLACES, ROUND_CEILING)
 
     def worst_cost_of_call(self, tool: str) -> Decimal | None:
         """Return the highest cost of a call of a hosted tool; None if the list has no price for it."""

@@ -45,6 +45,7 @@
     │   ├── ConnectionExpired             websocket_connection_limit_reached
     │   ├── SteeringNotSupported          steering_not_supported
     │   ├── PriceUnknown                  price_unknown
+    │   │   └── CostUnbounded             cost_unbounded
     │   └── RequestRejected               invalid_prompt, context_length_exceeded, data_residency_mismatch,
     │                                     bio_policy, misalignment_policy_violation, invalid_image,
     │                                     invalid_image_format, invalid_base64_image, invalid_image_url,
@@ -452,6 +453,12 @@ class PriceUnknown(BadRequest):
 
     default_code = "price_unknown"
     default_param = "model"
+
+
+class CostUnbounded(PriceUnknown):
+    """The most that the call can cost is not known, so it cannot be kept within a hard budget."""
+
+    default_code = "cost_unbounded"
 
 
 UPSTREAM_REJECTIONS = (

@@ -63,6 +63,8 @@ REMEDIES: Mapping[tuple[int, str | None], str] = {
     (400, "websocket_connection_limit_reached"): _CONNECTION,
     (400, "steering_not_supported"): "Wait for the end of the response and send a new `response.create`.",
     (400, "price_unknown"): "Use a model with a price, or ask your administrator to set one.",
+    (400, "cost_unbounded"): "Ask your administrator to declare the capability of the model that the message names, or "
+    "leave out what `param` names.",
     (400, "invalid_prompt"): _UPSTREAM,
     (400, "data_residency_mismatch"): _UPSTREAM,
     (400, "bio_policy"): _UPSTREAM,

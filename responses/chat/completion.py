@@ -10,9 +10,8 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
-
-import orjson
 
 from kernel.ids import new_id
 from responses.chat import capabilities, stored
@@ -27,11 +26,12 @@ from responses.moderation import reject_if_guarded
 from responses.providers.clients import UpstreamFailed, naming, post, read_bytes
 from responses.providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event
 from responses.providers.http_client import Answer
+from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo
 from responses.runs.rows import Row
 from responses.runs.usage_records import RoutedCall
 from tenants import directory, limits
-from tenants.limits import end_user_of
+from tenants.limits import LEAST_OUTPUT, end_user_of
 from tenants.limits.throttle import is_limited
 from tenants.models import Scope
 from tenants.principal import Principal
@@ -161,9 +161,10 @@ class _ChatCall:
             given = min(given or sys.maxsize, each.values.get("max_output_tokens", sys.maxsize))
         stated = None if given in {None, sys.maxsize} else given
         allowed = await self._routed.reserve(
+            partial(cost_bounds.of_body, self._request.values, self.route.capabilities),
             input_tokens=self._request.estimate_tokens(),
-            most_input_tokens=len(orjson.dumps(self._request.values)),
             max_output_tokens=None if stated is None else stated * choices,
+            least_output_tokens=LEAST_OUTPUT * choices,
             service_tier=body.service_tier,
             is_stream=bool(body.stream),
         )

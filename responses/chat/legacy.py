@@ -3,6 +3,7 @@
 Prompts are not converted into chats: a chat template would change what base models and models that fill in code read.
 """
 
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field, Tag
@@ -22,6 +23,7 @@ from responses.engine.turn import Usage
 from responses.moderation import reject_if_guarded
 from responses.passthrough.embeddings_moderations import ModelName, inputs_of
 from responses.passthrough.streaming import AnswerReader, ForwardedAnswer, ForwardedRequest, forward
+from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo
 from tenants import directory, limits
 from tenants.limits import end_user_of
@@ -155,13 +157,14 @@ async def forward_completion(*, principal: Principal, values: dict[str, Any], re
         sent["stream_options"] = {"include_usage": True}
     if is_limited(principal):
         sent["max_tokens"] = await _max_tokens(principal, values)
-    choices = (values.get("best_of") or values.get("n") or 1) * _prompts(values["prompt"])
+    choices = max(values.get("best_of") or 1, values.get("n") or 1) * _prompts(values["prompt"])
     forwarded = ForwardedRequest(
         path="/completions",
         endpoint="completions",
         supports="completions",
         values=sent,
         max_output_tokens=choices * sent.get("max_tokens", _DEFAULT_TOKENS),
+        most=partial(cost_bounds.of_body, sent),
     )
     return await forward(forwarded, CompletionReader(values), principal=principal, route=route, request=request)
 

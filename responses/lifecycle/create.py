@@ -272,6 +272,7 @@ async def _check(
             end_user=end_user,
             endpoint=request.endpoint,
             prices=route.prices,
+            capabilities=route.capabilities,
             tool_prices=await directory.tool_prices.aget() if body.tools else UNKNOWN,
             is_background=bool(body.background),
         )

@@ -254,6 +254,7 @@ def _load(claimed: Claim, queued: QueuedRun | None = None) -> ResumedRun | None:
             end_user=response.end_user or "",
             endpoint=response.endpoint,
             prices=PriceList.restored(response.options.get("prices")),
+            capabilities=route.capabilities,
             tool_prices=PriceList.restored(response.options.get("tool_prices")),
             is_background=response.background,
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from typing_extensions import override
@@ -11,15 +12,13 @@ from responses.engine.converter.base import read_usage
 from responses.engine.converter.chat import Chunk
 from responses.engine.turn import Usage
 from responses.passthrough.streaming import AnswerReader, ForwardedAnswer, ForwardedRequest, forward
+from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo
 from tenants import directory
-from tenants.prices import Quantities
 from tenants.principal import Principal
 
 # Of the models that report tokens.
 _MOST_TRANSCRIBED = 2_000
-# Speech in Opus at its lowest usual rate.
-_LEAST_BYTES_PER_SECOND = 1_000
 _MAX_SECONDS = 1_000_000.0
 
 
@@ -122,8 +121,7 @@ async def forward_audio(
         values=values,
         files=(("file", (upload.filename, upload.content, upload.content_type)),),
         max_output_tokens=_MOST_TRANSCRIBED,
-        # No audio has fewer bits per second; its duration is only known to the upstream.
-        other_cost=Quantities(audio_seconds=len(upload.content) / _LEAST_BYTES_PER_SECOND, calls=1),
+        most=partial(cost_bounds.of_transcription, values, upload.content),
     )
     route = await directory.aroute(principal, values["model"])
     return await forward(forwarded, TranscriptReader(), principal=principal, route=route, request=request)
@@ -136,9 +134,8 @@ async def forward_speech(*, principal: Principal, values: dict[str, Any], reques
         endpoint="audio.speech",
         supports="speech",
         values=values,
-        # Slow speech has a character for each of its tokens.
         max_output_tokens=2 * len(values["input"]),
-        other_cost=Quantities(characters=len(values["input"]), calls=1),
+        most=partial(cost_bounds.of_speech, values),
     )
     route = await directory.aroute(principal, values["model"])
     return await forward(forwarded, SpeechReader(values["input"]), principal=principal, route=route, request=request)

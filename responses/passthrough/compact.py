@@ -7,6 +7,7 @@ user's messages and one compaction item, to be sent as the next input. Only a us
 import asyncio
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from conversations.items import InputMessage
@@ -25,6 +26,7 @@ from responses.engine.turn import Usage
 from responses.providers.upstream import UpstreamModel
 from responses.requests import capabilities
 from responses.requests.prepare import prepare
+from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo
 from responses.runs.reservations import CappedModel
 from responses.runs.usage_records import RoutedCall
@@ -82,10 +84,10 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
     if is_limited(principal):
         asked = compacting.build_request()
         model.max_output_tokens = await call.reserve(
+            partial(cost_bounds.of_turn, asked, route.capabilities),
             input_tokens=token_estimate.input_tokens(
                 instructions=asked.instructions, items=asked.items, sampling=asked.sampling
             ),
-            most_input_tokens=token_estimate.most_input_tokens(asked),
             max_output_tokens=None,
             service_tier=asked.sampling.service_tier,
         )

@@ -5,10 +5,10 @@ The answer is the upstream's own. Only a usage record is stored.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import httpx2
-import orjson
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from conversations.items import MAX_IMAGE_URL, MAX_TEXT
@@ -24,6 +24,7 @@ from responses.providers.clients import UpstreamFailed, post
 from responses.providers.event_stream import read_document
 from responses.providers.http_client import ErrorStatus
 from responses.requests.attachments import load_image_urls
+from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo
 from responses.runs.usage_records import RoutedCall
 from tenants import directory
@@ -197,8 +198,8 @@ async def forward(
         batch=request.batch,
         estimate_input=lambda: passed.estimate,
     )
-    most = len(orjson.dumps(passed.values))
-    await call.reserve(input_tokens=passed.estimate, most_input_tokens=most, is_request=is_request)
+    most = partial(cost_bounds.of_body, passed.values, route.capabilities)
+    await call.reserve(most, input_tokens=passed.estimate, is_request=is_request)
     answer: Chunk = {}
 
     def spent(_: str) -> tuple[str, Usage]:

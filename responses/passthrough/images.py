@@ -8,9 +8,8 @@ import binascii
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
-
-import orjson
 
 from kernel.errors import Failure, ModelNotFound, UnsupportedValue
 from kernel.ids import new_id
@@ -21,18 +20,17 @@ from responses.engine.turn import Usage
 from responses.passthrough.embeddings_moderations import endpoint_error
 from responses.providers.clients import Form, UpstreamFailed, post, read_bytes
 from responses.providers.event_stream import EventStreamDecoder, is_streamed, read_document
+from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo
 from responses.runs.usage_records import RoutedCall
 from responses.vectors.embedding import UsageAccount
 from tenants import directory
 from tenants.directory import Route
-from tenants.prices import Quantities
 from tenants.principal import Principal
 
 GENERATIONS, EDITS = "/images/generations", "/images/edits"
-# The largest image of the highest quality, and what an image to change has, of OpenAI's models.
+# Of the largest image of the highest quality of OpenAI's models.
 _MOST_TOKENS_OF_AN_IMAGE = 6_240
-_TOKENS_OF_AN_UPLOAD = 6_240
 _ENDPOINT = "images"
 _SETTINGS = ("background", "output_format", "quality", "size")
 UNCONFIGURED = (
@@ -175,10 +173,9 @@ async def _answers(
         estimate_input=lambda: tokens(str(values.get("prompt") or "")),
     )
     await call.reserve(
+        partial(cost_bounds.of_images, values, len(uploads), route.capabilities),
         input_tokens=call.estimate_input(),
-        most_input_tokens=len(orjson.dumps(values)) + _TOKENS_OF_AN_UPLOAD * len(uploads),
         max_output_tokens=_MOST_TOKENS_OF_AN_IMAGE * (values.get("n") or 1),
-        other_cost=Quantities(calls=values.get("n") or 1),
         is_request=principal is not None,
     )
     last = Chunk()

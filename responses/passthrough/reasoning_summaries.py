@@ -2,17 +2,18 @@
 
 import asyncio
 from contextlib import aclosing
+from functools import partial
 
 from typing_extensions import override
 
 from conversations.items import InputMessage, plain_text
 from kernel.errors import ApiError
-from responses.engine.compaction import token_estimate
 from responses.engine.compaction.token_estimate import tokens
 from responses.engine.turn import Sampling, TurnRequest, Usage
 from responses.providers.clients import UpstreamFailed
 from responses.providers.reasoning_summaries import ReasoningSummarizer
 from responses.providers.upstream import UpstreamModel
+from responses.runs import cost_bounds
 from responses.runs.usage_records import RoutedCall
 from responses.vectors.embedding import UsageAccount
 from tenants import directory
@@ -72,8 +73,8 @@ class TeamSummarizer(ReasoningSummarizer):
         )
 
         await call.reserve(
+            partial(cost_bounds.of_turn, request, route.capabilities),
             input_tokens=tokens(text),
-            most_input_tokens=token_estimate.most_input_tokens(request),
             max_output_tokens=_MAX_TOKENS,
             is_request=False,
         )

@@ -4,11 +4,10 @@ The answer is the upstream's own, except that errors in a stream of events are w
 record is stored.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
-
-import orjson
 
 from kernel.errors import Failure
 from kernel.ids import new_id
@@ -21,8 +20,9 @@ from responses.providers.event_stream import EventStreamDecoder, decode, is_stre
 from responses.providers.http_client import Answer
 from responses.runs.identity import RequestInfo
 from responses.runs.usage_records import RoutedCall
+from tenants.capabilities import Capabilities
 from tenants.directory import Route
-from tenants.prices import Quantities
+from tenants.prices import Maxima
 from tenants.principal import Principal
 
 _PAGE = Failure(code="server_error", message="The model's server sent a page instead of an answer.")
@@ -82,8 +82,8 @@ class ForwardedAnswer:
 class ForwardedRequest:
     """A checked request. `path` is below the upstream's base URL, `endpoint` the name in usage records.
 
-    `supports` names what a server without the path does not support. `max_output_tokens` and `other_cost` are the most
-    that the call can be billed.
+    `supports` names what a server without the path does not support. `max_output_tokens` is what the limits of tokens
+    count. `most` returns the most that the call can be billed.
     """
 
     path: str
@@ -92,7 +92,7 @@ class ForwardedRequest:
     values: dict[str, Any]
     files: tuple[tuple[str, tuple[str, bytes, str]], ...] = ()
     max_output_tokens: int | None = 0
-    other_cost: Quantities | None = None
+    most: Callable[[Capabilities], Maxima]
 
 
 async def forward(
@@ -108,10 +108,9 @@ async def forward(
         estimate_input=reader.estimate_input,
     )
     await call.reserve(
+        partial(forwarded.most, route.capabilities),
         input_tokens=reader.estimate_input(),
-        most_input_tokens=len(orjson.dumps(forwarded.values)),
         max_output_tokens=forwarded.max_output_tokens,
-        other_cost=forwarded.other_cost,
         is_stream=bool(forwarded.values.get("stream")),
     )
     pieces = _pieces(forwarded, reader, call)

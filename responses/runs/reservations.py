@@ -23,20 +23,31 @@ from django.db.models import Q
 
 from kernel import response_headers, wait_limit
 from kernel.db_threads import in_db_thread
-from kernel.errors import ApiError, Failure, InsufficientQuota, LimitReached, LimitsUnavailable, Overloaded, RateLimited
+from kernel.errors import (
+    ApiError,
+    Failure,
+    InsufficientQuota,
+    LimitReached,
+    LimitsUnavailable,
+    Overloaded,
+    PriceUnknown,
+    RateLimited,
+)
 from kernel.leases import lease_until, process_name
 from kernel.statement_pipeline import Statement
 from responses.engine.calls.outcomes import Execute, Refuse
 from responses.engine.compaction import token_estimate
 from responses.engine.events.types import Event
 from responses.engine.turn import Call, Finish, FunctionTool, LanguageModel, TurnRequest, TurnResult, TurnStream
+from responses.runs import cost_bounds
 from responses.runs.rows import Row, new_row
 from responses.runs.store import GUARDED, Change, ExtraWrite, ReservationGuard, ReservationLost, submit_new, writer
 from tenants import limits, scope
+from tenants.capabilities import Capabilities
 from tenants.limits import Demand, Grant
 from tenants.limits.throttle import is_limited
 from tenants.models import Reservation, UsageRecord
-from tenants.prices import UNKNOWN, PriceList, possible_tiers
+from tenants.prices import UNKNOWN, PriceList, Unbounded, possible_tiers
 from tenants.principal import Principal
 
 logger = logging.getLogger(__name__)
@@ -314,6 +325,7 @@ class RunReservation:
         end_user: str,
         endpoint: str,
         prices: PriceList,
+        capabilities: Capabilities,
         tool_prices: PriceList = UNKNOWN,
         is_background: bool,
     ) -> None:
@@ -324,6 +336,7 @@ class RunReservation:
         self._end_user = end_user
         self._endpoint = endpoint
         self._prices = prices
+        self._capabilities = capabilities
         self._tool_prices = tool_prices
         self._demand = Demand()
         self._place: Grant | None = None
@@ -332,7 +345,7 @@ class RunReservation:
         # Those of hosted calls, by the id of the call, from before they start until their usage is recorded.
         self._tools: dict[str, Grant] = {}
         # The most input that the first call may have within its reservation.
-        self._covered = 0
+        self._covered: int | Unbounded = 0
         self._texts: tuple[Sequence[FunctionTool], str | None] = ((), None)
         self._calls = 0
 
@@ -405,7 +418,7 @@ class RunReservation:
             return None
         # The texts of files may be known only now.
         is_same = request.attachments is None and (request.sampling.tools, request.instructions) == self._texts
-        if not is_same and place.amount and token_estimate.most_input_tokens(request) > self._covered:
+        if not is_same and place.amount and not self._covers(request):
             return None
         self._calls, self._call = 1, place
         return _lowered(request, place)
@@ -489,7 +502,11 @@ class RunReservation:
             await limits.settle(self._place, tokens=0, cost=None, keep=True)
             self._place = replace(self._place, amount=Decimal(0), tokens=0, rates=())
 
-    def _demand_of(self, request: TurnRequest) -> tuple[Demand, int]:
+    def _covers(self, request: TurnRequest) -> bool:
+        most = cost_bounds.of_turn(request, self._capabilities).input_tokens
+        return isinstance(most, int) and isinstance(self._covered, int) and most <= self._covered
+
+    def _demand_of(self, request: TurnRequest) -> tuple[Demand, int | Unbounded]:
         """Return the demand of a call, and the most input tokens that it can have."""
         estimate = token_estimate.input_tokens(
             instructions=request.instructions,
@@ -497,18 +514,19 @@ class RunReservation:
             sampling=request.sampling,
             attachments=request.attachments,
         )
-        most = token_estimate.most_input_tokens(request) if self._has_budget else estimate
+        # Only budgets need to know the most.
+        most = cost_bounds.of_turn(request, self._capabilities) if self._has_budget else cost_bounds.of_text(estimate)
         tiers = possible_tiers(request.sampling.service_tier)
         demand = Demand(
             requests=0,
             input_tokens=estimate,
             least_input_tokens=estimate // LEAST_SHARE,
             max_output_tokens=request.sampling.max_output_tokens,
-            cost=lambda _, output: self._prices.worst_cost(most, output, tiers=tiers),
+            cost=lambda _, output: self._prices.worst_cost(replace(most, output_tokens=output), tiers=tiers),
             end_user=self._end_user,
             endpoint=self._endpoint,
         )
-        return demand, most
+        return demand, most.input_tokens
 
     @property
     def _has_budget(self) -> bool:
@@ -692,7 +710,11 @@ class _LimitedTurn:
                 code = "server_is_overloaded"
             elif isinstance(error, InsufficientQuota):
                 code = "insufficient_quota"
-            self._failure = Failure(code=code, message=error.message, status=error.status, headers=error.headers)
+            elif isinstance(error, PriceUnknown):
+                code = "invalid_prompt"
+            self._failure = Failure(
+                code=code, message=error.message, param=error.param, status=error.status, headers=error.headers
+            )
             return
         self._stream = self._model.open(request)
         async with aclosing(self._stream.events()) as reads:

@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 from kernel.clock import now
@@ -18,10 +19,10 @@ from responses.runs.run_metrics import count_usage
 from responses.runs.store import CallGuard, Change, LeaseLost, submit_new
 from tenants import directory
 from tenants.directory import Route
-from tenants.limits import Demand, end_user_of
+from tenants.limits import LEAST_OUTPUT, Demand, end_user_of
 from tenants.limits.throttle import is_limited
 from tenants.models import UsageRecord
-from tenants.prices import PriceList, Quantities, possible_tiers
+from tenants.prices import Maxima, PriceList, Quantities, possible_tiers
 from tenants.principal import Principal
 
 Spent = tuple[str, Usage]
@@ -96,31 +97,32 @@ class RoutedCall:
 
     async def reserve(
         self,
+        most: Callable[[], Maxima],
         *,
         input_tokens: int = 0,
-        most_input_tokens: int | None = None,
         max_output_tokens: int | None = 0,
-        other_cost: Quantities | None = None,
+        least_output_tokens: int = LEAST_OUTPUT,
         service_tier: str | None = None,
         is_request: bool = True,
         is_stream: bool = False,
     ) -> int | None:
         """Reserve what the call needs of the limits. Return the maximum of output that they allow if none is given.
 
-        `most_input_tokens` is the most that the input can have. `other_cost`: what a call is billed by if not by its
-        tokens. `service_tier` is the requested one. Not `is_request`: a call inside of a run, which has a place
-        already. Raises the error of the limit that refuses the call.
+        `most` returns the most that the call can be billed, `input_tokens` is an estimate. `service_tier` is the
+        requested one. Not `is_request`: a call inside of a run, which has a place already. Raises the error of the
+        limit that refuses the call.
         """
         principal = self.principal if is_request else await directory.awith_limits(self.principal)
         if not is_limited(principal):
             return None
-        most, prices = input_tokens if most_input_tokens is None else most_input_tokens, self.route.prices
+        bound = cache(most)
 
         def worst_cost(_: int, output_tokens: int) -> Decimal | None:
-            other = prices.cost(other_cost) if other_cost is not None else None
-            by_tokens = prices.worst_cost(most, output_tokens, tiers=possible_tiers(service_tier))
-            known = [cost for cost in (other.total if other is not None else None, by_tokens) if cost is not None]
-            return max(known, default=None)
+            # Called only if a hard budget applies.
+            maxima = bound()
+            if maxima.output_tokens is None:
+                maxima = replace(maxima, output_tokens=output_tokens)
+            return self.route.prices.worst_cost(maxima, tiers=possible_tiers(service_tier))
 
         reservation = CallReservation(principal, reservation_id=new_id("call"))
         grant = await reservation.take(
@@ -129,6 +131,7 @@ class RoutedCall:
                 input_tokens=input_tokens,
                 least_input_tokens=input_tokens // LEAST_SHARE,
                 max_output_tokens=max_output_tokens,
+                least_output_tokens=least_output_tokens,
                 cost=worst_cost,
                 run=is_request,
                 stream=is_stream,

@@ -15,6 +15,7 @@ from responses.engine.turn import Usage
 from responses.models.vector_stores import VectorStore
 from responses.providers.clients import UpstreamFailed, post
 from responses.providers.event_stream import read_document
+from responses.runs import cost_bounds
 from responses.runs.usage_records import RoutedCall
 from tenants import directory
 from tenants.models import Team
@@ -94,7 +95,7 @@ async def embed(texts: Sequence[str], *, model: str, account: UsageAccount) -> l
         )
         try:
             size = sum(len(text.encode()) + _BYTES_OF_JSON for text in part)
-            await call.reserve(input_tokens=tokens(*part), most_input_tokens=size, is_request=False)
+            await call.reserve(partial(cost_bounds.of_text, size), input_tokens=tokens(*part), is_request=False)
         except ApiError as refused:
             failure = Failure(code="rate_limit_exceeded", message=refused.message, status=429, headers=refused.headers)
             raise UpstreamFailed(failure) from refused

@@ -23,6 +23,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("reasoning_efforts", "reasoning_summaries", "raw_reasoning", "reasoning_field", "think_tags"),
     ),
     ("Tokens", ("context_window", "token_counting")),
+    ("Maxima", ("max_output_tokens", "max_image_tokens", "max_audio_seconds")),
 )
 _LABELS = {
     "vision": "Images",
@@ -43,6 +44,9 @@ _LABELS = {
     "think_tags": "<think> tags",
     "context_window": "Context window",
     "token_counting": "Token counting",
+    "max_output_tokens": "Maximum output tokens",
+    "max_image_tokens": "Maximum tokens of an image",
+    "max_audio_seconds": "Maximum seconds of audio",
 }
 
 

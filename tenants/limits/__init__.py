@@ -20,9 +20,10 @@ from tenants.limits.guard import (
     status,
     status_sync,
 )
-from tenants.limits.values import BudgetUse, Demand, Grant, LimitStatus, LimitUse, end_user_of
+from tenants.limits.values import LEAST_OUTPUT, BudgetUse, Demand, Grant, LimitStatus, LimitUse, end_user_of
 
 __all__ = [
+    "LEAST_OUTPUT",
     "BudgetUse",
     "Demand",
     "Grant",

@@ -28,8 +28,6 @@ MINUTE, DAY = 60_000_000, 86_400_000
 UNSTATED_TOKENS = 4_096
 # It may use at most this much under a hard budget, which needs to know the most that the call can cost.
 UNSTATED_MAXIMUM = 16_384
-# The minimum of `max_output_tokens`; less is not worth a call.
-LEAST_OUTPUT = 16
 _PERIODS = tuple(Period.values)
 _COUNTS = {"concurrent_runs": "runs", "queued_runs": "queued", "open_streams": "streams"}
 _NAMES = {
@@ -227,7 +225,8 @@ def make_plan(
 ) -> "Plan | Refusal":
     """Return the plan of a demand, or a refusal if it can never be granted. `own` are the end user's own limits.
 
-    Raises `PriceUnknown` if a hard budget applies and the call has no price.
+    Raises `PriceUnknown` if a hard budget applies and the call has no price, `CostUnbounded` if its cost has no known
+    maximum.
     """
     applying = limits_of(principal, demand.end_user, own)
     most: int | None = None
@@ -248,7 +247,7 @@ def make_plan(
                     rates.append(_Rate(subject, name, limit, tokens))
                 if demand.max_output_tokens is None and demand.cost is not None:
                     # A response never uses more than a whole window.
-                    room = max(limit - demand.input_tokens, LEAST_OUTPUT)
+                    room = max(limit - demand.input_tokens, demand.least_output_tokens)
                     most = room if most is None else min(most, room)
             elif name in {"requests_per_minute", "requests_per_day"}:
                 if demand.requests:
@@ -285,7 +284,7 @@ def _amounts(demand: Demand, budgets: Sequence[_Budget], most: int | None) -> tu
     else:
         largest = UNSTATED_MAXIMUM if most is None else min(most, UNSTATED_MAXIMUM)
         worst = demand.cost(demand.input_tokens, largest)
-        smallest = demand.cost(demand.input_tokens, min(LEAST_OUTPUT, largest))
+        smallest = demand.cost(demand.input_tokens, min(demand.least_output_tokens, largest))
     if worst is not None and smallest is not None:
         return _units(worst), _units(smallest)
     refusing = [each.subject for each in budgets if not each.budget.allows_unknown_prices]

@@ -12,6 +12,8 @@ from tenants.limit_models import END_USER_LENGTH
 from tenants.models import ReservationKind
 from tenants.principal import SubjectKind
 
+# The minimum of `max_output_tokens`; less is not worth a call.
+LEAST_OUTPUT = 16
 Cost = Callable[[int, int], Decimal | None]
 """Function that returns the most that a call with so many input and output tokens can cost; None without a price."""
 
@@ -24,6 +26,7 @@ class Demand:
     - `input_tokens`: the estimated input. `least_input_tokens` is what it has at the very least; a request is only too
       large for a limit if that does not fit.
     - `max_output_tokens`: what the client demands; None if the maximum may be lowered to what fits.
+    - `least_output_tokens`: the least for which such a call is worth making.
     - `cost`: the most that the call can cost; None for requests that cost nothing.
     - `run`, `stream`, `queued`: whether it counts as a concurrent run, an open stream, a queued run.
     - `end_user`: see `end_user_of`. `endpoint`: for the counts of rejected requests.
@@ -33,6 +36,7 @@ class Demand:
     input_tokens: int = 0
     least_input_tokens: int = 0
     max_output_tokens: int | None = None
+    least_output_tokens: int = LEAST_OUTPUT
     cost: Cost | None = None
     run: bool = False
     stream: bool = False

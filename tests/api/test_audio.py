@@ -255,6 +255,7 @@ def test_a_request_that_arrived_is_not_repeated_under_a_budget(
         PriceEntry(dimension=dimension, amount=Decimal(1), per=1_000_000)
         for dimension in ("input", "output", "character")
     ]
+    Model.objects.filter(name=script.model).update(max_output_tokens=1_000, max_audio_seconds=60)
     services.set_prices(Model.objects.get(name=script.model), entries)
     script.then(Answer(pieces=[Cut()], delayed_head=True, done=False))
     assert error(ask(api, path, script.model)) == (503, None, "server_error")

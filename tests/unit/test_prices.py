@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tenants.prices import UNKNOWN, Dimension, PriceEntry, PriceList, Quantities, amount, label, sum_costs
+from tenants.prices import UNKNOWN, Dimension, Maxima, PriceEntry, PriceList, Quantities, amount, label, sum_costs
 
 PRICES = PriceList.simple(input="0.4", cached_input="0.1", cache_write="0.5", output="1.6")
 INPUT_ONLY = PriceList.simple(input="0.0201")
@@ -126,7 +126,7 @@ def test_a_price_with_more_than_four_decimal_places_is_rounded_once() -> None:
 
 def test_the_worst_cost_is_never_below_the_cost() -> None:
     for tokens in (1, 100, 101, 2000):
-        worst = TIERED.worst_cost(tokens, 7)
+        worst = TIERED.worst_cost(Maxima(input_tokens=tokens, output_tokens=7))
         assert worst is not None
         for tier in ("", "flex", "batch"):
             for written in (0, tokens):
@@ -134,8 +134,8 @@ def test_the_worst_cost_is_never_below_the_cost() -> None:
                 actual = cost(TIERED, tier=tier, at=LATE, output_tokens=7, **used)
                 assert actual is not None
                 assert actual <= worst
-    assert TIERED.worst_cost(100, 0, tiers=["default"], at=EARLY) == Decimal("0.0002")
-    assert INPUT_ONLY.worst_cost(1, 1) is None
+    assert TIERED.worst_cost(Maxima(input_tokens=100), tiers=["default"], at=EARLY) == Decimal("0.0002")
+    assert INPUT_ONLY.worst_cost(Maxima(input_tokens=1, output_tokens=1)) is None
 
 
 def test_lists_are_stored_and_restored() -> None:

@@ -13,8 +13,6 @@ CHARACTERS_PER_TOKEN = 4
 # Costs of a 1024 × 1024 image in OpenAI's GPT-4o models. The real size is unknown here, because images are not decoded.
 _TOKENS_OF_AN_IMAGE = 765
 _TOKENS_OF_A_SMALL_IMAGE = 85
-# Of the models with the highest count for an image of any size: 1,536 patches, 1.62 tokens each.
-_TOKENS_OF_A_LARGE_IMAGE = 2489
 # What a template adds to the whole conversation.
 _TEMPLATE_TOKENS = 64
 
@@ -61,35 +59,12 @@ def input_tokens(
     return tokens(instructions or "", *texts, *files, *_definitions(sampling)) + images
 
 
-def most_input_tokens(request: TurnRequest) -> int:
-    """Return the most input tokens that the texts of a call can have: no token is shorter than a byte.
-
-    The keys of the JSON make up for what templates add to each item. Images and files that the model reads itself count
-    as estimated: what they cost is not known before.
-    """
-    bodies = [item.wire() for item in request.items]
-    images = sum(
-        _TOKENS_OF_A_SMALL_IMAGE if detail == "low" else _TOKENS_OF_A_LARGE_IMAGE
-        for body in bodies
-        for detail in image_details(body)
-    )
+def most_text_tokens(request: TurnRequest) -> int:
+    """Return the most tokens of the texts of a call beside its items: no token is shorter than a byte."""
     files = request.attachments.file_texts(request.items) if request.attachments else ()
-    texts = [request.instructions or "", *files, *_definitions(request.sampling)]
-    # Contents of images and files are data URLs, which are no texts. Most requests have none.
-    read = sum(map(_bytes, bodies)) if images or request.attachments is not None else len(orjson.dumps(bodies))
-    return images + read + sum(len(text.encode()) for text in texts) + _TEMPLATE_TOKENS
-
-
-def _bytes(value: Any) -> int:
-    """Return the size of the texts in a JSON value, without contents that are data URLs."""
-    match value:
-        case str():
-            return 0 if value.startswith("data:") else len(value.encode()) + 2
-        case dict():
-            return sum(len(name) + _bytes(part) for name, part in value.items())
-        case list():
-            return sum(map(_bytes, value))
-    return 8
+    grammars = [tool.grammar.definition for tool in request.sampling.tools if tool.grammar is not None]
+    texts = [request.instructions or "", *files, *grammars, *_definitions(request.sampling)]
+    return sum(len(text.encode(errors="replace")) for text in texts) + _TEMPLATE_TOKENS
 
 
 def _definitions(sampling: Sampling) -> list[str]:

@@ -1,0 +1,245 @@
+"""The largest quantities that each kind of call can be billed, which is what hard budgets reserve.
+
+A token of text has at least one byte. What images, files and compressed audio have is known only to the upstream, so
+its maximum is that of the capabilities of the model: `max_image_tokens`, `max_audio_seconds`, `max_output_tokens`, or
+else `context_window`. Where nothing is declared, the quantity is `Unbounded`, and a hard budget refuses the call if
+the quantity has a price.
+"""
+
+import binascii
+import struct
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+import orjson
+
+from responses.engine.compaction import token_estimate
+from responses.engine.turn import TurnRequest
+from tenants.capabilities import Capabilities
+from tenants.prices import Maxima, Unbounded
+
+AUDIO_TOKENS_PER_SECOND = 100
+"""More than any known model has: those of OpenAI have 10, Gemini 32, Whisper's encoder 50."""
+# Lower rates are not used for samples of audio. A header that claims more may be wrong.
+_SLOWEST_BYTES_PER_SECOND = 8_000
+_PCM, _FLOAT, _A_LAW, _MU_LAW, _EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
+_UNCOMPRESSED = frozenset({_PCM, _FLOAT, _A_LAW, _MU_LAW})
+# The parts of messages and items that are no text, by their type, each with the name of its content.
+_IMAGES = {"image_url": "image_url", "input_image": "image_url", "computer_screenshot": "image_url"}
+_FILES = {"file": "file", "input_file": "file_data"}
+_PARTS = frozenset({"content", "output"})
+# In which the format of a file of audio is looked for.
+_HEAD = 65_536
+
+
+@dataclass(slots=True)
+class _Contents:
+    """What the messages of a call contain: the bytes of the texts, and the paths of everything else."""
+
+    text: int = 0
+    images: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    audio: list[tuple[str, float | None]] = field(default_factory=list)
+
+
+def of_text(size: int) -> Maxima:
+    """Return the maxima of a call that reads only text, of so many bytes."""
+    return Maxima(input_tokens=size)
+
+
+def of_body(values: Mapping[str, Any], capabilities: Capabilities) -> Maxima:
+    """Return the maxima of a body of chat completions, completions, embeddings or moderations."""
+    contents = _Contents(text=len(orjson.dumps({**values, "messages": None, "input": None})))
+    for name in ("messages", "input"):
+        _read(values.get(name), name, contents)
+    most = _input_tokens(contents, capabilities)
+    if values.get("web_search_options") is not None:
+        # The upstream adds the pages that it finds.
+        most = _window(capabilities, "web_search_options", "What a web search of the model's server adds to the input")
+    return Maxima(input_tokens=most)
+
+
+def of_turn(request: TurnRequest, capabilities: Capabilities) -> Maxima:
+    """Return the maxima of a turn of a run."""
+    contents = _Contents(text=token_estimate.most_text_tokens(request))
+    for item in request.items:
+        _read(item.wire(), "input", contents)
+    # The items may be of earlier turns and responses, so the parts have no path in the request.
+    contents.images = ["input"] * len(contents.images)
+    # A model that does not read files gets their texts instead.
+    contents.files = ["input"] * len(contents.files) if capabilities.files else []
+    return Maxima(input_tokens=_input_tokens(contents, capabilities))
+
+
+def of_transcription(values: Mapping[str, Any], content: bytes, capabilities: Capabilities) -> Maxima:
+    """Return the maxima of a transcription or translation of an audio file, billed by its tokens or its seconds."""
+    name = "known_speaker_references"
+    contents = _Contents(text=len(orjson.dumps({**values, name: None})), audio=[("file", pcm_seconds(content))])
+    for url in values.get(name) or ():
+        contents.audio.append((name, _seconds_of_base64(url.partition(",")[2])))
+    seconds = _audio_seconds(contents.audio, capabilities)
+    return Maxima(
+        input_tokens=_input_tokens(contents, capabilities),
+        output_tokens=_output_tokens(capabilities, "The length of a transcript"),
+        audio_seconds=seconds,
+    )
+
+
+def of_speech(values: Mapping[str, Any], capabilities: Capabilities) -> Maxima:
+    """Return the maxima of speech, which is billed by its tokens or the characters of its text."""
+    return Maxima(
+        input_tokens=len(orjson.dumps(values)),
+        # It may be slow, and contain pauses of any length.
+        output_tokens=_output_tokens(capabilities, "The length of speech"),
+        characters=len(values["input"]),
+    )
+
+
+def of_images(values: Mapping[str, Any], uploads: int, capabilities: Capabilities) -> Maxima:
+    """Return the maxima of generated images and their previews, with a number of uploaded images."""
+    contents = _Contents(text=len(orjson.dumps(values)), images=["image"] * uploads)
+    count, previews = values.get("n") or 1, values.get("partial_images") or 0
+    most = _output_tokens(capabilities, "The size of a generated image")
+    return Maxima(
+        input_tokens=_input_tokens(contents, capabilities),
+        output_tokens=most if isinstance(most, Unbounded) else most * count * (1 + previews),
+        calls=count,
+        is_billed_by_call=True,
+    )
+
+
+def _read(value: Any, path: str, contents: _Contents, *, is_part: bool = True) -> None:
+    """Add what a value of a body contains. Only items and parts of messages are images, files or audio."""
+    match value:
+        case str():
+            contents.text += len(value.encode(errors="surrogatepass")) + 2
+        case list() if any(isinstance(part, str | dict | list) for part in value):
+            for index, part in enumerate(value):
+                contents.text += 1
+                _read(part, f"{path}[{index}]", contents, is_part=is_part)
+        case dict():
+            media = _media(value, path, contents) if is_part else None
+            for name, part in value.items():
+                contents.text += len(name.encode(errors="surrogatepass")) + 4
+                if name != media:
+                    _read(part, f"{path}.{name}", contents, is_part=name in _PARTS)
+        case _:
+            contents.text += len(orjson.dumps(value))
+
+
+def _media(part: dict[str, Any], path: str, contents: _Contents) -> str | None:
+    """Add the image, file or audio that a part is. Return the name of its value that is no text."""
+    match part:
+        case {"type": "input_audio", "input_audio": {"data": str() as data}}:
+            contents.audio.append((path, _seconds_of_base64(data)))
+            return "input_audio"
+        case {"type": str() as kind} if kind in _IMAGES:
+            contents.images.append(path)
+            return _IMAGES[kind]
+        case {"type": str() as kind} if kind in _FILES:
+            contents.files.append(path)
+            return _FILES[kind]
+        case {"type": "image_generation_call", "result": str()}:
+            contents.images.append(path)
+            return "result"
+        case {"role": "assistant", "audio": {}}:
+            # An earlier answer, of which only the upstream knows the length.
+            contents.audio.append((f"{path}.audio", None))
+    return None
+
+
+def _input_tokens(contents: _Contents, capabilities: Capabilities) -> int | Unbounded:
+    tokens = contents.text
+    if contents.images:
+        if capabilities.max_image_tokens is None:
+            return _window(capabilities, contents.images[0], "The size of an image", "max_image_tokens")
+        tokens += capabilities.max_image_tokens * len(contents.images)
+    if contents.files:
+        return _window(capabilities, contents.files[0], "The size of a file")
+    if contents.audio:
+        seconds = _audio_seconds(contents.audio, capabilities)
+        if isinstance(seconds, Unbounded):
+            return seconds if capabilities.context_window is None else capabilities.context_window
+        tokens += ceil(seconds * AUDIO_TOKENS_PER_SECOND)
+    return tokens
+
+
+def _output_tokens(capabilities: Capabilities, subject: str) -> int | Unbounded:
+    """Return the most output of an answer whose request has no maximum that the upstream keeps."""
+    if capabilities.max_output_tokens is not None:
+        return capabilities.max_output_tokens
+    return _window(capabilities, "model", subject, "max_output_tokens")
+
+
+def _window(capabilities: Capabilities, param: str, subject: str, *names: str) -> int | Unbounded:
+    """Return the context window, which no call exceeds, if it is known."""
+    if capabilities.context_window is not None:
+        return capabilities.context_window
+    return _unbounded(param, subject, *names, "context_window")
+
+
+def _unbounded(param: str, subject: str, *names: str) -> Unbounded:
+    listed = " or ".join(f"'{name}'" for name in names)
+    return Unbounded(
+        param,
+        f"{subject} has no known maximum, without which a hard budget cannot be kept. "
+        f"The operator can declare one: the capability {listed} of the model.",
+    )
+
+
+def _audio_seconds(audio: Sequence[tuple[str, float | None]], capabilities: Capabilities) -> float | Unbounded:
+    total = 0.0
+    for param, seconds in audio:
+        if seconds is None and capabilities.max_audio_seconds is None:
+            return _unbounded(param, "The length of audio other than WAV with PCM", "max_audio_seconds")
+        # Durations are rounded up to whole seconds by some servers.
+        total += ceil(seconds) if seconds is not None else capabilities.max_audio_seconds or 0
+    return total
+
+
+def _seconds_of_base64(data: str) -> float | None:
+    try:
+        # A part of the text that is whole bytes.
+        head = b64decode(data[: _HEAD * 4], validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return pcm_seconds(head, len(data))
+
+
+def pcm_seconds(content: bytes, size: int | None = None) -> float | None:
+    """Return the most seconds that the samples of a WAV file can have; None for any other or compressed audio.
+
+    The size of the file decides, not the length that its header claims. `size`: if `content` is only its beginning.
+    """
+    if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
+        return None
+    rates, place = [_SLOWEST_BYTES_PER_SECOND], 12
+    while place + 8 <= len(content):
+        name, length = struct.unpack_from("<4sI", content, place)
+        if name == b"data":
+            break
+        if name == b"fmt ":
+            rate = _bytes_per_second(content[place + 8 : place + 8 + length])
+            if not rate:
+                return None
+            rates.append(rate)
+        place += 8 + length + length % 2
+    else:
+        return None
+    return (len(content) if size is None else size) / min(rates) if len(rates) > 1 else None
+
+
+def _bytes_per_second(header: bytes) -> int | None:
+    """Return the lowest rate that the format of a WAV file can mean; None for compressed samples."""
+    if len(header) < 16:
+        return None
+    form, channels, rate, claimed, frame, bits = struct.unpack_from("<HHIIHH", header)
+    if form == _EXTENSIBLE and len(header) >= 26:
+        [form] = struct.unpack_from("<H", header, 24)
+    if form not in _UNCOMPRESSED:
+        return None
+    rates: list[int] = [claimed, rate * frame, rate * channels * bits // 8]
+    return min(rates)
