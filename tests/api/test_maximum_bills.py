@@ -132,7 +132,9 @@ def test_an_image_of_unknown_size_is_refused_under_a_hard_budget(
         ),
     }[endpoint]
     answer = send(api, call)
-    assert (answer.status_code, undeclared.billed, spent(api)) == (400, [], 0)
+    assert answer.status_code == 400
+    assert not undeclared.billed
+    assert spent(api) == 0
     if param is not None:
         assert error(answer) == (400, param, "cost_unbounded")
         assert "max_image_tokens" in answer.json()["error"]["message"]
@@ -154,7 +156,8 @@ def test_compressed_audio_of_unknown_length_is_refused_under_a_hard_budget(
     model = undeclared.model(max_output_tokens=100)
     answers = [send(api, upload(model, SILENCE, path)) for _ in range(8)]
     assert {error(answer) for answer in answers} == {(400, "file", "cost_unbounded")}
-    assert (undeclared.billed, spent(api)) == ([], 0)
+    assert not undeclared.billed
+    assert spent(api) == 0
 
 
 def test_compressed_audio_in_a_chat_is_refused_under_a_hard_budget(api: Api, undeclared: Bills) -> None:
