@@ -55,6 +55,8 @@ logger = logging.getLogger(__name__)
 _ATTEMPTS = 10
 # A text has four characters per token on average, but hardly ever more than sixteen.
 LEAST_SHARE = 4
+# Outcomes of calls whose usage may be unknown.
+_CUT = frozenset({"interrupted", "failed"})
 # Between two questions whether there is room for the next call of a run.
 _LONGEST_PAUSE = 5.0
 # A client that waits for its answer learns then that there is no room: what a process that died has reserved may be
@@ -222,17 +224,16 @@ def _spent(rows: Sequence[Row], grant: Grant | None) -> tuple[int, Decimal | Non
 
 
 def _hold_unknown(rows: Sequence[Row], grant: Grant | None) -> None:
-    """Let budgets count all that was reserved for a call whose usage is unknown, although it may be charged.
+    """Let budgets count all that was reserved for a call that was cut, although it may be charged.
 
-    The upstream may have generated more than has arrived if the answer was cut, and may have counted more tokens than
-    the estimate if it did not report its usage. With less, a hard budget could be exceeded.
+    The upstream may have generated more than has arrived. With less, a hard budget could be exceeded.
     """
     records = [values for table, values in rows if table is UsageRecord]
     if grant is None or not records:
         return
     # The others are requests that were repeated, of which none was charged.
     last = records[-1]
-    if last["estimated"] and grant.amount > (last["cost"] or 0):
+    if last["estimated"] and last["outcome"] in _CUT and grant.amount > (last["cost"] or 0):
         last["budget_cost"] = grant.amount
 
 
