@@ -20,6 +20,7 @@ GROUPS = {
         "migrate": "Apply the migrations of the database.",
         "web": "Serve the API and the admin.",
         "worker": "Run background responses and periodic tasks.",
+        "isolated_worker": "Continue background runs whose worker died; started by workers.",
         "beat": "Run the scheduler of periodic tasks.",
         "sandbox": "Run the service that executes the code of models in isolation.",
         "healthcheck": "Check that a process of this machine or container works, for container engines.",

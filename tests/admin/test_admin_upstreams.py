@@ -26,6 +26,7 @@ NO_IMAGES = '{"vision": false}'
 PLAIN = {
     "enabled": "on",
     "vision": "on",
+    "inline_images": "on",
     "forced_tool_choice": "on",
     "logprobs": "on",
     "raw_reasoning": "on",
