@@ -198,7 +198,7 @@ MAX_CONNECTIONS = env.integer("MAX_CONNECTIONS", default=20_000, minimum=1)
 # New requests get 503 while they would wait longer than this for their start, unless hardly any others wait.
 OVERLOAD_DELAY_MS = env.integer("OVERLOAD_DELAY_MS", default=2000, minimum=0)
 OVERLOAD_MIN_REQUESTS = env.integer("OVERLOAD_MIN_REQUESTS", default=64, minimum=1)
-# Documents, grammars, schemas and archives of clients that a process computes at the same time.
+# Grammars and skills of clients that a process computes at the same time.
 COMPUTE_PROCESSES = env.integer("COMPUTE_PROCESSES", default=3, minimum=1)
 # Without Redis, requests of keys with limits are refused with 503, or allowed without checking their limits.
 LIMITS_FAIL = env.choice("LIMITS_FAIL", default="closed", of=("closed", "open"))

@@ -131,7 +131,7 @@ REDIS_ERRORS = Counter("ors_redis_errors", "Calls of Redis that failed.", ["use"
 
 COMPUTATIONS = Counter(
     "ors_computations",
-    "Documents, grammars, schemas and archives that were read in processes with limits, and those that were refused.",
+    "Grammars and skills that were read in processes with limits, and those that were refused.",
     ["outcome"],
 )
 WAITING_COMPUTATIONS = Gauge("ors_waiting_computations", "Computations that wait for one of these processes.")
