@@ -1,4 +1,4 @@
-"""What clients saw: single runs, and a batch of many lines with a check of its result files."""
+"""Results as clients saw them: single runs, and a batch of many lines with a check of its result files."""
 
 import asyncio
 import json

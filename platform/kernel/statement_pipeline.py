@@ -39,7 +39,7 @@ class ConnectionLost(OperationalError):
 
 
 class TransactionCancelled(ConnectionLost):
-    """The server has cancelled the transaction, which was not committed: its time is limited, or somebody asked."""
+    """The server has cancelled the transaction, which was not committed: by a limit of its time or on request."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

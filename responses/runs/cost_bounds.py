@@ -37,7 +37,7 @@ _HEAD = 65_536
 
 @dataclass(slots=True)
 class _Contents:
-    """What the messages of a call contain: the bytes of the texts, and the paths of everything else."""
+    """Contents of the messages of a call: the size of the texts in bytes, and the paths of everything else."""
 
     text: int = 0
     images: list[str] = field(default_factory=list)

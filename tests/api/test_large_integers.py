@@ -81,9 +81,9 @@ def test_a_large_integer_of_a_body_is_refused(api: Api, script: Script, number: 
 
 
 QUERIES = [
-    (one, parameter["name"])
-    for one in ENDPOINTS
-    for argument in one.query or ()
+    (endpoint, parameter["name"])
+    for endpoint in ENDPOINTS
+    for argument in endpoint.query or ()
     for parameter in argument.parameters
     if parameter["schema"].get("type") == "integer"
 ]
@@ -91,23 +91,23 @@ QUERIES = [
 
 @pytest.mark.parametrize("digits", [10, 19, 20, 40, 5000])
 def test_an_integer_of_a_query_is_never_an_error_of_the_server(api: Api, admin_api: Api, digits: int) -> None:
-    for one, name in QUERIES:
-        client = admin_api if one.path.startswith("organization/") else api
-        path = one.template.format(**dict.fromkeys(one.ids, "x"))
+    for endpoint, name in QUERIES:
+        client = admin_api if endpoint.path.startswith("organization/") else api
+        path = endpoint.template.format(**dict.fromkeys(endpoint.ids, "x"))
         for number in ("9" * digits, "-" + "9" * digits):
-            answer = client.request(one.method, f"{path}?{name}={number}&start_time=1")
+            answer = client.request(endpoint.method, f"{path}?{name}={number}&start_time=1")
             assert answer.status_code in {200, 400, 404}, (path, name, answer.text)
 
 
-NUMBERED_IDS = [one for one in ENDPOINTS if one.ids and one.method == "GET"]
+NUMBERED_IDS = [endpoint for endpoint in ENDPOINTS if endpoint.ids and endpoint.method == "GET"]
 
 
 @pytest.mark.parametrize("digits", [10, 19, 20, 40, 5000])
 def test_a_number_in_a_path_is_never_an_error_of_the_server(api: Api, admin_api: Api, digits: int) -> None:
-    for one in NUMBERED_IDS:
-        client = admin_api if one.path.startswith("organization/") else api
+    for endpoint in NUMBERED_IDS:
+        client = admin_api if endpoint.path.startswith("organization/") else api
         for prefix in ("", "user-", "audit_log-"):
-            path = one.template.format(**dict.fromkeys(one.ids, prefix + "9" * digits))
+            path = endpoint.template.format(**dict.fromkeys(endpoint.ids, prefix + "9" * digits))
             assert client.get(path).status_code in {400, 404}, path
 
 

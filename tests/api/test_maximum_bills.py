@@ -240,7 +240,7 @@ def test_without_a_hard_budget_nothing_is_refused(api: Api, undeclared: Bills, i
 def test_a_quantity_without_a_price_needs_no_maximum(api: Api, undeclared: Bills) -> None:
     limit(api.caller, budget="1")
     model = undeclared.model()
-    services.set_prices(Model.objects.get(name=model), [each for each in PRICES if each.dimension == "audio_second"])
+    services.set_prices(Model.objects.get(name=model), [price for price in PRICES if price.dimension == "audio_second"])
     # Its samples have a known length; the text that is written costs nothing.
     assert send(api, upload(model, wav(80_000))).status_code == 200
 
@@ -261,8 +261,8 @@ def test_random_calls_never_exceed_a_budget(
     strange = [answer.text for answer in answers if answer.status_code not in {200, *_REFUSED}]
     assert strange == []
     refused = [answer.json()["error"] for answer in answers if answer.status_code == 400]
-    assert {each["code"] for each in refused} <= {"cost_unbounded"}
-    assert all(each["param"] for each in refused)
+    assert {refusal["code"] for refusal in refused} <= {"cost_unbounded"}
+    assert all(refusal["param"] for refusal in refused)
     assert bool(refused) != is_declared
     assert any(answer.status_code == 200 for answer in answers)
     eventually(lambda: held(api) == 0)

@@ -1,4 +1,4 @@
-"""What the pool and the server of computations send each other."""
+"""Messages between the pool and the server of computations."""
 
 import struct
 
