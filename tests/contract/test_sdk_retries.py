@@ -54,6 +54,8 @@ EXAMPLES: list[ApiError] = [
     errors.ModelNotFound("nothing"),
     errors.MutuallyExclusive("a", "b"),
     errors.PreviousResponseNotFound("resp_1"),
+    errors.LimitReached("Too fast."),
+    errors.InsufficientQuota("Used up."),
     errors.MethodNotAllowed("PUT", "/v1/models", allowed=["GET"]),
     *(errors.QuotaReached(limit, "Too many.") for limit in ("files", "stored_bytes", "open_batches")),
 ]

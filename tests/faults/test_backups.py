@@ -140,7 +140,8 @@ def filled(
 ) -> Filled:  # fmt: skip
     """Create objects of each kind."""
     post, team, model = api.post, api.caller.team, script.model
-    describe(script, prices=PriceList.simple(input="1", output="1"))
+    # Under the hard budget below, the largest size of an image must be known.
+    describe(script, prices=PriceList.simple(input="1", output="1"), context_window=100_000)
     conversation = ok(post("/conversations", {"metadata": {"topic": "backups"}}))["id"]
     script.say("So it is.")
     everything = api.create(model=model, input=[*ITEMS.values(), QUESTION], conversation=conversation)

@@ -47,6 +47,7 @@ def test_faults_under_mixed_load_cause_no_wrong_answer(tmp_path: Path) -> None:
         seed=SEED,
         teams=4,
         pause=0.1,
+        batch_lines=20,
         only=["worker killed", "database sessions ended", "upstream cuts"],
     )
     outcome = asyncio.run(measured(options, directory=tmp_path / "chaos", log=lambda _: None))
