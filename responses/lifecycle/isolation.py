@@ -6,9 +6,11 @@ alone in it is the culprit and fails, and several ones continue alone, one after
 """
 
 import logging
+import os
 import subprocess
 import sys
 import threading
+import time
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -32,6 +34,8 @@ _MOST_IN_GROUP = 32
 # others to release the runs, see `kernel.presence`.
 _DOUBT_SECONDS = 1.0
 _MARGIN = timedelta(seconds=1)
+# A process that stops needs so much longer than its runs may take: for their last step, and to end.
+_EXIT_SECONDS = 5.0
 
 
 class IsolatedProcesses:
@@ -58,9 +62,18 @@ class IsolatedProcesses:
                 process.terminate()
 
     def wait(self) -> None:
-        """Wait until all processes have ended."""
+        """Wait until all processes have ended, and kill those that do not.
+
+        One that a run has paralysed would otherwise keep its worker from ending. Others see that it died, and continue
+        its runs.
+        """
+        ends_at = time.monotonic() + settings.WORKER_DRAIN_SECONDS + _EXIT_SECONDS
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, ends_at - time.monotonic()))
+        with self._lock:
+            for process in self._processes.values():
+                logger.warning("a process with isolated runs does not end; killing it", extra={"pid": process.pid})
+                process.kill()
 
     def _supervise(self, isolation: Isolation, slots: int) -> None:
         while not self._is_stopping.wait(_POLL_SECONDS):
@@ -73,7 +86,7 @@ class IsolatedProcesses:
 
     def _run(self, isolation: Isolation, slots: int) -> None:
         command = [sys.executable, str(Path(settings.BASE_DIR) / "manage.py"), "isolated_worker"]
-        command += [f"--isolation={isolation.value}", f"--concurrency={slots}"]
+        command += [f"--worker={os.getpid()}", f"--isolation={isolation.value}", f"--concurrency={slots}"]
         with self._lock:
             if self._is_stopping.is_set():
                 return

@@ -128,6 +128,66 @@ def test_runs_of_workers_that_are_killed_from_outside_complete(
     assert ended(api, response_id, seconds=60)["status"] == "completed"
 
 
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("is_paralysed", [False, True])
+def test_a_stopping_worker_leaves_its_isolated_run_to_another_one(
+    is_paralysed: bool, api: Api, script: Script, make_worker: MakeWorker
+) -> None:
+    gate = Gate()
+    script.always(stream(chunk(content="Hel"), gate, *text("lo")))
+    first = make_worker(WORKER_DRAIN_SECONDS="1")
+    response_id = queue(api, script)
+    eventually(lambda: len(script.received) == 1, seconds=60)
+    second = make_worker(WORKER_DRAIN_SECONDS="1")
+    first.stop(signal.SIGKILL)
+    eventually(lambda: len(script.received) == 2, seconds=60)
+    isolated = pid_of(api, response_id)
+    assert parent_of(isolated) == second.pid
+    if is_paralysed:
+        os.kill(isolated, signal.SIGSTOP)
+    second.stop()
+    eventually(lambda: not exists(isolated), seconds=10)
+    third = make_worker()
+    eventually(lambda: len(script.received) == 3, seconds=60)
+    executing = pid_of(api, response_id)
+    assert third.pid in (executing, parent_of(executing))
+    gate.open()
+    assert text_of(ended(api, response_id, seconds=60))[-1].endswith("lo")
+    # A clean stop is no failed attempt.
+    assert row(api, response_id).attempt == (3 if is_paralysed else 2)
+
+
+@pytest.mark.timeout(240)
+def test_an_isolated_process_that_starts_ends_with_its_worker(
+    api: Api, script: Script, make_worker: MakeWorker
+) -> None:
+    script.always(stream(chunk(content="Hel"), Gate()))
+    first = make_worker()
+    response_id = queue(api, script)
+    eventually(lambda: len(script.received) == 1, seconds=60)
+    second = make_worker()
+    first.stop(signal.SIGKILL)
+    eventually(lambda: isolated_processes(second.pid), seconds=60)
+    (isolated,) = isolated_processes(second.pid)
+    second.stop(signal.SIGKILL)
+    eventually(lambda: not exists(isolated), seconds=30)
+    assert len(script.received) == 1
+    assert api.post(f"/responses/{response_id}/cancel", {}).json()["status"] == "cancelled"
+
+
+def exists(pid: int) -> bool:
+    """Return whether a process runs, even if it is suspended."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def isolated_processes(worker: int) -> list[int]:
+    """Return the ids of the processes that a worker has started for isolated runs."""
+    children = Path(f"/proc/{worker}/task").glob("*/children")
+    ids = [int(pid) for listed in children for pid in listed.read_text().split()]
+    return [pid for pid in ids if b"isolated_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
 def parent_of(pid: int) -> int:
     """Return the id of the process that has started this one."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -37,18 +37,19 @@ class Command(BaseCommand):
 
     @override
     def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--worker", type=int, required=True, help="process id of the worker, with which it ends")
         parser.add_argument("--isolation", type=int, choices=[Isolation.GROUP, Isolation.ALONE], required=True)
         parser.add_argument("--concurrency", type=int, default=1, help="maximum number of responses at the same time")
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
         refuse_unsafe_start()
-        worker, is_stopping = os.getppid(), threading.Event()
+        is_stopping = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: is_stopping.set())
         logging.captureWarnings(capture=True)
         allow_many_sockets()
-        threading.Thread(target=_end_with, args=(worker,), name="worker-watch", daemon=True).start()
+        threading.Thread(target=_end_with, args=(options["worker"],), name="worker-watch", daemon=True).start()
         pool.configure(processes=settings.COMPUTE_PROCESSES, refuses=False, observe=metrics.count_computation)
         tracing.start("worker")
         store.writer.wait_forever()
