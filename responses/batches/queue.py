@@ -24,6 +24,9 @@ from tenants import scope
 from tenants.models import Team
 
 MAX_ATTEMPTS = 5
+# A line whose workers died so often may be the reason, so that each worker executes one such line at a time. Lines that
+# were beside it each time would otherwise fail with it.
+_SUSPECT_ATTEMPTS = 3
 _REASONS = {BatchStatus.EXPIRED: "batch_expired", BatchStatus.CANCELLED: "batch_cancelled"}
 _FILE_PAUSE = timedelta(seconds=5)
 _LONGEST_FILE_PAUSE = timedelta(minutes=10)
@@ -47,6 +50,11 @@ class ClaimedLine(Claim):
     batch_id: str
     key_id: str
     endpoint: str
+
+    @property
+    def is_suspect(self) -> bool:
+        """True if this line may be what ended the workers that executed it."""
+        return self.has_expired and self.attempt > _SUSPECT_ATTEMPTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,11 +215,11 @@ def claim_lines(*, slots: int, own: Collection[ClaimedLine]) -> list[ClaimedLine
             for pk, one in batches.items()
         ]
         counts = allot(loads, slots=slots, batch_limit=settings.BATCH_CONCURRENCY)
-        return [
-            claimed
-            for pk, count in counts.items()
-            for claimed in _claim_lines_of(batches[pk], abandoned, limit=count, at=at)
-        ]
+        claimed: list[ClaimedLine] = []
+        for pk, count in counts.items():
+            has_suspect = any(line.is_suspect for line in [*own, *claimed])
+            claimed += _claim_lines_of(batches[pk], abandoned, limit=count, at=at, suspects=0 if has_suspect else 1)
+        return claimed
 
 
 def allot(loads: Sequence[BatchLoad], *, slots: int, batch_limit: int) -> Mapping[str, int]:
@@ -234,31 +242,36 @@ def _due(at: datetime) -> Q:
     return Q(state=LineState.QUEUED) & (Q(not_before__isnull=True) | Q(not_before__lte=at))
 
 
-def _claim_lines_of(batch: Batch, abandoned: Q, *, limit: int, at: datetime) -> list[ClaimedLine]:
+def _claim_lines_of(batch: Batch, abandoned: Q, *, limit: int, at: datetime, suspects: int) -> list[ClaimedLine]:
     lines = BatchLine.objects.filter(batch=batch).select_for_update(skip_locked=True).order_by("position")
     lines = lines.only("id", "attempt", "lease_token")
-    orphans = list(lines.filter(abandoned)[:limit])
     # A line that kills its worker each time must not go on doing so.
-    exhausted = [line.pk for line in orphans if line.attempt >= MAX_ATTEMPTS]
+    exhausted = [line.pk for line in lines.filter(abandoned, attempt__gte=MAX_ATTEMPTS)]
     failure = ServerError("The workers that executed this request stopped unexpectedly.")
     BatchLine.objects.filter(pk__in=exhausted).update(
         state=LineState.FAILED, status_code=failure.status, answer=orjson.dumps(failure.envelope()).decode(), body=""
     )
-    claimed = [line for line in orphans if line.pk not in exhausted]
-    claimed += lines.filter(_due(at))[: limit - len(claimed)]
-    taken = BatchLine.objects.filter(pk__in=[line.pk for line in claimed])
-    take(taken, state=LineState.RUNNING, attempt=F("attempt") + 1)
+    orphans = list(lines.filter(abandoned, attempt__lt=_SUSPECT_ATTEMPTS)[:limit])
+    orphans += lines.filter(abandoned, attempt__gte=_SUSPECT_ATTEMPTS)[: min(suspects, limit - len(orphans))]
+    queued = list(lines.filter(_due(at))[: limit - len(orphans)])
+    take(
+        BatchLine.objects.filter(pk__in=[line.pk for line in (*orphans, *queued)]),
+        state=LineState.RUNNING,
+        attempt=F("attempt") + 1,
+    )
     return [
         ClaimedLine(
             id=line.pk,
             team_id=batch.team_id,
             token=line.lease_token + 1,
             attempt=line.attempt + 1,
+            has_expired=is_orphan,
             labels={"line": line.pk, "batch": batch.pk},
             batch_id=batch.pk,
             key_id=batch.api_key_id,
             endpoint=batch.endpoint,
         )
+        for claimed, is_orphan in ((orphans, True), (queued, False))
         for line in claimed
     ]
 

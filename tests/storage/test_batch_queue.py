@@ -9,7 +9,7 @@ from django.db import transaction
 
 from kernel.clock import now
 from responses.batches import queue
-from responses.models.batches import OPEN_BATCHES, Batch, BatchLine, BatchStatus
+from responses.models.batches import OPEN_BATCHES, Batch, BatchLine, BatchStatus, LineState
 from tenants import scope
 from tests.support.api import Caller, MakeCaller
 
@@ -106,3 +106,48 @@ def test_pauses_grow_with_each_failure_up_to_ten_minutes(rolled_back: None, make
         assert retry_at is not None
         pauses.append(round((retry_at - before).total_seconds()))
     assert pauses == [5, 10, 20, 40, 80, 160, 320, 600, 600, 600]
+
+
+def abandon(batch_id: str, *, attempts: int, lines: int, caller: Caller, first: int = 1) -> None:
+    """Add lines whose workers have died so often."""
+    columns = {"state": LineState.RUNNING, "attempt": attempts, "lease_until": now() - timedelta(minutes=5)}
+    BatchLine.objects.bulk_create(
+        BatchLine(team=caller.team, batch_id=batch_id, position=first + n, custom_id=f"{n}", body="{}", **columns)
+        for n in range(lines)
+    )
+
+
+def test_a_worker_runs_only_one_line_that_may_have_ended_the_others(rolled_back: None, make_caller: MakeCaller) -> None:
+    caller, other = make_caller(), make_caller()
+    (batch_id,), (other_id,) = create_started(caller, 1), create_started(other, 1)
+    abandon(batch_id, attempts=3, lines=4, caller=caller)
+    abandon(other_id, attempts=3, lines=4, caller=other)
+    first = queue.claim_lines(slots=20, own=[])
+    # One of them, and both lines that no worker has begun.
+    assert sorted(line.attempt for line in first) == [1, 1, 4]
+    assert queue.claim_lines(slots=20, own=first) == []
+    # Another worker takes one as well: it does not die with the first.
+    assert [line.attempt for line in queue.claim_lines(slots=20, own=[])] == [4]
+    left = [line for line in first if not line.is_suspect]
+    assert [line.attempt for line in queue.claim_lines(slots=20, own=left)] == [4]
+
+
+def test_lines_of_few_dead_workers_run_together(rolled_back: None, make_caller: MakeCaller) -> None:
+    caller = make_caller()
+    (batch_id,) = create_started(caller, 1)
+    abandon(batch_id, attempts=2, lines=4, caller=caller)
+    assert sorted(line.attempt for line in queue.claim_lines(slots=20, own=[])) == [1, 3, 3, 3, 3]
+
+
+def test_a_line_that_ended_five_workers_fails_although_another_one_is_suspected(
+    rolled_back: None, make_caller: MakeCaller
+) -> None:
+    caller = make_caller()
+    (batch_id,) = create_started(caller, 1)
+    abandon(batch_id, attempts=4, lines=1, caller=caller)
+    suspects = queue.claim_lines(slots=20, own=[])
+    abandon(batch_id, attempts=5, lines=1, caller=caller, first=9)
+    assert queue.claim_lines(slots=20, own=suspects) == []
+    failed = BatchLine.objects.get(batch=batch_id, position=9)
+    assert (failed.state, failed.status_code, failed.body) == (LineState.FAILED, 500, "")
+    assert "stopped unexpectedly" in failed.answer
