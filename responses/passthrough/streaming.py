@@ -121,8 +121,10 @@ async def forward(
 
 async def _pieces(forwarded: ForwardedRequest, reader: AnswerReader, call: RoutedCall) -> AsyncGenerator[bytes, None]:
     def spent(outcome: str) -> tuple[str, Usage]:
-        # An answer that broke off may be charged like a complete one.
-        usage = reader.usage("interrupted" if outcome == "failed" and call.may_be_charged else outcome)
+        if outcome in {"failed", "interrupted"}:
+            # An answer that broke off may be charged like a complete one. A refusal is not, nor the pause after it.
+            outcome = "interrupted" if call.may_be_charged else "failed"
+        usage = reader.usage(outcome)
         return reader.id or new_id(forwarded.endpoint.partition(".")[0]), usage
 
     route, sends_events = call.route, False

@@ -17,8 +17,11 @@ from tenants.prices import PriceEntry, PriceList
 from tests.support.aiohttp_server import serving
 from tests.support.api import Api, Caller, MakeApi, error, ok
 from tests.support.limits import limit
+from tests.support.metrics import Samples
 from tests.support.upstream import Answer, Cut, Gate, Script, ScriptedUpstream, refusal, stream, whole
 from tests.support.usage_records import usage_record, usage_records
+from tests.support.waiting import eventually
+from tests.support.web import WebProcess
 
 WAV = b"RIFF\x24\0\0\0WAVEfmt " + bytes(30)
 TOKENS = {"type": "tokens", "input_tokens": 14, "output_tokens": 45, "total_tokens": 59}
@@ -214,6 +217,18 @@ def test_a_disconnect_cancels_the_upstream_call(api: Api, script: Script, caller
         received = script.wait_for_call()
     assert received.was_closed_within(2)
     assert usage_record(caller).outcome == "interrupted"
+
+
+def test_a_client_that_leaves_after_a_refusal_pays_nothing(
+    api: Api, script: Script, caller: Caller, web: WebProcess
+) -> None:
+    samples = Samples(f"{web.url}/metrics")
+    script.always(refusal(503, "Busy.", headers={"x-should-retry": "true"}))
+    with api.open("/audio/speech", {"model": script.model, "input": "Hello", "voice": "alloy"}):
+        # A second passes until the third request.
+        eventually(lambda: samples.added("ors_upstream_requests_total", upstream="audio", code="503") == 2)
+    rows = usage_records(caller, 2)
+    assert [(row.outcome, row.characters) for row in rows] == [("failed", 0), ("interrupted", 0)]
 
 
 @pytest.mark.parametrize("path", PATHS)
