@@ -9,9 +9,9 @@ from uuid import UUID
 
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
-from django.utils.timezone import now
 from typing_extensions import override
 
+from kernel.clock import now
 from kernel.ids import new_id, new_key
 from kernel.json_text import WireField
 from tenants.models import ApiKey, IdField, TeamRow

@@ -3,9 +3,9 @@
 from django.contrib.postgres.fields import ArrayField
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
-from django.utils.timezone import now
 from typing_extensions import override
 
+from kernel.clock import now
 from tenants.prices import CostField
 from tenants.team_models import Team, TeamRow
 

@@ -3,9 +3,9 @@
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.utils.timezone import now
 from typing_extensions import override
 
+from kernel.clock import now
 from kernel.ids import new_id, new_short_id
 from tenants.team_models import IdField, Team
 

@@ -9,9 +9,9 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.utils.timezone import now
 from typing_extensions import override
 
+from kernel.clock import now
 from kernel.ids import new_short_id
 
 

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations d870980d9bfa09802f9b14ddfbd51b6858479da7d3f0a6758da8bd86b3163cb3
+-- PostgreSQL 18, migrations 281a69c2bb3b4d4e59ecfc1e7ebb96f65b6af3f92e816dd0cbcd8e8cc85d4580
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2347,24 +2347,27 @@ INSERT INTO public.django_migrations (id, app, name, applied) VALUES
 	(27, 'tenants', '0001_initial', now()),
 	(28, 'containers', '0001_initial', now()),
 	(29, 'conversations', '0001_initial', now()),
-	(30, 'mfa', '0001_initial', now()),
-	(31, 'mfa', '0002_authenticator_timestamps', now()),
-	(32, 'mfa', '0003_authenticator_type_uniq', now()),
-	(33, 'responses', '0001_initial', now()),
-	(34, 'responses', '0002_batch_file_failures', now()),
-	(35, 'responses', '0003_blocked_runs', now()),
-	(36, 'responses', '0004_isolated_runs', now()),
-	(37, 'sessions', '0001_initial', now()),
-	(38, 'skills', '0001_initial', now()),
-	(39, 'socialaccount', '0001_initial', now()),
-	(40, 'socialaccount', '0002_token_max_lengths', now()),
-	(41, 'socialaccount', '0003_extra_data_default_dict', now()),
-	(42, 'socialaccount', '0004_app_provider_id_settings', now()),
-	(43, 'socialaccount', '0005_socialtoken_nullable_app', now()),
-	(44, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
-	(45, 'tenants', '0002_download_images', now()),
-	(46, 'tenants', '0003_cost_maxima', now()),
-	(47, 'usersessions', '0001_initial', now());
+	(30, 'conversations', '0002_clock_of_database', now()),
+	(31, 'mfa', '0001_initial', now()),
+	(32, 'mfa', '0002_authenticator_timestamps', now()),
+	(33, 'mfa', '0003_authenticator_type_uniq', now()),
+	(34, 'responses', '0001_initial', now()),
+	(35, 'responses', '0002_batch_file_failures', now()),
+	(36, 'responses', '0003_blocked_runs', now()),
+	(37, 'responses', '0004_isolated_runs', now()),
+	(38, 'responses', '0005_clock_of_database', now()),
+	(39, 'sessions', '0001_initial', now()),
+	(40, 'skills', '0001_initial', now()),
+	(41, 'socialaccount', '0001_initial', now()),
+	(42, 'socialaccount', '0002_token_max_lengths', now()),
+	(43, 'socialaccount', '0003_extra_data_default_dict', now()),
+	(44, 'socialaccount', '0004_app_provider_id_settings', now()),
+	(45, 'socialaccount', '0005_socialtoken_nullable_app', now()),
+	(46, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
+	(47, 'tenants', '0002_download_images', now()),
+	(48, 'tenants', '0003_cost_maxima', now()),
+	(49, 'tenants', '0004_clock_of_database', now()),
+	(50, 'usersessions', '0001_initial', now());
 
 SELECT pg_catalog.setval('public.account_emailaddress_id_seq', 1, false);
 
@@ -2390,7 +2393,7 @@ SELECT pg_catalog.setval('public.django_admin_log_id_seq', 1, false);
 
 SELECT pg_catalog.setval('public.django_content_type_id_seq', 81, true);
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 47, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 50, true);
 
 SELECT pg_catalog.setval('public.mfa_authenticator_id_seq', 1, false);
 

@@ -1,4 +1,8 @@
-"""The clocks: services read one of them once and pass the time on as a value."""
+"""The clock: services read it once and pass the time on as a value.
+
+All processes follow the clock of the database. One whose machine has the wrong time would otherwise delete data too
+early, let links and files expire that are valid, or store times that mislead the others.
+"""
 
 import time
 from collections import deque
@@ -6,11 +10,6 @@ from datetime import UTC, datetime, timedelta
 
 # A difference that is not explained by the time that the answer of the database took.
 _STEP_SECONDS = 2.0
-
-
-def now() -> datetime:
-    """Return the current time, in UTC."""
-    return datetime.now(UTC)
 
 
 def unix(moment: datetime) -> int:
@@ -36,14 +35,22 @@ class SharedClock:
         # When somebody has set the clock, and by how many seconds.
         self._steps: deque[tuple[float, float]] = deque(maxlen=10)
 
+    @property
+    def is_known(self) -> bool:
+        """True once the database's time is known."""
+        return self._is_known
+
     def now(self) -> datetime:
         """Return the time, in UTC."""
         return datetime.fromtimestamp(self._offset + uptime(), UTC)
 
-    def set(self, moment: datetime, *, at: float) -> None:
-        """Set the time that the database had at a time of `uptime`."""
+    def set(self, moment: datetime, *, at: float, error: float = 0.0) -> None:
+        """Set the time that the database had at a time of `uptime`, known up to an error of some seconds."""
         offset = moment.timestamp() - at
         step = offset - self._offset
+        if self._is_known and abs(step) <= error:
+            # The clock must not go back and forth with the time that each answer takes.
+            return
         if self._is_known and abs(step) > _STEP_SECONDS:
             self._steps.append((uptime(), step))
         self._offset, self._is_known = offset, True
@@ -55,9 +62,14 @@ class SharedClock:
 
 
 shared = SharedClock()
-"""The clock for times that are compared by other processes or by the database."""
+"""The clock of this process."""
+
+
+def now() -> datetime:
+    """Return the current time by the database's clock, in UTC. Without a database it is this machine's."""
+    return shared.now() if shared.is_known else datetime.now(UTC)
 
 
 def shared_now() -> datetime:
-    """Return the time of `shared`."""
+    """Return the time of leases and limits: as `now`, but before the database's clock is known, no jump changes it."""
     return shared.now()

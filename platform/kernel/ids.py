@@ -5,10 +5,11 @@ The time makes ids sort by age and keeps index inserts local; 80 random bits (as
 
 import os
 import re
-import time
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
+
+from kernel.clock import now
 
 # NUL is the only character that PostgreSQL cannot store, but no id contains any other than these either.
 _OTHER_CHARACTER = re.compile(r"[^A-Za-z0-9_-]")
@@ -38,7 +39,7 @@ class Prefix(StrEnum):
 
 def new_id(prefix: str, *, at: datetime | None = None) -> str:
     """Return a new id, for example `resp_019aa3c1d2f4…`: prefix, underscore, 28 characters. `at` defaults to now."""
-    moment = time.time() if at is None else at.timestamp()
+    moment = (at or now()).timestamp()
     return f"{prefix}_{int(moment * 1000):012x}{_random_digits()}"
 
 
@@ -62,7 +63,7 @@ def new_key() -> UUID:
     after a checkpoint is written to the log as a whole: 8 KB for each response.
     """
     bits = int(_random_digits(), 32)
-    high = int(time.time() * 1000) << 16 | 7 << 12 | bits >> 62 & 0xFFF
+    high = int(now().timestamp() * 1000) << 16 | 7 << 12 | bits >> 62 & 0xFFF
     return UUID(int=high << 64 | 2 << 62 | bits & (1 << 62) - 1)
 
 

@@ -110,7 +110,7 @@ def _watch(died: Died) -> None:
                 return
             took = uptime() - asked
             if isinstance(moment, datetime) and took < _SLOW_SECONDS:
-                shared.set(moment, at=asked + took / 2)
+                shared.set(moment, at=asked + took / 2, error=took / 2)
             if is_direct and (dead := watch.note([name.removeprefix(_PREFIX) for name in names or ()])):
                 _report(died, dead)
             _is_leaving.wait(POLL_SECONDS)

@@ -2,9 +2,9 @@
 
 from django.db import models
 from django.db.models import Q
-from django.utils.timezone import now
 from typing_extensions import override
 
+from kernel.clock import now
 from kernel.ids import new_id
 from tenants.models import ApiKey, IdField, TeamRow
 

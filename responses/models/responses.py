@@ -11,9 +11,9 @@ from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.db.models import Q
-from django.utils.timezone import now
 from typing_extensions import override
 
+from kernel.clock import now
 from kernel.ids import new_id
 from kernel.json_text import WireField
 from responses.engine.events.compression import decompress

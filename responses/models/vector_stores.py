@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Q
-from django.utils.timezone import now
 from typing_extensions import override
 
 from conversations.models import File
+from kernel.clock import now
 from kernel.ids import new_id
 from tenants.models import ApiKey, IdField, Team, TeamRow
 

@@ -3,9 +3,9 @@
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
-from django.utils.timezone import now
 from typing_extensions import override
 
+from kernel.clock import now
 from kernel.crypto import EncryptedTextField
 from kernel.ids import new_id
 from tenants.models import IdField, Team

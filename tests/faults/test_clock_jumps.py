@@ -4,16 +4,18 @@ Once those of the platform's machines, and once that of a machine on which Postg
 """
 
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
 from benchmarks.stack import manage
-from tests.support.api import Api, error
+from tests.support.api import Api, error, ok
 from tests.support.background import ended, text_of
 from tests.support.chunks import chunk, text
 from tests.support.clocks import ShiftedClock
@@ -24,7 +26,7 @@ from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 SetClock = Callable[[int], None]
-_HOUR = 3600
+_HOUR, _DAY = 3600, 86_400
 script = script_fixture()
 
 
@@ -135,3 +137,39 @@ def test_a_clock_that_is_set_back_prolongs_no_limit(
     eventually(lambda: limited.post("/responses", body).status_code == 429)
     set_clock(-_HOUR)
     eventually(lambda: limited.post("/responses", body).status_code == 200, seconds=RECOVERY_SECONDS)
+
+
+@pytest.mark.parametrize("deployment", ["platform"], indirect=True)
+@pytest.mark.parametrize("seconds", [_DAY, -_DAY, _HOUR, -_HOUR], ids=["day later", "day before", "later", "before"])
+def test_nothing_expires_by_the_clock_of_a_machine(
+    deployment: Deployment, script: Script, set_clock: SetClock, seconds: int
+) -> None:
+    api, hour = deployment.api, {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
+
+    def made() -> dict[str, dict[str, Any]]:
+        file = ok(api.request("POST", "/files", files={"file": ("a.txt", b"a")}, data={"purpose": "user_data", **hour}))
+        declared = {"filename": "b.txt", "bytes": 1, "mime_type": "text/plain", "purpose": "user_data"}
+        upload = ok(api.post("/uploads", declared))
+        return {f"/files/{file['id']}": file, f"/uploads/{upload['id']}": upload}
+
+    before = made()
+    set_clock(seconds)
+    after = made()
+    for path, row in (before | after).items():
+        if path.startswith("/uploads"):
+            ok(api.request("POST", f"{path}/parts", files={"data": ("b", b"b")}))
+        else:
+            assert ok(api.get(path)).get("status") == row.get("status"), path
+    # What is stored now has the time of the database, so nothing is deleted too early later.
+    script.say("Hello")
+    response = api.create(model=script.model, input="Hi")
+    ages = [time.time() - row["created_at"] for row in [*after.values(), response]]
+    assert max(map(abs, ages)) < 60
+    columns = {
+        "responses_response": "created_at",
+        "conversations_file": "created_at",
+        "tenants_usagerecord": "occurred_at",
+    }
+    for table, column in columns.items():
+        [(age,)] = deployment.sql(f"SELECT extract(epoch FROM now() - max({column})) FROM {table}")
+        assert abs(age) < 60, table

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -79,10 +79,10 @@ def test_a_dead_run_fails_and_keeps_its_finished_output(database: None, caller: 
 @contextmanager
 def clock_set_forward() -> Iterator[None]:
     """Let this process learn that the database's clock was set forward by an hour."""
-    shared.set(now(), at=uptime())
-    shared.set(now() + timedelta(hours=1), at=uptime())
+    shared.set(datetime.now(UTC), at=uptime())
+    shared.set(datetime.now(UTC) + timedelta(hours=1), at=uptime())
     yield
-    shared.set(now(), at=uptime())
+    shared.set(datetime.now(UTC), at=uptime())
 
 
 def test_a_clock_that_was_set_forward_ends_no_lease(database: None, caller: Caller) -> None:

@@ -43,3 +43,12 @@ def test_a_step_forward_is_known(moments: list[datetime], forward: timedelta) ->
 
 def test_a_step_of_long_ago_does_not_count() -> None:
     assert _set_to(_START, _START + _HOUR).set_forward(within=0) == timedelta(0)
+
+
+def test_it_does_not_go_back_and_forth_with_the_time_that_answers_take() -> None:
+    clock = _set_to(_START)
+    known = clock.now()
+    clock.set(_START - timedelta(milliseconds=300), at=uptime(), error=0.4)
+    assert clock.now() >= known
+    clock.set(_START - timedelta(milliseconds=300), at=uptime(), error=0.2)
+    assert clock.now() < known
