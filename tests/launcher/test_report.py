@@ -1,0 +1,56 @@
+"""The end of a test run: the slowest tests, files and fixtures, and the commands that repeat failed tests."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.servers import ROOT
+
+TESTS = """
+import time
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def house():
+    time.sleep(0.3)
+
+
+@pytest.fixture
+def room(house):
+    time.sleep(0.1)
+
+
+@pytest.mark.parametrize("name", ["a b", *map(str, range(10))])
+def test_it(name, room):
+    assert name != "a b"
+"""
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_a_run_shows_its_slowest_parts_with_the_command_for_each_failure(tmp_path: Path, processes: str) -> None:
+    (tmp_path / "test_rooms.py").write_text(TESTS)
+    times = tmp_path / "times.jsonl"
+    options = ["-c", "/dev/null", "--rootdir", ".", "-p", "no:valkey", "-p", "tests.report", "-n", processes]
+    finished = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "--times", str(times), "test_rooms.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [line.split() for line in finished.stdout.splitlines()]
+    assert ["python3", "manage.py", "test", "'test_rooms.py::test_it[a", "b]'"] in lines
+    # The fixture of the session was set up once in each process, that of the test eleven times.
+    shown = {line[-1]: float(line[0]) for line in lines if len(line) == 3 and line[1] == "s"}
+    assert shown["room"] >= 1.1 > shown["house"] >= 0.3
+    assert shown["test_rooms.py"] >= shown["room"] + shown["house"]
+    written = [json.loads(line) for line in times.read_text().splitlines()]
+    assert len(written) == 33
+    assert sum(line["fixtures"].get("room", 0) for line in written) >= 1.1

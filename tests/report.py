@@ -1,0 +1,87 @@
+"""Pytest plugin that says where the time of a run went, and with which command a failed test runs again.
+
+The time of a test includes its fixtures: those of a session or module count for the first test that needs them.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Generator
+from operator import itemgetter
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import orjson
+import pytest
+
+_SHOWN = 10
+_FIXTURE = "fixture"
+# Shorter fixtures are of no interest, and there are tens of thousands.
+_LEAST_SECONDS = 0.05
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option for the file with all times."""
+    parser.addoption(
+        "--times", type=Path, metavar="FILE", help="write the seconds of each test and its fixtures, as lines of JSON"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Collect the times in the process that prints the result, which gets the reports of all others."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Times(config.getoption("--times")))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
+    """Measure a fixture, without those that it uses: they are set up before."""
+    began = time.perf_counter()
+    try:
+        return (yield)
+    finally:
+        seconds = time.perf_counter() - began
+        if seconds >= _LEAST_SECONDS:
+            item = request.node if isinstance(request.node, pytest.Item) else request._pyfuncitem
+            item.user_properties.append((_FIXTURE, [request.fixturename, round(seconds, 3)]))
+
+
+class Times:
+    """The seconds of all tests of a run, of their files and of their fixtures."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._file = path.open("wb") if path is not None else None
+        self._tests = defaultdict[str, float](float)
+        self._fixtures = defaultdict[str, float](float)
+        self._failed: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add the time of the set-up, the call or the end of a test."""
+        self._tests[report.nodeid] += report.duration
+        if report.failed and report.nodeid not in self._failed:
+            self._failed.append(report.nodeid)
+        fixtures = defaultdict[str, float](float)
+        # Each report repeats the properties of the earlier phases of its test.
+        for name, value in report.user_properties if report.when == "setup" else ():
+            if name == _FIXTURE and isinstance(value, list):
+                fixtures[value[0]] += value[1]
+                self._fixtures[value[0]] += value[1]
+        if self._file is not None:
+            line = {"test": report.nodeid, "phase": report.when, "seconds": report.duration, "fixtures": fixtures}
+            self._file.write(orjson.dumps(line) + b"\n")
+            self._file.flush()
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the longest tests, files and fixtures, and the commands that run the failed tests again."""
+        if len(self._tests) > _SHOWN:
+            files = defaultdict[str, float](float)
+            for test, seconds in self._tests.items():
+                files[test.partition("::")[0]] += seconds
+            for title, times in (("tests", self._tests), ("files", files), ("fixtures", self._fixtures)):
+                terminalreporter.section(f"slowest {title} of {sum(times.values()):.0f} s", sep="-")
+                for name, seconds in sorted(times.items(), key=itemgetter(1), reverse=True)[:_SHOWN]:
+                    terminalreporter.line(f"{seconds:8.1f} s  {name}")
+        if self._failed:
+            terminalreporter.section("to run a failed test again", sep="-")
+            for test in self._failed:
+                terminalreporter.line(f"python3 manage.py test {quote(test)}")
