@@ -1,14 +1,10 @@
-"""Program that extracts the text of one document from standard input to standard output; run by `extraction`.
+"""Extraction of the text of one document, in a process of the pool of computations (see `extraction`).
 
-Documents are untrusted and their parsers are large, so each document is parsed in a separate process with an empty
-environment and resource limits that the kernel enforces. The program must not import other modules of the platform.
+Documents are untrusted and their parsers are large. The module must not import other modules of the platform.
 """
 
 import io
-import os
 import posixpath
-import resource
-import sys
 import zipfile
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -17,18 +13,9 @@ from xml.etree import ElementTree as ET
 
 from typing_extensions import override
 
-# Exit codes. Python itself uses 1 and 2.
-UNREADABLE = 3
-LOCKED = 4
-TOO_LONG = 5
-UNKNOWN = 6
+# The first byte of the result.
+TEXT, UNREADABLE, LOCKED, TOO_LONG, UNKNOWN = (bytes([code]) for code in range(5))
 MAX_TEXT = 10_485_760
-CPU_SECONDS = 20
-MEMORY = 1024 * 1024 * 1024
-# Requests come first: extraction must not slow down the web process on a busy machine.
-_NICENESS = 10
-# A character takes at most four bytes in UTF-8.
-_MAX_WRITTEN = 4 * MAX_TEXT
 _BLOCK_TAGS = {"p", "div", "li", "tr", "br", "h1", "h2", "h3", "h4", "h5", "h6", "section", "article", "pre", "table"}
 _HIDDEN_TAGS = {"script", "style", "template", "noscript"}
 # Elements of Office documents whose text is read: content controls, insertions, groups of shapes, text of shapes…
@@ -49,38 +36,20 @@ _BLOCK_CONTAINERS = {
 _LINE_CONTAINERS = {"r", "hyperlink", "fld", "fldSimple", "smartTag", "sdt", "sdtContent", "customXml", "ins", "moveTo"}
 
 
-def main(kind: str) -> int:
-    """Extract the text of the document on standard input; returns the exit code."""
-    _limit()
-    content = sys.stdin.buffer.read()
+def read(kind: str, content: bytes) -> bytes:
+    """Return the text of a document as `TEXT` and its UTF-8, or another of these bytes for a document without one."""
     try:
         text = "\n\n".join(piece for piece in _READERS[kind](content) if piece.strip())
     except _LockedError:
         return LOCKED
     except _UnknownError:
         return UNKNOWN
+    except MemoryError:
+        raise
     # Parsers raise exceptions of many types for damaged documents.
     except Exception:
         return UNREADABLE
-    if len(text) > MAX_TEXT:
-        return TOO_LONG
-    sys.stdout.buffer.write(text.encode(errors="replace"))
-    return 0
-
-
-def _limit() -> None:
-    os.nice(_NICENESS)
-    # Soft and hard limits are equal, so that code injected through a parser cannot raise them again.
-    for kind, limit in (
-        (resource.RLIMIT_CPU, CPU_SECONDS),
-        (resource.RLIMIT_AS, MEMORY),
-        (resource.RLIMIT_FSIZE, _MAX_WRITTEN),
-        # A core dump would write the document to disk.
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NOFILE, 64),
-        (resource.RLIMIT_NPROC, 0),
-    ):
-        resource.setrlimit(kind, (limit, limit))
+    return TEXT + text.encode(errors="replace") if len(text) <= MAX_TEXT else TOO_LONG
 
 
 class _LockedError(Exception):
@@ -92,7 +61,7 @@ class _UnknownError(Exception):
 
 
 def _pdf(content: bytes) -> Iterator[str]:
-    # Parsers are imported late: they take long to load, and one run needs only one of them.
+    # The pool has loaded it; the platform itself needs none of it.
     from pypdf import PasswordType, PdfReader
 
     reader = PdfReader(io.BytesIO(content))
@@ -272,6 +241,3 @@ def _html(content: bytes) -> Iterator[str]:
 
 
 _READERS = {"pdf": _pdf, "office": _office, "html": _html}
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

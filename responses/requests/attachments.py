@@ -13,7 +13,6 @@ import binascii
 import mimetypes
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import accumulate
@@ -86,8 +85,6 @@ _WEB_URL = re.compile(r"https?://.", re.ASCII | re.IGNORECASE)
 # Base64 of larger contents is converted in a thread, because it would block the event loop. A multiple of four
 # characters, so that it can be decoded in pieces of this size.
 _SMALL = 256 * 1024
-# Each thread waits for the separate process that extracts its document.
-_READERS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="documents")
 # By event loop and team.
 _downloads: WeakValueDictionary[tuple[int, str], asyncio.Semaphore] = WeakValueDictionary()
 
@@ -326,8 +323,7 @@ class TeamAttachments:
             raise InvalidFile("The file is empty.")
         if can.files:
             return AttachmentFile(filename=filename, url=await _data_url(content, kind))
-        read = partial(extract_text, content, filename=filename, content_type=kind)
-        text = await asyncio.get_running_loop().run_in_executor(_READERS, read)
+        text = await extract_text(content, filename=filename, content_type=kind)
         return AttachmentText(text=f"{filename}\n\n{text}")
 
     async def _stored(self, file_id: str, limit: int) -> tuple[File, bytes]:

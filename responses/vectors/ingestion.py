@@ -19,6 +19,7 @@ from conversations.files import storage
 from conversations.files.extraction import extract_text
 from conversations.models import File
 from kernel.clock import shared_now
+from kernel.compute.pool import of_team
 from kernel.db_threads import in_db_thread
 from kernel.errors import ApiError, BadRequest, FileTooLarge, InvalidFile, UnsupportedFile
 from kernel.leases import HAS_EXPIRED, STEP_BY_INDEX, Claim, expired_before
@@ -185,9 +186,10 @@ async def _passages(claim: ClaimedFile) -> list[str]:
     try:
         content = await storage.open_content(claim.file)
         raw = b"".join([piece async for piece in storage.chunks(content)])
-        text = await asyncio.to_thread(
-            lambda: extract_text(raw, filename=claim.file.filename, content_type=claim.file.content_type)
-        )
+        with of_team(claim.team_id):
+            text = await extract_text(
+                raw, filename=claim.file.filename, content_type=claim.file.content_type, waits=True
+            )
     except FileNotFoundError as error:
         raise _IngestionError("invalid_file", "The file was deleted.") from error
     except UnsupportedFile as error:

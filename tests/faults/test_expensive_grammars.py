@@ -1,14 +1,15 @@
-"""More expensive grammars than the pool of computations reads: the web process and other teams do not notice."""
+"""More expensive inputs than the pool of computations reads: the web process and other teams do not notice."""
 
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
 import pytest
 
+from tests.support import documents
 from tests.support.api import Api, Caller, MakeCaller, ok
 from tests.support.chunks import text
 from tests.support.memory import ProcessTreeMeter
@@ -48,27 +49,50 @@ def expensive(number: int) -> dict[str, Any]:
     return lark(f"start: {' '.join(f'[x{option}]' for option in options)}\n{rules}")
 
 
-def post(server: WebProcess, caller: Caller, number: int) -> httpx2.Response:
-    """Send a request with an expensive grammar, each in another form."""
+def grammar_body(number: int) -> dict[str, Any]:
+    """Return a request with an expensive grammar."""
+    return {"model": "any", "input": "Hi", "tools": [expensive(number)]}
+
+
+def document_body(number: int) -> dict[str, Any]:
+    """Return a request with an expensive document."""
+    return asking_about(documents.slow_pdf(), f"{number}.pdf")
+
+
+def asking_about(content: bytes, filename: str) -> dict[str, Any]:
+    """Return a request with a document."""
+    file = {"type": "input_file", "filename": filename, "file_data": documents.data_url(content, "application/pdf")}
+    return {"model": "any", "input": [{"role": "user", "content": [file]}]}
+
+
+def post(server: WebProcess, caller: Caller, body: dict[str, Any]) -> httpx2.Response:
+    """Send a request of the flood."""
     headers = {"Authorization": f"Bearer {caller.secret}"}
-    body = {"model": "any", "input": "Hi", "tools": [expensive(number)], **FORMS[number % len(FORMS)]}
     return httpx2.post(f"{server.url}/v1/responses", json=body, headers=headers, timeout=600)
 
 
-def test_a_flood_of_expensive_grammars_delays_neither_probes_nor_other_teams(
-    server: WebProcess, caller: Caller, make_caller: MakeCaller, script: Script, http: httpx2.Client
+@pytest.mark.parametrize("body", [grammar_body, document_body])
+def test_a_flood_of_expensive_inputs_delays_neither_probes_nor_other_teams(
+    server: WebProcess,
+    caller: Caller,
+    make_caller: MakeCaller,
+    script: Script,
+    http: httpx2.Client,
+    body: Callable[[int], dict[str, Any]],
 ) -> None:
     script.always(stream(*text("Hello")))
     other = Api(http, url=server.url, caller=make_caller())
     with ThreadPoolExecutor(REQUESTS) as threads, ProcessTreeMeter(server.pid) as meter:
-        flood = [threads.submit(post, server, caller, number) for number in range(REQUESTS)]
+        bodies = [{**body(number), **FORMS[number % len(FORMS)], "model": script.model} for number in range(REQUESTS)]
+        flood = [threads.submit(post, server, caller, each) for each in bodies]
         try:
             eventually(lambda: sum(task.done() for task in flood) >= REQUESTS - WAITING - PROCESSES)
             refused = [task.result() for task in flood if task.done()]
             for number in range(5):
                 assert httpx2.get(f"{server.url}/livez", timeout=PATIENCE).status_code == 200
                 tools = [lark(f'start: "yes {number}"')]
-                ok(other.request("POST", "/responses", json={"model": script.model, "input": "Hi", "tools": tools}))
+                ok(other.post("/responses", {"model": script.model, "input": "Hi", "tools": tools}))
+                ok(other.post("/responses", {**asking_about(documents.pdf("Hi"), "a.pdf"), "model": script.model}))
             # All of this happened in the middle of the flood.
             assert sum(not task.done() for task in flood) > WAITING / 2
         finally:

@@ -31,6 +31,22 @@ def pdf(text: str) -> bytes:
     return out + b"xref\n0 %d\n0000000000 65535 f \n" % size + table + trailer
 
 
+def slow_pdf() -> bytes:
+    """Return a PDF of a few kilobytes that takes minutes to read: many pages with the same long content."""
+    content = zlib.compress(b"BT /F1 12 Tf 1 0 0 1 9 9 Tm (x) Tj ET\n" * 20_000, 9)
+    kids = b"3 0 R " * 5_000
+    parts = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Count 5000 /Kids [%b] >>" % kids,
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>",
+        b"<< /Length %d /Filter /FlateDecode >>\nstream\n%b\nendstream" % (len(content), content),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    body = b"".join(b"%d 0 obj\n%b\nendobj\n" % (number, part) for number, part in enumerate(parts, 1))
+    # Readers rebuild a table of objects that is missing.
+    return b"%PDF-1.7\n" + body + b"trailer << /Root 1 0 R /Size 6 >>\nstartxref\n0\n%%EOF"
+
+
 def docx(*paragraphs: str, row: tuple[str, ...] = ()) -> bytes:
     """Return a Word document, optionally with a table of one row."""
     document = Document()

@@ -1,10 +1,12 @@
 """Text extraction from documents: supported types, errors, and resource limits."""
 
+import asyncio
 import io
-import subprocess
-import sys
+import resource
 import time
 import zipfile
+import zlib
+from collections.abc import Callable
 
 import pytest
 from docx import Document
@@ -14,10 +16,14 @@ from pptx import Presentation
 from pptx.util import Inches
 from pypdf import PdfWriter
 
-from conversations.files import document_reader
-from conversations.files.extraction import extract_text
+from conversations.files import document_reader, extraction
 from kernel.errors import FileTooLarge, InvalidFile, UnsupportedFile
 from tests.support import documents
+
+
+def extract_text(content: bytes, *, filename: str = "", content_type: str = "") -> str:
+    """Return the text of a document."""
+    return asyncio.run(extraction.extract_text(content, filename=filename, content_type=content_type))
 
 
 def word(
@@ -240,14 +246,52 @@ def test_the_directory_of_an_archive_is_not_read_in_the_server_process() -> None
     assert time.process_time() - began < 0.1
 
 
-def test_the_extractor_process_has_resource_limits() -> None:
-    """The limits are reported by an extractor that gets no document."""
-    script = (
-        "import runpy, resource, sys\n"
-        "reader = runpy.run_path(sys.argv[1])\n"
-        "reader['_limit']()\n"
-        "print(resource.getrlimit(resource.RLIMIT_AS)[1], resource.getrlimit(resource.RLIMIT_CPU)[1])\n"
-    )
-    command = [sys.executable, "-I", "-c", script, document_reader.__file__]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={})
-    assert done.stdout.split() == [str(document_reader.MEMORY), str(document_reader.CPU_SECONDS)]
+def packed(*parts: bytes) -> bytes:
+    """Return a PDF of these objects without a table of objects."""
+    body = b"".join(b"%d 0 obj\n%b\nendobj\n" % (number, part) for number, part in enumerate(parts, 1))
+    return b"%PDF-1.7\n" + body + b"trailer << /Root 1 0 R /Size 9 >>\nstartxref\n0\n%%EOF"
+
+
+def stream_of(content: bytes, *, rounds: int = 1) -> bytes:
+    """Return a PDF whose page has a content that was compressed several times."""
+    for _ in range(rounds):
+        content = zlib.compress(content, 9)
+    filters = b"/FlateDecode " * rounds
+    page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] /Contents 4 0 R >>"
+    data = b"<< /Length %d /Filter [%b] >>\nstream\n%b\nendstream" % (len(content), filters, content)
+    pages = b"<< /Type /Pages /Count 1 /Kids [3 0 R] >>"
+    return packed(b"<< /Type /Catalog /Pages 2 0 R >>", pages, page, data)
+
+
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "a page tree that contains itself": lambda: packed(
+        b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Count 9 /Kids [2 0 R 2 0 R] >>"
+    ),
+    "a table of objects that refers to itself": lambda: (
+        b"%PDF-1.7\nxref\n0 1\n0000000000 65535 f \ntrailer << /Prev 9 /Size 1 >>\nstartxref\n9\n%%EOF"
+    ),
+    "arrays nested deeply": lambda: packed(b"[" * 200_000 + b"]" * 200_000),
+    "a billion pages": lambda: packed(
+        b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Count 1000000000 /Kids [] >>"
+    ),
+    "a content of gigabytes": lambda: stream_of(zlib.compress(bytes(1024**2) * 512, 9), rounds=2),
+    "XML nested deeply": lambda: word("<w:sdt>" * 500_000 + "</w:sdt>" * 500_000),
+    "a part of many entities": lambda: word("&a;" * 9, prolog='<!DOCTYPE x [<!ENTITY a "aaaa">]>'),
+    "HTML nested deeply": lambda: b"<html>" + b"<div>" * 2_000_000,
+    "HTML that never ends a tag": lambda: b"<html>" + b"<a " * 1_000_000,
+    "a document that takes minutes": documents.slow_pdf,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
+def test_a_bomb_costs_little_outside_the_pool(bomb: Callable[[], bytes]) -> None:
+    content, used = bomb(), resource.getrusage(resource.RUSAGE_SELF)
+    began = time.monotonic()
+    with pytest.raises((InvalidFile, UnsupportedFile, FileTooLarge)):
+        extract_text(content)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    # The time to wait for a processor comes on top of the limit of the pool.
+    assert time.monotonic() - began < 60
+    assert after.ru_utime - used.ru_utime < 2
+    assert after.ru_maxrss - used.ru_maxrss < 64 * 1024

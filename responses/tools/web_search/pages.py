@@ -49,15 +49,15 @@ class PageReader:
         if url not in self._read:
             try:
                 fetched = await self._egress.get(url, max_bytes=_MAX_BYTES, timeout=_SECONDS, accept=_READABLE)
-                self._read[url] = await asyncio.to_thread(_page, fetched)
+                self._read[url] = await _page(fetched)
             except ApiError as error:
                 raise UnreadablePage(str(error)) from error
         return self._read[url]
 
 
-def _page(fetched: Fetched) -> WebPage:
-    content = to_utf8(fetched.content, charset=fetched.charset)
-    text = extract_text(content, content_type=fetched.content_type)
+async def _page(fetched: Fetched) -> WebPage:
+    content = await asyncio.to_thread(to_utf8, fetched.content, charset=fetched.charset)
+    text = await extract_text(content, content_type=fetched.content_type, waits=True)
     found = _TITLE.search(content[:100_000])
     title = " ".join(html.unescape(found[1].decode(errors="replace")).split())[:300] if found else ""
     return WebPage(url=fetched.url, title=title or fetched.url, text=text)
