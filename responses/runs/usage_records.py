@@ -37,8 +37,9 @@ def usage_columns(usage: Usage, prices: PriceList, *, at: datetime, tier: str = 
     tier = usage.service_tier or tier
     quantities = Quantities(
         **{name: getattr(usage, name) for name in _QUANTITIES},
-        # A call that used nothing was refused or failed before it began.
-        calls=1 if any(getattr(usage, name) for name in _QUANTITIES) else 0,
+        # A call that used nothing was refused or failed before it began. Each image counts as one: where they have a
+        # price per call, a request for four of them costs four times as much.
+        calls=(usage.images or 1) if any(getattr(usage, name) for name in _QUANTITIES) or usage.images else 0,
     )
     cost = prices.cost(quantities, tier=tier, at=at)
     return {

@@ -29,6 +29,8 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(24)
 PNG_URL = "data:image/png;base64," + base64.b64encode(PNG).decode()
 SILENCE = b"OggS" + bytes(4_000)
 """Compressed audio, which may be ten hours of silence."""
+TIMED = "seconds "
+"""Beginning of a prompt whose transcription is billed by its time."""
 # The smallest PNG that programs for images can open.
 PRICES = [
     PriceEntry(dimension=dimension, amount=Decimal(amount), per=per)
@@ -75,7 +77,7 @@ class Maximum:
         read.add(body.get("messages") or body.get("input") or body.get("prompt"))
         image = IMAGE if self.declared else _FORTUNE
         most = OUTPUT if self.declared else _FORTUNE
-        seconds = sum(self._seconds(content) for content in [*read.audio, *(files.values() if "audio" in path else ())])
+        seconds = sum(self.seconds(content) for content in [*read.audio, *(files.values() if "audio" in path else ())])
         images = len(read.images) + (len(files) if "images" in path else 0)
         heard, seen = int(seconds * _TOKENS_PER_SECOND), images * image
         written, details = 0, {}
@@ -94,7 +96,8 @@ class Maximum:
             "completion_tokens_details": details,
         }
 
-    def _seconds(self, content: bytes) -> float:
+    def seconds(self, content: bytes) -> float:
+        """Return the length of audio."""
         if content.startswith(b"RIFF"):
             return (len(content) - 44) / 8_000
         return SECONDS if self.declared else 36_000
@@ -127,23 +130,58 @@ class _Read:
                 self.add(content)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bill:
+    """Bill of one request: its usage, or the seconds of audio instead, and the number of generated images."""
+
+    path: str
+    usage: dict[str, Any]
+    seconds: float | None = None
+    images: int = 0
+
+    @property
+    def cost(self) -> Decimal:
+        """Return what it costs at the list prices, in dollars."""
+        calls = _LIST["call"] * (self.images or 1)
+        if self.seconds is not None:
+            return calls + Decimal(self.seconds) * _LIST["audio_second"]
+        read, written = int(self.usage["prompt_tokens"]), int(self.usage["completion_tokens"])
+        details = self.usage["prompt_tokens_details"]
+        heard, seen = int(details["audio_tokens"]), int(details["image_tokens"])
+        kind = "image_output" if "images" in self.path else "audio_output" if "speech" in self.path else "output"
+        return (
+            calls
+            + (read - heard - seen) * _LIST["input"]
+            + heard * _LIST["audio_input"]
+            + seen * _LIST["image_input"]
+            + written * _LIST[kind]
+        )
+
+
+_LIST = {price.dimension: price.amount / price.per for price in PRICES}
+
+
 @contextmanager
-def billing_upstream(*, declared: bool) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Run the server. Yield its base URL and the usage of each request that it has answered."""
-    billed: list[dict[str, Any]] = []
+def billing_upstream(*, declared: bool) -> Iterator[tuple[str, list[Bill]]]:
+    """Run the server. Yield its base URL and the bill of each request that it has answered."""
+    billed: list[Bill] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
         body, files = await _read_request(request)
-        spent = Maximum(declared=declared).usage(request.path, body, files)
-        billed.append(spent)
+        maximum = Maximum(declared=declared)
+        spent = maximum.usage(request.path, body, files)
+        images = int(body.get("n") or 1) if "images" in request.path else 0
+        # Some servers bill the tokens of audio, others its time.
+        is_timed = "audio" in request.path and str(body.get("prompt")).startswith(TIMED)
+        seconds = sum(map(maximum.seconds, files.values())) if is_timed else None
+        bill = Bill(path=request.path, usage=spent, seconds=seconds, images=images)
+        billed.append(bill)
         if request.path.endswith("/chat/completions") and body.get("stream"):
             chunks = [chunk(role="assistant", content="Hello"), chunk(finish="stop"), usage(**spent)]
-            lines = b"".join(b"data: " + orjson.dumps(each) + b"\n\n" for each in chunks) + b"data: [DONE]\n\n"
-            return web.Response(body=lines, content_type="text/event-stream")
+            return _events([*map(orjson.dumps, chunks), b"[DONE]"])
         if request.path.endswith("/speech"):
-            done = {"type": "speech.audio.done", "usage": _named(spent)}
-            return web.Response(body=b"data: " + orjson.dumps(done) + b"\n\n", content_type="text/event-stream")
-        return web.json_response(_answer(request.path, body, spent))
+            return _events([orjson.dumps({"type": "speech.audio.done", "usage": _named(spent)})])
+        return web.json_response(_answer(bill, body))
 
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_post("/v1/{path:.*}", answer)
@@ -164,6 +202,11 @@ async def _read_request(request: web.Request) -> tuple[dict[str, Any], dict[str,
     return body, files
 
 
+def _events(contents: list[bytes]) -> web.Response:
+    lines = b"".join(b"data: " + content + b"\n\n" for content in contents)
+    return web.Response(body=lines, content_type="text/event-stream")
+
+
 def _named(spent: dict[str, Any]) -> dict[str, Any]:
     """Return the usage in the words of the endpoints of images and audio."""
     return {
@@ -173,10 +216,13 @@ def _named(spent: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _answer(path: str, body: dict[str, Any], spent: dict[str, Any]) -> dict[str, Any]:
+def _answer(bill: Bill, body: dict[str, Any]) -> dict[str, Any]:
+    path, spent = bill.path, bill.usage
     if "images" in path:
         picture = {"b64_json": base64.b64encode(PNG).decode()}
         return {"created": 1, "data": [picture] * int(body.get("n") or 1), "usage": _named(spent)}
+    if bill.seconds is not None:
+        return {"text": "Hello", "usage": {"type": "duration", "seconds": bill.seconds}}
     if "audio" in path:
         return {"text": "Hello", "usage": {"type": "tokens", **_named(spent)}}
     if path.endswith("/embeddings"):
@@ -278,4 +324,5 @@ def _speech(chosen: random.Random, model: str, words: str) -> Call:
 def _transcription(chosen: random.Random, model: str, words: str) -> Call:
     path = chosen.choice(["/audio/transcriptions", "/audio/translations"])
     content = chosen.choice([SILENCE, wav(chosen.randrange(40_000), claims=1)])
-    return Call(path=path, body={"model": model, "prompt": words}, files=(("file", content),))
+    prompt = chosen.choice(["", TIMED]) + words
+    return Call(path=path, body={"model": model, "prompt": prompt}, files=(("file", content),))
