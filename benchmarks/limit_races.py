@@ -1,9 +1,11 @@
 """`python -m benchmarks limit-races`: no limit is exceeded by a single unit, whatever happens at the same time.
 
-In each run, 64 clients on three web processes share a key with a budget, a limit of tokens and a limit of concurrency.
-Meanwhile web processes are killed, and in every other run Redis is emptied. The upstream counts what it has served: the
-most calls at the same time, the tokens and the cost, also of calls that were cut, of requests to which it never
-answered, and of searches of the web. Everything that is random in a run follows from its seed.
+In each run, 64 clients on three web processes share a key with a budget, a limit of tokens and a limit of
+concurrency. Meanwhile web processes are killed, and in every other run Redis is emptied. The upstream counts what it
+has served: the most calls at the same time, the tokens and the cost, also of calls that were cut, of requests to
+which it never answered, and of searches of the web. Beside them, calls of every kind share the budget of a second
+key, whose upstream bills the most that each request allows (`benchmarks/every_kind.py`). At the end no reservation is
+left. Everything that is random in a run follows from its seed.
 """
 
 import asyncio
@@ -17,6 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +29,11 @@ import psutil
 import redis.asyncio
 from aiohttp import web
 
+from benchmarks import every_kind
+from benchmarks.every_kind import Kinds
 from benchmarks.stack import Servers, manage, running_servers
 from launcher.address import any_free_port
+from tests.support.maximum_bills import billing_upstream
 
 CLIENTS = 64
 PROCESSES = 3
@@ -76,6 +82,7 @@ class Run:
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     violations: list[str] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)
+    kinds: Kinds | None = None
 
     @classmethod
     def of(cls, seed: int, number: int) -> "Run":
@@ -136,6 +143,7 @@ class Run:
             "searches": self.searches,
             "wiped": self.wipes,
             "answers": dict(self.answers),
+            **({} if self.kinds is None else self.kinds.summary()),
             "violations": self.violations[:3],
         }
 
@@ -324,6 +332,15 @@ async def _first_request(run: Run, session: aiohttp.ClientSession) -> None:
             await asyncio.sleep(0.1)
 
 
+async def _every_kind(kinds: Kinds, servers: Servers, *, url: str, seconds: float) -> None:
+    """Send calls of every kind with a new key to the model of the run."""
+    limits = ("--budget-usd", str(kinds.budget), "--budget-period", "day")
+    team = ("--team", f"kinds {kinds.seed}", "--json")
+    made = await asyncio.to_thread(manage, servers.environment, "create_key", *team, *limits)
+    until = time.monotonic() + seconds
+    await every_kind.send_every_kind(kinds, url, json.loads(made)["key"], until=until)
+
+
 async def _run(run: Run, servers: Servers, upstream: Upstream, *, url: str, web_pid: int, seconds: float) -> None:
     made = manage(
         servers.environment,
@@ -341,13 +358,17 @@ async def _run(run: Run, servers: Servers, upstream: Upstream, *, url: str, web_
         until = time.monotonic() + seconds
         clients = [_client(number, run, session, until=until) for number in range(CLIENTS)]
         disturbing = _disturb(run, web_pid=web_pid, redis_url=servers.environment["REDIS_URL"], until=until)
-        await asyncio.gather(*clients, disturbing)
+        others = [] if run.kinds is None else [_every_kind(run.kinds, servers, url=url, seconds=seconds)]
+        await asyncio.gather(*clients, disturbing, *others)
     with suppress(TimeoutError):
         async with asyncio.timeout(10):
             await run.idle.wait()
+    if run.kinds is not None:
+        run.violations += run.kinds.violations
 
 
-async def _race(servers: Servers, *, seeds: Sequence[int], seconds: float) -> list[Run]:
+async def _race(servers: Servers, *, seeds: Sequence[int], seconds: float) -> tuple[list[Run], int]:
+    """Return the runs and the number of reservations that are left."""
     upstream = Upstream()
     address = await upstream.start()
     servers.environment |= {"SEARXNG_URL": address, "EGRESS_ALLOW": "127.0.0.1"}
@@ -359,10 +380,14 @@ async def _race(servers: Servers, *, seeds: Sequence[int], seconds: float) -> li
     runs = []
     for number, seed in enumerate(seeds):
         run = Run.of(seed, number)
-        await _run(run, servers, upstream, url=target.url, web_pid=target.pid, seconds=seconds)
+        with billing_upstream(declared=True) as (address, billed):
+            run.kinds = Kinds(seed=seed, budget=Decimal(random.Random(seed).choice([1, 3, 10])), billed=billed)
+            script = every_kind.prepare(run.kinds, address)
+            await asyncio.to_thread(manage, servers.environment, "shell", "-v", "0", "-c", script)
+            await _run(run, servers, upstream, url=target.url, web_pid=target.pid, seconds=seconds)
         print(json.dumps(run.summary()), flush=True)
         runs.append(run)
-    return runs
+    return runs, await every_kind.reservations_left(servers.admin)
 
 
 def main(arguments: Sequence[str], *, directory: Path) -> int:
@@ -374,12 +399,12 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     options = parser.parse_args(arguments)
     seeds = range(options.seed, options.seed + options.runs)
     with running_servers(directory, durable=False) as servers:
-        runs = asyncio.run(_race(servers, seeds=seeds, seconds=options.seconds))
+        runs, left = asyncio.run(_race(servers, seeds=seeds, seconds=options.seconds))
     failed = [run for run in runs if run.violations]
     names = ("served", "cut", "broken", "searches", "wipes")
     calls, cut, broken, searches, wipes = (sum(getattr(run, name) for run in runs) for name in names)
     print(
         f"{len(runs)} runs, {calls} calls, {cut} cut, {broken} without an answer, {searches} searches, "
-        f"Redis emptied {wipes} times: {len(failed)} exceeded a limit"
+        f"Redis emptied {wipes} times: {len(failed)} exceeded a limit, {left} reservations left"
     )
-    return 1 if failed else 0
+    return 1 if failed or left else 0
