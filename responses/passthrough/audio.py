@@ -91,8 +91,9 @@ class SpeechReader(AnswerReader):
             used,
             # The output is speech, also where the upstream does not say so.
             output_audio_tokens=used.output_tokens,
-            # A failed call has read no text.
+            # A failed call has read no text; one that broke off, an unknown part of it.
             characters=0 if outcome == "failed" else self._characters,
+            estimated=outcome == "interrupted" and not self._reported,
         )
 
 
