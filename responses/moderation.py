@@ -21,6 +21,7 @@ from conversations.items import StoredItem, plain_text
 from kernel import egress
 from kernel.errors import ApiError, ContentFlagged, Failure, Forbidden, ModelNotFound, UnsupportedValue, UpstreamError
 from kernel.large_work import off_loop
+from kernel.redaction import redact, secrets_of_url
 from responses.engine.attachments import AttachmentImage, AttachmentText, all_parts, attachment_key
 from responses.engine.events.types import Body
 from responses.engine.moderation import ModerationResult
@@ -310,18 +311,18 @@ class GuardrailCheck:
                 given, reason = found.get("categories"), found.get("reason")
             case _:
                 raise UpstreamError(_INVALID_ANSWER)
+
+        def storable(value: object) -> str:
+            # PostgreSQL has no NUL in text.
+            return redact(str(value).replace("\0", ""), [secret, *secrets_of_url(self.guard.hook_url)])
+
         # Hooks may send categories as a list of names, or as OpenAI's mapping of names to booleans.
         names = [name for name, applies in given.items() if applies is True] if isinstance(given, Mapping) else given
         return _Decision(
             allows=allows,
-            categories=[_storable(name)[:100] for name in names[:_MAX_CATEGORIES]] if isinstance(names, list) else (),
-            reason=_storable(reason) if isinstance(reason, str) else "",
+            categories=[storable(name)[:100] for name in names[:_MAX_CATEGORIES]] if isinstance(names, list) else (),
+            reason=storable(reason) if isinstance(reason, str) else "",
         )
-
-
-def _storable(value: object) -> str:
-    # PostgreSQL has no NUL in text.
-    return str(value).replace("\0", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from kernel.crypto import InvalidToken, keyed_digest
 from kernel.db_threads import in_db_thread
 from kernel.errors import Forbidden, ModelNotFound, Unauthorized
 from kernel.origin import origin
+from kernel.redaction import secrets_of_url
 from tenants import models, scope
 from tenants.capabilities import Capabilities
 from tenants.limit_models import EVERY_END_USER
@@ -77,6 +78,11 @@ class UpstreamEndpoint:
     @override
     def __repr__(self) -> str:
         return f"UpstreamEndpoint({self.id!r})"
+
+    @property
+    def secrets(self) -> list[str]:
+        """The credentials that requests to the upstream contain."""
+        return [self.api_key, *secrets_of_url(self.base_url)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

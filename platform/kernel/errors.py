@@ -698,11 +698,13 @@ class DatabaseUnavailable(Overloaded):
 class Failure:
     """Reason why a run failed: the contents of `response.error`, and the status that a JSON request gets.
 
-    `code` is one of the codes that OpenAI's schema allows in `response.error`.
+    `code` is one of the codes that OpenAI's schema allows in `response.error`. `general` is the message without the
+    text of an upstream; empty if the message has none.
     """
 
     code: str
     message: str
+    general: str = ""
     param: str | None = None
     status: int = 500
     headers: Mapping[str, str] = field(default_factory=dict)

@@ -35,7 +35,6 @@ MAX_TOKENS = 16
 MAX_LISTED = 500
 _TIMEOUT_SECONDS = 30
 _PROMPT = "Say hello in one word."
-_MASK = "•••"
 _MEASURES = ("calls", "failed", "duration")
 
 T = TypeVar("T")
@@ -148,7 +147,7 @@ async def _call_model(route: directory.Route) -> dict[str, Any]:
     except TimeoutError:
         return {"took_ms": elapsed(), "text": "", "error": "The upstream did not respond in time."}
     if result.failure is not None:
-        error = _redacted(result.failure.message, route.upstream.api_key)
+        error = result.failure.message
         return {"took_ms": elapsed(), "first_ms": first, "text": "", "error": error, "status": result.failure.status}
     return {
         "took_ms": elapsed(),
@@ -165,13 +164,8 @@ async def _list_models(upstream: directory.UpstreamEndpoint) -> tuple[list[str],
         async with get(upstream, "/models") as answer:
             body = await read_document(answer)
     except UpstreamFailed as failed:
-        return [], _redacted(failed.failure.message, upstream.api_key)
+        return [], failed.failure.message
     rows = body.get("data") if isinstance(body, dict) else None
     if not isinstance(rows, list):
         return [], "The upstream did not return a list of models."
     return sorted({row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)}), ""
-
-
-def _redacted(text: str, secret: str) -> str:
-    # Some upstreams repeat the key in their error messages.
-    return text.replace(secret, _MASK) if secret else text

@@ -23,7 +23,7 @@ from responses.engine.converter.chat import Chunk
 from responses.engine.events.types import DONE_FRAME
 from responses.engine.turn import Usage
 from responses.moderation import reject_if_guarded
-from responses.providers.clients import UpstreamFailed, naming, post, read_bytes
+from responses.providers.clients import UpstreamFailed, for_client, post, read_bytes
 from responses.providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event
 from responses.providers.http_client import Answer
 from responses.runs import cost_bounds
@@ -101,7 +101,7 @@ async def _events(
             yield writer.end() + DONE_FRAME
         except UpstreamFailed as failed:
             await call.end(outcome="failed")
-            yield unnamed_event({"error": naming(call.route.model, failed.failure).as_api_error().detail()})
+            yield unnamed_event({"error": for_client(call.route, failed.failure).as_api_error().detail()})
         finally:
             # Reached without an earlier `end` when the client disconnects. The upstream bills what it has generated.
             await call.end(outcome="interrupted")

@@ -15,7 +15,7 @@ from responses.engine.converter.chat import Chunk
 from responses.engine.events.types import DONE_FRAME
 from responses.engine.turn import Usage
 from responses.passthrough.embeddings_moderations import endpoint_error
-from responses.providers.clients import Form, UpstreamFailed, naming, post, read_bytes
+from responses.providers.clients import Form, UpstreamFailed, for_client, post, read_bytes
 from responses.providers.event_stream import EventStreamDecoder, decode, is_streamed, unnamed_event
 from responses.providers.http_client import Answer
 from responses.runs.identity import RequestInfo
@@ -147,7 +147,7 @@ async def _pieces(forwarded: ForwardedRequest, reader: AnswerReader, call: Route
         if not sends_events:
             raise endpoint_error(failed, route, supports=forwarded.supports) from failed
         # The status has been sent, so the error can only be an event.
-        yield unnamed_event({"error": naming(route.model, failed.failure).as_api_error().detail()})
+        yield unnamed_event({"error": for_client(route, failed.failure).as_api_error().detail()})
 
 
 async def _events(response: Answer, reader: AnswerReader) -> AsyncGenerator[bytes, None]:

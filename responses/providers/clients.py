@@ -30,6 +30,7 @@ from kernel.clock import now
 from kernel.errors import FINAL, UPSTREAM_REJECTIONS, Failure, ModelNotFound
 from kernel.large_work import off_loop
 from kernel.overload import admission
+from kernel.redaction import redact
 from responses.engine import spans
 from responses.engine.spans import FIRST_ATTEMPT, Activity
 from responses.engine.turn import Attempt
@@ -56,6 +57,9 @@ from tenants.directory import Route, UpstreamEndpoint
 # already have received output.
 _RETRY_PAUSES = (0.3, 1.0)
 _MAX_CONNECTIONS = 2000
+_REJECTED = "The model's server rejected the request."
+# Of a message that contains an upstream's text.
+_MAX_MESSAGE = 550
 # Those that have a name: a server may send any number.
 _STATUSES = frozenset(int(code) for code in httpx2.codes)
 # Wording of OpenAI, vLLM, llama.cpp and others for an input that exceeds the context window. Few of them send a code.
@@ -189,7 +193,7 @@ async def post(
                 attempt.status, attempt.request_id = error.status, error.headers.get("x-request-id", "")
             spans.record(Activity.ATTEMPT, name, began=attempt.began, state="failed", note=_reason(error))
             if pause is None or not _is_retryable(error) or (attempt.may_be_charged and not may_repeat):
-                raise UpstreamFailed(naming(route.model, to_failure(error))) from error
+                raise UpstreamFailed(for_client(route, to_failure(error))) from error
         if retry_body is not None:
             content, silent = await off_loop(partial(large_json.dumps, await off_loop(retry_body))), False
         await asyncio.sleep(pause)
@@ -201,7 +205,7 @@ async def post(
         except UpstreamFailed as failed:
             metrics.count_upstream_error(upstream=upstream, reason="broken_answer")
             # Some upstreams report an unknown model with status 200.
-            raise UpstreamFailed(naming(route.model, failed.failure)) from failed
+            raise UpstreamFailed(for_client(route, failed.failure)) from failed
         finally:
             await answer.close()
 
@@ -240,12 +244,14 @@ async def get(upstream: UpstreamEndpoint, path: str) -> AsyncIterator[Answer]:
         async with asyncio.timeout(settings.UPSTREAM_TOTAL_TIMEOUT):
             raw = await clients_for(upstream).sdk.get(path, cast_to=object, options=options)
     except ErrorStatus as error:
-        raise UpstreamFailed(to_failure(error)) from error
+        raise UpstreamFailed(without_secrets(upstream, to_failure(error))) from error
     except SDK_ERRORS as error:
         raise UpstreamFailed(to_failure(from_sdk(error))) from error
     answer = SdkAnswer(raw, began=began)
     try:
         yield answer
+    except UpstreamFailed as failed:
+        raise UpstreamFailed(without_secrets(upstream, failed.failure)) from failed
     finally:
         await answer.close()
 
@@ -352,7 +358,7 @@ async def read_bytes(answer: Answer) -> AsyncGenerator[bytes, None]:
 
 
 def to_failure(error: RequestFailed) -> Failure:
-    """Return the failure that a client sees for a request that failed. It never reveals the upstream's URL or key."""
+    """Return the failure for a request that failed. It never reveals the upstream's URL."""
     match error:
         case ErrorStatus(status=status, body=body, headers=headers):
             return failure_from_status(status, body, headers=headers)
@@ -361,19 +367,35 @@ def to_failure(error: RequestFailed) -> Failure:
     return Failure(code="server_error", message="The model's server could not be reached.", status=503)
 
 
-def naming(model: str, failure: Failure) -> Failure:
-    """Return the failure, worded as for a model that the platform itself does not know if the upstream knows none."""
+def for_client(route: Route, failure: Failure) -> Failure:
+    """Return the failure as clients see it and rows store it. Every failure of an upstream passes through here.
+
+    The upstream's credentials are removed from its text, which is shortened. If the upstream does not know the model,
+    the failure is worded as for a model that the platform itself does not know.
+    """
     # By its public name: the upstream's message may contain another one.
-    if failure.code != ModelNotFound.default_code:
+    if failure.code == ModelNotFound.default_code:
+        return replace(failure, message=ModelNotFound(route.model).message)
+    return without_secrets(route.upstream, failure)
+
+
+def without_secrets(upstream: UpstreamEndpoint, failure: Failure) -> Failure:
+    """Return the failure without the upstream's credentials, which some upstreams repeat in their messages."""
+    if not failure.general:
         return failure
-    return replace(failure, message=ModelNotFound(model).message)
+    # Shortened afterwards, so that no part of a credential is left at the end.
+    message = redact(failure.message, upstream.secrets)
+    return replace(failure, message=message[:_MAX_MESSAGE])
 
 
 def failure_from_status(status: int, body: object, *, headers: Mapping[str, str] | None = None) -> Failure:
-    """Return the failure for an HTTP error of an upstream, with the time after which it asks for a retry."""
+    """Return the failure for an HTTP error of an upstream, with the time after which it asks for a retry.
+
+    Its message contains the upstream's text as it is; see `for_client`.
+    """
     # The body of an error status is already unwrapped, those inside a stream are not.
     inner = body.get("error", body) if isinstance(body, dict) else ""
-    message = str((inner.get("message") if isinstance(inner, dict) else inner) or "")[:500]
+    message = str((inner.get("message") if isinstance(inner, dict) else inner) or "")
     wait = {name: headers[name] for name in ("retry-after", "retry-after-ms") if headers and headers.get(name)}
     if status == httpx2.codes.TOO_MANY_REQUESTS:
         if isinstance(inner, dict) and "insufficient_quota" in [inner.get("code"), inner.get("type")]:
@@ -389,12 +411,11 @@ def failure_from_status(status: int, body: object, *, headers: Mapping[str, str]
         text = "The requested model does not exist."
         return Failure(code="model_not_found", message=text, param="model", status=400)
     named = isinstance(inner, dict) and "context_length_exceeded" in [inner.get("code"), inner.get("type")]
-    if named or (httpx2.codes.is_client_error(status) and _TOO_LONG.search(message)):
-        text = f"The input is too long for the model: {message}" if message else "The input is too long for the model."
-        return Failure(code="context_length_exceeded", message=text, param="input", status=400)
+    if named or (httpx2.codes.is_client_error(status) and _TOO_LONG.search(message[:_MAX_MESSAGE])):
+        text = "The input is too long for the model."
+        return _quoting(text, message, code="context_length_exceeded", param="input")
     if httpx2.codes.is_client_error(status):
-        text = f"The model's server rejected the request: {message}" if message else "The request was rejected."
-        return Failure(code="invalid_prompt", message=text, status=400)
+        return _quoting(_REJECTED if message else "The request was rejected.", message, code="invalid_prompt")
     if status == httpx2.codes.SERVICE_UNAVAILABLE:
         text = "The model's server is overloaded."
         return Failure(code="server_is_overloaded", message=text, status=503, headers=wait)
@@ -414,7 +435,11 @@ _STATUS = {
     "invalid_request_error": 400,
 }
 _NAME = regex.compile(r"[a-z_]{1,60}")
-_MAX_MESSAGE = 500
+
+
+def _quoting(general: str, text: str, *, code: str, param: str | None = None) -> Failure:
+    message = f"{general.removesuffix('.')}: {text}" if text else general
+    return Failure(code=code, message=message, general=general if text else "", param=param, status=400)
 
 
 def failure_from_error(error: object) -> Failure:
@@ -426,8 +451,7 @@ def failure_from_error(error: object) -> Failure:
     # Errors that the client can fix, so it gets the upstream's own code and message. All others get general messages,
     # which reveal nothing about the upstream.
     if code in UPSTREAM_REJECTIONS:
-        message = str(details.get("message") or "")[:_MAX_MESSAGE]
-        return Failure(code=code, message=f"The model's server rejected the request: {message}", status=400)
+        return _quoting(_REJECTED, str(details.get("message") or ""), code=code)
     for name in (code, kind):
         if name in _STATUS:
             return failure_from_status(_STATUS[name], details)

@@ -36,8 +36,9 @@ def check_object(parsed: object, data: bytes) -> Chunk:
 def check_chunk(parsed: object, data: bytes) -> Chunk:
     """Return a chunk or a completion. Raises `UpstreamFailed` also for an error object."""
     chunk = check_object(parsed, data)
-    # Some upstreams send an error with status 200.
-    if error := chunk.get("error"):
+    # Some upstreams send an error with status 200, and some do not put it into an object of its own.
+    is_error = "error" in (chunk.get("type"), chunk.get("object"))
+    if error := chunk.get("error") or (chunk if is_error else None):
         status = error.get("code") if isinstance(error, dict) else None
         raise UpstreamFailed(failure_from_status(status if isinstance(status, int) else 500, error))
     return chunk

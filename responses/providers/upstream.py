@@ -24,7 +24,7 @@ from responses.engine.converter.responses_api import ResponsesConverter
 from responses.engine.events.types import Event, OutputItemDone
 from responses.engine.turn import Attempt, TurnRequest, TurnResult
 from responses.providers import chat_completions, responses_api
-from responses.providers.clients import UpstreamFailed, failure_from_error, naming, post, read_piece
+from responses.providers.clients import UpstreamFailed, failure_from_error, for_client, post, read_piece
 from responses.providers.event_stream import EventStreamDecoder, check_chunk, check_object, is_streamed, read_document
 from responses.providers.http_client import Answer
 from responses.providers.long_answers import long_answers
@@ -70,7 +70,7 @@ class UpstreamTurn:
             self._converter = ResponsesConverter(
                 **shared,
                 upstream_id=route.upstream.id,
-                to_failure=lambda error: naming(route.model, failure_from_error(error)),
+                to_failure=lambda error: for_client(route, failure_from_error(error)),
             )
         else:
             self._path, self._check, self._body = "/chat/completions", check_chunk, chat_completions.request_body
@@ -120,7 +120,7 @@ class UpstreamTurn:
                     else:
                         yield converter.feed(lines.end())
                     if lines.failure is not None and not converter.over:
-                        converter.fail(naming(self._route.model, lines.failure))
+                        converter.fail(for_client(self._route, lines.failure))
         except UpstreamFailed as failed:
             converter.fail(failed.failure)
         yield converter.end(done=lines.done)

@@ -187,3 +187,13 @@ def test_chat_completions_are_checked_as_well(api: Api, script: Script, hook: Ho
     body = {"model": script.model, "messages": [{"role": "user", "content": "Hi"}]}
     for streamed in (False, True):
         assert error(api.post("/chat/completions", {**body, "stream": streamed}))[::2] == (403, "guardrail_required")
+
+
+def test_a_secret_that_the_hook_repeats_is_not_stored(reaching: Api, script: Script, hook: Hook) -> None:
+    guard(reaching.caller.team, input_checker="hook", hook_url=hook.url, hook_secret=SECRET)
+    hook.then({"allow": False, "categories": [f"bad {SECRET}"], "reason": f"Token {SECRET} has expired."})
+    answer = reaching.post("/responses", {"model": script.model, "input": "Hi"})
+    assert SECRET not in answer.text
+    with scope.team(reaching.caller.team.pk):
+        decision = GuardrailDecision.objects.get()
+    assert (decision.reason, decision.categories) == ("Token [redacted] has expired.", ["bad [redacted]"])

@@ -7,7 +7,6 @@ from typing import Any
 import httpx2
 import orjson
 import pytest
-from django.db import connection
 
 from responses.models import EventBatch
 from tenants import scope
@@ -15,6 +14,7 @@ from tenants.models import Connector, ConnectorVisibility
 from tests.support.api import Api, error
 from tests.support.mcp_requests import asking, of, tool, word
 from tests.support.mcp_servers import McpServer, mcp_server
+from tests.support.rows import every_row_with
 from tests.support.upstream import Script
 from tests.support.web import WebProcess
 from tests.support.webhooks import running_receiver
@@ -64,21 +64,6 @@ def test_custom_headers_are_sent(reaching: Api, script: Script, served: McpServe
     script.say("Hi.")
     reaching.create(model=script.model, input="Hi", tools=[tool(served, headers={"X-Tenant": "acme"})])
     assert {headers["x-tenant"] for headers in served.headers} == {"acme"}
-
-
-def every_row_with(text: str) -> list[str]:
-    """Return the tables with a row that contains this text."""
-    with scope.every_team(), connection.cursor() as cursor:
-        cursor.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
-        found = []
-        for (table,) in cursor.fetchall():
-            cursor.execute(f'SELECT count(*) FROM "{table}" AS one WHERE one::text LIKE %s', [f"%{text}%"])
-            if cursor.fetchone()[0]:
-                found.append(table)
-        # The text of these columns is hexadecimal, and that of event logs compressed.
-        if any(text.encode() in batch.frames for batch in EventBatch.objects.all()):
-            found.append(EventBatch._meta.db_table)
-    return found
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -1,13 +1,10 @@
 """MCP servers as a request describes them: address, credentials, tool filter and approval policy."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-_SECRET = re.compile(r"auth|cookie|key|pass|secret|session|token", re.IGNORECASE)
-# Shorter values occur in ordinary text by chance, so they are not redacted.
-_SHORTEST_SECRET = 8
+from kernel.redaction import SECRET_NAME, redact, secrets_of_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,13 +121,8 @@ class RemoteServer:
 
     def redact(self, text: str) -> str:
         """Remove the credentials sent to the server from a text."""
-        # Some servers repeat the request's headers in their error messages.
-        for name, value in self.headers.items():
-            if _SECRET.search(name):
-                for secret in sorted({value, value.rpartition(" ")[2]}, key=len, reverse=True):
-                    if len(secret) >= _SHORTEST_SECRET:
-                        text = text.replace(secret, "[redacted]")
-        return text
+        headers = [value for name, value in self.headers.items() if SECRET_NAME.search(name)]
+        return redact(text, [*headers, *secrets_of_url(self.url)])
 
     def offers(self, tool: ListedTool) -> bool:
         """Return True if the request allows the model to use the tool."""

@@ -1,0 +1,162 @@
+"""Error messages of upstreams that repeat this platform's key: no client and no row gets it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web as aiohttp
+
+from responses.engine.events.compression import decompress
+from responses.models import EventBatch
+from tenants import scope, services
+from tenants.models import WireApi
+from tests.support.aiohttp_server import serving
+from tests.support.api import Api
+from tests.support.rows import every_row_with
+from tests.support.upstream import Answer, Script, ScriptedUpstream, refusal, stream, whole
+
+KEY = "sk-upstream-4f6bd1a9c3e7"
+EMBEDDING = {"input": "Hi"}
+IMAGE = {"prompt": "A cat"}
+CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
+MESSAGE = {**CHAT, "max_tokens": 9}
+SPEECH = {"input": "Hi", "voice": "alloy"}
+# Endpoints and their bodies, without the model.
+JSON: dict[str, tuple[str, dict[str, Any]]] = {
+    "responses": ("/responses", {"input": "Hi"}),
+    "unstored responses": ("/responses", {"input": "Hi", "store": False}),
+    "compact": ("/responses/compact", {"input": "Hi"}),
+    "chat": ("/chat/completions", CHAT),
+    "messages": ("/messages", MESSAGE),
+    "completions": ("/completions", {"prompt": "Hi"}),
+    "embeddings": ("/embeddings", EMBEDDING),
+    "moderations": ("/moderations", EMBEDDING),
+    "images": ("/images/generations", IMAGE),
+    "speech": ("/audio/speech", SPEECH),
+}
+STREAMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "responses": ("/responses", {"input": "Hi"}),
+    "chat": ("/chat/completions", CHAT),
+    "messages": ("/messages", MESSAGE),
+    "completions": ("/completions", {"prompt": "Hi"}),
+}
+# Messages, and what none may contain after redaction.
+MESSAGES = {
+    "the key": f"Incorrect API key provided: {KEY}.",
+    "a header": f"Bad header: Authorization: Bearer {KEY}",
+    "a masked key": "Incorrect API key provided: sk-upstr****c3e7.",
+    "a key cut at the end": "x" * (500 - 12) + KEY,
+    "a key after the end": " ".join([KEY] * 60),
+}
+
+
+@pytest.fixture(scope="module")
+def upstream_of_all() -> Iterator[ScriptedUpstream]:
+    """Start a scripted upstream that offers every endpoint."""
+    upstream = ScriptedUpstream()
+    app = aiohttp.Application()
+    app.router.add_post("/v1/{path:.*}", upstream.answer)
+    with serving(app) as upstream.url:
+        yield upstream
+
+
+@pytest.fixture
+def script(upstream_of_all: ScriptedUpstream, database: None) -> Iterator[Script]:
+    """Script the answers for one model name, of an upstream with a key."""
+    with upstream_of_all.script() as script:
+        services.add_upstream(name="keyed", base_url=upstream_of_all.url, api_key=KEY, models=[script.model])
+        yield script
+
+
+@pytest.fixture
+def responses_script(upstream_of_all: ScriptedUpstream, database: None) -> Iterator[Script]:
+    """Script the answers for one model name, of an upstream with a key and the Responses API."""
+    with upstream_of_all.script() as script:
+        services.add_upstream(
+            name="keyed responses",
+            base_url=upstream_of_all.url,
+            api_key=KEY,
+            models=[script.model],
+            wire_api=WireApi.RESPONSES.value,
+        )
+        yield script
+
+
+def rejection(message: str, **fields: Any) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "invalid_request_error", "code": 400, **fields}}
+
+
+def assert_not_revealed(api: Api, shown: str) -> None:
+    """Check an answer, all rows and the compressed logs of events."""
+    with scope.team(api.caller.team.pk):
+        logs = b"".join(decompress(batch.compressed) for batch in EventBatch.objects.all()).decode()
+    for part in (KEY, "sk-ups", "c3e7"):
+        assert part not in shown
+        assert part not in logs
+    assert every_row_with(KEY) == []
+
+
+@pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES.keys())
+@pytest.mark.parametrize(("path", "body"), JSON.values(), ids=JSON.keys())
+def test_a_key_in_an_http_error_is_redacted(
+    api: Api, script: Script, path: str, body: dict[str, Any], message: str
+) -> None:
+    script.then(refusal(400, message))
+    shown = api.post(path, {"model": script.model, **body}).text
+    assert "rejected the request" in shown
+    assert_not_revealed(api, shown)
+
+
+@pytest.mark.parametrize(("path", "body"), JSON.values(), ids=JSON.keys())
+def test_a_key_in_an_error_with_status_200_is_redacted(
+    api: Api, script: Script, path: str, body: dict[str, Any]
+) -> None:
+    script.then(whole(rejection(MESSAGES["the key"])))
+    shown = api.post(path, {"model": script.model, **body}).text
+    assert "Incorrect API key provided: [redacted]." in shown
+    assert_not_revealed(api, shown)
+
+
+@pytest.mark.parametrize(
+    "event", [rejection(MESSAGES["the key"]), {"type": "error", "message": MESSAGES["the key"], "code": 400}]
+)
+@pytest.mark.parametrize(("path", "body"), STREAMS.values(), ids=STREAMS.keys())
+def test_a_key_in_an_error_of_a_stream_is_redacted(
+    api: Api, script: Script, path: str, body: dict[str, Any], event: dict[str, Any]
+) -> None:
+    script.then(stream(event, done=False))
+    shown = api.post(path, {"model": script.model, "stream": True, **body}).text
+    assert "rejected the request" in shown
+    assert_not_revealed(api, shown)
+
+
+ERROR = {"code": "invalid_prompt", "message": MESSAGES["the key"]}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        refusal(400, MESSAGES["the key"]),
+        whole({"id": "resp_1", "object": "response", "status": "failed", "output": [], "error": ERROR}),
+        stream({"type": "error", **ERROR}, done=False),
+        stream({"type": "error", "error": ERROR}, done=False),
+        stream({"type": "response.failed", "response": {"status": "failed", "error": ERROR}}, done=False),
+    ],
+)
+def test_a_key_in_an_error_of_a_responses_upstream_is_redacted(
+    api: Api, responses_script: Script, answer: Answer, *, streamed: bool
+) -> None:
+    responses_script.then(answer)
+    shown = api.post("/responses", {"model": responses_script.model, "input": "Hi", "stream": streamed}).text
+    assert "[redacted]" in shown
+    assert_not_revealed(api, shown)
+
+
+def test_a_key_in_an_error_of_a_streamed_transcription_is_redacted(api: Api, script: Script) -> None:
+    script.then(stream({"type": "error", "message": MESSAGES["the key"], "code": 400}, done=False))
+    form = {"model": script.model, "stream": "true"}
+    files = {"file": ("a.wav", b"RIFF", "audio/wav")}
+    shown = api.request("POST", "/audio/transcriptions", data=form, files=files).text
+    assert "rejected the request" in shown
+    assert_not_revealed(api, shown)
