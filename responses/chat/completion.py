@@ -18,7 +18,7 @@ from responses.chat import capabilities, stored
 from responses.chat.chunks import ChunkWriter, CompletionAccumulator, as_chunk
 from responses.chat.images import with_loaded_images
 from responses.chat.requests import ChatRequest
-from responses.engine.converter.base import read_usage
+from responses.engine.converter.base import reported_usage
 from responses.engine.converter.chat import Chunk
 from responses.engine.events.types import DONE_FRAME
 from responses.engine.turn import Usage
@@ -182,8 +182,7 @@ class _ChatCall:
         self._id = str(data.get("id") or self._id)
         if isinstance(tier := data.get("service_tier"), str):
             self._tier = tier[:40]
-        if isinstance(usage := data.get("usage"), dict):
-            self._usage = read_usage(usage)
+        self._usage = reported_usage(data.get("usage")) or self._usage
 
     def row_for(self, completion: Chunk) -> Row | None:
         """Return the row of the completion; None if it is not to be stored."""

@@ -16,7 +16,7 @@ from kernel.wire import Wire
 from responses.chat.chunks import ChunkWriter
 from responses.chat.requests import ChatStreamOptions
 from responses.engine.compaction.token_estimate import tokens
-from responses.engine.converter.base import read_usage
+from responses.engine.converter.base import reported_usage
 from responses.engine.converter.chat import Chunk
 from responses.engine.events.types import DONE_FRAME
 from responses.engine.turn import Usage
@@ -109,8 +109,7 @@ class CompletionReader(AnswerReader):
     @override
     def read(self, document: Chunk) -> None:
         super().read(document)
-        if isinstance(usage := document.get("usage"), dict) and usage:
-            self._usage = read_usage(usage)
+        self._usage = reported_usage(document.get("usage")) or self._usage
         match document.get("choices"):
             case [*choices]:
                 self._texts += [str(choice.get("text") or "") for choice in choices if isinstance(choice, dict)]

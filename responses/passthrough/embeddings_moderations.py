@@ -3,7 +3,6 @@
 The answer is the upstream's own. Only a usage record is stored.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -17,7 +16,6 @@ from kernel.ids import new_id
 from kernel.validation import TAG, validate
 from kernel.wire import Wire
 from responses.engine.compaction.token_estimate import tokens
-from responses.engine.converter.base import read_usage
 from responses.engine.converter.chat import Chunk
 from responses.engine.turn import Usage
 from responses.providers.clients import UpstreamFailed, post
@@ -204,11 +202,7 @@ async def forward(
 
     def spent(_: str) -> tuple[str, Usage]:
         object_id = str(answer.get("id") or new_id(passed.endpoint))
-        reported = answer.get("usage")
-        if isinstance(reported, Mapping) and reported:
-            # Some servers report only the total, which equals the input: these calls generate no tokens.
-            return object_id, read_usage({"prompt_tokens": reported.get("total_tokens"), **reported})
-        return object_id, call.unreported()
+        return object_id, call.input_usage(answer.get("usage"))
 
     async with call.recorded(spent):
         try:

@@ -14,7 +14,7 @@ from typing import Any
 from kernel.errors import Failure, ModelNotFound, UnsupportedValue
 from kernel.ids import new_id
 from responses.engine.compaction.token_estimate import tokens
-from responses.engine.converter.base import read_usage
+from responses.engine.converter.base import reported_usage
 from responses.engine.converter.chat import Chunk
 from responses.engine.turn import Usage
 from responses.passthrough.embeddings_moderations import endpoint_error
@@ -182,9 +182,10 @@ async def _answers(
 
     def spent(_: str) -> tuple[str, Usage]:
         reported = last.get("usage")
-        if isinstance(reported, Mapping) and reported:
-            is_chat = "prompt_tokens" in reported
-            used = read_usage(reported) if is_chat else read_usage(reported, read="input", written="output")
+        used = reported_usage(reported, read="input", written="output")
+        if isinstance(reported, Mapping) and "prompt_tokens" in reported:
+            used = reported_usage(reported)
+        if used is not None:
             # What these endpoints write are images, also where the upstream does not say so.
             drawn = used.output_image_tokens or used.output_tokens
             return account.object_id, replace(used, output_image_tokens=drawn, images=_count_images(last))

@@ -11,6 +11,7 @@ from typing import Any
 
 from kernel.clock import now
 from kernel.ids import new_id
+from responses.engine.converter.base import reported_usage
 from responses.engine.turn import Attempt, Usage
 from responses.runs import open_calls
 from responses.runs.reservations import LEAST_SHARE, CallReservation
@@ -95,6 +96,12 @@ class RoutedCall:
         """Return the estimated usage of a call whose upstream has reported none."""
         read = self.estimate_input() if self.may_be_charged else 0
         return Usage(input_tokens=read, output_tokens=output_tokens, estimated=True)
+
+    def input_usage(self, reported: object) -> Usage:
+        """Return the usage of a call that generates no tokens, such as embeddings: as reported, or an estimate."""
+        usage = reported_usage(reported)
+        # Every input has a token, so 0 means that the upstream does not count.
+        return usage if usage is not None and usage.input_tokens else self.unreported()
 
     async def reserve(
         self,

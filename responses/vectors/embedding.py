@@ -10,7 +10,6 @@ from django.conf import settings
 
 from kernel.errors import ApiError, Failure, UnsupportedValue
 from responses.engine.compaction.token_estimate import tokens
-from responses.engine.converter.base import read_usage
 from responses.engine.turn import Usage
 from responses.models.vector_stores import VectorStore
 from responses.providers.clients import UpstreamFailed, post
@@ -108,11 +107,7 @@ async def _call(call: RoutedCall, texts: Sequence[str], object_id: str) -> list[
     answer: dict[str, Any] = {}
 
     def spent(_: str) -> tuple[str, Usage]:
-        reported = answer.get("usage")
-        if isinstance(reported, dict) and reported:
-            # Some servers report only `total_tokens`, which for embeddings are the input tokens.
-            return object_id, read_usage({"prompt_tokens": reported.get("total_tokens"), **reported})
-        return object_id, call.unreported()
+        return object_id, call.input_usage(answer.get("usage"))
 
     async with call.recorded(spent):
         async with post(

@@ -117,7 +117,39 @@ def test_total_tokens_count_as_input(api: Api, script: Script, caller: Caller) -
     assert (usage_record(caller).input_tokens, usage_record(caller).estimated) == (9, False)
 
 
-@pytest.mark.parametrize("usage", [None, {}, [], "5"])
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": 0, "total_tokens": 9},
+        {"prompt_tokens": None, "total_tokens": 9},
+        {"total_tokens": "9"},
+        {"prompt_tokens": "9"},
+        {"prompt_tokens": "0", "total_tokens": "9"},
+        {"prompt_tokens": 4, "total_tokens": 9},
+        {"prompt_tokens": 0, "completion_tokens": 2, "total_tokens": 11},
+        {"prompt_tokens": "many", "total_tokens": 9.0},
+    ],
+)
+def test_the_input_is_at_least_the_total_without_the_output(
+    api: Api, script: Script, caller: Caller, usage: dict[str, Any]
+) -> None:
+    script.then(whole({**EMBEDDED, "usage": usage}))
+    ok(api.post("/embeddings", {"model": script.model, "input": "Hi"}))
+    assert (usage_record(caller).input_tokens, usage_record(caller).estimated) == (9, False)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        None,
+        {},
+        [],
+        "5",
+        {"prompt_tokens": None, "total_tokens": None},
+        {"total_tokens": "unknown"},
+        {"prompt_tokens": 0, "total_tokens": 0},
+    ],
+)
 @pytest.mark.parametrize(
     ("given", "tokens"), [("12345", 2), (["12345", "678"], 2), ([7, 8, 9], 3), ([[7, 8], [9, 10, 11]], 5)]
 )

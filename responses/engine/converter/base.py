@@ -194,7 +194,8 @@ def _token(entry: Mapping[str, Any]) -> Body:
 def read_usage(usage: Mapping[str, Any], *, read: str = "prompt", written: str = "completion") -> Usage:
     """Return the usage of a `usage` object. Values that are not numbers count as 0.
 
-    `read` and `written` are the API's prefixes of its fields; the default is those of chat completions.
+    `read` and `written` are the API's prefixes of its fields; the default is those of chat completions. The input is at
+    least the total without the output: some servers report only the total, or 0 beside it.
     """
     # Audio and image endpoints write `input_token_details`.
     read_details = usage.get(f"{read}_tokens_details") or usage.get(f"{read}_token_details") or {}
@@ -208,7 +209,7 @@ def read_usage(usage: Mapping[str, Any], *, read: str = "prompt", written: str =
         # xAI and some versions of Gemini count reasoning beside the completion. It is billed as output.
         output_tokens += reasoning_tokens
     return Usage(
-        input_tokens=input_tokens,
+        input_tokens=max(input_tokens, _count(usage.get("total_tokens")) - output_tokens),
         # At the top level by DeepSeek, Moonshot, and gateways to Claude.
         cached_tokens=_first(
             read_details.get("cached_tokens"),
@@ -233,10 +234,31 @@ def read_usage(usage: Mapping[str, Any], *, read: str = "prompt", written: str =
     )
 
 
+def reported_usage(usage: object, *, read: str = "prompt", written: str = "completion") -> Usage | None:
+    """Return the usage of a `usage` object as `read_usage` does, or None if it contains no number of tokens."""
+    if not isinstance(usage, Mapping):
+        return None
+    names = (f"{read}_tokens", f"{written}_tokens", "total_tokens")
+    if not any(_is_count(usage.get(name)) for name in names):
+        return None
+    return read_usage(usage, read=read, written=written)
+
+
+def _is_count(tokens: object) -> bool:
+    return isinstance(tokens, int | float) or (isinstance(tokens, str) and _count(tokens) > 0)
+
+
 def _first(*counts: object) -> int:
     """Return the first number that is not 0, else 0."""
     return next(filter(None, map(_count, counts)), 0)
 
 
 def _count(tokens: object) -> int:
-    return min(max(int(tokens), 0), _MAX_TOKENS) if isinstance(tokens, int | float) else 0
+    # Some servers write numbers as strings.
+    if isinstance(tokens, str):
+        try:
+            tokens = float(tokens)
+        except ValueError:
+            return 0
+    # In this order, NaN becomes 0.
+    return int(min(max(0, tokens), _MAX_TOKENS)) if isinstance(tokens, int | float) else 0
