@@ -150,9 +150,12 @@ def metrics(request: HttpRequest) -> HttpResponse:
     elif settings.METRICS_PORT:
         return HttpResponse("The metrics have a port of their own.\n", status=404, content_type="text/plain")
     elif not metrics_server.is_local(
-        request.META.get("REMOTE_ADDR", ""), is_forwarded=any(name in request.headers for name in _FORWARDED)
+        request.META.get("REMOTE_ADDR", ""),
+        # Behind a proxy on this machine that adds no header, all clients would be local.
+        is_forwarded=settings.TRUSTED_PROXIES > 0 or any(name in request.headers for name in _FORWARDED),
     ):
-        text = "Only clients on this machine may read the metrics. Set METRICS_TOKEN or METRICS_PORT for others.\n"
+        text = "Only clients on this machine may read the metrics, and none behind proxies (TRUSTED_PROXIES). "
+        text += "Set METRICS_TOKEN or METRICS_PORT for others.\n"
         return HttpResponse(text, status=403, content_type="text/plain")
     return HttpResponse(metrics_server.exposition(of_system=True), content_type=CONTENT_TYPE_LATEST)
 

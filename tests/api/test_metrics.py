@@ -143,6 +143,18 @@ def test_only_clients_on_this_machine_read_the_metrics_without_a_token(
     assert (forwarded.status_code, "METRICS_TOKEN" in forwarded.text) == (403, True)
 
 
+@pytest.mark.slow
+def test_behind_proxies_nothing_reads_the_metrics_without_a_token(http: httpx2.Client) -> None:
+    # As from a proxy on the same machine that adds no header.
+    with running_web(TRUSTED_PROXIES="1") as process:
+        refused = http.get(f"{process.url}/metrics")
+        assert (refused.status_code, "METRICS_TOKEN" in refused.text) == (403, True)
+        assert "ors_" not in refused.text
+    with running_web(TRUSTED_PROXIES="1", METRICS_TOKEN=TOKEN) as process:
+        answer = http.get(f"{process.url}/metrics", headers={"authorization": f"Bearer {TOKEN}"})
+        assert (answer.status_code, "ors_build_info" in answer.text) == (200, True)
+
+
 @pytest.fixture(scope="module")
 def with_token() -> Iterator[WebProcess]:
     with running_web(METRICS_TOKEN=TOKEN) as process:

@@ -62,7 +62,8 @@ def test_the_units_allow_what_their_processes_need() -> None:
     targets = (ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text()
     assert "--metrics-port 947%i" in units["responses-platform-worker@.service"]
     assert "--metrics-port 9466" in units["responses-platform-beat.service"]
-    assert all(f'"127.0.0.1:{port}"' in targets for port in (8000, 9466, 9471, 9472, 9093))
+    assert "--metrics-port 9464" in units["responses-platform-web.service"]
+    assert all(f'"127.0.0.1:{port}"' in targets for port in (9464, 9466, 9471, 9472, 9093))
 
 
 @pytest.mark.parametrize(("name", "unit"), [("web", "web"), ("worker", "worker@")])
