@@ -69,6 +69,8 @@ async def _parsed(kind: str, content: bytes, *, waits: bool) -> str:
     match result[:1]:
         case document_reader.LOCKED:
             raise InvalidFile("The file could not be read: it is protected by a password.")
+        case document_reader.COMPRESSED:
+            raise InvalidFile("The file could not be read: its parts are neither stored nor compressed with deflate.")
         case document_reader.TOO_LONG:
             raise _too_long()
         case document_reader.UNKNOWN:

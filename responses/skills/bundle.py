@@ -96,6 +96,9 @@ def _unpack(archive: zipfile.ZipFile, param: str) -> Iterator[BundleFile]:
         if entry.is_dir() or _CLUTTER.search(entry.filename):
             continue
         mode = entry.external_attr >> 16
+        if entry.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+            # Other methods take many times longer for the same number of bytes.
+            raise _invalid(param, f"'{entry.filename}' is neither stored nor compressed with deflate")
         if stat.S_IFMT(mode) not in {0, stat.S_IFREG}:
             raise _invalid(param, f"'{entry.filename}' is not a regular file")
         with archive.open(entry) as opened:

@@ -16,10 +16,10 @@ def skill_files(
     return files | {f"{folder}/{path}": content.encode() for path, content in more.items()}
 
 
-def zipped(files: dict[str, bytes]) -> bytes:
+def zipped(files: dict[str, bytes], *, method: int = zipfile.ZIP_DEFLATED) -> bytes:
     """Return a zip archive of files."""
     packed = BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(packed, "w", method) as archive:
         for path, content in files.items():
             archive.writestr(path, content)
     return packed.getvalue()
