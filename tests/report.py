@@ -67,7 +67,13 @@ class Times:
                 fixtures[value[0]] += value[1]
                 self._fixtures[value[0]] += value[1]
         if self._file is not None:
-            line = {"test": report.nodeid, "phase": report.when, "seconds": report.duration, "fixtures": fixtures}
+            line = {
+                "test": report.nodeid,
+                "phase": report.when,
+                "outcome": report.outcome,
+                "seconds": report.duration,
+                "fixtures": fixtures,
+            }
             self._file.write(orjson.dumps(line) + b"\n")
             self._file.flush()
 

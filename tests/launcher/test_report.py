@@ -52,5 +52,6 @@ def test_a_run_shows_its_slowest_parts_with_the_command_for_each_failure(tmp_pat
     assert shown["room"] >= 1.1 > shown["house"] >= 0.3
     assert shown["test_rooms.py"] >= shown["room"] + shown["house"]
     written = [json.loads(line) for line in times.read_text().splitlines()]
+    assert [line["outcome"] for line in written if line["phase"] == "call"].count("failed") == 1
     assert len(written) == 33
     assert sum(line["fixtures"].get("room", 0) for line in written) >= 1.1
