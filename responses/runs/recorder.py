@@ -25,6 +25,7 @@ from kernel.notifications import Notifier, loop_notifications
 from responses.engine import spans
 from responses.engine.calls.outcomes import ToolResult, request_digest
 from responses.engine.events.compression import compress
+from responses.engine.events.response_body import Ending
 from responses.engine.events.types import DONE_FRAME, Body, Event, frame
 from responses.engine.state import OutputItem, PendingCall
 from responses.engine.steps import (
@@ -272,7 +273,7 @@ class Recorder:
                 "ended_at": step.ended_at,
                 "service_tier": ending.service_tier[:20],
                 "duration_ms": _milliseconds(step.ended_at - identity.created_at),
-                "error": ending.error,
+                "error": _stored_error(ending, is_stored=identity.stored),
                 "error_code": ending.error["code"] if ending.error else None,
                 "incomplete_reason": ending.incomplete_reason,
                 "moderation": ending.moderation,
@@ -663,6 +664,14 @@ class Recorder:
             output_preview=state.preview,
             **{"status": Status.IN_PROGRESS.value, **ended},
         )
+
+
+def _stored_error(ending: Ending, *, is_stored: bool) -> Mapping[str, Any] | None:
+    """Return the error of a row. That of an unstored response contains no text of the upstream, which may repeat it."""
+    failure = ending.failure
+    if ending.error is None or is_stored or failure is None or not failure.general:
+        return ending.error
+    return {**ending.error, "message": failure.general}
 
 
 def _may_be_charged(step: Step) -> bool:

@@ -2,12 +2,16 @@
 
 import time
 from typing import Any
+from uuid import uuid4
+
+import pytest
 
 from tenants import scope
 from tenants.models import UsageRecord
 from tests.support.api import Api, Caller, MakeApi, error, ok
 from tests.support.chunks import chunk, text, usage
-from tests.support.upstream import Script, stream, whole
+from tests.support.rows import every_row_with
+from tests.support.upstream import Script, refusal, stream, whole
 
 USAGE = {
     "input_tokens": 7,
@@ -201,6 +205,20 @@ def test_it_keeps_the_ledger_of_a_response_that_is_not_stored(api: Api, script: 
     with scope.team(caller.team.pk):
         row = UsageRecord.objects.get(object_id=response["id"])
     assert (row.input_tokens, row.output_tokens) == (7, 3)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/responses", "/chat/completions", "/messages"])
+def test_it_keeps_no_text_of_the_upstream_without_storage(api: Api, script: Script, path: str, stream: bool) -> None:
+    text = f"text-{uuid4().hex}"
+    script.then(refusal(400, f"Not allowed: {text}"))
+    body: dict[str, Any] = {"model": script.model, "stream": stream}
+    if path == "/responses":
+        body |= {"input": text, "store": False}
+    else:
+        body |= {"messages": [{"role": "user", "content": text}], "max_tokens": 16}
+    assert text in api.post(path, body).text
+    assert every_row_with(text) == []
 
 
 def test_it_tells_a_foreign_previous_response_as_an_unknown_one(api: Api, outsider: Api, script: Script) -> None:
