@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,11 @@ from tenants import scope
 from tenants.models import Price
 with scope.every_team():
     Price.objects.create(dimension="tool_call", tool="web_search", amount="{SEARCH_UNITS / DOLLAR:.10f}", per=1)
+"""
+_SWEEP = """
+from responses import tasks
+tasks.sweep_dead_runs()
+tasks.sweep_limits()
 """
 # Of the first requests of calls; their connections are closed without an answer.
 _BROKEN = 0.03
@@ -371,7 +377,8 @@ async def _race(servers: Servers, *, seeds: Sequence[int], seconds: float) -> tu
     """Return the runs and the number of reservations that are left."""
     upstream = Upstream()
     address = await upstream.start()
-    servers.environment |= {"SEARXNG_URL": address, "EGRESS_ALLOW": "127.0.0.1"}
+    # The reservation of a call whose process was killed is dropped when no answer can take that long any more.
+    servers.environment |= {"SEARXNG_URL": address, "EGRESS_ALLOW": "127.0.0.1", "UPSTREAM_ANSWER_TIMEOUT": "60"}
     await asyncio.to_thread(servers.route, address)
     price = ("set_price", MODEL, "--input", INPUT_PRICE, "--output", OUTPUT_PRICE)
     await asyncio.to_thread(manage, servers.environment, *price)
@@ -387,7 +394,8 @@ async def _race(servers: Servers, *, seeds: Sequence[int], seconds: float) -> tu
             await _run(run, servers, upstream, url=target.url, web_pid=target.pid, seconds=seconds)
         print(json.dumps(run.summary()), flush=True)
         runs.append(run)
-    return runs, await every_kind.reservations_left(servers.admin)
+    sweep = partial(manage, servers.environment, "shell", "-v", "0", "-c", _SWEEP)
+    return runs, await every_kind.reservations_left(servers.admin, sweep)
 
 
 def main(arguments: Sequence[str], *, directory: Path) -> int:
