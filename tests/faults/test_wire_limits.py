@@ -17,7 +17,7 @@ from tests.support.web import WebProcess, running_web
 pytestmark = pytest.mark.slow
 KIB, MIB = 1024, 1024 * 1024
 # The buffers of a connection and of the collector. A body without a key may have 64 KiB.
-IDLE = 8 * MIB
+IDLE = 16 * MIB
 PROXY = "10.9.8.7"
 
 
