@@ -32,7 +32,7 @@ class SharedClock:
         # This machine's counts until the database's is known; a start with a large difference is refused.
         self._offset = time.time() - uptime()
         self._is_known = False
-        # When somebody has set the clock, and by how many seconds.
+        # When the clock was set, and by how many seconds.
         self._steps: deque[tuple[float, float]] = deque(maxlen=10)
 
     @property

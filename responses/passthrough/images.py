@@ -182,9 +182,8 @@ async def _answers(
 
     def spent(_: str) -> tuple[str, Usage]:
         reported = last.get("usage")
-        used = reported_usage(reported, read="input", written="output")
-        if isinstance(reported, Mapping) and "prompt_tokens" in reported:
-            used = reported_usage(reported)
+        is_chat = isinstance(reported, Mapping) and "prompt_tokens" in reported
+        used = reported_usage(reported) if is_chat else reported_usage(reported, read="input", written="output")
         if used is not None:
             # What these endpoints write are images, also where the upstream does not say so.
             drawn = used.output_image_tokens or used.output_tokens

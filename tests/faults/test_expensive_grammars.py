@@ -84,7 +84,7 @@ def test_a_flood_of_expensive_inputs_delays_neither_probes_nor_other_teams(
     other = Api(http, url=server.url, caller=make_caller())
     with ThreadPoolExecutor(REQUESTS) as threads, ProcessTreeMeter(server.pid) as meter:
         bodies = [{**body(number), **FORMS[number % len(FORMS)], "model": script.model} for number in range(REQUESTS)]
-        flood = [threads.submit(post, server, caller, each) for each in bodies]
+        flood = [threads.submit(post, server, caller, body) for body in bodies]
         try:
             eventually(lambda: sum(task.done() for task in flood) >= REQUESTS - WAITING - PROCESSES)
             refused = [task.result() for task in flood if task.done()]

@@ -31,7 +31,6 @@ SILENCE = b"OggS" + bytes(4_000)
 """Compressed audio, which may be ten hours of silence."""
 TIMED = "seconds "
 """Beginning of a prompt whose transcription is billed by its time."""
-# The smallest PNG that programs for images can open.
 PRICES = [
     PriceEntry(dimension=dimension, amount=Decimal(amount), per=per)
     for dimension, amount, per in (
