@@ -23,11 +23,13 @@ from pytest_django import DjangoDbBlocker
 pytest.register_assert_rewrite("tests.support")
 
 import responses.tools.registry  # noqa: E402, F401 - completes the schema of requests, as in web and worker
+from kernel.clock import now  # noqa: E402
 from launcher.errors import LaunchError  # noqa: E402
 from launcher.testing import PrivateServers  # noqa: E402
+from responses.models import Response  # noqa: E402
 from responses.rollups import aggregate  # noqa: E402
-from tenants import services  # noqa: E402 - support modules are rewritten before anything imports them
-from tenants.models import AdminScope  # noqa: E402
+from tenants import scope, services  # noqa: E402 - support modules are rewritten before anything imports them
+from tenants.models import AdminScope, UsageRecord  # noqa: E402
 from tests.servers import SERVERS  # noqa: E402
 from tests.support import web as web_processes  # noqa: E402
 from tests.support import workers  # noqa: E402
@@ -310,10 +312,20 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture
 def rollups(database: None) -> Iterator[None]:
-    """Remove aggregates before and after the test. Other tests add rows to hours that would be closed already."""
+    """Remove sums before and after the test, and the rows that it would sum because other tests left them."""
+    _remove_old_rows()
     aggregate.discard()
     yield
+    _remove_old_rows()
     aggregate.discard()
+
+
+def _remove_old_rows() -> None:
+    """Delete the rows of hours that have ended: every one of their hours would take a step of each later roll-up."""
+    hour = now().replace(minute=0, second=0, microsecond=0)
+    with scope.every_team():
+        UsageRecord.objects.filter(occurred_at__lt=hour).delete()
+        Response.objects.filter(created_at__lt=hour).delete()
 
 
 @pytest.fixture
