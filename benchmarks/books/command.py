@@ -71,7 +71,7 @@ async def compared(plan: Plan, *, directory: Path, log: Callable[[str], None] = 
     ) as books:
         admin, environment = books.deployment.servers.admin, books.deployment.servers.environment
         log("waiting for open runs and calls")
-        await until(partial(is_settled, admin), seconds=180)
+        await until(partial(is_settled, admin), seconds=900)
         await asyncio.to_thread(roll_up, environment)
         result = await asyncio.to_thread(
             compare, admin=admin, upstream=books.upstream, observed=books.runs, killed=books.deployment.killed

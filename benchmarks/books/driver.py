@@ -118,7 +118,7 @@ def _kill(server: Server) -> None:
     server.process.wait(30)
 
 
-async def until(condition: Callable[[], bool], *, seconds: float = 90.0) -> None:
+async def until(condition: Callable[[], bool], *, seconds: float = 600.0) -> None:
     """Wait for a condition, which is evaluated in a thread. Raises TimeoutError."""
     if not await asyncio.to_thread(processes.wait_until, condition, seconds=seconds):
         raise TimeoutError(f"still waiting after {seconds:g} seconds")

@@ -62,7 +62,7 @@ class Deployment:
     async def all_working(self) -> None:
         """Wait until every worker claims responses and every web process is ready."""
         # If they were killed earlier, no run would make progress.
-        await until(lambda: all(server.is_ready() for server in (*self.workers, *self.webs)), seconds=180)
+        await until(lambda: all(server.is_ready() for server in (*self.workers, *self.webs)))
 
     async def kill_worker(self) -> None:
         """Kill the oldest worker and start a new one."""
@@ -97,7 +97,7 @@ def _kill(server: Server, how: signal.Signals) -> None:
     server.process.wait(30)
 
 
-async def until(condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
+async def until(condition: Callable[[], bool], *, seconds: float = 600.0) -> None:
     """Wait for a condition, which is evaluated in a thread. Raises TimeoutError."""
     if not await asyncio.to_thread(processes.wait_until, condition, seconds=seconds):
         raise TimeoutError(f"still waiting after {seconds:g} seconds")

@@ -31,7 +31,7 @@ RECOVERY_SECONDS = 10.0
 """Requests until so long after the end of a fault count as hit by it."""
 _LEASE_SECONDS = 5
 _STOP_SECONDS = 60.0
-_READY_SECONDS = 180.0
+_READY_SECONDS = 600.0
 _PAUSED_SECONDS = 3.0
 _AWAY_SECONDS = 1.0
 _UPSTREAM_SECONDS = 4.0
