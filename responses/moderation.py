@@ -19,7 +19,16 @@ import orjson
 
 from conversations.items import StoredItem, plain_text
 from kernel import egress
-from kernel.errors import ApiError, ContentFlagged, Failure, Forbidden, ModelNotFound, UnsupportedValue, UpstreamError
+from kernel.errors import (
+    ApiError,
+    ContentFlagged,
+    Failure,
+    Forbidden,
+    ModelNotFound,
+    RequestRejected,
+    UnsupportedValue,
+    UpstreamError,
+)
 from kernel.large_work import off_loop
 from kernel.redaction import redact, secrets_of_url
 from responses.engine.attachments import AttachmentImage, AttachmentText, all_parts, attachment_key
@@ -45,6 +54,7 @@ _HOOK_SECONDS = 10.0
 _MAX_ANSWER = 64 * 1024
 _MAX_REASON = 500
 _MAX_CATEGORIES = 50
+_MAX_CATEGORY = 100
 _INVALID_ANSWER = "The guardrail hook returned no valid decision."
 
 
@@ -214,6 +224,8 @@ class GuardrailCheck:
     guard: GuardrailSettings
     account: UsageAccount
     model: str
+    is_stored: bool
+    """True if the response is stored: the reason of a decision may repeat its content."""
 
     @property
     def holds_output_back(self) -> bool:
@@ -249,7 +261,7 @@ class GuardrailCheck:
             # then: the run has ended, and what it stores depends on the decision.
             if stage == "input" and not isinstance(error, ApiError):
                 raise
-            decision = _Decision(allows=False, reason=error.message if isinstance(error, ApiError) else "Interrupted.")
+            decision = _Decision(allows=False, reason=self._reason_of(error))
             # The team chooses what happens if the checker fails: `fails_open` lets the content pass.
             outcome, blocked = "failed", blocks and not self.guard.fails_open
             message = f"Your team's guardrail could not check the {stage}."
@@ -267,7 +279,7 @@ class GuardrailCheck:
             outcome=outcome,
             blocked=blocked,
             categories=list(decision.categories),
-            reason=decision.reason[:_MAX_REASON],
+            reason=self._without_secrets(decision.reason)[:_MAX_REASON],
             request_id=self.account.request_id,
         )
         # Shielded: a client that leaves must not erase the decision.
@@ -312,17 +324,30 @@ class GuardrailCheck:
             case _:
                 raise UpstreamError(_INVALID_ANSWER)
 
-        def storable(value: object) -> str:
-            # PostgreSQL has no NUL in text.
-            return redact(str(value).replace("\0", ""), [secret, *secrets_of_url(self.guard.hook_url)])
-
         # Hooks may send categories as a list of names, or as OpenAI's mapping of names to booleans.
         names = [name for name, applies in given.items() if applies is True] if isinstance(given, Mapping) else given
         return _Decision(
             allows=allows,
-            categories=[storable(name)[:100] for name in names[:_MAX_CATEGORIES]] if isinstance(names, list) else (),
-            reason=storable(reason) if isinstance(reason, str) else "",
+            categories=[self._without_secrets(name)[:_MAX_CATEGORY] for name in names[:_MAX_CATEGORIES]]
+            if isinstance(names, list)
+            else (),
+            reason=reason if isinstance(reason, str) and self.is_stored else "",
         )
+
+    def _reason_of(self, error: ApiError | asyncio.CancelledError) -> str:
+        """Return why a check failed, for the row of the decision."""
+        if not isinstance(error, ApiError):
+            return "Interrupted."
+        # The moderation model's own words, which may repeat the content.
+        if isinstance(error, RequestRejected) and not self.is_stored:
+            return "The moderation model rejected the request."
+        return error.message
+
+    def _without_secrets(self, value: object) -> str:
+        """Return a text of another server as it may be stored and shown."""
+        # PostgreSQL has no NUL in text.
+        text = str(value).replace("\0", "")
+        return redact(text, [self.guard.hook_secret, *secrets_of_url(self.guard.hook_url)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,7 +411,7 @@ async def start_checks(
             attachments=attachments,
         )
     guard = await directory.guardrails.aget(principal.team_id)
-    guardrail = _guardrail_check(guard, principal, body.model, response_id, request)
+    guardrail = _guardrail_check(guard, principal, body.model, response_id, request, is_stored=body.store is not False)
     if guardrail is not None and guardrail.guard.input_checker:
         # Items may enter a conversation without a response, and so without a check: there the whole context is checked.
         items = context.items if context.conversation_id else [*context.preface, *context.input_items]
@@ -413,7 +438,7 @@ def restore_checks(response: Response, principal: Principal) -> OutputChecks | N
             input_result=options["of_input"],
         )
     guard = directory.guardrails(principal.team_id)
-    guardrail = _guardrail_check(guard, principal, response.model, response.pk, request)
+    guardrail = _guardrail_check(guard, principal, response.model, response.pk, request, is_stored=response.stored)
     return _output_checks(moderation, guardrail)
 
 
@@ -429,14 +454,20 @@ async def reject_if_guarded(principal: Principal) -> None:
 
 
 def _guardrail_check(
-    guard: GuardrailSettings | None, principal: Principal, model: str, response_id: str, request: RequestInfo
+    guard: GuardrailSettings | None,
+    principal: Principal,
+    model: str,
+    response_id: str,
+    request: RequestInfo,
+    *,
+    is_stored: bool,
 ) -> GuardrailCheck | None:
     if guard is None or not (guard.input_checker or guard.output_checker):
         return None
     account = UsageAccount(
         team_id=principal.team_id, key_id=principal.key_id, object_id=response_id, request_id=request.request_id
     )
-    return GuardrailCheck(guard=guard, account=account, model=model)
+    return GuardrailCheck(guard=guard, account=account, model=model, is_stored=is_stored)
 
 
 def _output_checks(moderation: ModerationCheck | None, guardrail: GuardrailCheck | None) -> OutputChecks | None:

@@ -18,7 +18,7 @@ from tests.support.background import RUNNING
 from tests.support.chunks import text
 from tests.support.guardrail_hook import BAD, FINE, Hook, running_hook
 from tests.support.streams import types
-from tests.support.upstream import Gate, Script, ScriptedUpstream, stream, whole
+from tests.support.upstream import Gate, Script, ScriptedUpstream, refusal, stream, whole
 from tests.support.waiting import eventually
 
 SECRET = "hook-secret"
@@ -197,3 +197,37 @@ def test_a_secret_that_the_hook_repeats_is_not_stored(reaching: Api, script: Scr
     with scope.team(reaching.caller.team.pk):
         decision = GuardrailDecision.objects.get()
     assert (decision.reason, decision.categories) == ("Token [redacted] has expired.", ["bad [redacted]"])
+
+
+@pytest.mark.parametrize(("store", "reason"), [(True, "It names Kranich."), (False, "")])
+def test_the_reason_of_a_hook_is_stored_with_the_response_only(
+    reaching: Api, script: Script, hook: Hook, store: bool, reason: str
+) -> None:
+    guard(reaching.caller.team, input_checker="hook", hook_url=hook.url)
+    hook.then({"allow": False, "categories": ["names"], "reason": "It names Kranich."})
+    body = {"model": script.model, "input": "Kranich", "store": store}
+    assert error(reaching.post("/responses", body))[:1] == (400,)
+    assert reason_of(reaching) == reason
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_the_reason_of_a_failed_moderation_has_no_secret_and_no_unstored_content(
+    api: Api, script: Script, database: None, store: bool
+) -> None:
+    key = "sk-judge-7f3a9b21c4"
+    judges, app = ScriptedUpstream(), aiohttp.Application()
+    app.router.add_post("/v1/moderations", judges.answer)
+    with serving(app) as judges.url, judges.script() as judge:
+        name = f"judge {uuid.uuid4().hex}"
+        services.add_upstream(name=name, base_url=judges.url, api_key=key, models=[judge.model])
+        guard(api.caller.team, input_checker="model", model=judge.model, fails_open=True)
+        judge.then(refusal(400, f"No Kranich for {key}."))
+        api.create(model=script.say("Hello.").model, input="Kranich", store=store)
+    assert key not in reason_of(api)
+    assert ("Kranich" in reason_of(api)) == store
+
+
+def reason_of(api: Api) -> str:
+    """Return the reason of the team's only decision."""
+    with scope.team(api.caller.team.pk):
+        return GuardrailDecision.objects.get().reason
