@@ -23,6 +23,7 @@ from django.db.models import Exists, OuterRef, Q
 from typing_extensions import override
 
 from kernel import clock, metrics, wait_limit
+from kernel.basic_auth import split_credentials
 from kernel.crypto import InvalidToken, keyed_digest
 from kernel.db_threads import in_db_thread
 from kernel.errors import Forbidden, ModelNotFound, Unauthorized
@@ -67,7 +68,10 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamEndpoint:
-    """Address, credentials and name of an upstream. `base_url` ends in /v1; `api_key` is plain text: never log it."""
+    """Address, credentials and name of an upstream. `base_url` ends in /v1; `api_key` is plain text: never log it.
+
+    Instead of a key, it may be the `Authorization` header of basic authentication.
+    """
 
     id: str
     base_url: str
@@ -422,8 +426,10 @@ def route_of(model: Model, name: str) -> Route:
 
 def upstream_of(server: "models.Upstream") -> UpstreamEndpoint:
     """Return address and credentials of an upstream."""
+    # Earlier versions stored credentials in the URL.
+    base_url, basic = split_credentials(server.base_url)
     return UpstreamEndpoint(
-        id=server.id, base_url=server.base_url, api_key=server.api_key, wire_api=server.wire_api, name=server.name
+        id=server.id, base_url=base_url, api_key=server.api_key or basic, wire_api=server.wire_api, name=server.name
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
+from kernel.basic_auth import split_credentials
 from kernel.clock import now, shared_now
 from kernel.crypto import keyed_digest
 from tenants import scope
@@ -326,9 +327,14 @@ def add_upstream(
     """Add an upstream, or update the one of this name, and route models to it; `*` routes every other name.
 
     `capabilities` apply to these models and are named as in `Capabilities`. Raises `ValidationError` for unknown names
-    and invalid values. An argument of None leaves the stored value unchanged.
+    and invalid values. An argument of None leaves the stored value unchanged. User and password in the URL are stored
+    encrypted, in place of the key.
     """
     model_values = _validated(capabilities or {})
+    base_url, basic = split_credentials(base_url)
+    if api_key and basic:
+        raise ValidationError("An upstream has either an API key or a user name and password in its URL, not both.")
+    api_key = api_key or basic
     values = {"base_url": base_url.rstrip("/"), "is_default": is_default}
     if api_key:
         values["api_key"] = api_key

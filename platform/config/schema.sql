@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 281a69c2bb3b4d4e59ecfc1e7ebb96f65b6af3f92e816dd0cbcd8e8cc85d4580
+-- PostgreSQL 18, migrations dfb4849c954188b538f2e62bed543a640091bb687146f245ad2f6c5605b3f026
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2367,7 +2367,8 @@ INSERT INTO public.django_migrations (id, app, name, applied) VALUES
 	(47, 'tenants', '0002_download_images', now()),
 	(48, 'tenants', '0003_cost_maxima', now()),
 	(49, 'tenants', '0004_clock_of_database', now()),
-	(50, 'usersessions', '0001_initial', now());
+	(50, 'tenants', '0005_upstream_credentials', now()),
+	(51, 'usersessions', '0001_initial', now());
 
 SELECT pg_catalog.setval('public.account_emailaddress_id_seq', 1, false);
 
@@ -2393,7 +2394,7 @@ SELECT pg_catalog.setval('public.django_admin_log_id_seq', 1, false);
 
 SELECT pg_catalog.setval('public.django_content_type_id_seq', 81, true);
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 50, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 51, true);
 
 SELECT pg_catalog.setval('public.mfa_authenticator_id_seq', 1, false);
 

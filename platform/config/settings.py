@@ -47,6 +47,8 @@ OTEL_SERVICE_NAME = env.text("OTEL_SERVICE_NAME", "responses-platform")
 TRUSTED_PROXIES = env.integer("TRUSTED_PROXIES", default=0, minimum=0)
 UPSTREAM_BASE_URL = env.text("UPSTREAM_BASE_URL")
 UPSTREAM_API_KEY = env.text("UPSTREAM_API_KEY")
+if UPSTREAM_API_KEY and "@" in urlsplit(UPSTREAM_BASE_URL).netloc:
+    raise ImproperlyConfigured("UPSTREAM_BASE_URL has a user name, and UPSTREAM_API_KEY is set: use one of them.")
 # Default model for embedding the files of vector stores.
 EMBEDDING_MODEL = env.text("EMBEDDING_MODEL")
 # Default model for generating images.

@@ -25,7 +25,7 @@ from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
 from openai._types import RequestOptions
 from opentelemetry.trace import Span
 
-from kernel import large_json, metrics, tracing
+from kernel import basic_auth, large_json, metrics, tracing
 from kernel.clock import now
 from kernel.errors import FINAL, UPSTREAM_REJECTIONS, Failure, ModelNotFound
 from kernel.large_work import off_loop
@@ -120,10 +120,12 @@ async def close_clients() -> None:
 def _new_clients(upstream: UpstreamEndpoint) -> UpstreamClients:
     idle, connect = settings.UPSTREAM_IDLE_TIMEOUT, settings.UPSTREAM_CONNECT_TIMEOUT
     timeout = httpx2.Timeout(idle, connect=connect, pool=connect)
+    basic = {"Authorization": upstream.api_key} if upstream.api_key.startswith(basic_auth.PREFIX) else {}
     sdk = AsyncOpenAI(
         base_url=upstream.base_url,
         # The SDK requires a key; servers that need none ignore it.
         api_key=upstream.api_key or "none",
+        default_headers=basic,
         max_retries=0,
         timeout=timeout,
         http_client=DefaultAioHttpClient(
@@ -135,7 +137,7 @@ def _new_clients(upstream: UpstreamEndpoint) -> UpstreamClients:
     )
     # Constant for the upstream, so they are built once. The SDK marks headers without a value with an object.
     headers = {name: value for name, value in sdk.default_headers.items() if isinstance(value, str)}
-    headers |= sdk.auth_headers | {"x-stainless-retry-count": "0", "x-stainless-read-timeout": str(idle)}
+    headers |= sdk.auth_headers | basic | {"x-stainless-retry-count": "0", "x-stainless-read-timeout": str(idle)}
     return UpstreamClients(sdk=sdk, http=HttpClient(str(sdk.base_url), headers=headers))
 
 

@@ -17,6 +17,7 @@ from unfold.contrib.filters.admin import DropdownFilter
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from console.widgets import badge, column, id_column, time_column, two_lines
+from kernel.basic_auth import split_credentials
 from kernel.clock import now
 from tenants import price_updates
 from tenants.admin.capabilities import CapabilityForm, capability_labels, fieldsets
@@ -40,7 +41,7 @@ class UpstreamForm(SecretForm):
         label="Base URL",
         max_length=200,
         widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "https://api.openai.com/v1"}),
-        help_text="Up to and including /v1.",
+        help_text="Up to and including /v1. A user name and password in it are stored encrypted, in place of the key.",
         error_messages={"invalid": "Enter an http or https URL without a query."},
     )
     new_api_key = secret_field("API key", "Encrypted at rest and never shown again.")
@@ -53,11 +54,27 @@ class UpstreamForm(SecretForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.initial.setdefault("address", self.instance.base_url)
+        self.credentials = ""
+        # Earlier versions stored credentials in the URL.
+        self.initial.setdefault("address", split_credentials(self.instance.base_url)[0])
 
     def clean_address(self) -> str:
-        """Remove the trailing slash, as paths are appended to the URL."""
-        return str(self.cleaned_data["address"]).rstrip("/")
+        """Remove the trailing slash, as paths are appended to the URL, and the credentials, which become the secret."""
+        address, self.credentials = split_credentials(str(self.cleaned_data["address"]).rstrip("/"))
+        if self.credentials and self.fields["new_api_key"].disabled:
+            raise forms.ValidationError("You do not have permission to enter a user name and password.")
+        return address
+
+    @override
+    def clean(self) -> dict[str, Any]:
+        """Store the credentials of the URL as the secret."""
+        given = super().clean() or {}
+        if self.credentials and (given.get("new_api_key") or given.get("forget_api_key")):
+            self.add_error("new_api_key", "An upstream has either a key or a user name and password in its URL.")
+        elif self.credentials:
+            given["new_api_key"] = self.credentials
+            self.changed_data.append("new_api_key")
+        return given
 
     @override
     def save(self, commit: bool = True) -> Any:

@@ -18,6 +18,7 @@ from tenants.capabilities import Capabilities
 from tenants.models import AuditEvent, Model, ModelVisibility, Upstream
 from tests.admin.rows import text
 from tests.support.api import Caller, MakeCaller
+from tests.support.rows import every_row_with
 
 SECRET = "upstream-secret-8d1f"
 LIST = "/admin/tenants/upstream/"
@@ -63,6 +64,31 @@ def save(client: Client, upstream: Upstream, **changed: Any) -> None:
 def stored_key(upstream: Upstream) -> str:
     """Return the decrypted key, as the inference client gets it."""
     return Upstream.objects.get(pk=upstream.pk).api_key
+
+
+def test_credentials_in_the_url_are_stored_as_the_secret(admin: Client, upstream: Upstream) -> None:
+    save(admin, upstream, address="http://robot:sesame-31@127.0.0.1:9/v1")
+    upstream.refresh_from_db()
+    basic = "Basic cm9ib3Q6c2VzYW1lLTMx"
+    assert (upstream.base_url, stored_key(upstream)) == ("http://127.0.0.1:9/v1", basic)
+    assert every_row_with("sesame-31") == every_row_with(basic) == []
+    with scope.every_team():
+        event = AuditEvent.objects.filter(target=upstream.pk).latest("occurred_at")
+    assert event.after["new_api_key"] == "•••"
+    assert "sesame-31" not in text(admin.get(LIST)) + text(admin.get(page_url(upstream)))
+
+
+def test_credentials_in_the_url_beside_a_key_are_refused(admin: Client, upstream: Upstream) -> None:
+    form = {"name": upstream.name, "address": "http://robot:sesame-32@127.0.0.1:9/v1", "wire_api": upstream.wire_api}
+    assert "either a key or" in text(admin.post(page_url(upstream), {**form, "new_api_key": "sk-other"}))
+    assert stored_key(upstream) == SECRET
+
+
+def test_an_operator_may_not_enter_credentials_in_the_url(operator: Client, upstream: Upstream) -> None:
+    Upstream.objects.filter(pk=upstream.pk).update(api_key="")
+    form = {"name": upstream.name, "address": "http://robot:sesame-33@127.0.0.1:9/v1", "wire_api": upstream.wire_api}
+    assert "permission to enter a user name" in text(operator.post(page_url(upstream), form))
+    assert stored_key(upstream) == ""
 
 
 def test_the_key_is_never_shown(admin: Client, upstream: Upstream) -> None:

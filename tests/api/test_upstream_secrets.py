@@ -1,21 +1,31 @@
-"""Error messages of upstreams that repeat this platform's key: no client and no row gets it."""
+"""Credentials of upstreams: how they are sent, and that no client and no row gets those that an error repeats."""
 
+import base64
+import uuid
 from collections.abc import Iterator
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from aiohttp import web as aiohttp
+from django.apps import apps
+from django.core.exceptions import ValidationError
+from django.db import connection
 
 from responses.engine.events.compression import decompress
 from responses.models import EventBatch
 from tenants import scope, services
-from tenants.models import WireApi
+from tenants.models import Upstream, WireApi
 from tests.support.aiohttp_server import serving
 from tests.support.api import Api
 from tests.support.rows import every_row_with
 from tests.support.upstream import Answer, Script, ScriptedUpstream, refusal, stream, whole
 
 KEY = "sk-upstream-4f6bd1a9c3e7"
+PASSWORD = "pass/word+7d2e9b"
+BASIC = "Basic " + base64.b64encode(f"robot:{PASSWORD}".encode()).decode()
 EMBEDDING = {"input": "Hi"}
 IMAGE = {"prompt": "A cat"}
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -79,6 +89,15 @@ def responses_script(upstream_of_all: ScriptedUpstream, database: None) -> Itera
             models=[script.model],
             wire_api=WireApi.RESPONSES.value,
         )
+        yield script
+
+
+@pytest.fixture
+def basic_script(upstream_of_all: ScriptedUpstream, database: None) -> Iterator[Script]:
+    """Script the answers for one model name, of an upstream with user and password in its URL."""
+    url = upstream_of_all.url.replace("://", f"://robot:{quote(PASSWORD, safe='')}@")
+    with upstream_of_all.script() as script:
+        services.add_upstream(name=f"basic {uuid.uuid4().hex}", base_url=url, models=[script.model])
         yield script
 
 
@@ -160,3 +179,53 @@ def test_a_key_in_an_error_of_a_streamed_transcription_is_redacted(api: Api, scr
     shown = api.request("POST", "/audio/transcriptions", data=form, files=files).text
     assert "rejected the request" in shown
     assert_not_revealed(api, shown)
+
+
+# -- user and password in the URL --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("path", "body"), JSON.values(), ids=JSON.keys())
+def test_credentials_in_the_url_are_sent_as_basic_authentication(
+    api: Api, basic_script: Script, path: str, body: dict[str, Any]
+) -> None:
+    message = f"Wrong: {BASIC}, robot:{PASSWORD}, {quote(PASSWORD, safe='')} or {PASSWORD}."
+    basic_script.then(refusal(400, message))
+    shown = api.post(path, {"model": basic_script.model, **body}).text
+    assert basic_script.received[0].headers["Authorization"] == BASIC
+    assert "rejected the request" in shown
+    for secret in (PASSWORD, quote(PASSWORD, safe=""), BASIC.removeprefix("Basic ")):
+        assert secret.rstrip("=") not in shown
+        assert every_row_with(secret.rstrip("=")) == []
+
+
+def test_forms_send_the_credentials_in_the_url(api: Api, basic_script: Script) -> None:
+    basic_script.then(whole({"text": "Hi"}))
+    files = {"file": ("a.wav", b"RIFF", "audio/wav")}
+    answer = api.request("POST", "/audio/transcriptions", data={"model": basic_script.model}, files=files)
+    assert answer.status_code == 200
+    assert basic_script.received[0].headers["Authorization"] == BASIC
+
+
+@pytest.mark.parametrize("key", ["", KEY])
+def test_credentials_that_an_earlier_version_stored_in_the_url_are_sent(
+    api: Api, upstream_of_all: ScriptedUpstream, database: None, key: str
+) -> None:
+    with upstream_of_all.script() as script:
+        made = services.add_upstream(
+            name=f"old {uuid.uuid4().hex}", base_url=upstream_of_all.url, api_key=key, models=[script.model]
+        )
+        Upstream.objects.filter(pk=made.pk).update(base_url=made.base_url.replace("://", "://robot:sesame-1@"))
+        api.create(model=script.say("Hi").model, input="Hi")
+        sent = {name.lower(): value for name, value in script.received[0].headers.items()}["authorization"]
+        assert sent == (f"Bearer {key}" if key else "Basic cm9ib3Q6c2VzYW1lLTE=")
+        migration = import_module("tenants.migrations.0005_upstream_credentials")
+        migration.encrypt_credentials(apps, SimpleNamespace(connection=connection))
+        made.refresh_from_db()
+        assert made.base_url == upstream_of_all.url
+        assert made.api_key == (key or "Basic cm9ib3Q6c2VzYW1lLTE=")
+        assert every_row_with("sesame-1@") == []
+
+
+def test_a_key_beside_credentials_in_the_url_is_refused(database: None) -> None:
+    with pytest.raises(ValidationError):
+        services.add_upstream(name="both", base_url="http://robot:sesame-1@127.0.0.1:9/v1", api_key=KEY)

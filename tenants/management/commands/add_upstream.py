@@ -54,6 +54,8 @@ class Command(BaseCommand):
         url = urlsplit(options["base_url"])
         if url.scheme not in {"http", "https"} or not url.hostname:
             raise CommandError("--base-url must be an http or https URL, such as http://host:port/v1.")
+        if options["api_key"] and "@" in url.netloc:
+            raise CommandError("--base-url has a user name, and --api-key is set: an upstream gets one of them.")
         models = [name.strip() for name in options["models"].split(",") if name.strip()]
         if options["capabilities"] and not models:
             raise CommandError("--capabilities requires --models.")
