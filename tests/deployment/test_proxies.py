@@ -1,31 +1,36 @@
-"""nginx and Caddy, with the documented configuration: TLS, events at once, WebSockets, large bodies, no metrics."""
+"""nginx, Caddy and HAProxy with the documented configuration: TLS, events at once, WebSockets, no metrics."""
 
 import json
+import socketserver
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx2
+import orjson
 import pytest
+from typing_extensions import override
 from websockets.sync.client import connect
 
 from launcher.address import any_free_port, is_free
-from tests.support.api import Caller
+from tests.support.api import Caller, MakeCaller
 from tests.support.certificates import self_signed
 from tests.support.chunks import text
 from tests.support.programs import need
-from tests.support.upstream import Gate, Script, stream
+from tests.support.raw_http import RawConnection
+from tests.support.upstream import Answer, Gate, Script, ScriptedUpstream, stream
 from tests.support.waiting import eventually
-from tests.support.web import WebProcess
+from tests.support.web import WebProcess, running_web
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "localhost"
-PROXIES = ["nginx", "caddy"]
+PROXIES = ["nginx", "caddy", "haproxy"]
 
 
 @contextmanager
@@ -76,6 +81,34 @@ def _caddy(web: str, port: int, directory: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def _haproxy(web: str, port: int, directory: Path) -> Iterator[Path]:
+    program = need("haproxy", package="haproxy")
+    certificate, key = self_signed(directory, NAME)
+    both = directory / "both.pem"
+    both.write_bytes(certificate.read_bytes() + key.read_bytes())
+    site = (ROOT / "deploy" / "haproxy" / "haproxy.cfg").read_text()
+    for old, new in {
+        "    user haproxy\n    group haproxy\n": "",
+        # Each needs two files, and most shells allow fewer than that.
+        "maxconn 20000": "maxconn 500",
+        "bind :443 ": f"bind 127.0.0.1:{port} ",
+        "bind :80\n": f"bind 127.0.0.1:{any_free_port()}\n",
+        "/etc/haproxy/certs/api.example.com.pem": str(both),
+        "api.example.com": NAME,
+        "127.0.0.1:8000\n": f"{web}\n",
+    }.items():
+        assert old in site, old
+        site = site.replace(old, new)
+    (directory / "haproxy.cfg").write_text(site)
+    command = [program, "-db", "-f", str(directory / "haproxy.cfg")]
+    checked = subprocess.run([*command, "-c"], capture_output=True, text=True, check=False)
+    # Its warnings are mistakes of the file, too.
+    assert (checked.returncode, checked.stderr) == (0, ""), checked.stderr
+    with _running(command, {}, port):
+        yield certificate
+
+
+@contextmanager
 def _running(command: list[str], variables: dict[str, str], port: int) -> Iterator[None]:
     process = subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
     try:
@@ -95,23 +128,47 @@ class Front:
         self.trust = ssl.create_default_context(cafile=str(certificate))
         self.http = httpx2.Client(base_url=f"https://{NAME}:{port}", verify=self.trust, timeout=30)
 
+    def connect(self) -> RawConnection:
+        """Open a connection for requests that no HTTP client would send."""
+        return RawConnection(f"https://{NAME}:{self.port}", trust=self.trust)
 
-@pytest.fixture(scope="module", params=PROXIES)
-def front(request: pytest.FixtureRequest, web: WebProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    """A proxy in front of the web process of most tests."""
-    port, directory = any_free_port(), tmp_path_factory.mktemp(request.param)
-    start = {"nginx": _nginx, "caddy": _caddy}[request.param]
-    with start(web.url.removeprefix("http://"), port, directory) as certificate:
+
+@contextmanager
+def _front(proxy: str, web: str, directory: Path) -> Iterator[Front]:
+    port = any_free_port()
+    start = {"nginx": _nginx, "caddy": _caddy, "haproxy": _haproxy}[proxy]
+    with start(web, port, directory) as certificate:
         made = Front(port, certificate)
         yield made
         made.http.close()
+
+
+@pytest.fixture(scope="module")
+def proxied_web(upstream: ScriptedUpstream) -> Iterator[WebProcess]:
+    """A web process that trusts one proxy, and accepts the name that clients use."""
+    with running_web(TRUSTED_PROXIES="1", ALLOWED_HOSTS=NAME) as process:
+        yield process
+
+
+@pytest.fixture(scope="module", params=PROXIES)
+def front(
+    request: pytest.FixtureRequest, proxied_web: WebProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Front]:
+    """A proxy in front of a web process."""
+    address = proxied_web.url.removeprefix("http://")
+    with _front(request.param, address, tmp_path_factory.mktemp(request.param)) as made:
+        yield made
+
+
+def _bearer(caller: Caller) -> str:
+    return f"Bearer {caller.secret}"
 
 
 def test_events_arrive_while_the_model_still_writes(front: Front, caller: Caller, script: Script) -> None:
     first, *rest = text("Hello", " world")[1:]
     gate = Gate()
     script.then(stream(first, gate, *rest))
-    headers = {"Authorization": f"Bearer {caller.secret}", "Accept-Encoding": "gzip"}
+    headers = {"Authorization": _bearer(caller), "Accept-Encoding": "gzip"}
     body = {"model": script.model, "input": "Hi", "stream": True}
     with front.http.stream("POST", "/v1/responses", json=body, headers=headers) as response:
         assert response.status_code == 200, response.read()
@@ -125,7 +182,7 @@ def test_events_arrive_while_the_model_still_writes(front: Front, caller: Caller
 def test_websockets_are_forwarded(front: Front, caller: Caller, script: Script) -> None:
     script.say("Hello")
     url = f"wss://{NAME}:{front.port}/v1/responses"
-    headers = {"Authorization": f"Bearer {caller.secret}"}
+    headers = {"Authorization": _bearer(caller)}
     with connect(url, ssl=front.trust, additional_headers=headers) as socket:
         socket.send(json.dumps({"type": "response.create", "model": script.model, "input": "Hi"}))
         kinds = iter(lambda: json.loads(socket.recv(timeout=30))["type"], "response.completed")
@@ -134,13 +191,96 @@ def test_websockets_are_forwarded(front: Front, caller: Caller, script: Script) 
 
 def test_large_files_are_accepted(front: Front, caller: Caller) -> None:
     content = b"x" * (20 * 1024 * 1024)
-    headers = {"Authorization": f"Bearer {caller.secret}"}
+    headers = {"Authorization": _bearer(caller)}
     files = {"file": ("large.txt", content)}
     stored = front.http.post("/v1/files", files=files, data={"purpose": "user_data"}, headers=headers)
     assert (stored.status_code, stored.json()["bytes"]) == (200, len(content))
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/readyz", "/livez"])
-def test_what_is_for_operators_is_not_public(front: Front, path: str) -> None:
-    assert front.http.get(path).status_code == 404
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_upstream_stops_when_the_client_leaves(
+    front: Front, caller: Caller, script: Script, streamed: bool
+) -> None:
+    script.then(Answer(pieces=[Gate()], delayed_head=True))
+    body = orjson.dumps({"model": script.model, "messages": [{"role": "user", "content": "Hi"}], "stream": streamed})
+    with front.connect() as peer:
+        peer.send_head("POST", "/v1/chat/completions", Authorization=_bearer(caller), Content_Length=len(body))
+        peer.send(body)
+        received = script.wait_for_call()
+    assert received.was_closed_within(20)
+
+
+_INTERNAL = ["metrics", "readyz", "livez"]
+_SPELLINGS = ["/{}", "/{}?a", "/{}/", "//{}", "/./{}", "/a/../{}", "/%2e/{}", "http://localhost/{}", "/{}%2f", "%2f{}"]
+
+
+@pytest.mark.parametrize("name", _INTERNAL)
+def test_what_is_for_operators_is_not_public(front: Front, name: str) -> None:
+    encoded = f"%{ord(name[0]):02x}{name[1:]}"
+    for path in [*(spelling.format(name) for spelling in _SPELLINGS), f"/{encoded}", f"http://localhost/{encoded}"]:
+        with front.connect() as peer:
+            peer.send(f"GET {path} HTTP/1.1\r\nHost: {NAME}\r\nConnection: close\r\n\r\n".encode())
+            status = int(peer.rest().split()[1])
+        # Proxies refuse some of these, and redirect others to the usual path.
+        assert status in {301, 308, 400, 404}, path
     assert front.http.get("/version").status_code == 200
+
+
+_FORGED = [
+    "X-Forwarded-For: 10.9.8.7",
+    "X-Forwarded-For: 10.9.8.7\r\nX-Forwarded-For: 10.9.8.7",
+    "X-Forwarded-For: 10.9.8.7, 10.9.8.7,",
+    "X_Forwarded_For: 10.9.8.7",
+    "x-forwarded-for:\t10.9.8.7",
+    "Connection: close, X-Forwarded-For\r\nX-Forwarded-For: 10.9.8.7",
+    "Forwarded: for=10.9.8.7",
+    "X-Real-IP: 10.9.8.7",
+    "X-Client-IP: 10.9.8.7",
+    "Transfer-Encoding: chunked\r\nTrailer: X-Forwarded-For\r\n\r\n0\r\nX-Forwarded-For: 10.9.8.7",
+]
+
+
+@pytest.mark.parametrize("forged", _FORGED)
+def test_clients_cannot_choose_their_address(front: Front, make_caller: MakeCaller, forged: str) -> None:
+    codes = {}
+    for address in ("10.9.8.7", "127.0.0.1"):
+        key = _bearer(make_caller(allowed_addresses=[address]))
+        head = f"POST /v1/responses HTTP/1.1\r\nHost: {NAME}\r\nAuthorization: {key}\r\n"
+        with front.connect() as peer:
+            peer.send(f"{head}{forged}\r\n\r\n".encode())
+            codes[address] = peer.response().status
+    assert codes == {"10.9.8.7": 403, "127.0.0.1": 400}
+
+
+@pytest.mark.parametrize(
+    "lines", [{"X_Large": "a" * 30_000, "X_More": "b" * 30_000}, {f"X-{n}": "a" for n in range(90)}]
+)
+def test_headers_up_to_the_limit_of_web_are_accepted(front: Front, caller: Caller, lines: dict[str, str]) -> None:
+    assert front.http.get("/v1/models", headers={"Authorization": _bearer(caller), **lines}).status_code == 200
+
+
+@pytest.mark.parametrize("proxy", PROXIES)
+def test_no_proxy_repeats_a_request(proxy: str, tmp_path: Path) -> None:
+    """A web that closes each connection once it has received a request."""
+    received: list[bytes] = []
+
+    class Closing(socketserver.StreamRequestHandler):
+        @override
+        def handle(self) -> None:
+            line = self.rfile.readline()
+            while self.rfile.readline().strip():
+                pass
+            if b"/readyz" in line:
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            else:
+                received.append(line)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Closing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with _front(proxy, f"127.0.0.1:{server.server_address[1]}", tmp_path) as front:
+            for number in range(3):
+                # HAProxy also closes the connection, unless it is a new one.
+                with suppress(httpx2.RemoteProtocolError):
+                    assert front.http.post(f"/v1/{number}", content=b"{}").status_code == 502
+        server.shutdown()
+    assert [line.split()[1] for line in received] == [b"/v1/0", b"/v1/1", b"/v1/2"]

@@ -1,6 +1,7 @@
 """Requests byte by byte: heads and bodies that no HTTP client would send."""
 
 import socket
+import ssl
 import time
 from dataclasses import dataclass
 from typing import Any, Self
@@ -31,11 +32,13 @@ def request_head(method: str, path: str, **headers: object) -> bytes:
 
 
 class RawConnection:
-    """A TCP connection to a web process."""
+    """A TCP connection to a web process, or with `trust` a TLS connection to a proxy."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, trust: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(url)
         self.socket = socket.create_connection((parts.hostname or "", parts.port or 80), timeout=20)
+        if trust is not None:
+            self.socket = trust.wrap_socket(self.socket, server_hostname=parts.hostname)
         self._unread = b""
 
     def __enter__(self) -> Self:
@@ -69,6 +72,12 @@ class RawConnection:
             self._read()
         body, self._unread = self._unread[:length], self._unread[length:]
         return RawResponse(code, headers, body)
+
+    def rest(self) -> bytes:
+        """Read until the server closes the connection."""
+        while received := self.socket.recv(65536):
+            self._unread += received
+        return self._unread
 
     def _read(self) -> None:
         received = self.socket.recv(65536)
