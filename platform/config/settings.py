@@ -15,7 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from config import console, env
 from kernel.database import PlatformConnection
 from kernel.egress_policy import AllowList
-from kernel.logs import AccessFormatter, add_request
+from kernel.logs import AccessFormatter, add_request, redact_line
 
 django_stubs_ext.monkeypatch()
 
@@ -514,6 +514,7 @@ _WRITER: Any = structlog.dev.ConsoleRenderer() if DEBUG else structlog.processor
 _LOG_LEVEL = env.text("LOG_LEVEL", "INFO").upper()
 # For lines about each periodic task, most of which find nothing to do.
 _ROUTINE = "DEBUG" if _LOG_LEVEL == "DEBUG" else "WARNING"
+_OWN_LOGGERS = ("config", "console", "conversations", "kernel", "responses", "tenants")
 LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -521,7 +522,7 @@ LOGGING: dict[str, Any] = {
         "line": {
             "()": structlog.stdlib.ProcessorFormatter,
             "foreign_pre_chain": _SHARED_PROCESSORS,
-            "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, _WRITER],
+            "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, redact_line, _WRITER],
         },
         "access": {"()": AccessFormatter},
     },
@@ -533,9 +534,11 @@ LOGGING: dict[str, Any] = {
             "formatter": "line" if DEBUG else "access",
         },
     },
-    "root": {"handlers": ["stderr"], "level": _LOG_LEVEL},
+    # Below INFO, libraries log requests, headers and messages with content and credentials.
+    "root": {"handlers": ["stderr"], "level": "INFO" if _LOG_LEVEL == "DEBUG" else _LOG_LEVEL},
     "loggers": {
-        # Below WARNING these log prompts, or one line for each request.
+        **{name: {"level": _LOG_LEVEL} for name in _OWN_LOGGERS},
+        # Below WARNING these log one line for each request.
         "httpx2": {"level": "WARNING"},
         "openai": {"level": "WARNING"},
         # Logs a traceback with the URL for every failure of a client's MCP server, which is an ordinary tool result.
@@ -544,7 +547,7 @@ LOGGING: dict[str, Any] = {
         "access": {
             "handlers": ["access"],
             "propagate": False,
-            **({} if env.flag("ACCESS_LOG", default=True) else {"level": "CRITICAL"}),
+            "level": _LOG_LEVEL if env.flag("ACCESS_LOG", default=True) else "CRITICAL",
         },
         "celery.beat": {"level": _ROUTINE},
         "celery.worker.strategy": {"level": _ROUTINE},

@@ -1,4 +1,4 @@
-"""Lines of the log: the ids of the current request, and the access log."""
+"""Lines of the log: the ids of the current request, redaction, and the access log."""
 
 import logging
 import time
@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from kernel import tracing
 from kernel.origin import Caller, origin
+from kernel.redaction import redact_unknown
 
 logger = logging.getLogger("access")
 # Requested every few seconds by load balancers and monitoring.
@@ -25,6 +26,26 @@ def add_request(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapp
         event.setdefault("request_id", request_id)
     event.update(tracing.log_ids())
     return event
+
+
+def redact_line(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Remove secrets from a line, as the last processor of structlog before the writer."""
+    # Libraries log URLs and headers. Django adds the request, of which the writer would show the path.
+    return {
+        name: value if value is None or isinstance(value, bool | int | float) else _redacted(value)
+        for name, value in event.items()
+    }
+
+
+def _redacted(value: Any) -> Any:
+    match value:
+        case str():
+            return redact_unknown(value)
+        case dict():
+            return {name: _redacted(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_redacted(inner) for inner in value]
+    return redact_unknown(repr(value))
 
 
 @dataclass(slots=True)
@@ -67,7 +88,7 @@ class Access:
         record = logging.LogRecord(logger.name, level, __file__, 0, "request", None, None)
         record.__dict__.update(
             method=self.method,
-            path=_without_token(self.path),
+            path=redact_unknown(self.path),
             status=self.status,
             ms=round((time.perf_counter() - self.started) * 1000, 1),
             bytes=self.bytes_sent,
@@ -93,15 +114,6 @@ class AccessFormatter(logging.Formatter):
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
         }
         return orjson.dumps(line).decode()
-
-
-# Whoever has such a link may use it, so that its last part must not be in the log.
-_LINKS = ("/account/invitations/", "/account/unsubscribe/")
-
-
-def _without_token(path: str) -> str:
-    prefix = next((one for one in _LINKS if path.startswith(one)), None)
-    return path if prefix is None else f"{prefix}…/"
 
 
 _FIELDS = ("method", "path", "status", "ms", "bytes", "request_id", "team", "key", "disconnected")

@@ -5,6 +5,7 @@ import json
 import re
 from base64 import b64decode, b64encode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from kernel import basic_auth
@@ -25,12 +26,28 @@ def redact(text: str, secrets: Iterable[str]) -> str:
     A text that is shortened must be redacted first: otherwise part of a secret may be at its end.
     """
     values = {value for secret in secrets for value in _values(secret) if len(value) >= _SHORTEST_SECRET}
-    spellings = {spelling for value in values for spelling in _spellings(value)}
+    spellings = {spelling for value in values for spelling in _cached_spellings(value)}
     for spelling in sorted(spellings, key=len, reverse=True):
         text = text.replace(spelling, REDACTED)
     for value in sorted(values, key=len, reverse=True):
         text = re.sub(re.escape(value[:_BEGINNING]) + _MASKED.format(len(value)), REDACTED, text)
     return text
+
+
+# Of links that are permissions, the last part is the secret.
+_LINKS = re.compile(r"(/account/(?:invitations|unsubscribe)/)[^/\s\"'<>?#]+")
+_AUTHORIZATION = re.compile(r"\b(Bearer|Basic)(\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
+# Prefixes of keys: this platform and OpenAI (sk), Stripe (pk, rk), webhooks (whsec), GitHub (ghp, gho), Slack (xox).
+_KEYS = re.compile(r"\b(sk|pk|rk|whsec|ghp|gho|xox[abp])([-_])[A-Za-z0-9_-]{12,}")
+_URL_CREDENTIALS = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]+(?=@)")
+
+
+def redact_unknown(text: str) -> str:
+    """Return the text without what has the form of a secret, for texts that may contain any."""
+    text = _AUTHORIZATION.sub(rf"\1\2{REDACTED}", text)
+    text = _KEYS.sub(rf"\1\2{REDACTED}", text)
+    text = _URL_CREDENTIALS.sub(REDACTED, text) if "://" in text else text
+    return _LINKS.sub(rf"\1{REDACTED}", text) if "/account/" in text else text
 
 
 def _values(secret: str) -> Iterator[str]:
@@ -47,14 +64,22 @@ def _values(secret: str) -> Iterator[str]:
         yield pair.partition(":")[2]
 
 
+@lru_cache(maxsize=1000)
+def _cached_spellings(value: str) -> tuple[str, ...]:
+    return tuple(_spellings(value))
+
+
 def _spellings(value: str) -> Iterator[str]:
     """Yield a value as it is, encoded for a URL or in base64, and escaped as in JSON and HTML."""
     yield value
     encoded = quote(value, safe="")
     yield from (encoded, encoded.replace("%20", "+"), re.sub(r"%..", lambda found: found[0].lower(), encoded))
-    raw = value.encode()
-    # The padding is left in the text: some encoders omit it.
-    yield from (encode(raw).decode().rstrip("=") for encode in (b64encode, urlsafe_b64encode))
+    for encode in (b64encode, urlsafe_b64encode):
+        # The code depends on the position of the value within what was encoded, such as "Bearer sk-1". Characters at
+        # the ends that also depend on its neighbours are left in the text, like the padding.
+        for before in range(3):
+            code = encode(b"x" * before + value.encode()).decode()
+            yield code.rstrip("=")[(0, 2, 3)[before] : -1 if code.endswith("=") else None]
     yield from (json.dumps(value, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))
     yield html.escape(value)
 

@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from kernel.redaction import REDACTED, redact_unknown
 from responses.admin.transcript.parts import describe_data
 
-REDACTED = "[redacted]"
 # Shorter values are shown: an address, or a result that happens to be in a field for binary data.
 _MAX_DATA_CHARACTERS = 256
 _SECRET_NAMES = frozenset(
@@ -20,10 +20,6 @@ _SECRET_NAMES = frozenset(
         "private_key",
     }
 )  # fmt: skip
-_BEARER = re.compile(r"\b(Bearer|Basic)(\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
-# Prefixes of keys: this platform and OpenAI (sk), Stripe (pk, rk), webhooks (whsec), GitHub (ghp, gho), Slack (xox).
-_KEY_PATTERN = re.compile(r"\b(sk|pk|rk|whsec|ghp|gho|xox[abp])([-_])[A-Za-z0-9_-]{12,}")
-_URL_CREDENTIALS = re.compile(r"(?<=://)[^/@\s:]+:[^/@\s]+(?=@)")
 _DATA_NAMES = frozenset({"file_data", "result", "b64_json", "encrypted_content", "image_url", "url"})
 _BASE64 = re.compile(r"[A-Za-z0-9+/=_-]+")
 
@@ -48,14 +44,8 @@ def _redact(value: Any, shorten: Callable[[str, str], str], name: str = "") -> A
         case list():
             return [_redact(inner, shorten, name) for inner in value]
         case str():
-            return REDACTED if value and name.lower() in _SECRET_NAMES else shorten(name, _redact_text(value))
+            return REDACTED if value and name.lower() in _SECRET_NAMES else shorten(name, redact_unknown(value))
     return value
-
-
-def _redact_text(text: str) -> str:
-    text = _BEARER.sub(rf"\1\2{REDACTED}", text)
-    text = _KEY_PATTERN.sub(rf"\1\2{REDACTED}", text)
-    return _URL_CREDENTIALS.sub(REDACTED, text) if "://" in text else text
 
 
 def _shorten_data(name: str, text: str) -> str:
@@ -64,3 +54,6 @@ def _shorten_data(name: str, text: str) -> str:
     if name in _DATA_NAMES and len(text) > _MAX_DATA_CHARACTERS and _BASE64.fullmatch(text):
         return f"{text[:16]}… ({len(text):,} characters)"
     return text
+
+
+__all__ = ["REDACTED", "redacted", "without_secrets"]

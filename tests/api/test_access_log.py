@@ -44,7 +44,26 @@ def api(process: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> Ap
 def test_links_that_are_permissions_are_not_logged(process: WebProcess, http: httpx2.Client, page: str) -> None:
     answer = http.get(f"{process.url}/account/{page}/secret/")
     line = line_of(process, answer.headers["x-request-id"])
-    assert line["path"] == f"/account/{page}/…/"
+    assert line["path"] == f"/account/{page}/[redacted]/"
+
+
+@pytest.mark.parametrize("reason", ["no CSRF token", "another host"])
+def test_refused_links_that_are_permissions_are_not_logged(
+    process: WebProcess, http: httpx2.Client, reason: str
+) -> None:
+    since = process.written
+    headers = {"host": "bad host"} if reason == "another host" else {}
+    answer = http.post(f"{process.url}/account/invitations/hush-4b1e/", headers=headers)
+    assert answer.status_code in {400, 403}
+    line_of(process, answer.headers["x-request-id"])
+    assert any("/account/invitations/[redacted]/" in str(line) for line in lines(process, since))
+    assert "hush-4b1e" not in process.output(since=since)
+
+
+def test_a_key_in_a_path_is_not_logged(process: WebProcess, api: Api) -> None:
+    answer = api.get(f"/responses/{api.caller.secret}")
+    path = line_of(process, answer.headers["x-request-id"])["path"]
+    assert path == "/v1/responses/sk-[redacted]"
 
 
 def test_a_request_has_one_line(process: WebProcess, api: Api, script: Script) -> None:

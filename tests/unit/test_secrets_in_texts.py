@@ -38,7 +38,18 @@ def test_a_secret_is_redacted_in_every_spelling(shown: str) -> None:
 @pytest.mark.parametrize("prefix", ["", "Bearer "])
 def test_an_encoded_secret_is_redacted(spelled: Callable[[str], str], prefix: str) -> None:
     shown = redact(f"Bad: {spelled(PASSWORD.replace(' ', '_'))}", [prefix + PASSWORD.replace(" ", "_")])
-    assert shown.strip('="') in {"Bad: [redacted]", 'Bad: "[redacted]'}
+    # In base64, up to two characters at an end also depend on the neighbours.
+    assert re.fullmatch(r'Bad: "?\w{0,2}\[redacted\]\w{0,2}={0,2}"?', shown)
+
+
+@pytest.mark.parametrize("before", ["", "a", "ab", "abc", "Bearer "])
+@pytest.mark.parametrize("after", ["", "d", "de", "def"])
+def test_a_secret_within_an_encoded_text_is_redacted(before: str, after: str) -> None:
+    secret = "sk-up/9f27+c1d04be8a6"
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        shown = redact(encode(f"{before}{secret}{after}".encode()).decode(), [secret])
+        assert "[redacted]" in shown
+        assert len(shown) < 32
 
 
 @pytest.mark.parametrize("spelled", SPELLINGS.values(), ids=SPELLINGS.keys())
