@@ -69,6 +69,10 @@ _TOO_LONG = re.compile(
 )
 
 
+# Seconds or milliseconds, or a date of HTTP.
+_WAIT = re.compile(r"\d{1,9}(\.\d{1,9})?|[A-Z][a-z]{2}, \d{2} [A-Z][a-z]{2} \d{4} \d{2}:\d{2}:\d{2} GMT")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
     """Multipart body: the fields, and each file as field, (name, content, media type).
@@ -184,7 +188,7 @@ async def post(
                 answer: Answer = await _post_form(clients.sdk, path, content, headers=trace_headers)
             else:
                 answer = await clients.http.post(path, content, silent=silent, headers=trace_headers)
-            attempt.status, attempt.request_id = answer.status, answer.headers.get("x-request-id", "")
+            attempt.status, attempt.request_id = answer.status, _request_id(route.upstream, answer.headers)
             seconds = time.perf_counter() - sent
             metrics.count_upstream_request(upstream=upstream, code=str(answer.status), seconds=seconds, is_up=True)
             break
@@ -192,7 +196,7 @@ async def post(
             _count_failed(error, upstream, seconds=time.perf_counter() - sent)
             attempt.ended, attempt.was_sent = now(), error.was_sent
             if isinstance(error, ErrorStatus):
-                attempt.status, attempt.request_id = error.status, error.headers.get("x-request-id", "")
+                attempt.status, attempt.request_id = error.status, _request_id(route.upstream, error.headers)
             spans.record(Activity.ATTEMPT, name, began=attempt.began, state="failed", note=_reason(error))
             if pause is None or not _is_retryable(error) or (attempt.may_be_charged and not may_repeat):
                 raise UpstreamFailed(for_client(route, to_failure(error))) from error
@@ -210,6 +214,12 @@ async def post(
             raise UpstreamFailed(for_client(route, failed.failure)) from failed
         finally:
             await answer.close()
+
+
+def _request_id(upstream: UpstreamEndpoint, headers: Mapping[str, str]) -> str:
+    """Return the upstream's id of a request, which is stored and shown in the console."""
+    given = headers.get("x-request-id", "")
+    return redact(given, upstream.secrets) if given else ""
 
 
 def _count_failed(error: RequestFailed, upstream: str, *, seconds: float) -> None:
@@ -398,7 +408,9 @@ def failure_from_status(status: int, body: object, *, headers: Mapping[str, str]
     # The body of an error status is already unwrapped, those inside a stream are not.
     inner = body.get("error", body) if isinstance(body, dict) else ""
     message = str((inner.get("message") if isinstance(inner, dict) else inner) or "")
-    wait = {name: headers[name] for name in ("retry-after", "retry-after-ms") if headers and headers.get(name)}
+    named = {name: headers.get(name, "") for name in ("retry-after", "retry-after-ms")} if headers else {}
+    # Clients get them as they are, so nothing but a number or a date.
+    wait = {name: value for name, value in named.items() if _WAIT.fullmatch(value)}
     if status == httpx2.codes.TOO_MANY_REQUESTS:
         if isinstance(inner, dict) and "insufficient_quota" in [inner.get("code"), inner.get("type")]:
             # That of this platform's account, not of the client: only an operator can do something about it.
@@ -412,8 +424,8 @@ def failure_from_status(status: int, body: object, *, headers: Mapping[str, str]
     if status == httpx2.codes.NOT_FOUND:
         text = "The requested model does not exist."
         return Failure(code="model_not_found", message=text, param="model", status=400)
-    named = isinstance(inner, dict) and "context_length_exceeded" in [inner.get("code"), inner.get("type")]
-    if named or (httpx2.codes.is_client_error(status) and _TOO_LONG.search(message[:_MAX_MESSAGE])):
+    too_long = isinstance(inner, dict) and "context_length_exceeded" in [inner.get("code"), inner.get("type")]
+    if too_long or (httpx2.codes.is_client_error(status) and _TOO_LONG.search(message[:_MAX_MESSAGE])):
         text = "The input is too long for the model."
         return _quoting(text, message, code="context_length_exceeded", param="input")
     if httpx2.codes.is_client_error(status):
