@@ -15,6 +15,7 @@ CHECKS: Mapping[str, Sequence[str]] = {
     "crawl": ("tests/admin/test_admin_crawl.py", "tests/browser/test_every_page.py"),
     "races": ("tests/faults/test_cancel_races.py", "tests/faults/test_file_removal_races.py"),
     "seeding": ("tests/admin/test_seed_demo.py",),
+    "daphne": ("tests/api", "tests/contract", "tests/faults", "-k", "daphne"),
     "histories": (
         "tests/api/test_conversations_history.py",
         "tests/storage/test_conversations_model.py",

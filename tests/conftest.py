@@ -37,6 +37,7 @@ from tests.support.api import Api, Caller, MakeApi, MakeCaller  # noqa: E402
 from tests.support.callers import CallerPool  # noqa: E402
 from tests.support.mcp_servers import McpServer, mcp_server  # noqa: E402
 from tests.support.responses_upstream import responses_script, running_responses_upstream  # noqa: E402
+from tests.support.sampling import IS_FULL  # noqa: E402
 from tests.support.sandboxes import Sandbox, running_sandbox  # noqa: E402
 from tests.support.sdk import checking_client  # noqa: E402
 from tests.support.upstream import Script, ScriptedUpstream, running_upstream  # noqa: E402
@@ -277,12 +278,27 @@ def _shared_process(item: pytest.Item) -> int:
     return next((place for place, name in enumerate(_SHARED_PROCESSES) if name in used), len(_SHARED_PROCESSES))
 
 
+_DAPHNE = {"daphne", "daphne_web"}
+
+
+def _repeats_on_daphne(item: pytest.Item) -> bool:
+    """Return whether a test runs on daphne in addition to the default server, and does not test the server itself."""
+    callspec = getattr(item, "callspec", None)
+    if callspec is None or item.get_closest_marker("both_servers"):
+        return False
+    return any(isinstance(value, str) and value in _DAPHNE for value in callspec.params.values())
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     """Mark tests of failures and of rare processes as slow, and sort the tests by the processes they use.
 
-    Parallel runs divide the list into contiguous parts, so that few parts start the same process.
+    Parallel runs divide the list into contiguous parts, so that few parts start the same process. A sample leaves out
+    what only repeats a test on daphne; `python -m benchmarks daphne` runs it.
     """
+    if not IS_FULL and (repeated := [item for item in items if _repeats_on_daphne(item)]):
+        config.hook.pytest_deselected(items=repeated)
+        items[:] = [item for item in items if item not in set(repeated)]
     for item in items:
         if _FAULTS in item.path.parents or _shared_process(item) < len(_RARE_PROCESSES):
             item.add_marker(pytest.mark.slow)

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import pytest
 
-_SHOWN = 10
+_SHOWN = {"tests": 10, "files": 40, "fixtures": 10}
 _FIXTURE = "fixture"
 # Shorter fixtures are of no interest, and there are tens of thousands.
 _LEAST_SECONDS = 0.05
@@ -79,13 +79,13 @@ class Times:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the longest tests, files and fixtures, and the commands that run the failed tests again."""
-        if len(self._tests) > _SHOWN:
+        if len(self._tests) > _SHOWN["tests"]:
             files = defaultdict[str, float](float)
             for test, seconds in self._tests.items():
                 files[test.partition("::")[0]] += seconds
             for title, times in (("tests", self._tests), ("files", files), ("fixtures", self._fixtures)):
                 terminalreporter.section(f"slowest {title} of {sum(times.values()):.0f} s", sep="-")
-                for name, seconds in sorted(times.items(), key=itemgetter(1), reverse=True)[:_SHOWN]:
+                for name, seconds in sorted(times.items(), key=itemgetter(1), reverse=True)[: _SHOWN[title]]:
                     terminalreporter.line(f"{seconds:8.1f} s  {name}")
         if self._failed:
             terminalreporter.section("to run a failed test again", sep="-")

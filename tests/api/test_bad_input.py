@@ -315,6 +315,7 @@ def test_a_body_beyond_64_mebibytes_is_rejected(api: Api, path: str, stream: boo
     assert error(answer) == (413, None, "request_too_large")
 
 
+@pytest.mark.both_servers
 @pytest.mark.parametrize("server", ["web", "daphne_web"])
 def test_a_chunked_body_beyond_the_limit_is_rejected(
     request: pytest.FixtureRequest, server: str, caller: Caller
@@ -345,6 +346,7 @@ def test_responses_are_json_for_any_accept_header(api: Api, path: str, accept: s
     assert (answer.status_code, answer.headers["content-type"]) == (200 if path in LISTS else 404, "application/json")
 
 
+@pytest.mark.both_servers
 @pytest.mark.parametrize("server", ["web", "daphne_web"])
 def test_expect_100_continue_is_supported(
     request: pytest.FixtureRequest, server: str, caller: Caller, script: Script

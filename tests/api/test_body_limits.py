@@ -12,7 +12,7 @@ from tests.support.raw_http import RawConnection
 from tests.support.upstream import Script, ScriptedUpstream
 from tests.support.web import WebProcess, running_web
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.both_servers]
 
 KIB, MIB = 1024, 1024 * 1024
 

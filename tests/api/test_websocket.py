@@ -601,6 +601,7 @@ def test_a_connection_ends_after_its_maximum_duration(caller: Caller, script: Sc
 
 
 @pytest.mark.slow
+@pytest.mark.both_servers
 @pytest.mark.parametrize("server", ["daphne", "uvicorn"])
 def test_a_stopping_server_accepts_no_new_requests(server: str, caller: Caller, script: Script) -> None:
     with running_web(server=server) as process, open_socket(process.url, secret=caller.secret) as socket:

@@ -21,6 +21,9 @@ from tests.support.web import WebProcess
 MakeApiWithGrace = Callable[[int | None], Api]
 
 
+pytestmark = pytest.mark.both_servers
+
+
 @pytest.fixture(params=["web", "daphne_web"])
 def server(request: pytest.FixtureRequest) -> WebProcess:
     """Both web servers: each reports a disconnect in its own way."""

@@ -27,7 +27,7 @@ from tests.support.websocket_client import open_socket
 from tests.support.work import SERVED, paths_of_work
 from tests.support.workers import WorkerProcess
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.both_servers]
 SERVERS = pytest.mark.parametrize("server", ["uvicorn", "daphne"])
 
 

@@ -23,6 +23,7 @@ from tests.support.waiting import eventually
 from tests.support.web import WebProcess, running_web
 
 PIECES, PIECE_BYTES = 200, 100_000
+pytestmark = pytest.mark.both_servers
 WORDS = "word " * (PIECE_BYTES // 5)
 SECONDS = 2
 LEAVES = "disconnecting a client that reads too slowly"
