@@ -12,7 +12,12 @@ CHECKS: Mapping[str, Sequence[str]] = {
     "requests": ("tests/contract/test_schemathesis.py",),
     "clients": ("tests/contract/clients",),
     "valid-requests": ("tests/contract/test_valid_requests.py",),
-    "crawl": ("tests/admin/test_admin_crawl.py", "tests/browser/test_every_page.py"),
+    "crawl": (
+        "tests/admin/test_admin_crawl.py",
+        "tests/browser/test_every_page.py",
+        "tests/browser/test_layout.py",
+        "tests/browser/test_strict_policy.py",
+    ),
     "races": ("tests/faults/test_cancel_races.py", "tests/faults/test_file_removal_races.py"),
     "seeding": ("tests/admin/test_seed_demo.py",),
     "daphne": ("tests/api", "tests/contract", "tests/faults", "-k", "daphne"),

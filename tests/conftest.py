@@ -41,6 +41,7 @@ from tests.support.sampling import IS_FULL  # noqa: E402
 from tests.support.sandboxes import Sandbox, running_sandbox  # noqa: E402
 from tests.support.sdk import checking_client  # noqa: E402
 from tests.support.upstream import Script, ScriptedUpstream, running_upstream  # noqa: E402
+from tests.support.waiting import PATIENCE  # noqa: E402
 from tests.support.web import WebProcess, web_fixture  # noqa: E402
 from tests.support.workers import MakeWorker, WorkerProcess, running_worker  # noqa: E402
 
@@ -176,7 +177,7 @@ def sandbox() -> Iterator[Sandbox]:
 @pytest.fixture(scope="session")
 def http() -> Iterator[httpx2.Client]:
     """A connection pool shared by all tests."""
-    with httpx2.Client(timeout=30) as client:
+    with httpx2.Client(timeout=PATIENCE) as client:
         yield client
 
 

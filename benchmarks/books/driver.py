@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -187,12 +188,15 @@ class Books:
                     strike.cancel()
 
     async def _strike(self, every: float, strike: Callable[[], Any]) -> None:
-        chance = Random(self.plan.seed)
+        chance, replaced_in = Random(self.plan.seed), 0.0
         while not self.is_over:
-            await asyncio.sleep(every * chance.uniform(0.5, 1.5))
+            # On a slow machine, runs get as much time as the replacement of a process took. They would never end else.
+            await asyncio.sleep(max(every * chance.uniform(0.5, 1.5), replaced_in))
             if not self.is_over:
+                began = time.monotonic()
                 # Shielded: a process that is being replaced must be in the list when the servers are stopped.
                 await asyncio.shield(strike())
+                replaced_in = time.monotonic() - began
 
     async def _client(self, numbers: Iterator[int]) -> None:
         for number in numbers:

@@ -24,7 +24,7 @@ from tests.admin.rows import member, sign_in
 from tests.support.sampling import SEED, sampled, sized
 from tests.support.site_client import SiteClient
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(sized(200, full=3600))]
+pytestmark = pytest.mark.slow
 CONTENT, NAME = "Kranichruf", "Reiherstand"
 REFUSED = {403, 404, 405}
 PLACES = admin_routes()

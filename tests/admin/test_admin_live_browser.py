@@ -22,7 +22,7 @@ from tests.support.web import WebProcess
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 INSTALL = "there is no Chromium; `apt-get update && apt-get install -y chromium` installs one"
 SOON = timedelta(milliseconds=500)
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.skipif(CHROMIUM is None, reason=INSTALL)]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=INSTALL)]
 # When an element first had a text, in milliseconds; checked in every frame that the browser draws.
 SEEN = (
     "([where, words]) => { const e = document.querySelector(where); return e && e.textContent === words && Date.now() }"

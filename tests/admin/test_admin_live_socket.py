@@ -25,12 +25,12 @@ from tests.support.chunks import chunk
 from tests.support.mcp_requests import calling, tool
 from tests.support.mcp_servers import McpServer
 from tests.support.upstream import Gate, Script, stream
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 from tests.support.web import WebProcess, running_web
 
 pytestmark = pytest.mark.slow
 SOON = timedelta(milliseconds=500)
-_WAIT_SECONDS = 10.0
+_WAIT_SECONDS = PATIENCE
 
 RowPredicate = Callable[[dict[str, Any]], object]
 

@@ -21,7 +21,7 @@ from tests.support.site_client import SiteClient
 from tests.support.streams import assert_stream_equals_stored
 from tests.support.web import WebProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(sized(120, full=3600))]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

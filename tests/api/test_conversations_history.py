@@ -140,7 +140,6 @@ def test_a_conversation_behaves_like_a_plain_list(api: Api, script: Script, step
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(sized(120, full=3600))
 @given(steps=STEPS)
 @hypothesis.seed(SEED)
 @settings(max_examples=sized(6, full=200), suppress_health_check=list(HealthCheck))

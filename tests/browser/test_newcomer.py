@@ -21,7 +21,6 @@ from tests.support.web import WebProcess
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(240),
     pytest.mark.skipif(CHROMIUM is None, reason=INSTALL),
 ]
 _TOOL = {

@@ -22,7 +22,6 @@ from tests.support.web import ROOT, WebProcess
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(240),
     pytest.mark.skipif(CHROMIUM is None, reason=INSTALL),
 ]
 REFERENCE = Path(__file__).with_name("reference")

@@ -67,7 +67,7 @@ from tests.support.sandboxes import Sandbox
 from tests.support.typed_requests import RequestGenerator
 from tests.support.workers import WorkerProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(sized(200, full=3600))]
+pytestmark = pytest.mark.slow
 MODEL, EMBEDDINGS = "demo-reasoning-d0", "demo-embedding-d0"
 MODELS = {
     "/images/generations": "demo-image-d0",

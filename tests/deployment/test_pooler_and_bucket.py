@@ -32,7 +32,7 @@ from tests.support.waiting import eventually
 from tests.support.web import WebProcess, running_web
 from tests.support.workers import running_worker
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 BUCKET = "files"
 ACCESS_KEY, SECRET_KEY = "platform", "bucket-secret-for-tests"

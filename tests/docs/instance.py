@@ -102,7 +102,7 @@ class Instance:
             return not missing()
 
         # A change of the upstreams applies after a second.
-        wait_until(arrived, seconds=15)
+        wait_until(arrived, seconds=90)
         assert missing() == []
 
     def _documented_requests(self) -> Iterator[dict[str, str]]:

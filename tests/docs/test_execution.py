@@ -17,7 +17,7 @@ from tests.docs.instance import Instance, running_instance
 from tests.docs.session import Session, shows
 from tests.support.programs import need
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 # Their commands change the machine: accounts, services and files below /etc. tests/deployment/ uses what they install.
 _CHANGE_THE_MACHINE = {"deploy.md", "upgrade.md"}

@@ -11,12 +11,12 @@ import pytest
 from benchmarks.books.command import compared
 from benchmarks.books.driver import Plan
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.usefixtures("servers")
 def test_records_agree_with_the_books_of_the_upstream(tmp_path: Path) -> None:
-    plan = Plan(runs=60, batch_lines=40, clients=6, seed=3, kill_workers_every=4, kill_webs_every=5)
+    plan = Plan(runs=24, batch_lines=16, clients=6, seed=3, kill_workers_every=4, kill_webs_every=5)
     result = asyncio.run(compared(plan, directory=tmp_path / "books"))
     assert result.faults == []
-    assert result.figures["requests recorded exactly"] > 40
+    assert result.figures["requests recorded exactly"] > 16

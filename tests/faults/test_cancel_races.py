@@ -70,7 +70,6 @@ class Races:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(sized(120, full=3600))
 @pytest.mark.usefixtures("worker")
 def test_the_status_that_cancel_returns_is_final(nodes: list[Api], script: Script) -> None:
     script.always(stream(chunk(content="Hel"), Pause(0.25), *text("lo")[1:]))

@@ -24,7 +24,7 @@ from tests.support.streams import types
 from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 SetClock = Callable[[int], None]
 _HOUR, _DAY = 3600, 86_400
 script = script_fixture()

@@ -63,7 +63,6 @@ def killing(api: Api, script: Script, response_id: str) -> Iterator[list[int]]:
         thread.join()
 
 
-@pytest.mark.timeout(240)
 def test_a_run_that_ends_two_processes_fails_with_the_reason(api: Api, script: Script, make_worker: MakeWorker) -> None:
     script.always(stream(chunk(content="Hal"), Gate()))
     first, second = make_worker(), make_worker()
@@ -79,7 +78,6 @@ def test_a_run_that_ends_two_processes_fails_with_the_reason(api: Api, script: S
     assert "a run has ended two processes" in survivor.output()
 
 
-@pytest.mark.timeout(240)
 def test_no_run_fails_beside_one_that_ends_its_process(
     api: Api, script: Script, other_script: Script, make_worker: MakeWorker
 ) -> None:
@@ -108,7 +106,6 @@ def test_no_run_fails_beside_one_that_ends_its_process(
     assert (killed[0], second.pid in killed) == (first.pid, False)
 
 
-@pytest.mark.timeout(240)
 def test_runs_of_workers_that_are_killed_from_outside_complete(
     api: Api, script: Script, make_worker: MakeWorker
 ) -> None:
@@ -128,7 +125,6 @@ def test_runs_of_workers_that_are_killed_from_outside_complete(
     assert ended(api, response_id, seconds=60)["status"] == "completed"
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("is_paralysed", [False, True])
 def test_a_stopping_worker_leaves_its_isolated_run_to_another_one(
     is_paralysed: bool, api: Api, script: Script, make_worker: MakeWorker
@@ -157,7 +153,6 @@ def test_a_stopping_worker_leaves_its_isolated_run_to_another_one(
     assert row(api, response_id).attempt == (3 if is_paralysed else 2)
 
 
-@pytest.mark.timeout(240)
 def test_an_isolated_process_that_starts_ends_with_its_worker(
     api: Api, script: Script, make_worker: MakeWorker
 ) -> None:

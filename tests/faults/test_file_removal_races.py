@@ -95,7 +95,6 @@ def races(web: WebProcess, daphne_web: WebProcess, http: Any, api: Api) -> Itera
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(sized(120, full=3600))
 def test_files_are_removed_while_workers_ingest_them(
     races: Races, api: Api, outsider: Api, worker: WorkerProcess, web: WebProcess
 ) -> None:
@@ -118,7 +117,6 @@ def test_files_are_removed_while_workers_ingest_them(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(sized(120, full=3600))
 @pytest.mark.usefixtures("worker")
 def test_stores_expire_and_are_deleted_while_workers_ingest_their_files(races: Races, api: Api) -> None:
     chance = random.Random(SEED)

@@ -132,7 +132,6 @@ def test_a_client_whose_run_was_taken_for_dead_is_asked_to_retry(
 # -- the sandbox service -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(240)
 def test_the_model_reads_that_a_killed_sandbox_has_not_finished_its_call(
     caller: Caller, script: Script, http: httpx2.Client
 ) -> None:
@@ -173,7 +172,6 @@ def test_the_model_reads_that_a_killed_sandbox_has_not_finished_its_call(
             assert "sleep" not in names(successor)
 
 
-@pytest.mark.timeout(240)
 def test_a_call_is_not_repeated_when_sandbox_and_worker_were_killed(
     caller: Caller, script: Script, http: httpx2.Client, make_worker: MakeWorker
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.sampling import SEED
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 

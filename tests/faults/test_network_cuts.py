@@ -30,7 +30,7 @@ from tests.support.streams import types
 from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 IDLE_SECONDS = 4
 SANDBOX_TOKEN = secrets.token_urlsafe(32)
 script = script_fixture()

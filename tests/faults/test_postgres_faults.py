@@ -37,7 +37,7 @@ from tests.support.waiting import eventually
 from tests.support.web import ROOT
 from tests.support.webhooks import running_receiver
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 UNAVAILABLE = {"database_unavailable"}
 """The codes of errors that clients may get in faults of the database."""
 script = script_fixture()

@@ -26,7 +26,7 @@ from tests.support.upstream import Script, running_upstream, stream
 from tests.support.waiting import eventually
 from tests.support.web import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 # Archives only when `archive_command` is set, which needs the directory.
 _SETTINGS = {**postgres.COMMON_SETTINGS, "archive_mode": "on"}
 

@@ -22,7 +22,7 @@ from sandbox.service import Configuration, Misconfigured
 from tests.support.sandboxes import Sandbox, asked, family, names, running_sandbox
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.support.sandboxes import Sandbox, asked, family, running_sandbox
 from tests.support.waiting import eventually
 from tests.support.web import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 SECRET = "the-token-of-this-test"
 _names = itertools.count()

@@ -17,7 +17,7 @@ from tests.support.web import WebProcess
 from tests.support.workers import MakeWorker
 
 RUNS = 40
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

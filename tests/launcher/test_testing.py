@@ -107,7 +107,7 @@ def test_a_killed_run_does_not_break_the_next(directory: Path) -> None:
     pids = [json.loads(record.read_text())["pid"] for record in directory.glob("slot-0/pids/*.json")]
     assert len(pids) == 2
     next_run = start_servers(directory, environment={})
-    assert wait_until(lambda: not any(identify(pid) for pid in pids), seconds=5)
+    assert wait_until(lambda: not any(identify(pid) for pid in pids), seconds=90)
     assert not (directory / f"state-{killed.stdout.strip()}").exists()
     assert ask(next_run.app_url, "SELECT 1") == ["1"]
     next_run.stop()

@@ -360,7 +360,6 @@ MOMENTS = st.lists(
 )
 
 
-@pytest.mark.timeout(sized(600, full=3600))
 @hypothesis.seed(SEED)
 @settings(max_examples=sized(8, full=200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=MOMENTS, span=st.tuples(st.integers(0, 61), st.integers(0, 61)), late=st.booleans(), zone=st.integers(0, 2))

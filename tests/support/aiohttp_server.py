@@ -8,7 +8,9 @@ from typing import Any
 
 from aiohttp import web
 
-_SECONDS = 10.0
+from tests.support.waiting import PATIENCE
+
+_SECONDS = PATIENCE
 
 
 @contextmanager

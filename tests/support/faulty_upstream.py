@@ -16,8 +16,9 @@ import orjson
 from launcher.address import any_free_port
 from tests.support import responses_upstream
 from tests.support.chunks import chunk, completion, text
+from tests.support.waiting import PATIENCE
 
-_WAIT_SECONDS = 30.0
+_WAIT_SECONDS = PATIENCE
 _PIECE = b"a" * 65_536
 _ZEROS = gzip.compress(bytes(64 * 2**20))
 

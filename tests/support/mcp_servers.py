@@ -23,11 +23,11 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\x00" * 24
 LONG_TEXT = "0123456789" * 500_000
-_SECONDS = 30.0
+_SECONDS = PATIENCE
 _NUMBERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a"]}
 _EMPTY: dict[str, Any] = {"type": "object", "properties": {}}
 _READS = types.ToolAnnotations(read_only_hint=True)

@@ -3,13 +3,15 @@
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.waiting import PATIENCE
+
 Sample = tuple[str, dict[str, str], float]
 
 
 def read_metrics(url: str, *, token: str = "") -> list[Sample]:
     """Return all samples: name, labels and value."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    answer = httpx2.get(url, headers=headers, timeout=30)
+    answer = httpx2.get(url, headers=headers, timeout=PATIENCE)
     assert answer.status_code == 200, answer.text
     families = text_string_to_metric_families(answer.text)
     return [(one.name, one.labels, one.value) for family in families for one in family.samples]

@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.waiting import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 DIRECTORY = ROOT / "tests" / "storage" / "releases"
 COMMAND = ".venv/bin/python -m tests.support.releases"
@@ -111,7 +113,7 @@ def _call_api(url: str, secret: str) -> None:
     """Create objects of kinds that the demonstration data does not have."""
     import httpx2
 
-    with httpx2.Client(base_url=f"{url}/v1", headers={"Authorization": f"Bearer {secret}"}, timeout=30) as http:
+    with httpx2.Client(base_url=f"{url}/v1", headers={"Authorization": f"Bearer {secret}"}, timeout=PATIENCE) as http:
 
         def post(path: str, **body: Any) -> Any:
             answer = http.post(path, **body)
@@ -133,7 +135,7 @@ def _read_answers(url: str, secret: str) -> dict[str, Any]:
     import httpx2
 
     answers: dict[str, Any] = {}
-    with httpx2.Client(base_url=f"{url}/v1", headers={"Authorization": f"Bearer {secret}"}, timeout=30) as http:
+    with httpx2.Client(base_url=f"{url}/v1", headers={"Authorization": f"Bearer {secret}"}, timeout=PATIENCE) as http:
 
         def get(path: str) -> Any:
             answers[path] = read_answer(http, path)

@@ -6,6 +6,7 @@ from functools import cache
 import httpx2
 
 from tests.support.validation import check_answer
+from tests.support.waiting import PATIENCE
 
 
 @cache
@@ -16,7 +17,7 @@ def _tls() -> ssl.SSLContext:
 
 def checking_client() -> httpx2.Client:
     """Return a client for the `http_client` argument of an SDK. Streams are not validated, as the SDK reads them."""
-    return httpx2.Client(timeout=30, verify=_tls(), event_hooks={"response": [_check]})
+    return httpx2.Client(timeout=PATIENCE, verify=_tls(), event_hooks={"response": [_check]})
 
 
 def _check(answer: httpx2.Response) -> None:

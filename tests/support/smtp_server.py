@@ -11,9 +11,9 @@ from email import message_from_bytes
 from email.message import EmailMessage
 from email.policy import default
 
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
-_SECONDS = 10.0
+_SECONDS = PATIENCE
 
 
 @dataclass

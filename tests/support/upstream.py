@@ -18,8 +18,9 @@ from aiohttp import web
 
 from responses.chat.chunks import CompletionAccumulator
 from tests.support.chunks import Chunk, calls, text
+from tests.support.waiting import PATIENCE
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = PATIENCE
 _POLL_SECONDS = 0.003
 
 

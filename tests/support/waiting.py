@@ -7,7 +7,11 @@ from typing import TypeVar
 Found = TypeVar("Found")
 
 
-def eventually(look: Callable[[], Found], *, seconds: float = 30.0) -> Found:
+PATIENCE = 120.0
+"""Seconds that a test waits for what takes seconds on an idle machine. Longer waits only end a test that hangs."""
+
+
+def eventually(look: Callable[[], Found], *, seconds: float = PATIENCE) -> Found:
     """Call `look` until its result is truthy and return it. Fails with the last result."""
     deadline = time.monotonic() + seconds
     while not (found := look()):

@@ -21,9 +21,9 @@ from tenants.notifications.mail import MailChannel
 from tenants.outbox.delivery_worker import DeliveryWorker
 from tests.support.aiohttp_server import serving
 from tests.support.api import Caller
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
-_SECONDS = 10.0
+_SECONDS = PATIENCE
 ACTOR = Actor(name="test")
 EVERY_END = ("response.completed", "response.failed", "response.incomplete", "response.cancelled")
 

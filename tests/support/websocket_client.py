@@ -22,10 +22,11 @@ from responses.providers.clients import close_clients
 from responses.runs.runner import cancel_all
 from tests.support.streams import TERMINAL, Retrieve, check_stream
 from tests.support.validation import check_event
+from tests.support.waiting import PATIENCE
 
 Event = dict[str, Any]
 LAST = {"response.completed", "response.incomplete", "response.failed", "response.steer.failed", "error"}
-_WAIT_SECONDS = 30.0
+_WAIT_SECONDS = PATIENCE
 
 
 class Socket:

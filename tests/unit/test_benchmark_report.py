@@ -113,7 +113,7 @@ def mock() -> Iterator[Target]:
     port = any_free_port()
     process = subprocess.Popen([program("mock"), "--port", str(port)])
     target = Target(name="mock", url=f"http://127.0.0.1:{port}", pid=process.pid, api="chat", headers={})
-    assert wait_until(lambda: drive(target, model="mock-t1").failed == 0, seconds=10)
+    assert wait_until(lambda: drive(target, model="mock-t1").failed == 0, seconds=90)
     yield target
     process.terminate()
     process.wait()

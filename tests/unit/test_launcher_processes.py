@@ -27,7 +27,7 @@ def command(tmp_path: Path, script: str, *, stdin: bytes = b"") -> ChildCommand:
 
 def wait_for_log(tmp_path: Path, text: str) -> str:
     log = tmp_path / "child.log"
-    assert wait_until(lambda: text in log.read_text(), seconds=10)
+    assert wait_until(lambda: text in log.read_text(), seconds=90)
     return log.read_text()
 
 
@@ -60,13 +60,13 @@ def test_descendants_of_a_child_end_with_it(tmp_path: Path) -> None:
     process = processes.start(command(tmp_path, PARENT))
     grandchild = int(wait_for_log(tmp_path, "up").split()[0])
     processes.end(process, asking=signal.SIGTERM, patience=5)
-    assert wait_until(lambda: identify(grandchild) is None, seconds=5)
+    assert wait_until(lambda: identify(grandchild) is None, seconds=90)
 
 
 def test_a_zombie_counts_as_gone() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     try:
-        assert wait_until(lambda: identify(process.pid) is None, seconds=10)
+        assert wait_until(lambda: identify(process.pid) is None, seconds=90)
     finally:
         process.wait()
 
@@ -118,7 +118,7 @@ print(start(child).pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     supervisor = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, check=False)
-    assert wait_until(lambda: identify(int(supervisor.stdout)) is None, seconds=5)
+    assert wait_until(lambda: identify(int(supervisor.stdout)) is None, seconds=90)
 
 
 def pid_file(data: Path, pid: str) -> Path:

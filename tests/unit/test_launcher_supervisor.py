@@ -154,7 +154,7 @@ def test_processes_that_use_the_servers_end_before_the_servers(supervisor: Super
     supervisor.start(python(tmp_path, script.format("server "), name="server"), stage=Stage.SERVERS)
     supervisor.start(python(tmp_path, script.format("web "), name="web"), stage=Stage.APPLICATION)
     logs_of = [tmp_path / "server.log", tmp_path / "web.log"]
-    assert wait_until(lambda: all("up" in log.read_text() for log in logs_of), seconds=10)
+    assert wait_until(lambda: all("up" in log.read_text() for log in logs_of), seconds=90)
     supervisor.stop()
     assert (tmp_path / "order").read_text() == "web server "
 
@@ -167,7 +167,7 @@ def test_children_that_ignore_sigterm_delay_the_shutdown_by_at_most_ten_seconds(
     supervisor.start(python(tmp_path, stubborn, name="server"), stage=Stage.SERVERS)
     supervisor.start(python(tmp_path, stubborn, name="worker"), stage=Stage.APPLICATION)
     logs_of = [tmp_path / "server.log", tmp_path / "worker.log"]
-    assert wait_until(lambda: all("up" in log.read_text() for log in logs_of), seconds=10)
+    assert wait_until(lambda: all("up" in log.read_text() for log in logs_of), seconds=90)
     started = time.monotonic()
     supervisor.stop()
     assert time.monotonic() - started < 10

@@ -11,7 +11,7 @@ from tests.support.sampling import sampled
 from tests.support.upstream import Answer, Cut, Script, refusal, stream
 from tests.support.web import WebProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 CAT = {"name": "Tom", "lives": 9}
 HELLO = stream(*text("Hel", "lo"))
 CALL = stream(chunk(reasoning="Hm."), chunk(content="Let me see."), *calls(look='{"place": "sofa"}'))

@@ -12,7 +12,7 @@ from tests.support.sampling import sampled
 from tests.support.upstream import Answer, Script, stream
 from tests.support.web import WebProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 CLIENTS = ("agents", "langchain", "llama_index", "openai_node", "pydantic_ai", "vercel")
 SUMMARY = {"type": "reasoning.summary", "summary": "Let me think.", "index": 0}
 CAT = {"name": "Tom", "lives": 9}
