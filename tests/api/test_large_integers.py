@@ -6,9 +6,11 @@ import orjson
 import pytest
 
 from responses.api.urls import ENDPOINTS
-from tests.support.api import Api, error, ok
+from tenants.prices import PriceList
+from tests.support.api import Api, ok
 from tests.support.chunks import text
 from tests.support.limits import limit
+from tests.support.model_capabilities import describe
 from tests.support.upstream import Script, stream
 from tests.support.vector_stores import use_demo_embeddings
 
@@ -173,10 +175,24 @@ def test_a_large_number_in_free_json_is_accepted_or_refused(
             assert api.get(f"/responses/{answer.json()['id']}/input_items").status_code == 200
 
 
-def test_the_largest_maximum_under_a_hard_budget_is_too_expensive(api: Api, script: Script) -> None:
+MAXIMA: list[tuple[str, dict[str, Any], str]] = [
+    ("/responses", {"input": "Hi"}, "max_output_tokens"),
+    ("/chat/completions", {"messages": MESSAGES}, "max_tokens"),
+    ("/completions", {"prompt": "Hi"}, "max_tokens"),
+    ("/messages", {"messages": MESSAGES}, "max_tokens"),
+]
+
+
+@pytest.mark.parametrize("number", [2**31 - 1, 10**15, 2**53, 2**63 - 1])
+def test_a_large_maximum_under_a_hard_budget_is_too_large_or_too_expensive(
+    api: Api, script: Script, number: int
+) -> None:
     limit(api.caller, budget="1")
-    answer = api.post("/responses", {"model": script.model, "input": "Hi", "max_output_tokens": 2**31 - 1})
-    assert error(answer)[0] in {400, 429}
+    # Without a price it would be refused before its cost is calculated.
+    describe(script, prices=PriceList.simple(input="1", output="1"))
+    for path, body, param in MAXIMA:
+        answer = api.post(path, {"model": script.model, **body, param: number})
+        assert answer.status_code == (429 if number < 2**31 else 400), (path, answer.text)
 
 
 FORMS: list[tuple[str, dict[str, str], str]] = [
