@@ -6,8 +6,9 @@ sends, however slowly the client reads, and closes the connection on a URL or he
 
 import asyncio
 import logging
+import re
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import partial
 from io import BytesIO
@@ -30,6 +31,7 @@ from config.request_heads import (
     MAX_HEADERS,
     MAX_URL_BYTES,
     framing_bytes,
+    has_valid_handshake,
     invalid_request,
     is_chunked_only,
     max_connections,
@@ -49,9 +51,29 @@ logger = logging.getLogger(__name__)
 # With more than this waiting for the application, nothing is read from the connection.
 _UNREAD_BYTES = 64 * 1024
 _EMPTY_MESSAGE_BYTES = 500
+_METHOD = re.compile(rb"[A-Z][A-Z-]*")
+# No line that continues another: proxies may read it as a header.
+_LINE_OF_HEAD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*")
 # Most of their methods have no types.
 _reactor: Any = reactor
 _HTTPChannel: Any = HTTPChannel
+
+
+def _is_line_of_head(line: bytes) -> bool:
+    """Return true for a header or a trailer, and for the empty line after them."""
+    return not line or _LINE_OF_HEAD.fullmatch(line) is not None
+
+
+def _origin_form(target: bytes) -> bytes:
+    """Return the path and the query of a URL, which clients send to proxies; anything else as it is."""
+    if not target.lower().startswith((b"http://", b"https://")):
+        return target
+    rest = re.sub(rb"^[^/]*//[^/?]*", b"", target)
+    return rest if rest.startswith(b"/") else b"/" + rest
+
+
+def _pairs(headers: Headers) -> Iterator[tuple[bytes, bytes]]:
+    return ((name, value) for name, values in headers.getAllRawHeaders() for value in values)
 
 
 class _FlowControl:
@@ -488,8 +510,7 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
             return
         if self._receivedHeaderSize + len(line) > self.totalHeadersSize:
             self._reject(HeadersTooLarge())
-        elif self.requests and line[:1] in (b" ", b"\t"):
-            # A continued header, which proxies may read as another one.
+        elif self.requests and not _is_line_of_head(line):
             self._respondToBadRequestAndDisconnect()
         else:
             super().lineReceived(line)
@@ -534,14 +555,40 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
         self._wants_continue, self._head_is_complete, self._framing_bytes = False, True, 0
         super().allHeadersReceived()
         request = self.requests[-1]
-        if self.length == 0 or self._is_closing:
+        self._path = _origin_form(self._path)
+        if self._is_closing:
             return
-        if request.requestHeaders.hasHeader(b"Upgrade"):
-            self._reject(upgrade_with_body())
+        # Twisted accepts methods in lower case, which proxies may read as others.
+        if not _METHOD.fullmatch(self._command) or not self._path.startswith((b"/", b"*")):
+            self._reject(invalid_request())
+            return
+        if self._asks_for_websocket(request.requestHeaders):
+            if not has_valid_handshake(_pairs(request.requestHeaders)):
+                self._reject(invalid_request())
+                return
+            if self.length != 0:
+                self._reject(upgrade_with_body())
+                return
+        else:
+            # Servers may ignore an upgrade, for example to HTTP/2, which some clients offer with every request.
+            request.requestHeaders.removeHeader(b"Upgrade")
+        if self.length == 0:
             return
         # The application has a time limit of its own for the body.
         self._savedTimeOut = self.setTimeout(None)
         request.head_received(self._command, self._path, self._version, wants_continue=self._wants_continue)
+
+    def _asks_for_websocket(self, headers: Headers) -> bool:
+        upgrades = headers.getRawHeaders(b"Upgrade", [])
+        return self._command == b"GET" and [name.lower() for name in upgrades] == [b"websocket"]
+
+    @override
+    def _finishRequestBody(self, data: bytes) -> None:
+        trailers = getattr(self._transferDecoder, "_trailerHeaders", [])
+        if all(map(_is_line_of_head, trailers)):
+            super()._finishRequestBody(data)
+        else:
+            self._refuse(invalid_request())
 
     @override
     def _send100Continue(self) -> None:

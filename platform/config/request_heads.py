@@ -1,6 +1,7 @@
 """Limits of connections and of a request's URL and headers, the same under every server."""
 
 import resource
+from collections.abc import Iterable
 
 from django.conf import settings
 
@@ -36,6 +37,11 @@ def framing_bytes(chunk: bytes) -> int:
 def is_chunked_only(coding: bytes) -> bool:
     """Return true for the only Transfer-Encoding that is read: a proxy may take others for another length."""
     return coding.strip().lower() == b"chunked"
+
+
+def has_valid_handshake(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return true if the headers of a WebSocket are in ASCII, as libraries expect without a check."""
+    return all(value.isascii() for name, value in headers if name.lower().startswith(b"sec-websocket-"))
 
 
 def max_connections() -> int:

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import httptools
 from django.conf import settings
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -12,6 +13,7 @@ from config.request_heads import (
     MAX_HEADERS,
     MAX_URL_BYTES,
     framing_bytes,
+    has_valid_handshake,
     invalid_request,
     is_chunked_only,
     max_connections,
@@ -47,7 +49,15 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     # With more attributes in its dictionary, an object no longer shares the dictionary's keys with the others of its
     # class, which took 1.6 KB per connection (tracemalloc).
-    __slots__ = ("_early_bytes", "_head_bytes", "_head_timer", "_is_rejected", "_reader", "_reads_head")
+    __slots__ = (
+        "_early_bytes",
+        "_head_bytes",
+        "_head_timer",
+        "_head_to_repeat",
+        "_is_rejected",
+        "_reader",
+        "_reads_head",
+    )
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -56,6 +66,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         # Only while an answer waits for the client, as few ever do.
         self._reader: ReaderWatch | None = None
         self._head_bytes = self._early_bytes = 0
+        # The head of a request that asks for another upgrade than WebSocket, without that.
+        self._head_to_repeat = b""
         # An empty `deque` takes 0.75 KB. A connection has three, here and in two events: 2 KB less per open stream.
         self.pipeline = _Pipeline()  # type: ignore[assignment]
 
@@ -76,7 +88,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         # The parser keeps an incomplete header or trailer to itself, and drops what surrounds the chunks of a body. So
         # all that arrives is counted here, and the callbacks deduct what the application receives.
         self._early_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if not self._reads_head:
             self._after_head()
             return
@@ -85,6 +98,32 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._reject(UrlTooLong())
         elif self._early_bytes > MAX_HEAD_BYTES:
             self._reject(HeadersTooLarge())
+
+    def _parse(self, data: bytes) -> None:
+        """Parse data; uvicorn itself loses what arrives together with a request for an upgrade that it ignores."""
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserError:
+                self.send_400_response("")
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._upgrade(data[upgrade.args[0] :])
+            else:
+                return
+
+    def _upgrade(self, rest: bytes) -> bytes:
+        """Hand the connection over to a WebSocket, or return what the parser shall read for another upgrade."""
+        # The parser takes the body for the other protocol, unless the head does not ask for that.
+        if self._head_to_repeat:
+            data, self._head_to_repeat = self._head_to_repeat + rest, b""
+            return data
+        if not self._is_rejected and self._should_upgrade():
+            self.handle_websocket_upgrade()
+        elif not self._is_rejected:
+            # After CONNECT, what follows is not HTTP.
+            self._is_rejected, self.cycle.keep_alive = True, False
+        return b""
 
     def _after_head(self) -> None:
         # Empty lines between requests end the time for which the connection is kept, but begin no request.
@@ -129,6 +168,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _refuse(self, error: ApiError) -> None:
         """Answer without the application, unless it is responding, and close the connection."""
+        if self._is_responding and not self.cycle.more_body:
+            # Requests that are complete are answered before.
+            self.cycle.keep_alive = False
+            return
         if not self._is_responding:
             self.transport.write(raw_response(error))
         self.transport.close()
@@ -192,7 +235,15 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     @override
+    def _should_upgrade(self) -> bool:
+        # A proxy may have agreed with the client on the first of several protocols.
+        is_only_one = sum(name == b"upgrade" for name, _ in self.headers) == 1
+        return is_only_one and self.parser.get_method() == b"GET" and super()._should_upgrade()
+
+    @override
     def handle_websocket_upgrade(self) -> None:
+        # A length of 0 is allowed here, but not by the parser of WebSockets.
+        self.scope["headers"] = [pair for pair in self.scope["headers"] if pair[0] != b"content-length"]
         self._stop_head_timer()
         self._stop_watching_reader()
         super().handle_websocket_upgrade()
@@ -232,13 +283,32 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         elif len(self.pipeline) >= _MAX_PIPELINED:
             self._is_rejected = True
             self.pipeline[0][0].keep_alive = False
-        elif self._has_body() and self.parser.should_upgrade() and self._should_upgrade():
-            self._reject(upgrade_with_body())
+        elif self.parser.should_upgrade() and self._should_upgrade():
+            self._check_upgrade()
+        elif self.parser.should_upgrade() and any(name == b"upgrade" for name, _ in self.headers):
+            self._head_to_repeat = self._head_without_upgrade()
         else:
             # Clients of HTTP/1.0 do not know this response, and without a body there is nothing to continue with.
             has_expectation = self.expect_100_continue and self._has_body()
             self.expect_100_continue = has_expectation and self.parser.get_http_version() != "1.0"
             self._start_request()
+
+    def _check_upgrade(self) -> None:
+        if self._has_body():
+            self._reject(upgrade_with_body())
+        elif self.cycle is not None and not self.cycle.response_complete:
+            # The response to the request before would be read as frames.
+            self._refuse_rest(invalid_request())
+        elif not has_valid_handshake(self.headers):
+            self._refuse_rest(invalid_request())
+        else:
+            self._start_request()
+
+    def _head_without_upgrade(self) -> bytes:
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
 
     def _has_valid_framing(self) -> bool:
         codings = [value for name, value in self.headers if name == b"transfer-encoding"]
@@ -270,12 +340,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     @override
     def on_body(self, body: bytes) -> None:
         self._early_bytes = max(0, self._early_bytes - framing_bytes(body))
-        if not self._is_rejected:
+        if not self._is_rejected and not self._head_to_repeat:
             super().on_body(body)
 
     @override
     def on_message_complete(self) -> None:
-        if not self._is_rejected:
+        if not self._is_rejected and not self._head_to_repeat:
             super().on_message_complete()
 
 

@@ -7,15 +7,20 @@ from typing import Any
 from django.conf import settings
 from typing_extensions import override
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets import http11
 from websockets.frames import Frame
 from websockets.http11 import Request
 from websockets.streams import StreamReader
 
+from config.request_heads import MAX_HEAD_BYTES, MAX_HEADERS, invalid_request, raw_response
 from kernel.socket_messages import IncomingMessage
 
 # Frames of this size are no messages, or small ones.
 _CONTROL_BYTES = 125
 _DEFLATE_RATIO = 1032
+# Patched, as these limits have no parameters. The HTTP connection has checked the head with its own.
+http11.MAX_NUM_HEADERS = MAX_HEADERS
+http11.MAX_LINE_LENGTH = 2 * MAX_HEAD_BYTES
 
 
 class _Reader(StreamReader):
@@ -72,6 +77,11 @@ class LimitedSocketProtocol(WebSocketsSansIOProtocol):
     def data_received(self, data: bytes) -> None:
         self._incoming.received(len(data))
         super().data_received(data)
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            # uvicorn would leave the client without an answer.
+            self.transport.write(raw_response(invalid_request()))
+            self.transport.close()
+            return
         if self._reader.expected and self._is_accepted and not self.close_sent:
             self._incoming.grows_to(self._reader.expected + sum(map(len, self.frames)))
 

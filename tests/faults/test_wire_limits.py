@@ -207,6 +207,15 @@ AMBIGUOUS = {
     "a chunk without a size": CHUNKED + b"\r\n{}\r\n0\r\n\r\n",
     "chunks that end with LF": CHUNKED + b"2\n{}\n0\n\n",
     "a chunk that is too long": CHUNKED + b"2\r\n{}xx\r\n0\r\n\r\n",
+    "a continued trailer": CHUNKED + b"2\r\n{}\r\n0\r\nX-A: b\r\n c\r\n\r\n",
+    "a trailer without a colon": CHUNKED + b"2\r\n{}\r\n0\r\nFoo\r\n\r\n",
+    "a trailer that ends with LF": CHUNKED + b"2\r\n{}\r\n0\r\nX-A: b\n\r\n",
+    "a control character in a header": GET + b"X-A: \x01\r\n\r\n",
+    "DEL in a header": GET + b"X-A: \x7f\r\n\r\n",
+    "a method in lower case": GET.lower().replace(b"http/1.1", b"HTTP/1.1") + b"\r\n",
+    "a method with an underscore": GET.replace(b"GET", b"G_T") + b"\r\n",
+    "a path without a slash": GET.replace(b"/v1", b"%2fv1") + b"\r\n",
+    "a subprotocol that is not ASCII": b"UPGRADE Sec-WebSocket-Protocol: \xff, a\r\n\r\n",
 }
 HIDDEN = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -214,7 +223,8 @@ HIDDEN = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 @pytest.mark.parametrize("kind", AMBIGUOUS)
 def test_an_ambiguous_request_ends_its_connection(server: WebProcess, caller: Caller, kind: str) -> None:
     with RawConnection(server.url) as peer:
-        peer.send(AMBIGUOUS[kind].replace(b"KEY", caller.secret.encode()) + HIDDEN)
+        request = AMBIGUOUS[kind].replace(b"UPGRADE ", upgrade(caller)[:-2])
+        peer.send(request.replace(b"KEY", caller.secret.encode()) + HIDDEN)
         refused = peer.response()
         assert (refused.status, refused.error["message"]) == (400, "Invalid HTTP request.")
         assert peer.is_closed_within(10)
@@ -246,6 +256,75 @@ def test_an_upgrade_with_a_body_is_refused_before_the_body(
         assert (refused.status, refused.headers["connection"]) == (400, "close")
         assert refused.error["message"] == "A request for an upgrade cannot have a body."
         assert peer.is_closed_within(10)
+
+
+# Java's client offers HTTP/2 with every request to an URL with http.
+OTHER_UPGRADES = ["h2c", "TLS/1.0", "websocket, h2c", "h2c\r\nUpgrade: websocket"]
+
+
+@pytest.mark.parametrize("protocol", OTHER_UPGRADES)
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["length", "chunks"])
+def test_an_offer_of_another_protocol_is_ignored(
+    server: WebProcess, caller: Caller, script: Script, body: bytes, protocol: str, is_chunked: bool
+) -> None:
+    script.say("Hello")
+    framing: dict[str, object] = {"Transfer_Encoding": "chunked"} if is_chunked else {"Content_Length": len(body)}
+    offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": protocol, "HTTP2_Settings": "AAMAAABkAAQAAP__"}
+    with RawConnection(server.url) as peer:
+        head = request_head("POST", "/v1/responses", Authorization=bearer(caller), **offer, **framing)
+        peer.socket.sendall(head + (in_chunks(body) if is_chunked else body) + request_head("GET", "/livez", **offer))
+        assert [peer.response().status for _ in range(2)] == [200, 200]
+        peer.send_head("GET", "/livez")
+        assert peer.response().status == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_only_a_get_request_becomes_a_websocket(server: WebProcess, caller: Caller, method: str) -> None:
+    with RawConnection(server.url) as peer:
+        peer.socket.sendall(upgrade(caller, Content_Length=0).replace(b"GET", method.encode()) + HIDDEN)
+        assert [peer.response().status for _ in range(2)] == [400 if method == "POST" else 405, 200]
+
+
+HEADERS_OF_A_SOCKET: dict[str, dict[str, object]] = {
+    "a length of 0": {"Content_Length": 0},
+    "a large cookie": {"Cookie": "a" * 20 * KIB},
+    "many": {f"X-{number}": "a" for number in range(400)},
+}
+
+
+@pytest.mark.parametrize("which", HEADERS_OF_A_SOCKET)
+def test_a_websocket_may_have_the_headers_of_any_request(server: WebProcess, caller: Caller, which: str) -> None:
+    with RawConnection(server.url) as peer:
+        peer.socket.sendall(upgrade(caller, **HEADERS_OF_A_SOCKET[which]))
+        assert peer.response().status == 101
+
+
+def test_a_websocket_waits_for_the_answer_to_the_request_before(server: WebProcess, caller: Caller) -> None:
+    with RawConnection(server.url) as peer:
+        peer.socket.sendall(GET + f"Authorization: {bearer(caller)}\r\n\r\n".encode() + upgrade(caller))
+        first = peer.response()
+        assert (first.status, orjson.loads(first.body)["object"]) == (200, "list")
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [b"BAD\r\n\r\n", b'{"model": "m"}\r\n', GET + b"Foo\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n"],
+    ids=["no request", "a body without a length", "an invalid header", "an invalid length"],
+)
+def test_a_request_is_answered_though_what_follows_is_invalid(server: WebProcess, caller: Caller, rest: bytes) -> None:
+    with RawConnection(server.url) as peer:
+        head = GET + f"Authorization: {bearer(caller)}\r\n\r\n".encode()
+        peer.socket.sendall(head + head + rest)
+        assert [peer.response().status for _ in range(2)] == [200, 200]
+        peer.socket.settimeout(10)
+        assert b" 200 " not in peer.rest()
+
+
+def test_a_url_may_be_absolute(server: WebProcess, caller: Caller) -> None:
+    with RawConnection(server.url) as peer:
+        for url in ("http://localhost/v1/models", "HTTPS://other.example:1/v1/models?a", "http://localhost/v1/m"):
+            peer.send_head("GET", url, Authorization=bearer(caller))
+        assert [peer.response().status for _ in range(3)] == [200, 200, 404]
 
 
 @pytest.mark.parametrize(
