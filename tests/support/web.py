@@ -7,7 +7,7 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -24,14 +24,16 @@ RUNNING: "list[WebProcess]" = []
 
 
 class WebProcess:
-    """A `manage.py web` process on a free port. `url` is its root."""
+    """A `manage.py web` process on a free port. `url` is its root, and `prefix` are the words that run its command."""
 
-    def __init__(self, *, server: str = "uvicorn", processes: str = "1", **variables: str) -> None:
+    def __init__(
+        self, *, server: str = "uvicorn", processes: str = "1", prefix: Sequence[str] = (), **variables: str
+    ) -> None:
         port = any_free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         options = ["--port", str(port), "--server", server, "--processes", processes]
-        command = [sys.executable, "manage.py", "web", *options]
+        command = [*prefix, sys.executable, "manage.py", "web", *options]
         self._process = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, **variables}, stdout=self._output, stderr=subprocess.STDOUT
         )
@@ -75,9 +77,11 @@ class WebProcess:
 
 
 @contextmanager
-def running_web(*, server: str = "uvicorn", processes: str = "1", **variables: str) -> Iterator[WebProcess]:
+def running_web(
+    *, server: str = "uvicorn", processes: str = "1", prefix: Sequence[str] = (), **variables: str
+) -> Iterator[WebProcess]:
     """Run a web process with additional environment variables until the end of the block."""
-    process = WebProcess(server=server, processes=processes, **variables)
+    process = WebProcess(server=server, processes=processes, prefix=prefix, **variables)
     try:
         process.wait_until_ready()
         RUNNING.append(process)

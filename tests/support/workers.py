@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from launcher.processes import wait_for_start
@@ -19,11 +19,11 @@ RUNNING: "list[WorkerProcess]" = []
 
 
 class WorkerProcess:
-    """A `manage.py worker` process that may connect to servers on this machine."""
+    """A `manage.py worker` process that may connect to servers on this machine; `prefix` runs its command."""
 
-    def __init__(self, *, concurrency: int = 200, **variables: str) -> None:
+    def __init__(self, *, concurrency: int = 200, prefix: Sequence[str] = (), **variables: str) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        command = [sys.executable, "manage.py", "worker", "--concurrency", str(concurrency)]
+        command = [*prefix, sys.executable, "manage.py", "worker", "--concurrency", str(concurrency)]
         environment = {**os.environ, "EGRESS_ALLOW": "127.0.0.1", "BATCH_RETRY_SECONDS": "0", **variables}
         self._process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=self._output, stderr=subprocess.STDOUT
@@ -74,9 +74,9 @@ class WorkerProcess:
 
 
 @contextmanager
-def running_worker(*, concurrency: int = 200, **variables: str) -> Iterator[WorkerProcess]:
+def running_worker(*, concurrency: int = 200, prefix: Sequence[str] = (), **variables: str) -> Iterator[WorkerProcess]:
     """Run a worker with additional environment variables until the end of the block."""
-    process = WorkerProcess(concurrency=concurrency, **variables)
+    process = WorkerProcess(concurrency=concurrency, prefix=prefix, **variables)
     try:
         process.wait_until_ready()
         RUNNING.append(process)
