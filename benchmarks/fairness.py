@@ -194,16 +194,16 @@ class Rise:
     samples: tuple[int, int]
 
     @property
-    def factor(self) -> float:
-        """The rise of p99."""
-        return self.beside[1] / self.alone[1] if self.alone[1] else float("inf")
+    def factor(self) -> float | None:
+        """The rise of p99, or None if no request was answered on one of both sides."""
+        return self.beside[1] / self.alone[1] if all(self.samples) and self.alone[1] else None
 
     def line(self) -> str:
         """Return the rise in one line."""
         (p50, p99), (loud_p50, loud_p99) = self.alone, self.beside
         return (
             f"{self.kind:24}{self.samples[0]:8,}{p50:10.1f}{p99:10.1f}"
-            f"{self.samples[1]:8,}{loud_p50:10.1f}{loud_p99:10.1f}{self.factor:8.2f}"
+            f"{self.samples[1]:8,}{loud_p50:10.1f}{loud_p99:10.1f}{published.number(self.factor):>8}"
         )
 
 
@@ -345,7 +345,7 @@ def table(content: Mapping[str, Any]) -> str:
     """Return the table of the documentation."""
     number = published.number
     rows = [
-        [rise["kind"], *map(number, (*rise["alone"], *rise["beside"])), number(rise["beside"][1] / rise["alone"][1])]
+        [rise["kind"], *map(number, (*rise["alone"], *rise["beside"])), number(Rise(**rise).factor)]
         for rise in content["rises"]
     ]
     head = ["", "alone, p50 ms", "p99", "beside the loud team, p50 ms", "p99", "rise of p99"]

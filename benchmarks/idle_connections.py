@@ -129,15 +129,21 @@ def floors(run: Mapping[str, Any]) -> Iterator[Floor]:
     yield Floor(name=f"{name}: closed", figure=run["closed"], limit=0)
     yield Floor(name=f"{name}: requests that failed", figure=beside["failed"] + without["failed"], limit=0)
     yield Floor(name=f"{name}: KB each", figure=run["kb_per_connection"], limit=MOST_KB)
-    rise = beside["total_ms"]["p99"] / without["total_ms"]["p99"]
+    times = _latency(beside, "p99"), _latency(without, "p99")
+    rise = times[0] / times[1] if times[0] and times[1] else None
     yield Floor(name=f"{name}: rise of the p99 of requests", figure=rise, limit=MOST_RISE)
+
+
+def _latency(side: Mapping[str, Any], quantile: str) -> float | None:
+    """Return a quantile in milliseconds, or None if no request was answered while it was measured."""
+    return side["total_ms"][quantile] if side["total_ms"] else None
 
 
 def table(content: Mapping[str, Any]) -> str:
     """Return the table of the documentation."""
     number, run, at = published.number, content["run"], content["conditions"]
     rows = [
-        [words, *(number(run[side]["total_ms"][name]) for name in ("p50", "p99")), number(run[side]["per_second"])]
+        [words, *(number(_latency(run[side], name)) for name in ("p50", "p99")), number(run[side]["per_second"])]
         for words, side in (("without", "without"), (f"{run['connections']:,}", "beside"))
     ]
     head = ["idle connections", "JSON request, p50 ms", "p99", "requests/s"]
@@ -164,11 +170,14 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
         run = measured(stack.platform, connections=options.connections, seconds=options.seconds)
     content = {"conditions": published.conditions(), "run": run}
     limits = list(floors(run))
-    beside, without = (run[side]["total_ms"] for side in ("beside", "without"))
+    beside, without = (
+        [published.number(_latency(run[side], quantile)) for quantile in ("p50", "p99")]
+        for side in ("beside", "without")
+    )
     print(
-        f"{run['connections']:,} idle connections: {run['kb_per_connection']:.1f} KB each; requests p50 "
-        f"{beside['p50']:.1f}, p99 {beside['p99']:.1f} ms, without them p50 {without['p50']:.1f}, p99 "
-        f"{without['p99']:.1f} ms; {run['idle_cores']:.3f} cores while idle"
+        f"{run['connections']:,} idle connections: {run['kb_per_connection']:.1f} KB each; requests p50 {beside[0]}, "
+        f"p99 {beside[1]} ms, without them p50 {without[0]}, p99 {without[1]} ms; {run['idle_cores']:.3f} cores while "
+        "idle"
     )
     for floor in limits:
         print(floor.text())

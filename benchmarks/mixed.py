@@ -33,7 +33,9 @@ from typing_extensions import override
 from benchmarks import published
 from benchmarks.matrix import BURST, PROMPT, SHORT
 from benchmarks.report import Floor
-from benchmarks.stack import MANAGE, manage, running_stack, tell
+from benchmarks.stack import MANAGE, Servers, manage, running_stack, tell
+from launcher.errors import LaunchError
+from launcher.processes import wait_until
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -53,6 +55,9 @@ LONGEST_CHAIN = 50
 # In turns. The contexts of models end as well; without an end, the cost of a request would rise for the whole hour.
 LONGEST_CONVERSATION = 200
 CAPACITY_USERS = 200
+# A slow machine may finish no action in a short time, which would be no rate at all.
+LEAST_ACTIONS = 50
+MOST_CAPACITY_SECONDS = 120.0
 MOST_AT_ONCE = 10_000
 MOST_RETRY_SECONDS = 5.0
 IMPATIENCE_SECONDS = 0.05
@@ -272,28 +277,40 @@ ACTIONS: Mapping[Callable[[Load, Team], Awaitable[None]], float] = {
 async def capacity(load: Load, *, seconds: float) -> float:
     """Return how many actions per second a fixed number of clients get done, each one after the other.
 
-    Counted in the second half, in which the chains and conversations of the large teams are long already.
+    Counted in the second half, in which the chains and conversations of the large teams are long already. It lasts
+    until `LEAST_ACTIONS` are done, however slow the machine is. Raises LaunchError if none is done in two minutes.
     """
-    end = time.monotonic() + seconds
+    is_over = False
 
     async def user() -> None:
-        while time.monotonic() < end:
+        while not is_over:
             await load.act()
 
     users = [asyncio.create_task(user()) for _ in range(CAPACITY_USERS)]
     await asyncio.sleep(seconds / 2)
-    before = load.done.total()
+    before, began = load.done.total(), time.monotonic()
     await asyncio.sleep(seconds / 2)
-    rate = (load.done.total() - before) / (seconds / 2)
+    most = max(seconds / 2, MOST_CAPACITY_SECONDS)
+    are_enough = lambda: load.done.total() - before >= LEAST_ACTIONS  # noqa: E731
+    await asyncio.to_thread(wait_until, are_enough, seconds=began + most - time.monotonic())
+    done = load.done.total() - before
+    rate = done / (time.monotonic() - began)
+    is_over = True
     await asyncio.gather(*users)
+    if not done:
+        errors = "; ".join(error for error, _ in load.errors.most_common(3)) or "every answer was 503"
+        raise LaunchError(f"The capacity cannot be measured: no action was completed within {most:.0f} s ({errors}).")
     return rate
 
 
-async def arrivals(load: Load, *, rate: float, seconds: float, seed: int) -> int:
-    """Start actions at random times, a rate per second on average. Return how many."""
+async def arrivals(load: Load, *, rate: float, seconds: float, seed: int, least: int = 0) -> int:
+    """Start actions at random times, a rate per second on average, for some seconds and at least some number of times.
+
+    Return how many were started.
+    """
     chance, running, count = random.Random(seed), set[asyncio.Task[None]](), 0
     due, end = time.monotonic(), time.monotonic() + seconds
-    while (due := due + chance.expovariate(rate)) < end:
+    while (due := due + chance.expovariate(rate)) < end or count < least:
         if (wait := due - time.monotonic()) > 0:
             await asyncio.sleep(wait)
         if len(running) >= MOST_AT_ONCE:
@@ -316,28 +333,34 @@ class Memory(threading.Thread):
     allocation: when a write copies an inherited page, and when a process is the first to touch a shared buffer.
     """
 
-    def __init__(self, roots: Mapping[str, int]) -> None:
+    def __init__(self, roots: Mapping[str, int], *, interval: float = SAMPLE_SECONDS) -> None:
         super().__init__(daemon=True)
-        self._roots, self._ended = roots, threading.Event()
+        self._roots, self._interval, self._ended = roots, interval, threading.Event()
         self.samples: defaultdict[str, list[float]] = defaultdict(list)
 
     @override
     def run(self) -> None:
-        """Sample until `finish` is called."""
-        while not self._ended.wait(SAMPLE_SECONDS):
+        """Sample until the end of the block."""
+        while not self._ended.wait(self._interval):
             for name, value in self._sample():
                 self.samples[name].append(value)
 
-    def finish(self) -> None:
-        """Stop sampling."""
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Also after an error: the processes are ended next, and must not be looked for any more.
         self._ended.set()
         self.join()
 
     def _sample(self) -> Iterator[tuple[str, float]]:
         for name, pid in self._roots.items():
-            for process in (root := psutil.Process(pid), *root.children(recursive=True)):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    yield f"{name} {process.pid}", anonymous_memory(process.pid)
+            # One that has died is reported by `Servers.deaths`.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for process in (root := psutil.Process(pid), *root.children(recursive=True)):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        yield f"{name} {process.pid}", anonymous_memory(process.pid)
 
 
 def anonymous_memory(pid: int) -> float:
@@ -487,7 +510,9 @@ def _headers(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
 
 
-async def simulate(url: str, teams: Sequence[Team], roots: Mapping[str, int], options: Namespace) -> Outcome:
+async def simulate(
+    servers: Servers, url: str, teams: Sequence[Team], roots: Mapping[str, int], options: Namespace
+) -> Outcome:
     """Measure the capacity and run the simulation."""
     seconds = 60 * options.minutes
     interval = min(60.0, seconds / 10)
@@ -496,12 +521,12 @@ async def simulate(url: str, teams: Sequence[Team], roots: Mapping[str, int], op
         first = Load(session, teams, seed=options.seed, interval=interval)
         rate = options.rate or await capacity(first, seconds=options.capacity_seconds)
         tell(f"capacity: {rate:.0f} actions/s; {60 * options.minutes:.0f} s at {options.load:.0%}")
-        load, memory = Load(session, teams, seed=options.seed + 1, interval=interval), Memory(roots)
+        load = Load(session, teams, seed=options.seed + 1, interval=interval)
         load.errors.update(first.errors)
-        memory.start()
-        with Probe(url, teams[-1]) as probe:
-            actions = await arrivals(load, rate=rate * options.load, seconds=seconds, seed=options.seed)
-        memory.finish()
+        pace = {"rate": rate * options.load, "seconds": seconds}
+        with Memory(roots) as memory, Probe(url, teams[-1]) as probe:
+            actions = await arrivals(load, **pace, seed=options.seed, least=LEAST_ACTIONS)
+        load.errors.update(servers.deaths())
     return outcome(load, memory, probe, capacity=rate, share=options.load, actions=actions)
 
 
@@ -577,7 +602,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
         roots["beat"] = servers.start("beat", sys.executable, MANAGE, "beat").process.pid
         tell(f"creating {options.teams:,} teams")
         teams = created_teams(servers.environment, options.teams)
-        found = asyncio.run(simulate(stack.platform.url, teams, roots, options))
+        found = asyncio.run(simulate(servers, stack.platform.url, teams, roots, options))
     floors = list(found.floors())
     for line in (*report(found), *(floor.text() for floor in floors)):
         print(line)

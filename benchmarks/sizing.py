@@ -75,9 +75,14 @@ class Check(BaseModel):
     predicted: float
     measured: float
 
+    @property
+    def error(self) -> float | None:
+        """The relative error of the prediction, or None if no CPU was measured."""
+        return self.predicted / self.measured - 1 if self.measured else None
+
     def floor(self) -> Floor:
         """Return the limit of the error."""
-        error = abs(self.predicted / self.measured - 1) if self.measured else None
+        error = None if self.error is None else abs(self.error)
         return Floor(name=f"{self.streams} paced streams: error of the prediction", figure=error, limit=MOST_ERROR)
 
 
@@ -259,7 +264,7 @@ def accuracy(content: Mapping[str, Any]) -> str:
     rows = []
     for each in map(Check.model_validate, content["checks"]):
         figures = map(published.number, (each.per_second, each.predicted, each.measured))
-        rows.append([str(each.streams), *figures, f"{each.predicted / each.measured - 1:+.0%}"])
+        rows.append([str(each.streams), *figures, "–" if each.error is None else f"{each.error:+.0%}"])
     return published.table(["open streams", "streams/s", "cores of web, predicted", "measured", "error"], rows)
 
 

@@ -5,9 +5,9 @@ The number of streams follows the speed of the machine: as many as the pass-thro
 second on two web processes, and 12 % of that on one.
 """
 
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,6 +29,8 @@ SETTLE_SECONDS = 3.0
 # Opening streams costs more than keeping them: at most this many per second and process.
 OPENED_PER_SECOND = 60
 FEW = 20
+# Of the window, at its begin and at its end, in which CPU does not count.
+MARGIN = 0.1
 
 
 class SlowStreams(BaseModel):
@@ -69,26 +71,22 @@ def measured(platform: Target, *, streams: int, processes: int, seconds: float =
     _stream(platform, streams=FEW, ramp=0.2, window=1.0)  # imports and connections are not part of a stream's memory
     ramp = max(2.0, streams / (OPENED_PER_SECOND * processes))
     before = proportional_mb(platform.pid)
-    found: dict[str, float] = {}
-
-    def sample() -> None:
-        time.sleep(ramp + SETTLE_SECONDS + 1)
+    # Sampled in this thread, so that neither outlives the other: an error of the load ends the waits.
+    with ThreadPoolExecutor(1) as pool:
+        load = pool.submit(_stream, platform, streams=streams, ramp=ramp, window=seconds)
+        wait([load], timeout=ramp + SETTLE_SECONDS + seconds * MARGIN)
         cpu, began = cpu_seconds(platform.pid), time.monotonic()
-        time.sleep(seconds - 2)
-        found["cores"] = (cpu_seconds(platform.pid) - cpu) / (time.monotonic() - began)
-        found["mb"] = proportional_mb(platform.pid)
-
-    sampler = threading.Thread(target=sample)
-    sampler.start()
-    result = _stream(platform, streams=streams, ramp=ramp, window=seconds)
-    sampler.join()
+        wait([load], timeout=seconds * (1 - 2 * MARGIN))
+        cores = (cpu_seconds(platform.pid) - cpu) / (time.monotonic() - began)
+        memory = proportional_mb(platform.pid)
+        result = load.result()
     return SlowStreams(
         streams=streams,
         processes=processes,
         lateness_ms=result.delta_age_ms,
-        cpu_us_per_event=1e6 * found["cores"] / streams,
-        kb_per_stream=1024 * (found["mb"] - before) / streams,
-        cores=found["cores"],
+        cpu_us_per_event=1e6 * cores / streams,
+        kb_per_stream=1024 * (memory - before) / streams,
+        cores=cores,
         failed=result.failed,
         first_error=result.first_error[:200],
     )
@@ -141,7 +139,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
         with running(directory=directory, processes=processes) as stack:
             rates.append(capacity(stack))
             share = SHARES[min(processes, 2)]
-            streams = options.streams or round(rates[-1] * share)
+            streams = options.streams or max(FEW, round(rates[-1] * share))
             tell(
                 f"{streams:,} streams on {processes} web processes; the pass-through serves {rates[-1]:,.0f} streams/s"
             )

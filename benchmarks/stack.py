@@ -64,6 +64,7 @@ class Servers:
 
     def __init__(self, directory: Path, undo: ExitStack, *, settings: Mapping[str, str], durable: bool) -> None:
         self.directory, self._undo = directory, undo
+        self._started: list[Server] = []
         directory.mkdir(mode=0o711, parents=True)
         undo.callback(shutil.rmtree, directory, ignore_errors=True)
         # Outside of the directory for root, who may not run PostgreSQL.
@@ -109,13 +110,22 @@ class Servers:
         self._undo.callback(processes.end, process, asking=command.stop_signal, patience=10.0)
         server = Server(command=command, is_ready=is_ready or (lambda: True), process=process)
         self.wait_for(server)
+        self._started.append(server)
         return server
 
+    def deaths(self) -> list[str]:
+        """Return a sentence about each process that was started and has ended, with the end of its log."""
+        return [
+            f"{server.command.name} has ended ({processes.how_it_ended(code)}); the end of its log: {log[-500:]}"
+            for server in self._started
+            if (code := server.process.poll()) is not None
+            for log in [server.command.log.read_text(errors="replace").strip()]
+        ]
+
     def wait_for(self, server: Server) -> None:
-        """Wait until a process is ready."""
-        process = server.process
-        over = processes.wait_until(lambda: process.poll() is not None or server.is_ready(), seconds=60.0)
-        if not over or process.poll() is not None:
+        """Wait until a process is ready, however slow the machine is."""
+        written = lambda: server.command.log.stat().st_size  # noqa: E731
+        if not processes.wait_for_start(server.process, ready=server.is_ready, written=written):
             end = server.command.log.read_text(errors="replace")[-3000:]
             raise LaunchError(f"The {server.command.name} did not come up; the end of its log:\n{end}")
 
@@ -228,7 +238,12 @@ def running_stack(
         script = "from importlib.util import find_spec as f; print(*(n for n in ('uvloop', 'httptools') if f(n)))"
         found = subprocess.run([proxy_python, "-c", script], capture_output=True, text=True, check=True).stdout.split()
         parts = f"uvicorn with {' and '.join(found) or 'asyncio and h11'}"
-        yield servers, Stack(mock=mock, proxy=proxy, platform=platform, proxy_parts=parts, admin=servers.admin)
+        try:
+            yield servers, Stack(mock=mock, proxy=proxy, platform=platform, proxy_parts=parts, admin=servers.admin)
+        finally:
+            # The cause of whatever else has failed.
+            for death in servers.deaths():
+                tell(death)
 
 
 def _bare(servers: Servers, name: str, *argv: str, **environment: str) -> Target:

@@ -88,7 +88,7 @@ def measure(admin: str, load: Callable[[], int]) -> Storage:
             for name, count, hot, moved in database.execute(_UPDATES)
         ]
     both = responses + later
-    grown = {name: (size - before.get(name, 0)) / both for name, size in after.items()}
+    grown = {name: (size - before.get(name, 0)) / max(1, both) for name, size in after.items()}
     return Storage(
         responses=both,
         disk=sum(grown.values()),

@@ -109,6 +109,16 @@ def end(process: subprocess.Popen[bytes], *, asking: signal.Signals, patience: f
     return True
 
 
+def how_it_ended(code: int) -> str:
+    """Return the exit code or the signal in words, from the return code of `subprocess`."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"
+
+
 def signal_group(leader: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)

@@ -250,7 +250,7 @@ class Supervisor:
         if process.returncode != 0:
             self._show_tail(command)
             raise LaunchError(
-                f"`{command.name}` failed: {_how_it_ended(process.returncode)}. See its log: {command.log}."
+                f"`{command.name}` failed: {processes.how_it_ended(process.returncode)}. See its log: {command.log}."
             )
 
     def wait_for(self, condition: Callable[[], bool], *, name: str) -> None:
@@ -308,7 +308,7 @@ class Supervisor:
             elif service.process.poll() is not None:
                 # Descendants of the dead child must not keep running next to its successor.
                 processes.signal_group(service.process.pid, signal.SIGKILL)
-                how = _how_it_ended(service.process.returncode)
+                how = processes.how_it_ended(service.process.returncode)
                 self._plan_restart(service, how, lived=monotonic() - service.started)
 
     def _restart(self, service: _Service) -> None:
@@ -373,12 +373,3 @@ class Supervisor:
         self._services.clear()
         if self._status_file is not None:
             self._status_file.remove()
-
-
-def _how_it_ended(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"signal {signal.Signals(-code).name}"
-    except ValueError:
-        return f"signal {-code}"
