@@ -13,6 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 # The only option of a database URL that is of use besides the variables of libpq.
 _WRITABLE = "target_session_attrs=read-write"
+_LARGEST_PORT = 65535
 # As browsers send it: without a path, and in lower case.
 _ORIGIN = re.compile(r"https?://[a-z0-9.:\[\]-]+")
 
@@ -20,7 +21,10 @@ _ORIGIN = re.compile(r"https?://[a-z0-9.:\[\]-]+")
 def text(name: str, default: str = "") -> str:
     """Read a variable, or the file whose path is in NAME_FILE (for mounted secrets)."""
     if (file := os.environ.get(f"{name}_FILE")) and name not in os.environ:
-        return Path(file).read_text().strip()
+        try:
+            return Path(file).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ImproperlyConfigured(f"{name}_FILE names a file that cannot be read: {error}.") from error
     return os.environ.get(name, default).strip()
 
 
@@ -49,6 +53,14 @@ def integer(name: str, *, default: int, minimum: int = 0) -> int:
         number = minimum - 1
     if number < minimum:
         raise ImproperlyConfigured(f"{name} must be an integer of at least {minimum}, not {value!r}.")
+    return number
+
+
+def port(name: str, *, default: int = 0) -> int:
+    """Read a port, or 0."""
+    number = integer(name, default=default)
+    if number > _LARGEST_PORT:
+        raise ImproperlyConfigured(f"{name} must be a port of at most {_LARGEST_PORT}, not '{number}'.")
     return number
 
 

@@ -12,12 +12,13 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from django.conf import settings
-from django.core.management.base import CommandError
+from django.core.exceptions import ImproperlyConfigured
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from config import process_metrics
+from config.safety import NotReady
 from config.system_metrics import PoolMetrics, SystemMetrics
 from kernel import metrics
 
@@ -53,7 +54,7 @@ def is_local(address: str, *, is_forwarded: bool) -> bool:
 
 
 def listen(port: int) -> socket.socket | None:
-    """Open the port of the metrics on `METRICS_HOST`; None for port 0. Raises `CommandError`."""
+    """Open the port of the metrics on `METRICS_HOST`; None for port 0. Raises `NotReady`."""
     if not port:
         return None
     host = settings.METRICS_HOST
@@ -62,8 +63,12 @@ def listen(port: int) -> socket.socket | None:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+    except OverflowError as error:
+        raise ImproperlyConfigured(
+            f"The port of the metrics (METRICS_PORT) must be below 65536, not {port}."
+        ) from error
     except OSError as error:
-        raise CommandError(f"Cannot listen on {host}:{port} (METRICS_PORT): {error.strerror}.") from error
+        raise NotReady(f"Cannot listen on {host}:{port} (METRICS_PORT): {error.strerror}.") from error
     listener.listen(_BACKLOG)
     # Several processes may accept from it: those that come too late must not wait for the next connection.
     listener.settimeout(0)

@@ -30,17 +30,25 @@ _DIFFERENT_CHARACTERS = 10
 _PREFIXES = ("django-insecure-", "change", "secret", "password", "example")
 
 
+class NotReady(ImproperlyConfigured):
+    """The machine or the database is not ready, whereas the settings may be right: a later start can succeed."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h, after which service managers try again
+
+
 def refuse_unsafe_start() -> None:
-    """Raise `ImproperlyConfigured` with the first reason why a process must not start."""
+    """Raise `ImproperlyConfigured` or `NotReady` with the first reason why a process must not start."""
     if not settings.DEBUG and (reason := weak_secret()):
         raise ImproperlyConfigured(reason)
     # An unreachable database is no reason to exit: the readiness probe repeats the check of the role.
     with suppress(psycopg.OperationalError), _connection() as connection:
-        reasons = [_powerful_role(connection), clock_skew(connection)]
+        if reason := _powerful_role(connection):
+            raise ImproperlyConfigured(reason)
+        reasons = [clock_skew(connection)]
         if settings.REQUIRE_PREPARED_DATABASE:
             reasons += [missing_extension(connection), missing_migrations(connection)]
         if found := next(filter(None, reasons), None):
-            raise ImproperlyConfigured(found)
+            raise NotReady(found)
 
 
 def weak_secret() -> str | None:

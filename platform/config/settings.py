@@ -31,13 +31,13 @@ SECRET_KEY = env.required("SECRET_KEY", hint=_HINT)
 API_KEY_PEPPER = env.required("API_KEY_PEPPER", hint=_HINT)
 ENCRYPTION_KEYS = env.names("ENCRYPTION_KEYS")
 ALLOWED_HOSTS = env.names("ALLOWED_HOSTS", default=("localhost", "127.0.0.1", "[::1]"))
-PORT = env.integer("PORT", default=8000, minimum=0)
+PORT = env.port("PORT", default=8000)
 # Prepares a process for its first request before it counts as ready.
 WARM_UP = env.flag("WARM_UP", default=True)
 # Protects /metrics. Without it, only clients on this machine may read it, or those that reach the port of its own.
 METRICS_TOKEN = env.text("METRICS_TOKEN")
 METRICS_HOST = env.text("METRICS_HOST", "127.0.0.1")
-METRICS_PORT = env.integer("METRICS_PORT", default=0, minimum=0)
+METRICS_PORT = env.port("METRICS_PORT")
 # Counts responses, tokens and cost by team as well: each team is a time series per model.
 METRICS_TEAM_LABEL = env.flag("METRICS_TEAM_LABEL", default=False)
 # Where traces and metrics are sent to in OpenTelemetry's protocol; nothing is recorded without it.
@@ -341,7 +341,7 @@ PUBLIC_URL = env.text("PUBLIC_URL", f"http://localhost:{PORT}").rstrip("/")
 _MAIL = env.mail_server(
     env.text("EMAIL_URL"),
     host=env.text("SMTP_HOST"),
-    port=env.integer("SMTP_PORT", default=0),
+    port=env.port("SMTP_PORT"),
     user=env.text("SMTP_USER"),
     password=env.text("SMTP_PASSWORD"),
     security=env.text("SMTP_SECURITY", "starttls").lower(),

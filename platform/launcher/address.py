@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from launcher.errors import LaunchError
+from launcher.errors import LaunchError, RefusedStart
 
 NEIGHBOURS = 20
 
@@ -116,7 +116,7 @@ def choose(*, host: str, port: int | None, environment: Mapping[str, str]) -> Ad
     text = environment.get("PORT", "").strip()
     if port is None and text:
         if not text.isdigit() or not 0 < int(text) < 65536:
-            raise LaunchError(f"PORT must be a number between 1 and 65535, not {text!r}.")
+            raise RefusedStart(f"PORT must be a number between 1 and 65535, not {text!r}.")
         port = int(text)
     if port is None:
         return Address(host=host, port=prefer_port(host=host, port=DEFAULT_PORT))

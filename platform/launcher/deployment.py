@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from launcher import address, state
-from launcher.errors import LaunchError
+from launcher.errors import LaunchError, RefusedStart
 
 # Of the notes that processes leave in Redis (`kernel.heartbeats`): prefix, kind, host, pid and a random number.
 _HEARTBEATS = "platform:process"
@@ -34,11 +34,11 @@ def prepare_database(*, environment: Mapping[str, str]) -> int:
         name: _read(name, environment) for name in ("DATABASE_ADMIN_URL", "DATABASE_OWNER_URL", "DATABASE_URL")
     }  # fmt: skip
     if missing := [name for name, url in urls.items() if not url]:
-        raise LaunchError(f"{missing[0]} is not set. It must look like postgresql://user:password@host:5432/database.")
+        raise RefusedStart(f"{missing[0]} is not set. It must look like postgresql://user:password@host:5432/database.")
     try:
         parts = {name: conninfo_to_dict(url) for name, url in urls.items()}
     except psycopg.ProgrammingError as wrong:
-        raise LaunchError(f"A database URL is invalid: {wrong}.") from wrong
+        raise RefusedStart(f"A database URL is invalid: {wrong}.") from wrong
     roles = {
         name: postgres.DatabaseRole(name=str(one.get("user") or ""), password=str(one.get("password") or ""))
         for name, one in parts.items()
@@ -46,11 +46,11 @@ def prepare_database(*, environment: Mapping[str, str]) -> int:
     owner, app = roles["DATABASE_OWNER_URL"], roles["DATABASE_URL"]
     database = str(parts["DATABASE_URL"].get("dbname") or "")
     if database != parts["DATABASE_OWNER_URL"].get("dbname") or not database:
-        raise LaunchError("DATABASE_URL and DATABASE_OWNER_URL must name the same database.")
+        raise RefusedStart("DATABASE_URL and DATABASE_OWNER_URL must name the same database.")
     if not (owner.name and owner.password and app.name and app.password):
-        raise LaunchError("DATABASE_URL and DATABASE_OWNER_URL must contain the user and password of a role.")
+        raise RefusedStart("DATABASE_URL and DATABASE_OWNER_URL must contain the user and password of a role.")
     if len({one.name for one in roles.values()}) < len(roles):
-        raise LaunchError(
+        raise RefusedStart(
             "DATABASE_ADMIN_URL, DATABASE_OWNER_URL and DATABASE_URL must name three different roles: row-level "
             "security does not apply to superusers."
         )
@@ -68,7 +68,7 @@ def check_health(process: str, *, environment: Mapping[str, str]) -> int:
         case "web":
             port = environment.get("PORT") or str(address.DEFAULT_PORT)
             if not port.isdigit():
-                raise LaunchError(f"PORT must be a number between 1 and 65535, not {port!r}.")
+                raise RefusedStart(f"PORT must be a number between 1 and 65535, not {port!r}.")
             web = address.Address(host=address.LOOPBACK, port=int(port))
             if not web.is_ready(host_header=address.host_header(environment)):
                 raise LaunchError(f"web is not ready on {web.url}.")
@@ -100,5 +100,8 @@ def check_health(process: str, *, environment: Mapping[str, str]) -> int:
 def _read(name: str, environment: Mapping[str, str]) -> str:
     """Read a variable, or the file whose path is in NAME_FILE."""
     if (file := environment.get(f"{name}_FILE")) and name not in environment:
-        return Path(file).read_text().strip()
+        try:
+            return Path(file).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise RefusedStart(f"{name}_FILE names a file that cannot be read: {error}.") from error
     return environment.get(name, "").strip()

@@ -10,7 +10,7 @@ from tempfile import gettempdir
 from typing import NoReturn
 
 from launcher import address, bootstrap, commands, deployment, installation_errors, sandboxes, state
-from launcher.errors import LaunchError
+from launcher.errors import LaunchError, RefusedStart
 from launcher.report import Report
 
 # Required by the settings, but not used by `api_coverage`, which writes a document, nor by help texts.
@@ -157,7 +157,7 @@ def _django(*, root: Path, argv: Sequence[str]) -> int:
             gc.enable()
         execute_from_command_line(list(argv))
     except ImproperlyConfigured as wrong:
-        raise LaunchError(str(wrong)) from wrong
+        raise RefusedStart.of(wrong) from wrong
     return 0
 
 

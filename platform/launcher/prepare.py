@@ -9,8 +9,10 @@ from io import StringIO
 from pathlib import Path
 
 import django
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 
+from launcher.errors import RefusedStart
 from launcher.state import write_private
 
 
@@ -25,4 +27,9 @@ def main(file: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except ImproperlyConfigured as wrong:
+        refusal = RefusedStart.of(wrong)
+        print(f"error: {refusal}", file=sys.stderr)
+        sys.exit(refusal.exit_code)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.errors import LaunchError
+from launcher.errors import RefusedStart
 from launcher.processes import ChildCommand
 
 PORTS = 29000
@@ -37,11 +37,11 @@ def command(*, root: Path, log: Path, state_dir: Path, environment: Mapping[str,
 
 
 def serve() -> int:
-    """Run the service in this process and return the exit code. Raises LaunchError."""
+    """Run the service in this process and return the exit code. Raises RefusedStart."""
     from sandbox import service
 
     passed = {name: value for name, value in os.environ.items() if name in VARIABLES}
     try:
         return service.main(passed)
     except service.Misconfigured as wrong:
-        raise LaunchError(str(wrong)) from wrong
+        raise RefusedStart.of(wrong) from wrong

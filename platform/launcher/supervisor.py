@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 from launcher import processes
-from launcher.errors import LaunchError
+from launcher.errors import NOT_READY, WRONG_SETTINGS, LaunchError, RefusedStart
 from launcher.processes import PATIENCE, ChildCommand, Progress, Records
 from launcher.report import Report
 
@@ -133,6 +133,8 @@ QUICK = 10.0  # seconds; a child that ends earlier probably has a problem that a
 SHORTEST_DELAY, LONGEST_DELAY = 0.5, 30.0
 # Of a child that the start of the platform waits for. Later none ends the others, however often it dies.
 MAX_FAILED_STARTS = 4
+# Ends of a process that refuses to start, after a line with the reason.
+REFUSALS, REASON = (WRONG_SETTINGS, NOT_READY), "error: "
 LAST_LINES = 15
 MAX_SECONDS = 900.0  # for a start, even if it makes progress: a process that never gets ready may still be busy
 # Seconds for an orderly shutdown of each stage: workers get time to finish or release their runs.
@@ -240,13 +242,18 @@ class Supervisor:
         self._write_status()
 
     def run_once(self, command: ChildCommand) -> None:
-        """Run a command and wait for its end. If it fails, show the end of its log and raise LaunchError."""
+        """Run a command and wait for its end. If it fails, show the end of its log and raise LaunchError.
+
+        Raises RefusedStart if it, or any child, refuses to start.
+        """
         process = self._spawn(command)
         try:
             self._wait(command, lambda: process.poll() is not None, pid=lambda: process.pid)
         finally:
             processes.end(process, asking=command.stop_signal, patience=2.0)
             self._records.remove(name=command.name)
+        if process.returncode in REFUSALS:
+            raise _refusal(command, process.returncode)
         if process.returncode != 0:
             self._show_tail(command)
             raise LaunchError(
@@ -257,6 +264,7 @@ class Supervisor:
         """Keep all children running until the condition is true, which the child with this name has to cause.
 
         Shows the end of the child's log and raises LaunchError if it makes no progress, or dies at once several times.
+        Raises RefusedStart as soon as any child refuses to start.
         """
         service = next(service for service in self._services if service.command.name == name)
 
@@ -282,7 +290,7 @@ class Supervisor:
                 self._show_tail(command)
                 reason = f"no progress for {PATIENCE:.0f} s" if stalled else f"not within {MAX_SECONDS:.0f} s"
                 raise LaunchError(f"{command.name} did not become ready: {reason}. See its log: {command.log}.")
-            self.check_children()
+            self.check_children(is_starting=True)
             self._interrupts.pause(0.03)
 
     def is_running(self, name: str) -> bool:
@@ -297,8 +305,12 @@ class Supervisor:
             waits = [service.restart_at - monotonic() for service in self._services if service.restart_at is not None]
             self._interrupts.pause(min([1.0, *waits]))
 
-    def check_children(self) -> None:
-        """Show new errors from the logs, and restart children that have died."""
+    def check_children(self, *, is_starting: bool = False) -> None:
+        """Show new errors from the logs, and restart children that have died.
+
+        Raises RefusedStart if one refuses to start while the platform ``is_starting``. Later it is restarted like any
+        other: its cause, such as a clock that was set, may pass.
+        """
         for service in self._services:
             for line in service.watch.serious_lines():
                 self._report.line(f"{service.command.name:>10} | {line[:300]}")
@@ -308,7 +320,12 @@ class Supervisor:
             elif service.process.poll() is not None:
                 # Descendants of the dead child must not keep running next to its successor.
                 processes.signal_group(service.process.pid, signal.SIGKILL)
-                how = processes.how_it_ended(service.process.returncode)
+                how, code = processes.how_it_ended(service.process.returncode), service.process.returncode
+                if code in REFUSALS:
+                    refusal = _refusal(service.command, code)
+                    if is_starting:
+                        raise refusal
+                    how = f"{how}, {refusal}"
                 self._plan_restart(service, how, lived=monotonic() - service.started)
 
     def _restart(self, service: _Service) -> None:
@@ -373,3 +390,9 @@ class Supervisor:
         self._services.clear()
         if self._status_file is not None:
             self._status_file.remove()
+
+
+def _refusal(command: ChildCommand, code: int) -> RefusedStart:
+    lines = reversed(tail(command.log, lines=LAST_LINES))
+    reason = next((line.removeprefix(REASON) for line in lines if line.startswith(REASON)), f"see {command.log}")
+    return RefusedStart(f"{command.name} refuses to start: {reason}", exit_code=code)

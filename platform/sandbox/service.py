@@ -7,6 +7,7 @@ import asyncio
 import hmac
 import logging
 import os
+import re
 import signal
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
@@ -24,12 +25,19 @@ from sandbox.rootfs import RootfsProbe
 logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 _CONTAINER_OPERATIONS = {"run", "shell", "list", "read", "write", "remove", "mount"}
+_ADDRESS = re.compile(r".+:[0-9]+")
 # Read before the token is checked, so it is smaller than the limit of a frame.
 _MAX_REQUEST_HEAD = 1024 * 1024
 
 
 class Misconfigured(Exception):
     """An environment variable is missing or invalid."""
+
+
+class NotReady(Misconfigured):
+    """The settings may be right, but this machine is not ready for them: a later start can succeed."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +60,11 @@ class Configuration:
             raise Misconfigured(f"SANDBOX_MAX_MEMORY must be one of {', '.join(MEMORY)}, not {memory!r}.")
         if not (token := environment.get("SANDBOX_TOKEN", "")):
             raise Misconfigured("SANDBOX_TOKEN is not set. The platform must send the same token with every request.")
+        listen = environment.get("SANDBOX_LISTEN") or "127.0.0.1:8090"
+        if not listen.startswith("/") and not _ADDRESS.fullmatch(listen):
+            raise Misconfigured(f"SANDBOX_LISTEN must be host:port or the path of a socket, not {listen!r}.")
         return cls(
-            listen=environment.get("SANDBOX_LISTEN") or "127.0.0.1:8090",
+            listen=listen,
             token=token,
             python=environment.get("SANDBOX_PYTHON", ""),
             max_memory=memory,
@@ -217,10 +228,15 @@ async def serve(configuration: Configuration) -> None:
 
 
 async def _listen(service: Service, address: str) -> asyncio.Server:
-    if address.startswith("/"):
-        return await asyncio.start_unix_server(service.answer, address)
-    host, _, port = address.rpartition(":")
-    return await asyncio.start_server(service.answer, host.strip("[]"), int(port))
+    try:
+        if address.startswith("/"):
+            return await asyncio.start_unix_server(service.answer, address)
+        host, _, port = address.rpartition(":")
+        return await asyncio.start_server(service.answer, host.strip("[]"), int(port))
+    except OverflowError as error:
+        raise Misconfigured(f"The port of SANDBOX_LISTEN must be below 65536, not {port}.") from error
+    except OSError as error:
+        raise NotReady(f"Cannot listen on {address} (SANDBOX_LISTEN): {error.strerror}.") from error
 
 
 def main(environment: Mapping[str, str]) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("platform", "tenants", "conversations", "responses")
-READERS = {"text", "required", "choice", "flag", "integer", "integers", "names", "origins"}
+READERS = {"text", "required", "choice", "flag", "integer", "integers", "names", "origins", "port"}
 # The last one is a script, which sets what the settings require and it does not use.
 MAY_READ = ("platform/config/env.py", "platform/launcher/", "platform/guide/commands.py")
 ROW = re.compile(r"^\| `([A-Z_]+)` \|.*\| ([SUT ]+) \|$", re.MULTILINE)

@@ -1,10 +1,11 @@
 """Faults that stop a process from starting, each with one sentence, and Django's own checks of a deployment."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 from psycopg.conninfo import conninfo_to_dict
 
 from config import safety
+from launcher.errors import NOT_READY, WRONG_SETTINGS
 from launcher.state import generate_secrets
 from launcher.testing import PrivateServers
 from tests.support.clocks import ShiftedClock
@@ -152,7 +154,8 @@ def unsafe_starts(
 def test_a_web_process_that_must_not_start_ends_with_one_sentence(
     unsafe_starts: dict[str, dict[str, str]], cause: str, begin: str, remedy: str
 ) -> None:
-    (printed,) = _refused_start("web", **unsafe_starts[cause])
+    code = NOT_READY if cause in {"extension", "migrations", "clock"} else WRONG_SETTINGS
+    (printed,) = _refused_start("web", code=code, **unsafe_starts[cause])
     assert printed.startswith(f"error: {begin}")
     assert printed.endswith(remedy)
 
@@ -160,22 +163,78 @@ def test_a_web_process_that_must_not_start_ends_with_one_sentence(
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["worker", "beat"])
 def test_other_processes_are_refused_too(empty_database: str, command: str) -> None:
-    (printed,) = _refused_start(command, DATABASE_URL=empty_database)
+    (printed,) = _refused_start(command, code=NOT_READY, DATABASE_URL=empty_database)
     assert printed.endswith("migrations are not applied to the database: run `python3 manage.py migrate` first.")
 
 
-def _refused_start(command: str, **variables: str) -> list[str]:
+@pytest.mark.slow
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize(
+    ("variables", "error"),
+    [
+        ({"SECRET_KEY": "short"}, "SECRET_KEY is too weak"),
+        ({"LEASE_SECONDS": "abc"}, "LEASE_SECONDS must be an integer"),
+        ({"SECRET_KEY": "", "SECRET_KEY_FILE": "/nowhere"}, "SECRET_KEY_FILE names a file that cannot be read"),
+    ],
+)
+@pytest.mark.parametrize("command", ["web", "web --server=daphne", "worker", "beat"])
+def test_a_wrong_setting_ends_every_process_with_an_exit_code_of_its_own(
+    command: str, variables: dict[str, str], error: str
+) -> None:
+    changed = {name: value for name, value in variables.items() if value}
+    without = [name for name, value in variables.items() if not value]
+    (printed,) = _refused_start(command, code=WRONG_SETTINGS, without=without, **changed)
+    assert printed.startswith(f"error: {error}")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize("name", ["METRICS_PORT", "PORT", "SMTP_PORT"])
+def test_a_wrong_port_ends_a_command_like_any_wrong_setting(name: str) -> None:
+    (printed,) = _refused_start("migrate", code=WRONG_SETTINGS, **{name: "65536"})
+    assert printed == f"error: {name} must be a port of at most 65535, not '65536'."
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize("command", ["web --port=0", "web --server=daphne --port=0", "worker", "beat"])
+def test_a_port_of_metrics_in_use_is_tried_again_later(command: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        (printed,) = _refused_start(command, code=NOT_READY, METRICS_PORT=port)
+        assert printed == f"error: Cannot listen on 127.0.0.1:{port} (METRICS_PORT): Address already in use."
+    assert _refused_start(f"{command} --metrics-port=70000", code=WRONG_SETTINGS) == [
+        "error: The port of the metrics (METRICS_PORT) must be below 65536, not 70000."
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("listen", "code", "error"),
+    [
+        ("nowhere", WRONG_SETTINGS, "SANDBOX_LISTEN must be host:port or the path of a socket, not 'nowhere'."),
+        ("127.0.0.1:70000", WRONG_SETTINGS, "The port of SANDBOX_LISTEN must be below 65536, not 70000."),
+        ("/nowhere/socket", NOT_READY, "Cannot listen on /nowhere/socket (SANDBOX_LISTEN): No such file or directory."),
+    ],
+)
+def test_the_sandbox_refuses_an_address_in_one_sentence(listen: str, code: int, error: str) -> None:
+    printed = _refused_start("sandbox", code=code, SANDBOX_LISTEN=listen, SANDBOX_TOKEN="token")
+    assert printed[-1] == f"error: {error}"
+
+
+def _refused_start(command: str, *, code: int, without: Sequence[str] = (), **variables: str) -> list[str]:
     """Return the lines that a process prints which must end at once."""
+    environment = {name: value for name, value in os.environ.items() if name not in without}
     done = subprocess.run(
-        [sys.executable, "manage.py", command],
+        [sys.executable, "manage.py", *command.split()],
         cwd=ROOT,
-        env={**os.environ, **variables},
+        env={**environment, **variables},
         capture_output=True,
         text=True,
         check=False,
         timeout=120,
     )
-    assert done.returncode == 1, done
+    assert done.returncode == code, done
     assert done.stdout == ""
     return done.stderr.splitlines()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.commands import SUMMARIES
+from launcher.errors import WRONG_SETTINGS
 from tests.support.draining import longest_stop
 from tests.support.programs import need
 
@@ -41,6 +42,8 @@ def test_systemd_restarts_it_however_often_it_dies(unit: Path) -> None:
     section = unit.read_text().partition("[Unit]")[2].partition("[Service]")[0]
     assert "StartLimitIntervalSec=0\n" in section
     assert "Restart=always\n" in unit.read_text()
+    # Except if its settings are wrong.
+    assert f"RestartPreventExitStatus={WRONG_SETTINGS}\n" in unit.read_text()
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)

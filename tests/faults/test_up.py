@@ -26,6 +26,7 @@ import psycopg
 import pytest
 
 from launcher.address import any_free_port
+from launcher.errors import NOT_READY, WRONG_SETTINGS
 from launcher.processes import identify, wait_until
 from tests.support.api import Api, ok
 from tests.support.background import RUNNING, ended
@@ -381,6 +382,33 @@ def test_a_requested_port_in_use_is_rejected_in_one_sentence(start: Start) -> No
         up = start("--port", str(port))
         assert up.process.wait(timeout=START_SECONDS) == 1
     assert up.output.splitlines()[-1].startswith(f"error: Port {port} on 127.0.0.1 is in use")
+
+
+@pytest.mark.parametrize(
+    ("variables", "error"),
+    [
+        ({"SECRET_KEY": "short"}, "web refuses to start: SECRET_KEY is too weak"),
+        ({"LEASE_SECONDS": "abc"}, " refuses to start: LEASE_SECONDS must be an integer of at least"),
+        ({"SANDBOX_MAX_MEMORY": "7g"}, "sandbox refuses to start: SANDBOX_MAX_MEMORY must be one of"),
+    ],
+)
+def test_a_refused_setting_ends_the_start_at_once(start: Start, variables: dict[str, str], error: str) -> None:
+    up = start("--port", str(any_free_port()), **variables)
+    assert up.process.wait(timeout=START_SECONDS) == WRONG_SETTINGS
+    last = up.output.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert error in last
+    assert "restarting" not in up.output
+    assert "Traceback" not in up.output
+
+
+def test_a_port_of_metrics_in_use_ends_the_start_at_once(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        up = start("--port", str(any_free_port()), METRICS_PORT=str(port))
+        assert up.process.wait(timeout=START_SECONDS) == NOT_READY
+    assert up.output.splitlines()[-1].startswith(f"error: web refuses to start: Cannot listen on 127.0.0.1:{port}")
+    assert "restarting" not in up.output
 
 
 def demo_upstream_of(up: Up) -> str:

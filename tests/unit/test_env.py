@@ -189,3 +189,17 @@ def test_an_invalid_url_of_a_mail_server_is_refused(url: str) -> None:
 def test_an_unknown_security_of_a_mail_server_is_refused() -> None:
     with pytest.raises(ImproperlyConfigured, match="SMTP_SECURITY must be none, starttls, tls, not 'ssl'"):
         mail_server(host="mail", security="ssl")
+
+
+def test_a_port_is_at_most_65535(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NAME, "65535")
+    assert env.port(NAME) == 65535
+    monkeypatch.setenv(NAME, "65536")
+    with pytest.raises(ImproperlyConfigured, match=f"{NAME} must be a port of at most 65535, not '65536'"):
+        env.port(NAME)
+
+
+def test_a_file_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(f"{NAME}_FILE", str(tmp_path / "missing"))
+    with pytest.raises(ImproperlyConfigured, match=f"{NAME}_FILE names a file that cannot be read.*missing"):
+        env.text(NAME)

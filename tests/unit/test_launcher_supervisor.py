@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from launcher.errors import LaunchError
+from launcher.errors import NOT_READY, WRONG_SETTINGS, LaunchError, RefusedStart
 from launcher.processes import ChildCommand, Records, wait_until
 from launcher.report import Report
 from launcher.supervisor import LONGEST_DELAY, QUICK, Interrupts, LogWatch, Restarts, Stage, StatusFile, Supervisor
@@ -80,6 +80,53 @@ def test_a_child_that_exited_is_restarted(supervisor: Supervisor, shown: StringI
     supervisor.start(python(tmp_path, once), stage=Stage.APPLICATION)
     supervisor.wait_for(lambda: "died (exit code 3)" in shown.getvalue(), name="child")
     supervisor.wait_for(lambda: supervisor.is_running("child"), name="child")
+
+
+def refusing(tmp_path: Path, *, code: int = WRONG_SETTINGS, name: str = "child") -> ChildCommand:
+    script = f"import sys; print('error: SECRET_KEY is too weak.', file=sys.stderr); sys.exit({code})"
+    return python(tmp_path, script, name=name)
+
+
+@pytest.mark.parametrize("code", [WRONG_SETTINGS, NOT_READY])
+@pytest.mark.parametrize("waited_for", ["child", "web"])
+def test_a_child_that_refuses_to_start_ends_the_start_at_once(
+    supervisor: Supervisor, shown: StringIO, tmp_path: Path, code: int, waited_for: str
+) -> None:
+    supervisor.start(python(tmp_path, "import time; time.sleep(600)", name="web"), stage=Stage.APPLICATION)
+    supervisor.start(refusing(tmp_path, code=code), stage=Stage.APPLICATION)
+    with pytest.raises(RefusedStart, match=r"^child refuses to start: SECRET_KEY is too weak\.$") as raised:
+        supervisor.wait_for(lambda: False, name=waited_for)
+    assert (raised.value.exit_code, status_of(tmp_path, "child")["restarts"]) == (code, 0)
+    assert "restarting" not in shown.getvalue()
+
+
+def test_a_step_beside_a_child_that_refuses_to_start_ends_at_once(supervisor: Supervisor, tmp_path: Path) -> None:
+    supervisor.start(refusing(tmp_path, name="web"), stage=Stage.APPLICATION)
+    with pytest.raises(RefusedStart, match=r"^web refuses to start: SECRET_KEY is too weak\.$"):
+        supervisor.run_once(python(tmp_path, "import time; time.sleep(600)", name="prepare"))
+
+
+def test_a_step_that_refuses_to_start_shows_only_its_reason(
+    supervisor: Supervisor, shown: StringIO, tmp_path: Path
+) -> None:
+    with pytest.raises(RefusedStart, match=r"^prepare refuses to start: SECRET_KEY is too weak\.$"):
+        supervisor.run_once(refusing(tmp_path, name="prepare"))
+    assert shown.getvalue() == ""
+
+
+def test_a_child_that_refuses_to_start_later_is_restarted_with_its_reason(
+    supervisor: Supervisor, shown: StringIO, tmp_path: Path
+) -> None:
+    supervisor.start(refusing(tmp_path, code=NOT_READY, name="worker"), stage=Stage.APPLICATION)
+
+    def is_restarted() -> bool:
+        supervisor.check_children()
+        return bool(status_of(tmp_path, "worker")["restarts"] >= 2)
+
+    assert wait_until(is_restarted, seconds=60)
+    how = "exit code 75, worker refuses to start: SECRET_KEY is too weak."
+    assert f"worker died ({how}), restarting in 0.5 s" in shown.getvalue()
+    assert status_of(tmp_path, "worker")["last_end"] == how
 
 
 @pytest.mark.slow

@@ -7,10 +7,10 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 from typing_extensions import override
 
-from config.safety import refuse_unsafe_start
+from config.safety import NotReady, refuse_unsafe_start
 from config.server import serve
 
 
@@ -48,5 +48,5 @@ class Command(BaseCommand):
                 metrics_port=options["metrics_port"],
             )
         except OSError as error:
-            raise CommandError(f"Cannot listen on {options['host']}:{options['port']}: {error.strerror}.") from error
+            raise NotReady(f"Cannot listen on {options['host']}:{options['port']}: {error.strerror}.") from error
         sys.exit(0)
