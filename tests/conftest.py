@@ -292,7 +292,7 @@ def _repeats_on_daphne(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
-    """Mark tests of failures and of rare processes as slow, and sort the tests by the processes they use.
+    """Mark tests of failures and of rare processes as slow, and sort the files by the processes they use.
 
     Parallel runs divide the list into contiguous parts, so that few parts start the same process. A sample leaves out
     what only repeats a test on daphne; `python -m benchmarks daphne` runs it.
@@ -300,10 +300,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
     if not IS_FULL and (repeated := [item for item in items if _repeats_on_daphne(item)]):
         config.hook.pytest_deselected(items=repeated)
         items[:] = [item for item in items if item not in set(repeated)]
+    earliest: dict[Path, int] = {}
     for item in items:
-        if _FAULTS in item.path.parents or _shared_process(item) < len(_RARE_PROCESSES):
+        place = _shared_process(item)
+        earliest[item.path] = min(place, earliest.get(item.path, place))
+        if _FAULTS in item.path.parents or place < len(_RARE_PROCESSES):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=_shared_process)
+    # The tests of a file stay together, because its fixtures end with the last of them.
+    items.sort(key=lambda item: earliest[item.path])
 
 
 def _running_processes() -> "list[WebProcess | WorkerProcess]":
