@@ -37,8 +37,10 @@ class DatabaseRole:
         return f"postgresql://{quote(self.name)}:{quote(self.password)}@{host}:{port}/{database}"
 
 
-# A session whose client has vanished keeps its locks until the server notices: by default after two hours.
+# A session whose client has vanished keeps its locks until the server notices: by default after two hours. Of a killed
+# process, a statement runs to its end unless the server looks at the connection meanwhile.
 _SESSION = {
+    "client_connection_check_interval": "5000",
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",

@@ -35,11 +35,14 @@ def release(names: Collection[str]) -> int:
         released = Response.objects.filter(owned, status__in=RUNNING).update(
             lease_until=at - _MARGIN, isolation=Greatest("isolation", Value(Isolation.GROUP))
         )
+        batches = Batch.objects.filter(status__in=OPEN_BATCHES)
+        # No join: planned before a batch of 50,000 lines had been counted, one took 20 minutes.
+        lines = BatchLine.objects.filter(batch_id__in=[*batches.values_list("pk", flat=True)], state=LineState.RUNNING)
         released += sum(
             rows.filter(owned).update(lease_until=at - _MARGIN)
             for rows in (
-                BatchLine.objects.filter(batch__status__in=OPEN_BATCHES, state=LineState.RUNNING),
-                Batch.objects.filter(status__in=OPEN_BATCHES),
+                lines,
+                batches,
                 Reservation.objects.filter(details__isnull=False),
             )
         )

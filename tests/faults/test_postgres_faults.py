@@ -131,6 +131,18 @@ def test_a_killed_backend_costs_no_completed_response(deployment: Deployment, sc
 # -- a server that does not answer -------------------------------------------------------------------------------------
 
 
+def test_a_statement_of_a_killed_process_ends(deployment: Deployment) -> None:
+    url = deployment.servers.environment["DATABASE_URL"]
+    program = "import psycopg, sys; psycopg.connect(sys.argv[1], application_name='killed').execute(sys.argv[2])"
+    running = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'killed' AND state = 'active'"
+    with subprocess.Popen([sys.executable, "-c", program, url, "SELECT pg_sleep(3600)"]) as client:
+        try:
+            eventually(lambda: deployment.sql(running))
+        finally:
+            client.kill()
+    eventually(lambda: not deployment.sql(running))
+
+
 def test_a_hung_server_gives_503_within_the_time_limit(deployment: Deployment, script: Script) -> None:
     with deployment.load(script.model) as answers:
         eventually(lambda: len(answers) > 5)

@@ -5,10 +5,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from kernel.clock import now
 from responses.batches import queue
+from responses.lifecycle import dead_processes
 from responses.models.batches import OPEN_BATCHES, Batch, BatchLine, BatchStatus, LineState
 from tenants import scope
 from tests.support.api import Caller, MakeCaller
@@ -130,6 +132,23 @@ def test_a_worker_runs_only_one_line_that_may_have_ended_the_others(rolled_back:
     assert [line.attempt for line in queue.claim_lines(slots=20, own=[])] == [4]
     left = [line for line in first if not line.is_suspect]
     assert [line.attempt for line in queue.claim_lines(slots=20, own=left)] == [4]
+
+
+def test_lines_of_a_dead_process_are_found_without_a_join(rolled_back: None, make_caller: MakeCaller) -> None:
+    """Statistics are old while a batch of 50,000 lines is new, so that a join may compare every pair of them."""
+    (batch_id,) = create_started(make_caller(), 1)
+    with scope.every_team():
+        lines = BatchLine.objects.filter(batch_id=batch_id)
+        lines.update(state=LineState.RUNNING, lease_owner="worker:1:deadbeef", lease_until=now() + timedelta(minutes=1))
+        with CaptureQueriesContext(connection) as queries:
+            assert dead_processes.release(["deadbeef"]) >= lines.count()
+        assert not lines.filter(lease_until__gt=now()).exists()
+        updates = [query["sql"] for query in queries if query["sql"].startswith('UPDATE "responses_batchline"')]
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN {updates[0]}")
+            plan = "\n".join(row[0] for row in cursor.fetchall())
+    assert "Join" not in plan, plan
+    assert "Nested Loop" not in plan, plan
 
 
 def test_lines_of_few_dead_workers_run_together(rolled_back: None, make_caller: MakeCaller) -> None:
