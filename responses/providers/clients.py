@@ -69,6 +69,7 @@ _TOO_LONG = re.compile(
 )
 
 
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 # Seconds or milliseconds, or a date of HTTP.
 _WAIT = re.compile(r"\d{1,9}(\.\d{1,9})?|[A-Z][a-z]{2}, \d{2} [A-Z][a-z]{2} \d{4} \d{2}:\d{2}:\d{2} GMT")
 
@@ -217,9 +218,10 @@ async def post(
 
 
 def _request_id(upstream: UpstreamEndpoint, headers: Mapping[str, str]) -> str:
-    """Return the upstream's id of a request, which is stored and shown in the console."""
+    """Return the upstream's id of a request, which is stored and shown in the console, or "" if it has no valid one."""
     given = headers.get("x-request-id", "")
-    return redact(given, upstream.secrets) if given else ""
+    # Stored without `store`, too: a text that repeats the input must not pass for an id.
+    return redact(given, upstream.secrets) if _REQUEST_ID.fullmatch(given) else ""
 
 
 def _count_failed(error: RequestFailed, upstream: str, *, seconds: float) -> None:

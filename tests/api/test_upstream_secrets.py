@@ -181,6 +181,18 @@ def test_a_key_in_an_error_of_a_streamed_transcription_is_redacted(api: Api, scr
     assert_not_revealed(api, shown)
 
 
+@pytest.mark.parametrize("status", [200, 400, 429, 503])
+@pytest.mark.parametrize(("path", "body"), JSON.values(), ids=JSON.keys())
+def test_a_key_in_a_header_is_redacted(api: Api, script: Script, path: str, body: dict[str, Any], status: int) -> None:
+    headers = {"x-request-id": f"req-1:{KEY}", "retry-after": KEY, "retry-after-ms": KEY}
+    error = rejection("Busy.")
+    script.then(refusal(status, "Busy.", headers=headers) if status != 200 else whole(error, headers=headers))
+    answer = api.post(path, {"model": script.model, **body})
+    assert len(script.received) == 1
+    assert_not_revealed(api, answer.text + str(answer.headers))
+    assert every_row_with("req-1:[redacted]")
+
+
 # -- user and password in the URL --------------------------------------------------------------------------------------
 
 
