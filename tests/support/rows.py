@@ -1,9 +1,27 @@
-"""Searches of the whole database, for what must not be stored."""
+"""Searches for what must not come to rest: in every table, in backups, Redis, logs, traces and pages.
+
+Secrets are found as they are, in base64, encoded for a URL and escaped as in JSON, also within compressed data.
+"""
+
+import base64
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote, quote_plus
 
 from django.db import connection
 
-from responses.models import EventBatch
+from responses.engine.events.compression import decompress
 from tenants import scope
+
+_BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{40,}={0,2}")
+_HEX = re.compile(rb"\\\\?x([0-9a-f]{16,})")
+_MAX_DEPTH = 3
 
 
 def every_row_with(text: str) -> list[str]:
@@ -13,9 +31,71 @@ def every_row_with(text: str) -> list[str]:
         found = []
         for (table,) in cursor.fetchall():
             cursor.execute(f'SELECT count(*) FROM "{table}" AS one WHERE one::text LIKE %s', [f"%{text}%"])
-            if cursor.fetchone()[0]:
+            if cursor.fetchone()[0] or any(text.encode() in content for content in _binary(cursor, table)):
                 found.append(table)
-        # The text of these columns is hexadecimal, and that of event logs compressed.
-        if any(text.encode() in batch.frames for batch in EventBatch.objects.all()):
-            found.append(EventBatch._meta.db_table)
     return found
+
+
+def _binary(cursor: Any, table: str) -> Iterator[bytes]:
+    """Yield the binary columns of a table, whose text is hexadecimal, and those of event logs compressed."""
+    cursor.execute(
+        "SELECT column_name FROM information_schema.columns WHERE table_name = %s AND data_type = 'bytea'", [table]
+    )
+    for (column,) in cursor.fetchall():
+        cursor.execute(f'SELECT "{column}" FROM "{table}"')
+        for (value,) in cursor.fetchall():
+            yield bytes(value)
+            with suppress(ValueError, zlib.error):
+                yield decompress(value)
+
+
+def spellings(secret: str) -> set[bytes]:
+    """Return the forms in which a secret may be written."""
+    raw = secret.encode()
+    # In base64, the characters depend on the position within the whole: those at the ends are left out.
+    shifted = [base64.b64encode(b"x" * shift + raw).rstrip(b"=") for shift in range(3)]
+    inner = [code[(0, 2, 3)[shift] : -1 if (len(raw) + shift) % 3 else None] for shift, code in enumerate(shifted)]
+    texts = [secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1]]
+    return (
+        {text.encode() for text in texts}
+        | {*inner}
+        | {code.translate(_FOR_URLS) for code in inner}
+        | {raw.hex().encode()}
+    )
+
+
+_FOR_URLS = bytes.maketrans(b"+/", b"-_")
+
+
+def occurrences(content: bytes, secret: str) -> list[bytes]:
+    """Return where a content has a secret, with the text around it."""
+    found = []
+    for view in _views(content):
+        for spelling in spellings(secret):
+            if spelling in view:
+                matches = re.finditer(re.escape(spelling), view)
+                found += [view[max(0, match.start() - 80) : match.end() + 20] for match in matches]
+    return found
+
+
+@lru_cache(maxsize=2)
+def _views(content: bytes) -> tuple[bytes, ...]:
+    # Unpacking takes most of the time of a search, and many secrets are sought in the same content.
+    return tuple(dict.fromkeys(_unpacked(content)))
+
+
+def _unpacked(content: bytes, depth: int = 0) -> Iterator[bytes]:
+    """Yield a content, and the contents that it has in base64, in hexadecimal digits or compressed."""
+    yield content
+    if depth == _MAX_DEPTH:
+        return
+    for unpack in (gzip.decompress, zlib.decompress, decompress):
+        try:
+            yield from _unpacked(unpack(content), depth + 1)
+        except (OSError, EOFError, ValueError, zlib.error):
+            continue
+    for match in _HEX.finditer(content):
+        yield from _unpacked(bytes.fromhex(match[1][: len(match[1]) // 2 * 2].decode()), depth + 1)
+    for match in _BASE64.finditer(content):
+        code = match[0].rstrip(b"=").translate(bytes.maketrans(b"-_", b"+/"))
+        yield from _unpacked(base64.b64decode(code[: len(code) // 4 * 4]), depth + 1)
