@@ -43,6 +43,8 @@ _CONNECT_SECONDS = 5
 _CHUNK = 1024 * 1024
 # Entries of a dump that the owner of the tables must not or need not restore: a superuser creates the extensions.
 _SKIPPED = re.compile(r"^\d+; \d+ \d+ (EXTENSION|COMMENT - EXTENSION|SCHEMA|COMMENT - SCHEMA|ACL - SCHEMA) ")
+# Whoever reads a backup could continue a session. After a restore, people sign in again.
+SESSIONS = ("django_session", "usersessions_usersession")
 _PRIVILEGES = re.compile(r"^\d+; \d+ \d+ (ACL|DEFAULT ACL) ")
 _TABLES = """
 SELECT c.relname FROM pg_class c
@@ -120,7 +122,7 @@ def create(directory: Path, *, using: str = "owner", compress: bool = True, allo
         cursor.execute("SELECT pg_export_snapshot()")
         (snapshot,) = cursor.fetchone()
         _dump(directory / DUMP, snapshot=snapshot, using=using, compress=compress)
-        rows = count_rows(cursor)
+        rows = count_rows(cursor) | dict.fromkeys(SESSIONS, 0)
         cursor.execute("SELECT id FROM conversations_file ORDER BY id")
         ids = [pk for (pk,) in cursor.fetchall()]
     files, missing = _save_files(directory / FILES, ids)
@@ -179,6 +181,7 @@ def _dump(file: Path, *, snapshot: str, using: str, compress: bool) -> None:
     # The owner is subject to row-level security, too, and sees all rows with this setting. Privileges of a superuser
     # are not needed.
     options = ["--format=custom", f"--snapshot={snapshot}", "--enable-row-security", f"--file={file}"]
+    options += [f"--exclude-table-data={table}" for table in SESSIONS]
     options += [] if compress else ["--compress=none"]
     _run("pg_dump", [*options, *_place(using)], using=using, options="-c app.team_ids=*")
 

@@ -19,6 +19,7 @@ import httpx2
 import psycopg
 import pytest
 from django.contrib.auth.models import User
+from django.test import Client
 from psycopg.conninfo import conninfo_to_dict
 
 from config import backup
@@ -306,6 +307,8 @@ def test_a_restored_backup_returns_every_object_byte_for_byte(
 ) -> None:  # fmt: skip
     paths = list(paths_of(filled.values))
     owner, directory, keys = os.environ["DATABASE_OWNER_URL"], tmp_path / "backup", tmp_path / "keys"
+    # Its session is in the database, but not in the backup.
+    Client().force_login(User.objects.create(username=uuid4().hex))
     with worker.suspended():
         before = read_all(web.url, paths, api=api, admin=admin_api)
         rows = rows_by_table(owner)
@@ -324,6 +327,8 @@ def test_a_restored_backup_returns_every_object_byte_for_byte(
     assert "secrets that could be decrypted" in succeed("restore", str(directory), **target.environment)
     restored_rows = rows_by_table(target.environment["DATABASE_OWNER_URL"])
     assert rows.keys() == restored_rows.keys()
+    assert [restored_rows[table][0] for table in backup.SESSIONS] == [0, 0]
+    busy.update(backup.SESSIONS)
     assert {
         table: restored_rows[table] for table in rows if table not in busy and rows[table] != restored_rows[table]
     } == {}
