@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 CHECKS: Mapping[str, Sequence[str]] = {
+    "bombs": ("tests/faults/test_bombs.py",),
     "requests": ("tests/contract/test_schemathesis.py",),
     "clients": ("tests/contract/clients",),
     "valid-requests": ("tests/contract/test_valid_requests.py",),
