@@ -13,7 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 # The only option of a database URL that is of use besides the variables of libpq.
 _WRITABLE = "target_session_attrs=read-write"
-_LARGEST_PORT = 65535
+LARGEST_PORT = 65535
 # As browsers send it: without a path, and in lower case.
 _ORIGIN = re.compile(r"https?://[a-z0-9.:\[\]-]+")
 
@@ -59,8 +59,8 @@ def integer(name: str, *, default: int, minimum: int = 0) -> int:
 def port(name: str, *, default: int = 0) -> int:
     """Read a port, or 0."""
     number = integer(name, default=default)
-    if number > _LARGEST_PORT:
-        raise ImproperlyConfigured(f"{name} must be a port of at most {_LARGEST_PORT}, not '{number}'.")
+    if number > LARGEST_PORT:
+        raise ImproperlyConfigured(f"{name} must be a port of at most {LARGEST_PORT}, not '{number}'.")
     return number
 
 

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from config import process_metrics
+from config.env import LARGEST_PORT
 from config.safety import NotReady
 from config.system_metrics import PoolMetrics, SystemMetrics
 from kernel import metrics
@@ -57,16 +58,15 @@ def listen(port: int) -> socket.socket | None:
     """Open the port of the metrics on `METRICS_HOST`; None for port 0. Raises `NotReady`."""
     if not port:
         return None
+    if port > LARGEST_PORT:
+        # `getaddrinfo` takes the remainder.
+        raise ImproperlyConfigured(f"The port of the metrics (METRICS_PORT) must be below 65536, not {port}.")
     host = settings.METRICS_HOST
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-    except OverflowError as error:
-        raise ImproperlyConfigured(
-            f"The port of the metrics (METRICS_PORT) must be below 65536, not {port}."
-        ) from error
     except OSError as error:
         raise NotReady(f"Cannot listen on {host}:{port} (METRICS_PORT): {error.strerror}.") from error
     listener.listen(_BACKLOG)

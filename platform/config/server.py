@@ -12,9 +12,11 @@ from typing import Any
 
 import uvloop
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from typing_extensions import override
 
 from config import metrics_server
+from config.env import LARGEST_PORT
 
 # Twisted's default of 50 makes simultaneous connects wait for a second, until the kernel repeats the handshake.
 _BACKLOG = 2048
@@ -75,6 +77,8 @@ def _exit(*_: object) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    if port > LARGEST_PORT:
+        raise ImproperlyConfigured(f"The port must be below 65536, not {port}.")
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

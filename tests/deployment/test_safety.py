@@ -209,6 +209,15 @@ def test_a_port_of_metrics_in_use_is_tried_again_later(command: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize("server", ["uvicorn", "daphne"])
+def test_a_port_above_65535_is_refused(server: str) -> None:
+    """The functions of the system would take its remainder and listen elsewhere."""
+    printed = _refused_start(f"web --server={server} --port=70000", code=WRONG_SETTINGS)
+    assert printed == ["error: The port must be below 65536, not 70000."]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("listen", "code", "error"),
     [
