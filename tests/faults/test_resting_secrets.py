@@ -171,7 +171,7 @@ def _tool_call(document: dict[str, Any]) -> list[Any]:
 
 @dataclass
 class Run:
-    """What the platform did: the secrets by name, and what was found in each place."""
+    """The secrets of a run by name, and the content of each place after it."""
 
     secrets: dict[str, str] = field(default_factory=dict)
     places: dict[str, bytes] = field(default_factory=dict)
