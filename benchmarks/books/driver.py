@@ -190,7 +190,8 @@ class Books:
     async def _strike(self, every: float, strike: Callable[[], Any]) -> None:
         chance, replaced_in = Random(self.plan.seed), 0.0
         while not self.is_over:
-            # On a slow machine, runs get as much time as the replacement of a process took. They would never end else.
+            # Runs get at least as much time as the replacement of a process took. On a slow machine they would never
+            # end otherwise.
             await asyncio.sleep(max(every * chance.uniform(0.5, 1.5), replaced_in))
             if not self.is_over:
                 began = time.monotonic()

@@ -43,7 +43,7 @@ _CONNECT_SECONDS = 5
 _CHUNK = 1024 * 1024
 # Entries of a dump that the owner of the tables must not or need not restore: a superuser creates the extensions.
 _SKIPPED = re.compile(r"^\d+; \d+ \d+ (EXTENSION|COMMENT - EXTENSION|SCHEMA|COMMENT - SCHEMA|ACL - SCHEMA) ")
-# Whoever reads a backup could continue a session. After a restore, people sign in again.
+# With a session, a reader of the backup could use the console. After a restore, people sign in again.
 SESSIONS = ("django_session", "usersessions_usersession")
 _PRIVILEGES = re.compile(r"^\d+; \d+ \d+ (ACL|DEFAULT ACL) ")
 _TABLES = """
