@@ -31,6 +31,7 @@ from tenants import members, scope, services
 from tenants.models import AdminScope, Role, Team
 from tests.support.api import Api, ok
 from tests.support.sampling import SEED, sized
+from tests.support.sandboxes import Sandbox
 from tests.support.skills import skill_files
 from tests.support.web import WebProcess
 
@@ -61,11 +62,11 @@ NEVER_GOOD = {
     "POST /webhook_endpoints/{endpoint_id}/test",  # the endpoint does not exist
 }
 LACKING = (
-    "/containers",
+    "/containers/{container_id}/files/{file_id}",
     "/vector_stores/{vector_store_id}/files/{file_id}",
     "/vector_stores/{vector_store_id}/file_batches/{",
 )
-"""Paths below which nothing exists: there is no sandbox, and stores have no files."""
+"""Paths below which nothing exists: containers and stores have no files."""
 SPOILT = {"POST /responses", "POST /responses/input_tokens"}
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 MODEL = "demo-d0"
@@ -123,7 +124,6 @@ class Existing(dict[str, str]):
     def __init__(self, api: Api, admin_api: Api) -> None:
         super().__init__(
             model=MODEL,
-            container_id="cntr_unknown",  # there is no sandbox
             project_id=api.caller.team.pk,
             api_key_id=api.caller.key.pk,
             rate_limit_id="rl-all-models",
@@ -149,6 +149,8 @@ class Existing(dict[str, str]):
             case "upload_id":
                 upload = {"bytes": 1, "filename": "a.txt", "mime_type": "text/plain", "purpose": "user_data"}
                 return self._post("/uploads", upload)
+            case "container_id":
+                return self._post("/containers", {"name": "first"})
             case "skill_id":
                 parts = [("files[]", (path, content)) for path, content in skill_files().items()]
                 return str(ok(self._api.request("POST", "/skills", files=parts))["id"])
@@ -219,7 +221,7 @@ def alert(known: Existing) -> dict[str, Any]:
 
 
 @pytest.fixture
-def known(api: Api, admin_api: Api, demo: None) -> Existing:
+def known(api: Api, admin_api: Api, demo: None, sandbox: Sandbox) -> Existing:
     """The objects of a team that can embed texts."""
     with scope.every_team():
         Team.objects.filter(pk=api.caller.team.pk).update(embedding_model=EMBEDDINGS)
