@@ -6,6 +6,8 @@ one thread, and clients can check their answers.
 """
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
@@ -47,6 +49,12 @@ def thread_of(name: str) -> tuple[str, int]:
     return thread, int(number)
 
 
+def _waiting_connections(listener: socket.socket) -> int:
+    """Return how many connections the kernel has accepted for a listener and the program has not (`tcpi_unacked`)."""
+    state = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    return int(struct.unpack_from("=I", state, 24)[0])
+
+
 class CheckingUpstream(BookkeepingUpstream):
     """`wrong` are the inputs that no model should have read. `fault` is how it fails at present."""
 
@@ -57,6 +65,7 @@ class CheckingUpstream(BookkeepingUpstream):
         self._works = asyncio.Event()
         self._works.set()
         self._runner: web.AppRunner | None = None
+        self._listener: socket.socket | None = None
         self._port = 0
 
     # -- faults --------------------------------------------------------------------------------------------------------
@@ -80,15 +89,20 @@ class CheckingUpstream(BookkeepingUpstream):
         self._runner = runner or self._runner
         if self._runner is None:
             raise RuntimeError("There is no server yet.")
-        await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
-        self._port = self._runner.addresses[0][1]
+        self._listener = socket.create_server(("127.0.0.1", self._port))
+        self._port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self._port}"
+        await web.SockSite(self._runner, self._listener).start()
 
     async def stop_listening(self) -> None:
-        """Refuse connections; those that are open stay."""
-        if self._runner is not None:
-            for site in list(self._runner.sites):
-                await site.stop()
+        """Refuse connections; those that are open or wait to be accepted stay."""
+        if self._runner is None or self._listener is None:
+            return
+        # Closing it resets the connections in its queue, whose requests would be missing in the books.
+        while _waiting_connections(self._listener):  # noqa: ASYNC110 - the kernel has no event for it
+            await asyncio.sleep(0)
+        for site in list(self._runner.sites):
+            await site.stop()
 
     # -- the model -----------------------------------------------------------------------------------------------------
 
