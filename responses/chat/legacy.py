@@ -128,8 +128,9 @@ class CompletionReader(AnswerReader):
             return self._usage
         # Each streamed piece is about one token; the text of a whole answer has to be estimated.
         written = len(self._texts) if self._streams else tokens(*self._texts)
-        read = 0 if outcome == "failed" else self.estimate_input()
-        return Usage(input_tokens=read, output_tokens=written, estimated=True)
+        if outcome == "failed":
+            return Usage()
+        return Usage(input_tokens=self.estimate_input(), output_tokens=written, estimated=True)
 
     @override
     def estimate_input(self) -> int:

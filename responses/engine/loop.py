@@ -379,7 +379,7 @@ class Run:
     def _estimate(self, result: TurnResult) -> Usage:
         # For upstreams that report no usage: four characters per token, marked as an estimate in the usage record.
         if not result.may_be_charged:
-            return Usage(estimated=True)
+            return Usage()
         output = token_estimate.tokens(*map(plain_text, result.items))
         return Usage(input_tokens=self._input_tokens(), output_tokens=output, estimated=True)
 

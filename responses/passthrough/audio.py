@@ -67,6 +67,8 @@ class TranscriptReader(AnswerReader):
             return replace(used, audio_seconds=seconds)
         if seconds:
             return Usage(audio_seconds=seconds)
+        if outcome == "failed":
+            return Usage()
         return Usage(output_tokens=tokens(*self._texts), estimated=True)
 
 

@@ -93,9 +93,10 @@ class RoutedCall:
         return bool(self.attempts) and self.attempts[-1].may_be_charged
 
     def unreported(self, *, output_tokens: int = 0) -> Usage:
-        """Return the estimated usage of a call whose upstream has reported none."""
-        read = self.estimate_input() if self.may_be_charged else 0
-        return Usage(input_tokens=read, output_tokens=output_tokens, estimated=True)
+        """Return the usage of a call whose upstream has reported none: an estimate, or nothing if it was refused."""
+        if not self.may_be_charged:
+            return Usage()
+        return Usage(input_tokens=self.estimate_input(), output_tokens=output_tokens, estimated=True)
 
     def input_usage(self, reported: object) -> Usage:
         """Return the usage of a call that generates no tokens, such as embeddings: as reported, or an estimate."""

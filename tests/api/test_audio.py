@@ -248,7 +248,8 @@ def test_errors_of_the_upstream_are_mapped(
 ) -> None:
     script.then(refusal(status, "Bad audio."))
     assert error(ask(api, path, script.model)) == expected
-    assert usage_record(caller).outcome == "failed"
+    row = usage_record(caller)
+    assert (row.outcome, row.estimated, row.audio_seconds, row.characters) == ("failed", False, 0, 0)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -1,10 +1,11 @@
 """Usage records: one for each HTTP request that an upstream may charge for, with what is known of it."""
 
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
-from tenants import scope
+from tenants import scope, services
 from tenants.models import Team
 from tenants.prices import PriceList
 from tests.support.api import Api, Caller
@@ -54,6 +55,38 @@ def test_a_refused_request_of_a_chat_completion_is_recorded_without_tokens(
     api.post("/chat/completions", {"model": script.model, **CHAT})
     refused, _ = usage_records(caller, 2)
     assert (refused.outcome, refused.estimated, refused.input_tokens) == ("failed", False, 0)
+
+
+MESSAGES: dict[str, Any] = {"messages": [{"role": "user", "content": QUESTION}]}
+CALLS: dict[str, dict[str, Any]] = {
+    "/responses": {"input": QUESTION},
+    "/responses/compact": {"input": QUESTION},
+    "/chat/completions": MESSAGES,
+    "/completions": {"prompt": QUESTION},
+    "/messages": {**MESSAGES, "max_tokens": 9},
+    "/embeddings": {"input": QUESTION},
+    "/moderations": {"input": QUESTION},
+    "/images/generations": {"prompt": QUESTION},
+    "/audio/speech": {"input": QUESTION, "voice": "alloy"},
+}
+
+
+@pytest.mark.parametrize("is_reached", [True, False], ids=["refused", "unreachable"])
+@pytest.mark.parametrize("path", CALLS)
+def test_the_record_of_a_call_that_no_upstream_served_is_no_estimate(
+    api: Api, script: Script, caller: Caller, path: str, *, is_reached: bool
+) -> None:
+    model = script.model
+    if is_reached:
+        script.always(refusal(400, "Not that."))
+    else:
+        model = f"{script.model}-gone"
+        services.add_upstream(name=model, base_url="http://127.0.0.1:9/v1", models=[model])
+    assert api.post(path, {"model": model, **CALLS[path]}).status_code >= 400
+    records = usage_records(caller, 1)
+    assert {(row.outcome, row.estimated, row.input_tokens, row.output_tokens) for row in records} == {
+        ("failed", False, 0, 0)
+    }
 
 
 def test_an_answer_that_was_cut_at_its_beginning_has_read_the_input(api: Api, script: Script, caller: Caller) -> None:

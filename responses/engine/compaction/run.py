@@ -107,7 +107,8 @@ class Compactor:
         """Note the usage of a turn whose items are in the state: the next turn reads what it read and wrote."""
         # Reasoning is not sent back to most models.
         tokens = usage.input_tokens + usage.output_tokens - usage.reasoning_tokens
-        self._counted = None if usage.estimated else (tokens, len(self._state.context_items()))
+        is_known = tokens and not usage.estimated
+        self._counted = (tokens, len(self._state.context_items())) if is_known else None
 
     def _next_input_tokens(self) -> int:
         # Tokens of the next turn: the upstream's count for the last turn, an estimate for everything newer.
@@ -237,7 +238,7 @@ class Compactor:
         state = self._state
         usage = result.usage
         if usage is None:
-            usage = Usage(estimated=True)
+            usage = Usage()
             if self._request is not None and result.may_be_charged:
                 tokens = token_estimate.tokens(*map(plain_text, result.items))
                 usage = Usage(input_tokens=self._request_tokens(), output_tokens=tokens, estimated=True)
