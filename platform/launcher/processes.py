@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Protocol
 
 from launcher.errors import LaunchError
 from launcher.home import SystemAccount
@@ -288,8 +289,17 @@ def _process_table() -> Iterator[tuple[int, int, float]]:
         yield int(pid), int(parent), sum(part * unit for part, unit in zip(reversed(parts), units, strict=False))
 
 
+class Startable(Protocol):
+    """The part of `subprocess.Popen` that a start needs."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+
 def wait_for_start(
-    process: subprocess.Popen[bytes],
+    process: Startable,
     *,
     ready: Callable[[], bool],
     written: Callable[[], int],

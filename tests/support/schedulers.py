@@ -1,13 +1,11 @@
 """The scheduler of periodic tasks as a process, as in production."""
 
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.support.web import ROOT
+from tests.support import preloaded
 
 _ACTIVE = "this scheduler is active"
 _STANDS_BY = "another scheduler is active; this one stands by"
@@ -18,11 +16,8 @@ class Scheduler:
 
     def __init__(self, **variables: str) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        command = [sys.executable, "manage.py", "beat"]
         environment = {**os.environ, **variables}
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=self._output, stderr=subprocess.STDOUT
-        )
+        self.process = preloaded.start(["beat"], environment=environment, output=self._output.fileno())
 
     @property
     def output(self) -> str:

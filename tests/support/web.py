@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import urllib.error
 import urllib.request
@@ -16,6 +15,7 @@ import pytest
 
 from launcher.address import any_free_port
 from launcher.processes import wait_for_start
+from tests.support import preloaded
 
 ROOT = Path(__file__).resolve().parents[2]
 _STOP_SECONDS = 60.0
@@ -33,9 +33,8 @@ class WebProcess:
         self.url = f"http://127.0.0.1:{port}"
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         options = ["--port", str(port), "--server", server, "--processes", processes]
-        command = [*prefix, sys.executable, "manage.py", "web", *options]
-        self._process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, **variables}, stdout=self._output, stderr=subprocess.STDOUT
+        self._process = preloaded.start(
+            ["web", *options], prefix=prefix, environment={**os.environ, **variables}, output=self._output.fileno()
         )
 
     @property

@@ -3,14 +3,13 @@
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from launcher.processes import wait_for_start
-from tests.support.web import ROOT
+from tests.support import preloaded
 
 _STOP_SECONDS = 60.0
 _READY = "the worker claims background responses"
@@ -23,10 +22,11 @@ class WorkerProcess:
 
     def __init__(self, *, concurrency: int = 200, prefix: Sequence[str] = (), **variables: str) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        command = [*prefix, sys.executable, "manage.py", "worker", "--concurrency", str(concurrency)]
-        environment = {**os.environ, "EGRESS_ALLOW": "127.0.0.1", "BATCH_RETRY_SECONDS": "0", **variables}
-        self._process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=self._output, stderr=subprocess.STDOUT
+        self._process = preloaded.start(
+            ["worker", "--concurrency", str(concurrency)],
+            prefix=prefix,
+            environment={**os.environ, "EGRESS_ALLOW": "127.0.0.1", "BATCH_RETRY_SECONDS": "0", **variables},
+            output=self._output.fileno(),
         )
 
     @property
