@@ -22,6 +22,7 @@ from tenants import scope
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{40,}={0,2}")
 _HEX = re.compile(rb"\\\\?x([0-9a-f]{16,})")
 _MAX_DEPTH = 3
+_COMPRESSED = (b"\x1f", b"\x78", b"\x68", b"\x58", b"\x48", b"\x38", b"\x28", b"\x18", b"\x08")
 
 
 def every_row_with(text: str) -> list[str]:
@@ -69,19 +70,18 @@ _FOR_URLS = bytes.maketrans(b"+/", b"-_")
 
 def occurrences(content: bytes, secret: str) -> list[bytes]:
     """Return where a content has a secret, with the text around it."""
-    found = []
-    for view in _views(content):
-        for spelling in spellings(secret):
-            if spelling in view:
-                matches = re.finditer(re.escape(spelling), view)
-                found += [view[max(0, match.start() - 80) : match.end() + 20] for match in matches]
+    found, text = [], _readable(content)
+    for spelling in spellings(secret):
+        if spelling in text:
+            matches = re.finditer(re.escape(spelling), text)
+            found += [text[max(0, match.start() - 80) : match.end() + 20] for match in matches]
     return found
 
 
-@lru_cache(maxsize=2)
-def _views(content: bytes) -> tuple[bytes, ...]:
+@lru_cache(maxsize=32)
+def _readable(content: bytes) -> bytes:
     # Unpacking takes most of the time of a search, and many secrets are sought in the same content.
-    return tuple(dict.fromkeys(_unpacked(content)))
+    return b"\n".join(dict.fromkeys(_unpacked(content)))
 
 
 def _unpacked(content: bytes, depth: int = 0) -> Iterator[bytes]:
@@ -89,7 +89,8 @@ def _unpacked(content: bytes, depth: int = 0) -> Iterator[bytes]:
     yield content
     if depth == _MAX_DEPTH:
         return
-    for unpack in (gzip.decompress, zlib.decompress, decompress):
+    # Most contents do not begin like the headers of RFC 1952 and RFC 1950.
+    for unpack in (gzip.decompress, zlib.decompress, decompress) if content[:1] in _COMPRESSED else ():
         try:
             yield from _unpacked(unpack(content), depth + 1)
         except (OSError, EOFError, ValueError, zlib.error):
