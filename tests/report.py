@@ -1,6 +1,8 @@
 """Pytest plugin that says where the time of a run went, and with which command a failed test runs again.
 
-The time of a test includes its fixtures: those of a session or module count for the first test that needs them.
+The time of a test includes its fixtures: those of a session or module count for the first test that needs them. A run
+with a budget fails if its tests take longer together. As machines and their load differ, a fixed computation is timed
+between the tests, and the budget is a time on the machine on which this computation takes `_REFERENCE` seconds.
 """
 
 import time
@@ -9,6 +11,7 @@ from collections.abc import Generator
 from operator import itemgetter
 from pathlib import Path
 from shlex import quote
+from statistics import mean
 from typing import Any
 
 import orjson
@@ -18,6 +21,11 @@ _SHOWN = {"tests": 10, "files": 40, "fixtures": 10}
 _FIXTURE = "fixture"
 # Shorter fixtures are of no interest, and there are tens of thousands.
 _LEAST_SECONDS = 0.05
+_PACE = "pace"
+_REFERENCE = 0.02
+_STEPS = 250_000
+_PACE_EVERY = 10.0
+_last_pace = -_PACE_EVERY
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,12 +33,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--times", type=Path, metavar="FILE", help="write the seconds of each test and its fixtures, as lines of JSON"
     )
+    parser.addoption(
+        "--budget",
+        type=float,
+        metavar="SECONDS",
+        help="fail if all tests together take longer, on a machine as fast as "
+        "the one of which tests/report.py knows the pace",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Collect the times in the process that prints the result, which gets the reports of all others."""
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Times(config.getoption("--times")))
+        config.pluginmanager.register(Times(config.getoption("--times"), budget=config.getoption("--budget")))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -46,14 +61,28 @@ def pytest_fixture_setup(request: pytest.FixtureRequest) -> Generator[None, Any,
             item.user_properties.append((_FIXTURE, [request.fixturename, round(seconds, 3)]))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Measure the pace of the machine now and then."""
+    global _last_pace
+    began = time.perf_counter()
+    if began - _last_pace > _PACE_EVERY:
+        _last_pace, total = began, 0
+        for step in range(_STEPS):
+            total += step
+        item.user_properties.append((_PACE, time.perf_counter() - began))
+
+
 class Times:
     """The seconds of all tests of a run, of their files and of their fixtures."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, budget: float | None) -> None:
         self._file = path.open("wb") if path is not None else None
         self._tests = defaultdict[str, float](float)
         self._fixtures = defaultdict[str, float](float)
         self._failed: list[str] = []
+        self._budget = budget
+        self._paces: list[float] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add the time of the set-up, the call or the end of a test."""
@@ -66,6 +95,8 @@ class Times:
             if name == _FIXTURE and isinstance(value, list):
                 fixtures[value[0]] += value[1]
                 self._fixtures[value[0]] += value[1]
+            if name == _PACE and isinstance(value, float):
+                self._paces.append(value)
         if self._file is not None:
             line = {
                 "test": report.nodeid,
@@ -87,7 +118,28 @@ class Times:
                 terminalreporter.section(f"slowest {title} of {sum(times.values()):.0f} s", sep="-")
                 for name, seconds in sorted(times.items(), key=itemgetter(1), reverse=True)[: _SHOWN[title]]:
                     terminalreporter.line(f"{seconds:8.1f} s  {name}")
+        if self._budget is not None:
+            terminalreporter.section("time of all tests", sep="-")
+            terminalreporter.line(
+                f"{self._seconds:.0f} s, {self._slowness:.2f} times as slow as the reference: "
+                f"{self._seconds / self._slowness:.0f} s of the {self._budget:g} s that they may take",
+                red=self._seconds / self._slowness > self._budget,
+            )
         if self._failed:
             terminalreporter.section("to run a failed test again", sep="-")
             for test in self._failed:
                 terminalreporter.line(f"python3 manage.py test {quote(test)}")
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Let a run fail whose tests took too long."""
+        if self._budget is not None and self._seconds / self._slowness > self._budget:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @property
+    def _seconds(self) -> float:
+        return sum(self._tests.values())
+
+    @property
+    def _slowness(self) -> float:
+        """How much slower the machine was than the reference, on average."""
+        return mean(self._paces or [_REFERENCE]) / _REFERENCE

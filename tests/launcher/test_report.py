@@ -32,19 +32,24 @@ def test_it(name, room):
 """
 
 
-@pytest.mark.parametrize("processes", ["0", "2"])
-def test_a_run_shows_its_slowest_parts_with_the_command_for_each_failure(tmp_path: Path, processes: str) -> None:
-    (tmp_path / "test_rooms.py").write_text(TESTS)
-    times = tmp_path / "times.jsonl"
-    options = ["-c", "/dev/null", "--rootdir", ".", "-p", "no:valkey", "-p", "tests.report", "-n", processes]
-    finished = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "--times", str(times), "test_rooms.py"],
-        cwd=tmp_path,
+def _run(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run the tests of a folder with the plugin."""
+    options = ["-c", "/dev/null", "--rootdir", ".", "-p", "no:valkey", "-p", "tests.report", *arguments]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "test_rooms.py"],
+        cwd=directory,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}"},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_a_run_shows_its_slowest_parts_with_the_command_for_each_failure(tmp_path: Path, processes: str) -> None:
+    (tmp_path / "test_rooms.py").write_text(TESTS)
+    times = tmp_path / "times.jsonl"
+    finished = _run(tmp_path, "-n", processes, "--times", str(times))
     lines = [line.split() for line in finished.stdout.splitlines()]
     assert ["python3", "manage.py", "test", "'test_rooms.py::test_it[a", "b]'"] in lines
     # The fixture of the session was set up once in each process, that of the test eleven times.
@@ -54,4 +59,14 @@ def test_a_run_shows_its_slowest_parts_with_the_command_for_each_failure(tmp_pat
     written = [json.loads(line) for line in times.read_text().splitlines()]
     assert [line["outcome"] for line in written if line["phase"] == "call"].count("failed") == 1
     assert len(written) == 33
-    assert sum(line["fixtures"].get("room", 0) for line in written) >= 1.1
+    assert sum(line["fixtures"].get("room", 0) for line in written) > 1.09
+
+
+def test_a_run_fails_whose_tests_together_exceed_their_budget(tmp_path: Path) -> None:
+    (tmp_path / "test_rooms.py").write_text(TESTS.replace("assert name", "name"))
+    codes = []
+    for budget in ("1000", "0.01"):
+        finished = _run(tmp_path, f"--budget={budget}")
+        codes.append(finished.returncode)
+        assert f" s of the {budget} s that they may take" in finished.stdout, finished.stdout
+    assert codes == [0, 1]
