@@ -9,15 +9,15 @@ from functools import partial
 from pathlib import Path
 
 CHECKS: Mapping[str, Sequence[str]] = {
-    "bombs": ("tests/faults/test_bombs.py",),
+    "bombs": ("tests/faults/test_bombs.py", "tests/unit/test_extraction.py"),
     "requests": ("tests/contract/test_schemathesis.py",),
     "clients": ("tests/contract/clients",),
+    "nightly": ("tests", "-m", "nightly"),
     "valid-requests": ("tests/contract/test_valid_requests.py",),
     "crawl": (
         "tests/admin/test_admin_crawl.py",
         "tests/browser/test_every_page.py",
         "tests/browser/test_layout.py",
-        "tests/browser/test_strict_policy.py",
     ),
     "races": ("tests/faults/test_cancel_races.py", "tests/faults/test_file_removal_races.py"),
     "seeding": ("tests/admin/test_seed_demo.py",),

@@ -261,7 +261,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Do not import files without a quick test, such as those for a browser, for the quick tests of a folder."""
     if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
         return None
-    if collection_path in {config.invocation_params.dir / argument.partition("::")[0] for argument in config.args}:
+    if collection_path in _named_files(config):
         return None
     return True if _FAULTS in collection_path.parents or _ALL_SLOW.search(collection_path.read_text()) else None
 
@@ -290,16 +290,28 @@ def _repeats_on_daphne(item: pytest.Item) -> bool:
     return any(isinstance(value, str) and value in _DAPHNE for value in callspec.params.values())
 
 
+def _is_omitted(item: pytest.Item, config: pytest.Config) -> bool:
+    """Return whether a test runs at night only, unless its file was named."""
+    if item.get_closest_marker("nightly") is not None:
+        return item.path not in _named_files(config)
+    return _repeats_on_daphne(item)
+
+
+def _named_files(config: pytest.Config) -> set[Path]:
+    """Return the arguments of the run, of which some may be folders."""
+    return {config.invocation_params.dir / argument.partition("::")[0] for argument in config.args}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     """Mark tests of failures and of rare processes as slow, and sort the files by the processes they use.
 
-    Parallel runs divide the list into contiguous parts, so that few parts start the same process. A sample leaves out
-    what only repeats a test on daphne; `python -m benchmarks daphne` runs it.
+    Parallel runs divide the list into contiguous parts, so that few parts start the same process. What takes long, or
+    only repeats a test on daphne, is omitted; `python -m benchmarks nightly` and `daphne` run it.
     """
-    if not IS_FULL and (repeated := [item for item in items if _repeats_on_daphne(item)]):
-        config.hook.pytest_deselected(items=repeated)
-        items[:] = [item for item in items if item not in set(repeated)]
+    if omitted := {item for item in items if not IS_FULL and _is_omitted(item, config)}:
+        config.hook.pytest_deselected(items=[*omitted])
+        items[:] = [item for item in items if item not in omitted]
     earliest: dict[Path, int] = {}
     for item in items:
         place = _shared_process(item)

@@ -1,6 +1,6 @@
 """The console needs no `unsafe-eval`: no page violates its Content-Security-Policy, and everything reacts to clicks.
 
-The tests open a sample of the pages. `python -m benchmarks crawl` opens every page.
+`test_every_page` opens the pages of the console themselves.
 """
 
 import re
@@ -15,9 +15,8 @@ from tenants import scope, services
 from tenants.models import ApiKey
 from tests.admin.crawling import TeamData
 from tests.browser.chromium import CHROMIUM, INSTALL
-from tests.browser.test_every_page import KEY_PAGES, addressed, pages, status_of
+from tests.browser.test_every_page import KEY_PAGES, addressed, status_of
 from tests.browser.visiting import Visit, person, visiting
-from tests.support.sampling import sampled, sized
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess
 
@@ -37,18 +36,18 @@ ACCOUNT = (
 )
 
 
-def test_no_page_violates_its_policy(browser: Browser, web: WebProcess, subject: TeamData, database: None) -> None:
+def test_no_page_of_an_account_violates_its_policy(browser: Browser, web: WebProcess, database: None) -> None:
     opened = 0
     with visiting(browser, web.url) as visit:
         for path in SIGNED_OUT:
             opened += visit.open(path) == 200
     problems = scripts(visit)
     with visiting(browser, web.url, person("administrator")) as visit:
-        for path in (*ACCOUNT, *sampled(pages(subject), 24, key="policy")):
+        for path in ACCOUNT:
             opened += status_of(visit, path) == 200
     problems += scripts(visit)
     assert not problems, "\n".join(problems)
-    assert opened > sized(16, full=120)
+    assert opened > 8
 
 
 def scripts(visit: Visit) -> list[str]:

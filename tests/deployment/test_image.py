@@ -31,7 +31,7 @@ from tests.support.otlp import Collector, running_collector
 from tests.support.programs import skip
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 ENTRY_POINT = ["/app/.venv/bin/python", "/app/manage.py"]
 CODE = "import os; print(6 * 7, os.listdir('/app') if os.path.exists('/app') else 'isolated')"

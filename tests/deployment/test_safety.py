@@ -170,14 +170,17 @@ def test_other_processes_are_refused_too(empty_database: str, command: str) -> N
 @pytest.mark.slow
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize(
-    ("variables", "error"),
+    ("command", "variables", "error"),
     [
-        ({"SECRET_KEY": "short"}, "SECRET_KEY is too weak"),
-        ({"LEASE_SECONDS": "abc"}, "LEASE_SECONDS must be an integer"),
-        ({"SECRET_KEY": "", "SECRET_KEY_FILE": "/nowhere"}, "SECRET_KEY_FILE names a file that cannot be read"),
+        ("web", {"SECRET_KEY": "short"}, "SECRET_KEY is too weak"),
+        ("worker", {"LEASE_SECONDS": "abc"}, "LEASE_SECONDS must be an integer"),
+        (
+            "beat",
+            {"SECRET_KEY": "", "SECRET_KEY_FILE": "/nowhere"},
+            "SECRET_KEY_FILE names a file that cannot be read",
+        ),
     ],
 )
-@pytest.mark.parametrize("command", ["web", "web --server=daphne", "worker", "beat"])
 def test_a_wrong_setting_ends_every_process_with_an_exit_code_of_its_own(
     command: str, variables: dict[str, str], error: str
 ) -> None:
@@ -197,7 +200,7 @@ def test_a_wrong_port_ends_a_command_like_any_wrong_setting(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("database")
-@pytest.mark.parametrize("command", ["web --port=0", "web --server=daphne --port=0", "worker", "beat"])
+@pytest.mark.parametrize("command", ["web --port=0", "worker", "beat"])
 def test_a_port_of_metrics_in_use_is_tried_again_later(command: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -210,10 +213,9 @@ def test_a_port_of_metrics_in_use_is_tried_again_later(command: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("database")
-@pytest.mark.parametrize("server", ["uvicorn", "daphne"])
-def test_a_port_above_65535_is_refused(server: str) -> None:
+def test_a_port_above_65535_is_refused() -> None:
     """The functions of the system would take its remainder and listen elsewhere."""
-    printed = _refused_start(f"web --server={server} --port=70000", code=WRONG_SETTINGS)
+    printed = _refused_start("web --port=70000", code=WRONG_SETTINGS)
     assert printed == ["error: The port must be below 65536, not 70000."]
 
 

@@ -67,7 +67,17 @@ def instance() -> Iterator[Instance]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-@pytest.mark.parametrize("page", FOLLOWED, ids=lambda path: str(path.relative_to(ROOT)))
+# Where readers begin. The other pages are followed every night.
+_FIRST = {"README.md", "agent.md"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=str(page.relative_to(ROOT)), marks=[] if page.name in _FIRST else pytest.mark.nightly)
+        for page in FOLLOWED
+    ],
+)
 def test_the_page_works_as_printed(instance: Instance, page: Path, tmp_path: Path) -> None:
     if page.name == "code-interpreter.md":
         need("bwrap", package="bubblewrap")

@@ -14,7 +14,7 @@ from benchmarks.chaos.evaluation import evaluated
 from benchmarks.chaos.scenario import Plan
 from tests.support.sampling import SEED
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 PLAN = Plan(
     runs=40,
     kills=(0.15, 0.6),

@@ -39,7 +39,7 @@ def clock() -> Iterator[ShiftedClock]:
         yield ShiftedClock(Path(directory))
 
 
-@pytest.fixture(scope="module", params=["platform", "machine"])
+@pytest.fixture(scope="module", params=["platform", pytest.param("machine", marks=pytest.mark.nightly)])
 def deployment(clock: ShiftedClock, request: pytest.FixtureRequest) -> Iterator[Deployment]:
     """The deployment of all tests of this file. The clock of the upstream is right."""
     with pytest.MonkeyPatch.context() as patch:

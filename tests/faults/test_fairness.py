@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.sampling import SEED
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 ROOT = Path(__file__).parents[2]
 # Without turns, quiet teams waited 10 to 20 times as long beside the loud one, and most of their requests were refused.
 # The rest is for what else the machine does.

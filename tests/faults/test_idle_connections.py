@@ -12,7 +12,7 @@ from tests.support.api import Api, Caller
 from tests.support.upstream import Script
 from tests.support.web import running_web
 
-pytestmark = [pytest.mark.slow, pytest.mark.both_servers]
+pytestmark = pytest.mark.slow
 
 SILENT, KEPT = 300, 300
 

@@ -21,7 +21,7 @@ from tests.support.upstream import Script, ScriptedUpstream, stream
 from tests.support.web import WebProcess, running_web
 from tests.support.websocket_client import open_socket
 
-pytestmark = [pytest.mark.slow, pytest.mark.both_servers]
+pytestmark = pytest.mark.slow
 MIB = 1024 * 1024
 TOO_LARGE = 100 * MIB
 TEXT, CONTINUATION, CLOSE = 1, 0, 8

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("servers")
 def test_no_kind_of_request_fails_beside_the_others() -> None:
     # However slow the machine is: both parts end only after enough actions.

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.rolling_restart import Plan, measured
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 def test_clients_that_resume_notice_no_restart(tmp_path: Path) -> None:

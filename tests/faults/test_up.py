@@ -341,6 +341,7 @@ def kill(up: Up, name: str) -> None:
             eventually(lambda: b"this scheduler is active" in log.read_bytes()[seen:], seconds=START_SECONDS)
 
 
+@pytest.mark.nightly
 def test_everything_is_served_after_random_kills(running: Up) -> None:
     chance = random.Random(SEED)
     names = [name for name in ("web", "worker", "beat", "sandbox") if name in running.children()]

@@ -23,7 +23,6 @@ from tests.support.web import WebProcess, running_web
 from tests.support.websocket_client import open_socket
 from tests.support.workers import WorkerProcess
 
-pytestmark = pytest.mark.both_servers
 PROCESSES = 3
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.sampling import SEED
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).parents[2]
 
 
