@@ -123,19 +123,14 @@ def _test(*, root: Path, argv: Sequence[str], arguments: list[str]) -> NoReturn:
     os.chdir(root)
     # Starting the servers and the workers takes a few seconds in which pytest prints nothing.
     print("Starting the tests", flush=True)
-    # Of a file that is named, the slow tests run as well.
-    selected = [] if any(Path(one.partition("::")[0]).is_file() for one in arguments) else ["-m", "not slow"]
-    # A whole suite runs in parallel, this one or that of a marker (`test -m slow`: pytest uses the last -m). For a few
-    # tests, starting the workers takes longer.
-    match arguments:
-        case []:
-            # One more than there are cores, because these tests wait for servers now and then.
-            parallel = ["-n", str(min(4, 1 + (os.cpu_count() or 1))), "--dist", "worksteal"]
-        case ["-m", _]:
-            parallel = ["-n", "auto", "--maxprocesses", "4", "--dist", "worksteal"]
-        case _:
-            parallel = []
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", *selected, *parallel, *arguments])  # noqa: S606
+    paths = [path for argument in arguments if (path := Path(argument.partition("::")[0])).exists()]
+    # Of a file that is named, the slow tests run as well. Of several `-m`, pytest uses the last.
+    options = [] if any(path.is_file() for path in paths) else ["-m", "not slow"]
+    # For a few tests, starting several processes takes longer.
+    if not paths and "-k" not in arguments:
+        # One more than there are cores, because tests wait for servers now and then.
+        options += ["-n", str(min(4, 1 + (os.cpu_count() or 1))), "--dist", "worksteal"]
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *options, *arguments])  # noqa: S606
 
 
 def _django(*, root: Path, argv: Sequence[str]) -> int:
