@@ -194,7 +194,7 @@ def test_a_key_is_created_copied_used_and_revoked(visit: Visit, caller: Caller) 
     visit.page.get_by_role("link", name=re.compile("Revoke")).click()
     visit.page.get_by_role("button", name="Revoke key").click()
     expect(visit.page.get_by_text("was revoked.")).to_be_visible()
-    eventually(lambda: models(visit.url, secret) == 401, seconds=2)
+    eventually(lambda: models(visit.url, secret) == 401)
 
 
 def models(url: str, secret: str) -> int:

@@ -160,7 +160,7 @@ def test_a_worker_sends_heartbeats(admin: Client, worker: WorkerProcess) -> None
             beat.kind == "worker" and f":{worker.pid}:" in beat.name for beat in heartbeats.live_processes() or ()
         )
 
-    eventually(has_heartbeat, seconds=15)
+    eventually(has_heartbeat)
     page = text(admin.get(f"{PAGE}now/"))
     assert f":{worker.pid}:" in page
     assert "of 200 slots" in page

@@ -357,7 +357,7 @@ def test_expect_100_continue_is_supported(
     host, port = process.url.removeprefix("http://").split(":")
     body = orjson.dumps({"model": script.model, "input": "x" * 2 * MIB})
     head = f"Host: {host}\r\nAuthorization: Bearer {caller.secret}\r\nContent-Length: {len(body)}\r\n"
-    with socket.create_connection((host, int(port)), timeout=10) as peer:
+    with socket.create_connection((host, int(port)), timeout=60) as peer:
         peer.sendall(f"POST /v1/responses HTTP/1.1\r\n{head}Expect: 100-continue\r\n\r\n".encode())
         assert b" 100 " in peer.recv(4096)
         peer.sendall(body)

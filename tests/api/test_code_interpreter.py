@@ -145,15 +145,15 @@ def test_a_program_is_stopped_when_its_response_ends(
     container = ok(api.post("/containers", {"name": "work"}))["id"]
     script.call(code_interpreter=code("import subprocess\nsubprocess.run(['sleep', '50'])"))
     queued = ask(api, script, tools=[{"type": "code_interpreter", "container": container}], background=True)
-    eventually(lambda: "sleep" in names(sandbox), seconds=20)
+    eventually(lambda: "sleep" in names(sandbox))
     ok(api.post(f"/responses/{queued['id']}/cancel", {}))
-    eventually(lambda: "sleep" not in names(sandbox), seconds=20)
-    assert asked(sandbox.client.run(container, "6 * 7", seconds=10)).value == "42"
+    eventually(lambda: "sleep" not in names(sandbox))
+    assert asked(sandbox.client.run(container, "6 * 7", seconds=60)).value == "42"
 
 
 def test_a_container_can_be_selected_by_id(api: Api, script: Script, sandbox: Sandbox) -> None:
     container = ok(api.post("/containers", {"name": "work"}))["id"]
-    asked(sandbox.client.run(container, "x = 42", seconds=10))
+    asked(sandbox.client.run(container, "x = 42", seconds=60))
     script.call(code_interpreter=code("x")).say("It is 42.")
     call = ask(api, script, tools=[{"type": "code_interpreter", "container": container}], include=OUTPUTS)["output"][0]
     assert (call["container_id"], logs(call)) == (container, "42")

@@ -148,4 +148,4 @@ def test_connections_beyond_the_limit_get_503_until_others_end(strict: WebProces
         with RawConnection(strict.url) as peer:
             assert peer.response().error["code"] == "server_is_overloaded"
     with ExitStack() as stack:
-        eventually(lambda: status(stack) == 200, seconds=10)
+        eventually(lambda: status(stack) == 200)

@@ -89,7 +89,7 @@ def test_skills_are_mounted_in_a_new_container(client: OpenAI, sandbox: Sandbox)
     created = client.containers.create(
         name="work", skills=[{"type": "skill_reference", "skill_id": skill.id}, described]
     )
-    ran = asked(sandbox.client.shell(created.id, "cd /mnt/skills; python3 sums/lib/add.py; ls -d */*.md", seconds=10))
+    ran = asked(sandbox.client.shell(created.id, "cd /mnt/skills; python3 sums/lib/add.py; ls -d */*.md", seconds=60))
     assert ran.stdout == "42\nsums/SKILL.md\ntables/SKILL.md\n"
     # They are not files of the container that clients list.
     assert client.containers.files.list(created.id).data == []

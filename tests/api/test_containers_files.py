@@ -59,7 +59,7 @@ def test_a_file_name_cannot_escape_the_directory(api: Api, container: str) -> No
 
 
 def test_a_file_created_by_a_program_can_be_downloaded(api: Api, container: str, sandbox: Sandbox) -> None:
-    asked(sandbox.client.run(container, "open('page.html', 'w').write('<script>')", seconds=10))
+    asked(sandbox.client.run(container, "open('page.html', 'w').write('<script>')", seconds=60))
     ok(put(api, container))
     [page] = [row for row in ok(api.get(f"/containers/{container}/files"))["data"] if "page" in row["path"]]
     answer = api.get(f"/containers/{container}/files/{page['id']}/content")

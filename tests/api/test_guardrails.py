@@ -159,7 +159,7 @@ def test_background_output_is_checked_by_the_worker(reaching: Api, script: Scrip
         guard(reaching.caller.team, output_checker="model", model=judge.model)
         judge.then(whole({"results": [{"flagged": True, "categories": {}}]}))
         started = reaching.create(model=script.say("I will fight you.").model, input="Hi", background=True)
-        eventually(lambda: reaching.retrieve(started["id"])["status"] not in RUNNING, seconds=20)
+        eventually(lambda: reaching.retrieve(started["id"])["status"] not in RUNNING)
     ended = reaching.retrieve(started["id"])
     assert (ended["status"], ended["output"]) == ("failed", [])
     assert decisions(reaching) == [("output", "blocked", [])]
@@ -173,7 +173,7 @@ def test_a_disconnect_during_a_check_changes_nothing(reaching: Api, script: Scri
     with reaching.open("/responses", {"model": script.model, "input": "Hi", "stream": True}):
         gate.wait_until_reached()
     gate.open()
-    eventually(lambda: decisions(reaching) == [("output", "blocked", ["secrets"])], seconds=10)
+    eventually(lambda: decisions(reaching) == [("output", "blocked", ["secrets"])])
 
 
 def test_a_guardrail_applies_only_to_its_team(outsider: Api, api: Api, script: Script, hook: Hook) -> None:

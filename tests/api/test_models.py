@@ -129,7 +129,7 @@ def test_a_new_model_is_available_within_two_seconds(api: Api, upstream: Scripte
     with upstream.script() as script:
         Model.objects.filter(name=name).update(enabled=True, upstream_model=script.model)
         script.say("Hello")
-        answer = eventually(lambda: _created(api, name), seconds=10)
+        answer = eventually(lambda: _created(api, name))
     assert answer["status"] == "completed"
 
 

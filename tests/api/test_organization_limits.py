@@ -176,11 +176,11 @@ def test_a_project_may_use_only_the_models_of_its_list(
     assert (permissions.retrieve(team.pk).mode, permissions.retrieve(team.pk).api_model_ids) == ("deny_list", [])
     made = permissions.update(team.pk, mode="allow_list", model_ids=[script.model])
     assert (made.mode, made.api_model_ids) == ("allow_list", [script.model])
-    eventually(lambda: refusal(api, other_script.model) == "model_not_found", seconds=10)
+    eventually(lambda: refusal(api, other_script.model) == "model_not_found")
     script.say("Hello")
     assert api.create(model=script.model, input="Hi")["status"] == "completed"
     assert permissions.delete(team.pk).deleted
-    eventually(lambda: refusal(api, other_script.model) != "model_not_found", seconds=10)
+    eventually(lambda: refusal(api, other_script.model) != "model_not_found")
 
 
 def test_a_project_may_not_use_denied_models(
@@ -188,14 +188,14 @@ def test_a_project_may_not_use_denied_models(
 ) -> None:
     permissions = admin_client.admin.organization.projects.model_permissions
     permissions.update(api.caller.team.pk, mode="deny_list", model_ids=[script.model])
-    eventually(lambda: refusal(api, script.model) == "model_not_found", seconds=10)
+    eventually(lambda: refusal(api, script.model) == "model_not_found")
     assert refusal(api, other_script.model) != "model_not_found"
 
 
 def test_an_empty_list_of_allowed_models_allows_none(admin_client: OpenAI, api: Api, script: Script) -> None:
     permissions = admin_client.admin.organization.projects.model_permissions
     permissions.update(api.caller.team.pk, mode="allow_list", model_ids=[])
-    eventually(lambda: refusal(api, script.model) == "model_not_found", seconds=10)
+    eventually(lambda: refusal(api, script.model) == "model_not_found")
 
 
 # -- hosted tools ----------------------------------------------------------------------------------------------------

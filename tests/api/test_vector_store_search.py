@@ -52,7 +52,7 @@ def fill(store_client: StoreClient) -> StoreClient:
     ]
     ok(store_client.api.post(f"{store_client.path}/file_batches", {"files": files}))
     store_client.add("last.txt", words_of(30))
-    eventually(lambda: ok(store_client.api.get(store_client.path))["file_counts"]["in_progress"] == 0, seconds=30)
+    eventually(lambda: ok(store_client.api.get(store_client.path))["file_counts"]["in_progress"] == 0)
     return store_client
 
 

@@ -294,11 +294,11 @@ def demo(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     server = running()
-    url = asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(10)
+    url = asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(60)
     with django_db_blocker.unblock():
         services.add_upstream(name="demo of valid requests", base_url=url, models=[MODEL, EMBEDDINGS, *MODELS.values()])
     yield
-    asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(10)
+    asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(60)
     loop.call_soon_threadsafe(loop.stop)
     thread.join(10)
 

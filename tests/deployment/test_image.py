@@ -173,7 +173,7 @@ def test_every_process_works_without_writing_to_the_image(installation: Installa
         variables={"PYTHONPATH": "/app/platform"},
         volumes={},
     )
-    eventually(lambda: not is_free(host="127.0.0.1", port=demo), seconds=30)
+    eventually(lambda: not is_free(host="127.0.0.1", port=demo))
     upstream = ["--name", "demo", "--base-url", f"http://127.0.0.1:{demo}/v1", "--models", "*"]
     installation.run("web", "add_upstream", *upstream)
     key = json.loads(installation.run("web", "create_key", "--team", "research", "--json"))["key"]

@@ -117,7 +117,7 @@ def _running(command: list[str], variables: dict[str, str], port: int) -> Iterat
         yield
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 class Front:

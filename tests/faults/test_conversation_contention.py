@@ -84,7 +84,7 @@ def test_a_killed_process_unlocks_its_conversation_within_its_lease(
             script.wait_for_call()
             assert ask(api, script, name, 0) is None
             doomed.stop(signal.SIGKILL)
-    eventually(lambda: ask(api, script, name, 1) is not None, seconds=15)
+    eventually(lambda: ask(api, script, name, 1) is not None)
     assert [item["content"][0]["text"] for item in items(api, name)] == ["a", "question 1", "2"]
     assert {one["status"] for one in api.get("/responses").json()["data"]} == {"failed", "completed"}
     with scope.team(api.caller.team.pk):

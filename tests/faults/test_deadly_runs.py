@@ -142,7 +142,7 @@ def test_a_stopping_worker_leaves_its_isolated_run_to_another_one(
     if is_paralysed:
         os.kill(isolated, signal.SIGSTOP)
     second.stop()
-    eventually(lambda: not exists(isolated), seconds=10)
+    eventually(lambda: not exists(isolated))
     third = make_worker()
     eventually(lambda: len(script.received) == 3, seconds=60)
     executing = pid_of(api, response_id)
@@ -165,7 +165,7 @@ def test_an_isolated_process_that_starts_ends_with_its_worker(
     eventually(lambda: isolated_processes(second.pid), seconds=60)
     (isolated,) = isolated_processes(second.pid)
     second.stop(signal.SIGKILL)
-    eventually(lambda: not exists(isolated), seconds=30)
+    eventually(lambda: not exists(isolated))
     assert len(script.received) == 1
     assert api.post(f"/responses/{response_id}/cancel", {}).json()["status"] == "cancelled"
 

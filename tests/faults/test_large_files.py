@@ -91,7 +91,7 @@ def test_an_announced_size_is_rejected_immediately(web: WebProcess, caller: Call
         f"POST /v1/files HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {caller.secret}\r\n"
         f"Content-Type: multipart/form-data; boundary=b\r\nContent-Length: {514 * MIB}\r\n\r\n"
     )
-    with socket.create_connection((url.host, url.port or 80), timeout=10) as client:
+    with socket.create_connection((url.host, url.port or 80), timeout=60) as client:
         client.sendall(head.encode())
         answer = client.recv(4096)
         while not answer.endswith(b"}"):

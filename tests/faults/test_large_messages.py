@@ -90,7 +90,7 @@ def close_code_after(peer: RawConnection, message: Iterator[bytes]) -> int:
             assert piece, "the connection was closed without a code"
             received += piece
         # Whoever does not stop now is disconnected.
-        sending.result(timeout=20)
+        sending.result(timeout=60)
     assert received[0] == CLOSE | LAST, received
     return int.from_bytes(received[2:4])
 
@@ -158,7 +158,7 @@ def test_large_messages_of_many_connections_do_not_fill_the_memory(
                 assert socket.respond(model=script.model, input="Hi")["status"] == "completed"
         with open_socket(fresh_web.url, secret=make_caller().secret) as socket:
             assert socket.respond(model=script.model, input="x" * 5 * MIB)["status"] == "completed"
-        assert httpx2.get(f"{fresh_web.url}/livez", timeout=5).status_code == 200
+        assert httpx2.get(f"{fresh_web.url}/livez", timeout=60).status_code == 200
         threads.shutdown()
     assert memory.most < HELD
 

@@ -51,7 +51,7 @@ def test_worker_and_beat_write_json_and_no_wake_ups(
         worker.stop()
         lines = parsed(worker.output())
     process.send_signal(signal.SIGTERM)
-    process.wait(15)
+    process.wait(60)
     lines += parsed(log.read_text())
     assert {"celery.beat", "celery.worker.strategy", "celery.app.trace"}.isdisjoint(one["logger"] for one in lines)
     assert all({"event", "level", "ts"} <= one.keys() for one in lines)

@@ -40,9 +40,9 @@ def make(service: Sandbox, name: str) -> SandboxClient:
 
 def first_call(service: Sandbox, name: str) -> float:
     """Return the seconds to create a container and get the result of its first call."""
-    eventually(lambda: len(family(service.process.pid)) == 3, seconds=20)
+    eventually(lambda: len(family(service.process.pid)) == 3)
     began = time.perf_counter()
-    assert asked(make(service, name).run(name, "6 * 7", seconds=10)).value == "42"
+    assert asked(make(service, name).run(name, "6 * 7", seconds=60)).value == "42"
     took = time.perf_counter() - began
     asked(service.client.delete(name))
     return took
@@ -55,23 +55,23 @@ def test_a_call_starts_in_less_than_150_ms(own: Sandbox) -> None:
 
 def test_variables_persist_and_output_is_reported(own: Sandbox) -> None:
     client = make(own, "cntr_1")
-    assert asked(client.run("cntr_1", "x = 20\nprint('hello')", seconds=10)).stdout == "hello\n"
-    assert asked(client.run("cntr_1", "x * 2", seconds=10)).value == "40"
-    failed = asked(client.run("cntr_1", "x / 0", seconds=10)).error or ""
+    assert asked(client.run("cntr_1", "x = 20\nprint('hello')", seconds=60)).stdout == "hello\n"
+    assert asked(client.run("cntr_1", "x * 2", seconds=60)).value == "40"
+    failed = asked(client.run("cntr_1", "x / 0", seconds=60)).error or ""
     assert failed.startswith("Traceback")
     assert "ZeroDivisionError" in failed
     assert "interpreter.py" not in failed
 
 
 def test_a_command_reports_its_exit_status(own: Sandbox) -> None:
-    ran = asked(make(own, "cntr_1").shell("cntr_1", "pwd; echo no >&2; exit 3", seconds=10))
+    ran = asked(make(own, "cntr_1").shell("cntr_1", "pwd; echo no >&2; exit 3", seconds=60))
     assert (ran.stdout, ran.stderr, ran.exit_code) == ("/mnt/data\n", "no\n", 3)
 
 
 def test_files_can_be_uploaded_and_downloaded(own: Sandbox) -> None:
     client = make(own, "cntr_1")
     asked(client.write("cntr_1", "/mnt/data/in.txt", b"12"))
-    asked(client.run("cntr_1", "open('out.txt', 'w').write(open('in.txt').read() * 2)", seconds=10))
+    asked(client.run("cntr_1", "open('out.txt', 'w').write(open('in.txt').read() * 2)", seconds=60))
     assert [entry.path for entry in asked(client.files("cntr_1"))] == ["/mnt/data/in.txt", "/mnt/data/out.txt"]
     assert asked(client.read("cntr_1", "/mnt/data/out.txt")) == b"1212"
     with pytest.raises(OperationFailed):
@@ -95,9 +95,9 @@ def test_containers_larger_than_the_limit_are_rejected(own: Sandbox) -> None:
 
 def test_an_idle_container_is_removed(own: Sandbox) -> None:
     asked(own.client.create("cntr_1", memory="1g", idle=0.1))
-    eventually(lambda: len(family(own.process.pid)) == 3, seconds=15)
+    eventually(lambda: len(family(own.process.pid)) == 3)
     with pytest.raises(ContainerGone):
-        asked(own.client.run("cntr_1", "1", seconds=10))
+        asked(own.client.run("cntr_1", "1", seconds=60))
 
 
 def test_one_owner_gets_at_most_half_of_the_containers(own: Sandbox) -> None:
@@ -120,18 +120,18 @@ def test_a_call_without_its_client_is_stopped(own: Sandbox) -> None:
 
     asyncio.run(leave())
     began = time.monotonic()
-    assert asked(client.run("cntr_1", "import os\nos.listdir()", seconds=10)).value == "['begun']"
+    assert asked(client.run("cntr_1", "import os\nos.listdir()", seconds=60)).value == "['begun']"
     assert time.monotonic() - began < 15
 
 
 def test_lone_surrogates_do_not_leave_a_container(own: Sandbox) -> None:
     client = make(own, "cntr_1")
-    assert "?" in (asked(client.run("cntr_1", "raise ValueError('\\ud800')", seconds=10)).error or "")
+    assert "?" in (asked(client.run("cntr_1", "raise ValueError('\\ud800')", seconds=60)).error or "")
 
 
 def test_a_large_file_is_read_in_pieces(own: Sandbox) -> None:
     client = make(own, "cntr_1")
-    asked(client.run("cntr_1", "open('large', 'wb').write(b'x' * 1_500_000)", seconds=10))
+    asked(client.run("cntr_1", "open('large', 'wb').write(b'x' * 1_500_000)", seconds=60))
     first = asked(client.read("cntr_1", "/mnt/data/large"))
     rest = asked(client.read("cntr_1", "/mnt/data/large", offset=len(first)))
     assert first + rest == b"x" * 1_500_000

@@ -148,7 +148,7 @@ X86_ONLY = {name for name, (code, _) in REFUSED.items() if "call(" in code}
 def service() -> Iterator[Sandbox]:
     """A service without spare containers, so that all its processes belong to the test."""
     where = f"{tempfile.gettempdir()}/escapes-{os.getpid()}"
-    with running_sandbox(where, SECRET, {"SANDBOX_WARM": "0", "SANDBOX_SECONDS": "10"}) as running:
+    with running_sandbox(where, SECRET, {"SANDBOX_WARM": "0", "SANDBOX_SECONDS": "60"}) as running:
         yield running
 
 

@@ -114,7 +114,7 @@ class Up:
         """Send a signal and return the exit code and the seconds until the exit."""
         started = time.monotonic()
         os.killpg(self.process.pid, number)
-        return self.process.wait(timeout=20), time.monotonic() - started
+        return self.process.wait(timeout=60), time.monotonic() - started
 
 
 Start = Callable[..., Up]

@@ -154,7 +154,7 @@ def test_processes_that_die_again_and_again_are_replaced_by_the_same_parent(
         before, survivor = children(process), max(children(process))
         for _ in range(6):
             os.kill((before - {survivor}).pop(), signal.SIGKILL)
-            eventually(partial(has_new_child, process, before=before), seconds=40)
+            eventually(partial(has_new_child, process, before=before))
             before = children(process)
         assert survivor in children(process)
         assert re.findall(r"starting it again in (\S+) s", process.output())[-6:-1] == [

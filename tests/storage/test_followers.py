@@ -79,14 +79,14 @@ def numbers(raw: bytes) -> list[int]:
 
 async def read_until(frames: AsyncIterator[bytes], words: bytes) -> None:
     """Read until these words were received."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while words not in await anext(frames):
             pass
 
 
 async def until(look: Callable[[], bool]) -> None:
     """Wait until the condition is true."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not look():
             await asyncio.sleep(0.01)
 
@@ -167,7 +167,7 @@ async def test_a_follower_of_a_run_that_is_under_way_receives_each_delta_soon(
     async with running_response(caller, gates=3, background=background) as run:
         frames = await follow.follow(principal=principal, response_id=run.response_id, after=-1, obfuscation=True)
         # Far below EVENT_LOG_SECONDS, after which the deltas of a run without followers are stored.
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await read_until(frames, b"Hel")
             for number, gate in enumerate(run.gates):
                 gate.set()

@@ -48,7 +48,7 @@ def cancel(begun: Begun) -> None:
 
 async def until(look: Callable[[], bool]) -> None:
     """Wait until the condition is true."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await in_db_thread(look):
             await asyncio.sleep(0.02)
 
@@ -87,7 +87,7 @@ async def test_a_run_that_lost_its_lease_stops_within_a_renewal(
 ) -> None:
     begun, live, model, _ = await hanging_run(caller)
     await in_db_thread(lambda: write(begun))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await live.finished()
     assert model.opened[0].is_closed
     assert (await in_db_thread(lambda: response_of(begun))).status == status

@@ -16,14 +16,14 @@ REDIS = urlsplit(os.environ["REDIS_URL"])
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until the condition is true."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 
 
 async def woken(wake: asyncio.Event) -> None:
     """Wait for a notification, and reset the event for the next one."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await wake.wait()
     wake.clear()
 
@@ -135,7 +135,7 @@ async def test_a_notifier_says_when_somebody_begins_to_listen() -> None:
     notifier.notify()
     with loop_notifications().listening("begins", asyncio.Event()):
         # Until the channel is subscribed to, nobody receives what is sent.
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not found.is_set():
                 notifier.notify()
                 await asyncio.sleep(0.01)

@@ -118,4 +118,4 @@ def end_elsewhere(begun: Begun) -> Sequence[Exception | None]:
             connection.close()
 
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(work).result(10)
+        return pool.submit(work).result(60)

@@ -173,7 +173,7 @@ class Api:
         raw = orjson.dumps(body)
         headers = {**self.headers, "Host": host, "Content-Type": "application/json", "Content-Length": str(len(raw))}
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        with socket.create_connection((host, int(port)), timeout=10) as peer:
+        with socket.create_connection((host, int(port)), timeout=60) as peer:
             peer.sendall(f"POST /v1{path} HTTP/1.1\r\n{head}\r\n".encode() + raw)
             yield
 

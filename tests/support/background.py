@@ -3,12 +3,12 @@
 from typing import Any
 
 from tests.support.api import Api
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 RUNNING = {"queued", "in_progress"}
 
 
-def ended(api: Api, response_id: str, *, seconds: float = 20) -> dict[str, Any]:
+def ended(api: Api, response_id: str, *, seconds: float = PATIENCE) -> dict[str, Any]:
     """Wait until the response has ended and return it."""
     eventually(lambda: api.retrieve(response_id)["status"] not in RUNNING, seconds=seconds)
     return api.retrieve(response_id)

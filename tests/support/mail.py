@@ -12,7 +12,7 @@ from tenants.notification_models import DeliveryState
 from tenants.notifications import Message, notify
 from tests.support.api import Caller
 from tests.support.smtp_server import SmtpServer
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 PATH = "/admin/tenants/team/"
 
@@ -54,7 +54,7 @@ def mails_of(caller: Caller) -> list[MailDelivery]:
         return list(MailDelivery.objects.order_by("pk"))
 
 
-def mails_settled(caller: Caller, *states: str, seconds: float = 10.0) -> list[MailDelivery]:
+def mails_settled(caller: Caller, *states: str, seconds: float = PATIENCE) -> list[MailDelivery]:
     """Wait until the team's mails have these states and return them."""
 
     def look() -> list[MailDelivery]:

@@ -36,7 +36,7 @@ class RawConnection:
 
     def __init__(self, url: str, *, trust: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(url)
-        self.socket = socket.create_connection((parts.hostname or "", parts.port or 80), timeout=20)
+        self.socket = socket.create_connection((parts.hostname or "", parts.port or 80), timeout=60)
         if trust is not None:
             self.socket = trust.wrap_socket(self.socket, server_hostname=parts.hostname)
         self._unread = b""

@@ -99,7 +99,7 @@ def running_sandbox(where: str, token: str, variables: Mapping[str, str] | None 
             yield Sandbox(client=client, process=process)
         finally:
             process.terminate()
-            process.wait(15)
+            process.wait(60)
             Path(where).unlink(missing_ok=True)
 
 

@@ -39,7 +39,7 @@ class SmtpServer:
         """Value of EMAIL_URL."""
         return f"smtp://127.0.0.1:{self.port}"
 
-    def wait_for(self, number: int, *, seconds: float = 10.0) -> list[EmailMessage]:
+    def wait_for(self, number: int, *, seconds: float = PATIENCE) -> list[EmailMessage]:
         """Wait for a number of messages and return all."""
         eventually(lambda: len(self.messages) >= number, seconds=seconds)
         return self.messages

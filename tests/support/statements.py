@@ -35,6 +35,6 @@ async def _in_each_thread(work: Callable[[], None]) -> None:
 
     def once() -> None:
         work()
-        together.wait(10)
+        together.wait(60)
 
     await asyncio.gather(*(in_db_thread(once) for _ in range(threads)))

@@ -64,7 +64,7 @@ class Receiver:
         """Event ids in order of arrival."""
         return [one.id for one in self.requests]
 
-    def wait_for(self, number: int, *, seconds: float = 10.0) -> list[Delivered]:
+    def wait_for(self, number: int, *, seconds: float = PATIENCE) -> list[Delivered]:
         """Wait for a number of requests and return all."""
         eventually(lambda: len(self.requests) >= number, seconds=seconds)
         return self.requests
@@ -154,7 +154,7 @@ def announce(caller: Caller, event_type: str = "response.completed", object_id: 
         return outbox.announce(team_id=caller.team.pk, event_type=event_type, object_id=object_id)
 
 
-def settled(caller: Caller, *states: str, seconds: float = 10.0) -> list[WebhookDelivery]:
+def settled(caller: Caller, *states: str, seconds: float = PATIENCE) -> list[WebhookDelivery]:
     """Wait until the team's deliveries have these states and return them."""
 
     def look() -> list[WebhookDelivery]:

@@ -78,4 +78,4 @@ def test_a_reset_after_a_last_message_is_noticed(
 
     with socket.create_server(("127.0.0.1", 0)) as listener, asyncio.Runner(loop_factory=new_loop) as runner:
         listener.setblocking(False)
-        runner.run(asyncio.wait_for(commit_and_lose(listener), 10))
+        runner.run(asyncio.wait_for(commit_and_lose(listener), 60))
