@@ -526,10 +526,12 @@ def test_an_interrupted_restore_is_completed_by_the_same_command(
 
 
 @pytest.fixture(scope="module")
-def made(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A backup of the test database."""
+def made(servers: PrivateServers, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A backup of a new database: that of the tests has rows of many others, which take long to restore."""
+    owner, app = servers.create_database(f"test_{uuid4().hex[:8]}")
     directory = tmp_path_factory.mktemp("backups") / "made"
-    succeed("backup", str(directory), OTHERS)
+    for command in (["migrate"], ["backup", str(directory)]):
+        succeed(*command, DATABASE_URL=app, DATABASE_OWNER_URL=owner)
     return directory
 
 

@@ -226,6 +226,7 @@ def run(
         first = stack.enter_context(running_worker(**options))
         beat = stack.enter_context(running_scheduler(**options))
         eventually(lambda: beat.is_active)
+        before = Contents.read(servers)
         commands = Commands()
         made = Run()
         caller = _tenant(made, parrot)
@@ -235,7 +236,7 @@ def run(
         answers = _requests(http, f"{web.url}/v1", parrot)
         hanging = _background(http, f"{web.url}/v1", parrot)
         eventually(lambda: "hang-basic" in parrot.calls)
-        made.during = _tables(servers)
+        made.during = before.added(_tables(servers))
         first.stop(signal.SIGKILL)
         parrot.release.set()
         second = stack.enter_context(running_worker(**options))
@@ -253,10 +254,10 @@ def run(
             "metrics": http.get(f"{web.url}/metrics", headers={"authorization": ""}).content,
             "Redis commands": commands.stop(),
             "Redis keys": _redis(),
-            "tables": _tables(servers),
+            "tables": before.added(_tables(servers)),
             "pages": pages,
             "answers": answers,
-            "backup": _backup(servers, tmp_path_factory.mktemp("backup") / "1"),
+            "backup": _backup(servers, tmp_path_factory.mktemp("backup") / "1", before),
         }
         yield made
 
@@ -371,11 +372,34 @@ def _pages(made: Run, caller: Caller, url: str) -> bytes:
     return b"\n".join(pages)
 
 
-def _tables(servers: PrivateServers) -> bytes:
-    """Return all rows, as an attacker with access to the database would dump them."""
-    command = [str(servers.programs / "pg_dump"), "--data-only", "--inserts", "--enable-row-security", "--no-owner"]
+@dataclass(frozen=True)
+class Contents:
+    """Lines of the database and names of files that other tests have left: searching them would take minutes."""
+
+    lines: frozenset[bytes]
+    files: frozenset[str]
+
+    @classmethod
+    def read(cls, servers: PrivateServers) -> "Contents":
+        """Return the present contents."""
+        lines = frozenset([*_tables(servers).splitlines(), *_tables(servers, as_backup=True).splitlines()])
+        return cls(lines, frozenset(path.name for path in Path(os.environ["STATE_DIR"]).rglob("*")))
+
+    def added(self, content: bytes) -> bytes:
+        """Return the lines of a later content that are new."""
+        return b"\n".join(line for line in content.splitlines() if line not in self.lines)
+
+
+def _tables(servers: PrivateServers, *, as_backup: bool = False) -> bytes:
+    """Return all rows, as an attacker with access to the database would dump them, or in the format of a backup."""
+    command = [str(servers.programs / "pg_dump"), "--data-only", "--enable-row-security", "--no-owner"]
     options = {"PGOPTIONS": "-c app.team_ids=*"}
-    done = subprocess.run([*command, servers.owner_url], env={**os.environ, **options}, capture_output=True, check=True)
+    done = subprocess.run(
+        [*command, *([] if as_backup else ["--inserts"]), servers.owner_url],
+        env={**os.environ, **options},
+        capture_output=True,
+        check=True,
+    )
     return done.stdout
 
 
@@ -396,12 +420,14 @@ def _redis() -> bytes:
     return b"\n".join(found)
 
 
-def _backup(servers: PrivateServers, directory: Path) -> bytes:
-    """Return the dump of a backup as text, and all its other files."""
+def _backup(servers: PrivateServers, directory: Path, before: Contents) -> bytes:
+    """Return what is new in a backup: the dump as text, and all other files."""
     succeed("backup", str(directory), "--allow-missing-files")
-    restore = [str(servers.programs / "pg_restore"), "--file=-", str(directory / "database.dump")]
-    dump = subprocess.run(restore, capture_output=True, check=True).stdout
-    return dump + b"".join(path.read_bytes() for path in directory.rglob("*") if path.is_file())
+    dump = directory / "database.dump"
+    restore = [str(servers.programs / "pg_restore"), "--file=-", str(dump)]
+    text = subprocess.run(restore, capture_output=True, check=True).stdout
+    others = [path for path in directory.rglob("*") if path.is_file() and path != dump]
+    return before.added(text) + b"".join(path.read_bytes() for path in others if path.name not in before.files)
 
 
 def test_no_place_has_a_secret(run: Run) -> None:
