@@ -71,7 +71,9 @@ def start(
             _started.add(key)
             command = [*prefix, sys.executable, "manage.py", *arguments]
             return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
-        template = _templates.pop(key, None) or _Template(arguments[0], environment)
+        template = _templates.pop(key, None)
+        if template is None or not template.is_alive():
+            template = _Template(arguments[0], environment)
         _templates[key] = template
         for old in [old for old, other in _templates.items() if other is not template and other.is_idle()]:
             if len(_templates) > _MOST_TEMPLATES:
@@ -108,6 +110,10 @@ class _Template:
         if not (pid := self._pids.get(timeout=_START_SECONDS)):
             raise RuntimeError("The template of the process has ended; its output says why.")
         return _ForkedProcess(self, pid)
+
+    def is_alive(self) -> bool:
+        """Return whether it can fork processes."""
+        return self._process.poll() is None
 
     def is_idle(self) -> bool:
         """Return whether all of its processes have ended."""
