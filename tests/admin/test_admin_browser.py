@@ -32,21 +32,6 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 INSTALL = "there is no Chromium; `apt-get update && apt-get install -y chromium` installs one"
 PASSWORD = "correct horse battery"
 WIDTHS = (380, 1280, 2560)
-PAGES = (
-    "/admin/",
-    "/admin/responses/response/",
-    "/admin/tenants/team/",
-    "/admin/tenants/apikey/",
-    "/admin/tenants/apikey/add/",
-    "/admin/tenants/membership/",
-    "/admin/responses/prompttemplate/",
-    "/admin/responses/prompttemplate/add/",
-    "/admin/tenants/model/add/",
-    "/admin/tenants/upstream/",
-    "/admin/tenants/usagerecord/",
-    "/admin/tenants/auditevent/",
-    "/admin/auth/user/",
-)
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=INSTALL)]
 
@@ -126,14 +111,13 @@ def response(caller: Caller) -> Response:
     return made
 
 
-def test_no_page_overflows_the_window(visit: Visit, response: Response) -> None:
+def test_long_contents_of_a_response_do_not_widen_its_page(visit: Visit, response: Response) -> None:
     wide = {}
+    visit.open(page_url(response))
     for width in WIDTHS:
         visit.page.set_viewport_size({"width": width, "height": 900})
-        for path in (*PAGES, page_url(response)):
-            visit.open(path)
-            wide[path, width] = visit.overflow()
-    assert {where: pixels for where, pixels in wide.items() if pixels > 0} == {}
+        wide[width] = visit.overflow()
+    assert {width: pixels for width, pixels in wide.items() if pixels > 0} == {}
 
 
 def test_dark_mode_has_a_dark_background(visit: Visit, response: Response) -> None:

@@ -618,6 +618,7 @@ def test_a_stopping_server_accepts_no_new_requests(server: str, caller: Caller, 
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_an_idle_connection_stays_open(web: WebProcess, daphne_web: WebProcess, caller: Caller, script: Script) -> None:
     with ExitStack() as stack:
         servers = (web, daphne_web)

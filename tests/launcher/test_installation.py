@@ -88,6 +88,7 @@ def test_uv_uses_the_index_of_the_configuration_file_of_pip(
     assert f"/files/{wheel.name}" in index.paths
 
 
+@pytest.mark.nightly
 def test_pip_installs_if_the_index_has_no_uv(
     checkout: Checkout, wheel: Path, uv_wheel: Path, index: PackageIndex
 ) -> None:
