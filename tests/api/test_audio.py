@@ -19,7 +19,7 @@ from tests.support.api import Api, Caller, MakeApi, error, ok
 from tests.support.limits import limit
 from tests.support.metrics import Samples
 from tests.support.upstream import Answer, Cut, Gate, Script, ScriptedUpstream, refusal, stream, whole
-from tests.support.usage_records import usage_record, usage_records
+from tests.support.usage_records import stored_usage_records, usage_record, usage_records
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess
 
@@ -216,7 +216,7 @@ def test_a_disconnect_cancels_the_upstream_call(api: Api, script: Script, caller
     script.then(audio(*pieces))
     with api.open("/audio/speech", {"model": script.model, "input": "Hello", "voice": "alloy"}):
         received = script.wait_for_call()
-    assert received.was_closed_within(2)
+    assert received.was_closed()
     row = usage_record(caller)
     assert (row.outcome, row.characters, row.estimated) == ("interrupted", 5, True)
 
@@ -229,8 +229,10 @@ def test_a_client_that_leaves_after_a_refusal_pays_nothing(
     with api.open("/audio/speech", {"model": script.model, "input": "Hello", "voice": "alloy"}):
         # A second passes until the third request.
         eventually(lambda: samples.added("ors_upstream_requests_total", upstream="audio", code="503") == 2)
-    rows = usage_records(caller, 2)
-    assert [(row.outcome, row.characters) for row in rows] == [("failed", 0), ("interrupted", 0)]
+    rows = eventually(lambda: stored_usage_records(caller))
+    # Of the two requests or, where the client left too late on a busy machine, of three.
+    assert [row.outcome for row in rows] in (["failed", "interrupted"], ["failed", "failed", "failed"])
+    assert {(row.characters, row.estimated) for row in rows} == {(0, False)}
 
 
 @pytest.mark.parametrize("path", PATHS)

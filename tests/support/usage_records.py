@@ -6,14 +6,15 @@ from tests.support.api import Caller
 from tests.support.waiting import eventually
 
 
+def stored_usage_records(caller: Caller) -> list[UsageRecord]:
+    """Return the usage records of the test's team in the order of their ends; those of one request appear together."""
+    with scope.team(caller.team.pk):
+        return list(UsageRecord.objects.order_by("occurred_at", "id"))
+
+
 def usage_record(caller: Caller) -> UsageRecord:
     """Return the only usage record of the test's team, which is written at the end of a stream."""
-
-    def found() -> list[UsageRecord]:
-        with scope.team(caller.team.pk):
-            return list(UsageRecord.objects.all())
-
-    (row,) = eventually(found)
+    (row,) = eventually(lambda: stored_usage_records(caller))
     return row
 
 
@@ -21,8 +22,7 @@ def usage_records(caller: Caller, count: int) -> list[UsageRecord]:
     """Return the usage records of the test's team in the order of their ends, once there are so many."""
 
     def found() -> list[UsageRecord]:
-        with scope.team(caller.team.pk):
-            rows = list(UsageRecord.objects.order_by("occurred_at", "id"))
+        rows = stored_usage_records(caller)
         return rows if len(rows) >= count else []
 
     rows = eventually(found)
