@@ -43,7 +43,7 @@ def test_cancelling_ends_an_active_run_and_keeps_its_output(api: Api, script: Sc
         while live.next()["type"] != "response.output_text.delta":
             pass
         cancelled = cancel(api, response_id)
-        assert received.was_closed_within(1.0)
+        assert received.was_closed()
         assert types(live.rest())[-1] == "response.output_item.done"
     (message,) = cancelled["output"]
     assert (cancelled["status"], cancelled["error"], message["status"]) == ("cancelled", None, "incomplete")
@@ -61,7 +61,7 @@ def test_a_cancelled_run_has_a_usage_record_and_an_audit_event(api: Api, script:
         cancel(api, response_id)
         cancel(api, response_id)
         # Otherwise the upstream may end its answer before the worker notices.
-        assert received.was_closed_within(10.0)
+        assert received.was_closed()
     with scope.team(api.caller.team.pk):
         ledger = eventually(lambda: list(UsageRecord.objects.filter(object_id=response_id)))
         audited = AuditEvent.objects.get(target=response_id)
@@ -101,7 +101,7 @@ def test_deleting_an_active_response_cancels_it_first(api: Api, script: Script) 
     with running(api, script) as (response_id, received), api.follow(response_id) as live:
         live.next()
         assert api.delete(f"/responses/{response_id}").status_code == 200
-        assert received.was_closed_within(1.0)
+        assert received.was_closed()
         assert live.rest()[-1]["type"] not in {"response.completed", "error"}
     assert api.get(f"/responses/{response_id}").status_code == 404
 

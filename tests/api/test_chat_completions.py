@@ -238,7 +238,7 @@ def test_a_disconnect_closes_the_upstream_connection(api: Api, script: Script, c
     script.then(stream(chunk(content="Hel"), Gate()))
     with api.stream("/chat/completions", model=script.model, messages=HI) as live:
         live.next()
-    assert script.received[0].was_closed_within(1.0)
+    assert script.received[0].was_closed()
     assert eventually(lambda: outcomes(caller)) == ["interrupted"]
 
 
@@ -249,7 +249,7 @@ def test_a_disconnect_before_the_first_byte_closes_the_upstream_connection(
     script.then(Answer(pieces=[Gate()], delayed_head=True))
     with api.open("/chat/completions", {"model": script.model, "messages": HI, "stream": streamed}):
         received = script.wait_for_call()
-    assert received.was_closed_within(1.0)
+    assert received.was_closed()
     assert eventually(lambda: outcomes(caller)) == ["interrupted"]
 
 

@@ -128,7 +128,7 @@ def test_a_disconnect_cancels_the_upstream_call(api: Api, script: Script, caller
     script.then(stream(piece("Once"), Gate()))
     with api.open("/completions", {"model": script.model, "prompt": "Say:", "stream": True}):
         received = script.wait_for_call()
-    assert received.was_closed_within(2)
+    assert received.was_closed()
     assert usage_record(caller).outcome == "interrupted"
 
 

@@ -282,7 +282,7 @@ def test_a_disconnect_cancels_the_upstream_call(api: Api, script: Script, caller
     script.then(Answer(pieces=[Gate()], content_type="application/json", delayed_head=not head_first))
     with api.open("/embeddings", {"model": script.model, "input": "12345"}):
         received = script.wait_for_call()
-    assert received.was_closed_within(1)
+    assert received.was_closed()
     eventually(lambda: has_usage_record(caller))
     row = usage_record(caller)
     assert (row.outcome, row.input_tokens, row.estimated) == ("interrupted", 2, True)

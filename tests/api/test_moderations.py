@@ -171,7 +171,7 @@ def test_a_disconnect_ends_the_upstream_call(api: Api, script: Script, caller: C
     script.then(Answer(pieces=[Gate()], content_type="application/json"))
     with api.open("/moderations", {"input": "12345"}):
         received = script.wait_for_call()
-    assert received.was_closed_within(1)
+    assert received.was_closed()
     eventually(lambda: is_written(caller))
     assert (ledger(caller).outcome, ledger(caller).input_tokens) == ("interrupted", 2)
 

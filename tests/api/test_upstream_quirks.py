@@ -343,7 +343,7 @@ def test_a_disconnect_cancels_only_unstored_responses(api: Api, script: Script) 
     body = {"model": script.model, "input": "Hi"}
     with api.open("/responses", {**body, "stream": True, "store": False}):
         script.wait_for_call()
-    assert script.received[0].was_closed_within(2)
+    assert script.received[0].was_closed()
     with api.stream(**body) as live:
         response_id = live.next()["response"]["id"]
         gate.wait_until_reached()
@@ -363,7 +363,7 @@ def test_an_idle_upstream_times_out(short_timeout_api: Api, script: Script) -> N
     script.then(stream(chunk(content="Hel"), Gate()))
     response = short_timeout_api.events(model=script.model, input="Hi")[-1]["response"]
     assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
-    assert script.received[0].was_closed_within(2)
+    assert script.received[0].was_closed()
 
 
 @pytest.mark.parametrize("content", ["Hi", [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]])

@@ -145,7 +145,7 @@ def test_a_forwarded_answer_that_is_not_read_is_not_read_from_the_upstream_eithe
         eventually(has_left)
         assert max(peaks) < 30 * 2**20
         assert received_until_the_end(peer) < PIECES * PIECE_BYTES / 2
-    assert forwarded.script.wait_for_call().was_closed_within(10)
+    assert forwarded.script.wait_for_call().was_closed()
     assert usage_record(caller).outcome == "interrupted"
 
 

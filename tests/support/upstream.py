@@ -107,9 +107,9 @@ class Received:
     closed: threading.Event = field(default_factory=threading.Event)
     answered: threading.Event = field(default_factory=threading.Event)
 
-    def was_closed_within(self, seconds: float) -> bool:
+    def was_closed(self, *, within: float = PATIENCE) -> bool:
         """Return whether the client disconnects within a number of seconds."""
-        return self.closed.wait(seconds)
+        return self.closed.wait(within)
 
 
 class Script:
