@@ -37,7 +37,7 @@ from tests.support.api import Api, Caller, MakeApi, MakeCaller  # noqa: E402
 from tests.support.callers import CallerPool  # noqa: E402
 from tests.support.mcp_servers import McpServer, mcp_server  # noqa: E402
 from tests.support.responses_upstream import responses_script, running_responses_upstream  # noqa: E402
-from tests.support.sampling import IS_FULL  # noqa: E402
+from tests.support.sampling import IS_FULL, covering  # noqa: E402
 from tests.support.sandboxes import Sandbox, running_sandbox  # noqa: E402
 from tests.support.sdk import checking_client  # noqa: E402
 from tests.support.upstream import Script, ScriptedUpstream, running_upstream  # noqa: E402
@@ -279,6 +279,24 @@ def _shared_process(item: pytest.Item) -> int:
     return next((place for place, name in enumerate(_SHARED_PROCESSES) if name in used), len(_SHARED_PROCESSES))
 
 
+def _mark_combinations(items: list[pytest.Item]) -> None:
+    """Mark cases of tests with several parameters whose values all occur in other cases.
+
+    The fifth malformed id of the seventh endpoint repeats the fifth of the first and the first of the seventh.
+    """
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if getattr(item, "callspec", None) is not None:
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, cases in tests.items():
+        # The same value of a parameter is the same object in each of its cases.
+        values = [{name: id(value) for name, value in case.callspec.params.items()} for case in cases]  # type: ignore[attr-defined]
+        kept = covering(values, key=name)
+        for place, case in enumerate(cases):
+            if place not in kept:
+                case.add_marker(pytest.mark.combination)
+
+
 _DAPHNE = {"daphne", "daphne_web"}
 
 
@@ -292,7 +310,7 @@ def _repeats_on_daphne(item: pytest.Item) -> bool:
 
 def _is_omitted(item: pytest.Item, config: pytest.Config) -> bool:
     """Return whether a test runs at night only, unless its file was named."""
-    if item.get_closest_marker("nightly") is not None:
+    if item.get_closest_marker("nightly") or item.get_closest_marker("combination"):
         return item.path not in _named_files(config)
     return _repeats_on_daphne(item)
 
@@ -306,9 +324,11 @@ def _named_files(config: pytest.Config) -> set[Path]:
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     """Mark tests of failures and of rare processes as slow, and sort the files by the processes they use.
 
-    Parallel runs divide the list into contiguous parts, so that few parts start the same process. What takes long, or
-    only repeats a test on daphne, is omitted; `python -m benchmarks nightly` and `daphne` run it.
+    Parallel runs divide the list into contiguous parts, so that few parts start the same process. What takes long, only
+    repeats a test on daphne or combines values that other cases have is omitted; `python -m benchmarks nightly`,
+    `daphne` and `combinations` run it.
     """
+    _mark_combinations(items)
     if omitted := {item for item in items if not IS_FULL and _is_omitted(item, config)}:
         config.hook.pytest_deselected(items=[*omitted])
         items[:] = [item for item in items if item not in omitted]

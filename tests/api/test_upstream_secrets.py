@@ -13,6 +13,7 @@ from aiohttp import web as aiohttp
 from django.apps import apps
 from django.core.exceptions import ValidationError
 from django.db import connection
+from pytest_django import DjangoDbBlocker
 
 from responses.engine.events.compression import decompress
 from responses.models import EventBatch
@@ -101,18 +102,26 @@ def basic_script(upstream_of_all: ScriptedUpstream, database: None) -> Iterator[
         yield script
 
 
+@pytest.fixture(scope="module", autouse=True)
+def rows_without_secrets(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Search all rows for the secrets of this file once, after its tests: it takes a second."""
+    yield
+    with django_db_blocker.unblock():
+        for secret in (KEY, PASSWORD, quote(PASSWORD, safe=""), BASIC.removeprefix("Basic ").rstrip("="), "sesame-1@"):
+            assert every_row_with(secret) == []
+
+
 def rejection(message: str, **fields: Any) -> dict[str, Any]:
     return {"error": {"message": message, "type": "invalid_request_error", "code": 400, **fields}}
 
 
 def assert_not_revealed(api: Api, shown: str) -> None:
-    """Check an answer, all rows and the compressed logs of events."""
+    """Check an answer and the compressed logs of events."""
     with scope.team(api.caller.team.pk):
         logs = b"".join(decompress(batch.compressed) for batch in EventBatch.objects.all()).decode()
     for part in (KEY, "sk-ups", "c3e7"):
         assert part not in shown
         assert part not in logs
-    assert every_row_with(KEY) == []
 
 
 @pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES.keys())
@@ -190,7 +199,12 @@ def test_a_key_in_a_header_is_redacted(api: Api, script: Script, path: str, body
     answer = api.post(path, {"model": script.model, **body})
     assert len(script.received) == 1
     assert_not_revealed(api, answer.text + str(answer.headers))
-    assert every_row_with("req-1:[redacted]")
+
+
+def test_the_search_for_keys_reads_what_an_upstream_said(api: Api, script: Script) -> None:
+    script.then(refusal(503, "Busy.", headers={"x-request-id": f"req-2:{KEY}"}))
+    api.post("/responses", {"model": script.model, "input": "Hi"})
+    assert every_row_with("req-2:[redacted]")
 
 
 # -- user and password in the URL --------------------------------------------------------------------------------------
@@ -207,7 +221,6 @@ def test_credentials_in_the_url_are_sent_as_basic_authentication(
     assert "rejected the request" in shown
     for secret in (PASSWORD, quote(PASSWORD, safe=""), BASIC.removeprefix("Basic ")):
         assert secret.rstrip("=") not in shown
-        assert every_row_with(secret.rstrip("=")) == []
 
 
 def test_forms_send_the_credentials_in_the_url(api: Api, basic_script: Script) -> None:
@@ -235,7 +248,6 @@ def test_credentials_that_an_earlier_version_stored_in_the_url_are_sent(
         made.refresh_from_db()
         assert made.base_url == upstream_of_all.url
         assert made.api_key == (key or "Basic cm9ib3Q6c2VzYW1lLTE=")
-        assert every_row_with("sesame-1@") == []
 
 
 def test_a_key_beside_credentials_in_the_url_is_refused(database: None) -> None:

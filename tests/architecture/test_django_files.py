@@ -17,6 +17,8 @@ NAMED = {"TemporaryUploadedFile"}
 
 def unnamed_files(source: str) -> Iterator[int]:
     """Yield the lines that wrap a file in one of Django's classes without naming it."""
+    if "django.core.files" not in source:
+        return
     tree = ast.parse(source)
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     classes = {

@@ -124,5 +124,6 @@ def test_only_the_composition_root_imports_upward() -> None:
 
 
 def test_every_module_states_its_purpose() -> None:
-    silent = {name for name, text in documented_modules() if ast.get_docstring(ast.parse(text)) is None}
-    assert silent == set()
+    # Parsing every module takes seconds.
+    unusual = {name: text for name, text in documented_modules() if not text.startswith('"""')}
+    assert {name for name, text in unusual.items() if ast.get_docstring(ast.parse(text)) is None} == set()

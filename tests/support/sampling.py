@@ -5,7 +5,7 @@ Both use the same code and differ only in the counts. `benchmarks/full_size.py` 
 
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 Case = TypeVar("Case")
@@ -24,3 +24,18 @@ def sampled(cases: Iterable[Case], count: int, *, key: str) -> list[Case]:
     if IS_FULL or len(every) <= count:
         return every
     return random.Random(f"{SEED} {key}").sample(every, count)
+
+
+def covering(cases: Sequence[Mapping[str, int]], *, key: str) -> set[int]:
+    """Return the places of a few cases in which each value of each parameter occurs at least once.
+
+    A case has an identifier of the value of each parameter. Of several sets of cases, `key` selects one.
+    """
+    missing = {value for case in cases for value in case.items()}
+    order = random.Random(f"{SEED} {key}").sample(range(len(cases)), len(cases))
+    chosen = set[int]()
+    while missing:
+        best = max(order, key=lambda place: len(missing & cases[place].items()))
+        missing -= cases[best].items()
+        chosen.add(best)
+    return chosen
