@@ -1,7 +1,6 @@
 """The admin in a real browser: common tasks of an administrator, and every page at three widths."""
 
 import re
-import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,7 +8,7 @@ from dataclasses import dataclass, field
 import httpx2
 import pytest
 from django.contrib.auth.models import User
-from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect
 
 from conversations.models import Section
 from responses.models import Response, Status
@@ -24,12 +23,11 @@ from tests.admin.rows import (
     page_url,
     user_message,
 )
+from tests.browser.chromium import CHROMIUM, INSTALL, chromium
 from tests.support.api import Caller
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 from tests.support.web import WebProcess
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-INSTALL = "there is no Chromium; `apt-get update && apt-get install -y chromium` installs one"
 PASSWORD = "correct horse battery"
 WIDTHS = (380, 1280, 2560)
 
@@ -62,13 +60,10 @@ class Visit:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """The installed Chromium."""
-    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+    with pytest.MonkeyPatch.context() as patch, chromium() as running:
         # Playwright keeps an idle event loop in this thread; Django would refuse database access because of it.
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
-        # The sandbox needs user namespaces, which are not available to root and in many containers.
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield running
-        running.close()
 
 
 @pytest.fixture
@@ -77,7 +72,7 @@ def visit(browser: Browser, web: WebProcess, database: None) -> Iterator[Visit]:
     name = f"admin-{uuid.uuid4().hex}"
     User.objects.create_superuser(name, password=PASSWORD)
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(PATIENCE * 1000)
     visit = Visit(page=context.new_page(), url=web.url)
     visit.page.on("console", visit.listen)
     visit.page.on("pageerror", lambda error: visit.complaints.append(str(error)))

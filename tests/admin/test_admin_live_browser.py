@@ -1,27 +1,25 @@
 """Running jobs in a real browser: live updates, and actions with and without scripts."""
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 from django.conf import settings
 from django.test import Client
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from responses.models import ToolCall
 from tenants import scope
+from tests.browser.chromium import CHROMIUM, INSTALL, chromium
 from tests.support.api import Api, Caller
 from tests.support.chunks import chunk
 from tests.support.mcp_requests import calling, tool
 from tests.support.mcp_servers import McpServer
 from tests.support.upstream import Gate, Script, stream
+from tests.support.waiting import PATIENCE, half_a_second
 from tests.support.web import WebProcess
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-INSTALL = "there is no Chromium; `apt-get update && apt-get install -y chromium` installs one"
-SOON = timedelta(milliseconds=500)
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=INSTALL)]
 # When an element first had a text, in milliseconds; checked in every frame that the browser draws.
 SEEN = (
@@ -50,19 +48,17 @@ class Visit:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """The installed Chromium."""
-    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+    with pytest.MonkeyPatch.context() as patch, chromium() as running:
         # Playwright keeps an idle event loop in this thread; Django would refuse database access because of it.
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield running
-        running.close()
 
 
 @pytest.fixture
 def visit(browser: Browser, reaching_web: WebProcess, lead: Client) -> Iterator[Visit]:
     """A browser page of the team's lead. Fails if the console has errors."""
     context = browser.new_context()
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(PATIENCE * 1000)
     session = lead.cookies[settings.SESSION_COOKIE_NAME].value
     context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": reaching_web.url}])
     visit = Visit(page=context.new_page(), url=reaching_web.url)
@@ -91,14 +87,16 @@ def test_a_background_run_updates_live_and_is_cancelled(
     response_id = reaching.create(**body)["id"]
     row, cell = visit.page.locator(f'[data-run="{response_id}"]'), f'[data-run="{response_id}"] [data-cell="%s"]'
     called = visit.seen(cell % "step", "turn 1 · box__wait")
-    assert called - call(response_id, caller.team.pk).started_at < SOON
+    started_at = call(response_id, caller.team.pk).started_at
     row.get_by_role("button", name="Turns and tool calls").click()
     expect(row.locator(".c-live-chip")).to_have_count(2)
     served.opened.set()
     returned = visit.seen(cell % "step", "turn 2")
     ended_at = call(response_id, caller.team.pk).ended_at
     assert ended_at is not None
-    assert returned - ended_at < SOON
+    limit = half_a_second(lambda: reaching.get("/models"))
+    assert called - started_at < limit
+    assert returned - ended_at < limit
     gate.wait_until_reached()
     expect(row.locator('[data-cell="preview"]')).to_have_text("Hal")
     expect(row.get_by_role("button", name="Turns and tool calls")).to_have_attribute("aria-expanded", "true")

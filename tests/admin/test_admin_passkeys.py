@@ -6,7 +6,8 @@ import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import expect
 
-from tests.admin.test_admin_browser import CHROMIUM, INSTALL, PASSWORD, browser  # noqa: F401 - a fixture
+from tests.admin.test_admin_browser import PASSWORD, browser  # noqa: F401 - a fixture
+from tests.browser.chromium import CHROMIUM, INSTALL
 from tests.support.web import WebProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=INSTALL)]

@@ -1,25 +1,23 @@
 """Playground and command palette in a real browser: streaming, and manual outputs of tool calls."""
 
 import re
-import shutil
 from collections.abc import Iterator
 
 import pytest
 from django.conf import settings
 from django.test import Client
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from responses.models import Response
 from tenants import scope
 from tenants.models import ApiKey, KeySource
 from tests.admin.rows import add_response
+from tests.browser.chromium import CHROMIUM, INSTALL, chromium
 from tests.support.api import Caller
 from tests.support.upstream import Script
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 from tests.support.web import WebProcess
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-INSTALL = "there is no Chromium; `apt-get update && apt-get install -y chromium` installs one"
 FUNCTION = '[{"type": "function", "name": "track", "parameters": {"type": "object", "properties": {}}}]'
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=INSTALL)]
 
@@ -27,13 +25,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=INST
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """The installed Chromium."""
-    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
-        # Django refuses database access in a thread with an event loop. Playwright's loop is idle while a test runs.
+    with pytest.MonkeyPatch.context() as patch, chromium() as running:
+        # Playwright keeps an idle event loop in this thread; Django would refuse database access because of it.
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
-        # The sandbox needs a user namespace, which root and many containers lack.
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield running
-        running.close()
 
 
 @pytest.fixture
@@ -42,7 +37,7 @@ def page(browser: Browser, web: WebProcess, developer: Client) -> Iterator[Page]
     context = browser.new_context(base_url=web.url, permissions=["clipboard-read", "clipboard-write"])
     session = developer.cookies[settings.SESSION_COOKIE_NAME].value
     context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": web.url}])
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(PATIENCE * 1000)
     opened, problems = context.new_page(), list[str]()
     opened.on(
         "console", lambda message: problems.append(message.text) if message.type in {"error", "warning"} else None

@@ -4,7 +4,9 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from tests.support.waiting import PATIENCE
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 INSTALL = "there is no Chromium; `apt-get update && apt-get install -y chromium` installs one"
@@ -12,7 +14,8 @@ INSTALL = "there is no Chromium; `apt-get update && apt-get install -y chromium`
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Start the installed Chromium."""
+    """Start the installed Chromium, whose pages have as much time as everything else in tests."""
+    expect.set_options(timeout=PATIENCE * 1000)
     with sync_playwright() as playwright:
         # The sandbox needs user namespaces, which are not available to root and in many containers.
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
 from tenants import scope
 from tenants.models import Membership, Role, StaffMember, StaffRole, Team
+from tests.support.waiting import PATIENCE
 
 WIDTHS = (380, 1280, 2560)
 ROLES = ("administrator", *(role.value for role in Role), *(role.value for role in StaffRole))
@@ -66,7 +67,7 @@ class Visit:
 def visiting(browser: Browser, url: str, user: User | None = None, **options: Any) -> Iterator[Visit]:
     """Open a page in a new browser context, signed in as `user` if given."""
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"], **options)
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(PATIENCE * 1000)
     if user is not None:
         sign_in(context, url, user)
     context.add_init_script(_REPORT)

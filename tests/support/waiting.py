@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TypeVar
 
 Found = TypeVar("Found")
@@ -18,3 +19,11 @@ def eventually(look: Callable[[], Found], *, seconds: float = PATIENCE) -> Found
         assert time.monotonic() < deadline, f"still {found!r} after {seconds} s"
         time.sleep(0.01)
     return found
+
+
+def half_a_second(request: Callable[[], object]) -> timedelta:
+    """Return half a second or, if that is more, the time of ten calls of `request`: busy machines take long for all."""
+    began = time.monotonic()
+    for _ in range(10):
+        request()
+    return max(timedelta(milliseconds=500), timedelta(seconds=time.monotonic() - began))
