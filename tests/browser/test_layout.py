@@ -57,7 +57,7 @@ def lengthen(subject: TeamData) -> None:
 
 def test_no_name_breaks_a_page(browser: Browser, web: WebProcess, named: TeamData, database: None) -> None:
     found = []
-    urls = [LIST, "/admin/", *sampled(pages(named), 8, key="layout")]
+    urls = [LIST, "/admin/", *sampled(pages(named), 4, key="layout")]
     with visiting(browser, web.url, person("team_lead", named.team)) as visit:
         before = {url: heights for url in urls if (heights := heights_of(visit, url))}
         lengthen(named)
@@ -69,7 +69,7 @@ def test_no_name_breaks_a_page(browser: Browser, web: WebProcess, named: TeamDat
                     found.append(f"{url}: {pixels} pixels wider than {width}")
                 if (higher := page_height(visit)) > 1.5 * height + 600:
                     found.append(f"{url}: {higher} pixels high instead of {height} at {width}")
-    assert len(before) > sized(2, full=20)
+    assert len(before) > sized(1, full=20)
     assert not found, "\n".join(found)
 
 
@@ -133,7 +133,7 @@ def test_labels_of_the_histogram_do_not_overlap(
     period: str, browser: Browser, web: WebProcess, named: TeamData, database: None
 ) -> None:
     with visiting(browser, web.url, person("team_lead", named.team)) as visit:
-        for width in WIDTHS:
+        for width in sampled(WIDTHS, 1, key=period):
             visit.wide(width)
             visit.open(f"/admin/responses/response/?period={period}")
             expect(visit.page.locator(".c-bars")).to_be_visible()

@@ -1,8 +1,9 @@
 """Processes of the platform that are forked from one that has loaded its code, as `manage.py web --processes` does.
 
 Loading takes seconds of CPU time, and tests of failures start hundreds of processes. The first process with some
-command and environment starts as in production; later ones are forked from a template, which has loaded the code of the
-command with the same environment.
+command and environment is forked from a template that has loaded libraries only, because the platform's modules read
+settings while they are loaded. Later ones are forked from a template that has loaded the code of the command with the
+same environment. Tests of the launcher and of `up` start processes as in production.
 """
 
 import atexit
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from queue import Queue
 from typing import NoReturn, Protocol
@@ -33,6 +34,40 @@ _MODULES = {
     "beat": ("config.management.commands.beat",),
 }
 """Modules that a template loads, by command; their processes import them all."""
+_LIBRARIES = (
+    "aiohttp",
+    "celery.app.amqp",
+    "celery.app.task",
+    "cryptography.fernet",
+    "django.core.handlers.asgi",
+    "django.db.models",
+    "django.forms",
+    "django.template",
+    "django.views.generic",
+    "fido2.server",
+    "httpcore2",
+    "httpx2",
+    "jsonschema",
+    "kombu.transport.redis",
+    "markdown_it",
+    "openai.resources.chat",
+    "openai.resources.responses",
+    "openai.types.responses",
+    "orjson",
+    "psycopg_pool",
+    "pydantic",
+    "redis.asyncio",
+    "regex",
+    "requests",
+    "rich.traceback",
+    "structlog",
+    "urllib3",
+    "uvicorn.protocols.http.httptools_impl",
+    "uvloop",
+    "websockets.server",
+    "yaml",
+)
+"""What takes long to load and reads neither settings nor variables that tests set."""
 _MOST_TEMPLATES = 4
 _START_SECONDS = 300.0
 _LONGEST_MESSAGE = 1024 * 1024
@@ -67,10 +102,12 @@ def start(
     relevant = {name: value for name, value in environment.items() if name != _IRRELEVANT}
     key = (arguments[0], frozenset(relevant.items()))
     with _lock:
-        if prefix or key not in _started or not relevant.keys().isdisjoint(_NEEDS_A_START):
-            _started.add(key)
+        if prefix or not relevant.keys().isdisjoint(_NEEDS_A_START):
             command = [*prefix, sys.executable, "manage.py", *arguments]
             return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        if key not in _started:
+            _started.add(key)
+            return _libraries().fork(arguments, environment=environment, output=output)
         template = _templates.pop(key, None)
         if template is None or not template.is_alive():
             template = _Template(arguments[0], environment)
@@ -79,6 +116,12 @@ def start(
             if len(_templates) > _MOST_TEMPLATES:
                 _templates.pop(old).close()
         return template.fork(arguments, environment=environment, output=output)
+
+
+@cache
+def _libraries() -> "_Template":
+    """Return the template that has loaded libraries only."""
+    return _Template("", os.environ)
 
 
 class _Template:
@@ -174,13 +217,18 @@ _templates: dict[tuple[str, frozenset[tuple[str, str]]], _Template] = {}
 def _close_templates() -> None:
     for template in _templates.values():
         template.close()
+    if _libraries.cache_info().currsize:
+        _libraries().close()
 
 
 # -- in the template ---------------------------------------------------------------------------------------------------
 
 
 def serve(number: str, command: str) -> None:
-    """Load the code of a command, and fork a process of it for each message on the socket with this file descriptor."""
+    """Load the code of a command, or libraries if it is empty, and fork a process for each message on the socket.
+
+    `number` is the file descriptor of the socket.
+    """
     control = socket.socket(fileno=int(number))
     _load(command)
     # A signal makes it readable, so that the loop wakes from `select`.
@@ -216,10 +264,11 @@ def serve(number: str, command: str) -> None:
 def _load(command: str) -> None:
     # As the command does it, up to the point at which several web processes are forked as well.
     gc.disable()
-    import django
+    if command:
+        import django
 
-    django.setup()
-    for name in _MODULES[command]:
+        django.setup()
+    for name in _MODULES[command] if command else _LIBRARIES:
         importlib.import_module(name)
     if threading.active_count() > 1:
         raise RuntimeError("A process with threads cannot be forked.")
