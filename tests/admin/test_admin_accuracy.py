@@ -39,6 +39,7 @@ def add_usage(caller: Caller, **columns: object) -> None:
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_running_and_queued_mean_the_same_everywhere(lead: Client, caller: Caller) -> None:
     at, lease = now() - timedelta(days=2), now() + timedelta(minutes=1)
     states = [

@@ -14,6 +14,7 @@ LIST = "/admin/tenants/adminkey/"
 FORM = {"name": "provisioning", "scopes": ["admin.projects.read", "admin.projects.write"], "allowed_addresses": ""}
 
 
+@pytest.mark.slow
 def test_an_administrator_creates_a_key_and_sees_its_secret_once(admin: Client) -> None:
     assert "Give the key only what its program needs." in text(admin.get(f"{LIST}add/"))
     page = text(admin.post(f"{LIST}add/", {**FORM, "expires_at_0": "2099-01-02", "expires_at_1": "03:04:00"}))

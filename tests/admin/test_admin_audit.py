@@ -95,6 +95,7 @@ def test_the_api_key_of_an_upstream_is_masked_in_the_audit_log(admin: Client) ->
     assert len(events("upstream.deleted", upstream.pk)) == 1
 
 
+@pytest.mark.slow
 def test_changes_of_users_are_audited_with_masked_passwords(admin: Client) -> None:
     name, password = unique("user").replace(" ", "-"), "a rather long password 7"
     form = {"username": name, "password1": password, "password2": password, "is_staff": "on"}

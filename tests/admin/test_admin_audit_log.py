@@ -70,6 +70,7 @@ def test_the_application_role_may_not_change_or_delete_events(change: str, calle
         cursor.execute(f"{change} WHERE id = %s", [line.pk])
 
 
+@pytest.mark.slow
 def test_a_seal_breaks_when_an_event_is_changed(admin: Client, sealed: AuditEvent) -> None:
     page = f"{LIST}{sealed.pk}/change/"
     assert "unchanged" in text(admin.get(page))

@@ -101,6 +101,7 @@ def test_each_target_page_opens(developer: Client, targets: dict[str, str]) -> N
     )
 
 
+@pytest.mark.slow
 def test_ids_of_another_team_do_not_redirect(stranger: Client, targets: dict[str, str]) -> None:
     assert {requested_id: target_of(stranger, requested_id) for requested_id in targets} == dict.fromkeys(targets)
 

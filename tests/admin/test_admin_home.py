@@ -72,6 +72,7 @@ def test_the_trend_compares_with_the_previous_period(lead: Client, caller: Calle
     assert "+50 % vs. previous 7 days" in home
 
 
+@pytest.mark.slow
 def test_tiles_count_the_chosen_period(lead: Client, caller: Caller) -> None:
     for days in (0, 6, 20, 40):
         add_response(caller, created_at=now() - timedelta(days=days))
@@ -180,6 +181,7 @@ def test_failing_tools_are_listed(lead: Client, caller: Caller) -> None:
     assert "broken" in text(lead.get(url))
 
 
+@pytest.mark.slow
 def test_only_staff_see_upstreams(lead: Client, operator: Client, caller: Caller) -> None:
     add_response(caller)
     assert "Upstreams, last 24 hours" not in text(lead.get(HOME))

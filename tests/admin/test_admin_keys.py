@@ -102,6 +102,7 @@ def test_an_invalid_form_creates_no_key(wrong: dict[str, Any], lead: Client, cal
     assert newest(caller).pk == caller.key.pk
 
 
+@pytest.mark.slow
 def test_a_lead_may_not_create_a_key_for_another_team(stranger: Client, caller: Caller) -> None:
     page = make(stranger, caller)
     assert 'id="secret"' not in page

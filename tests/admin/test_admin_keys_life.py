@@ -50,6 +50,7 @@ def test_custom_scopes_must_not_be_empty(lead: Client, caller: Caller) -> None:
     assert newest(caller).pk == caller.key.pk
 
 
+@pytest.mark.slow
 def test_a_custom_expiry_is_the_end_of_that_day(lead: Client, caller: Caller) -> None:
     day = (now() + timedelta(days=10)).date()
     make(lead, caller, lifetime="custom", expires_on=day.isoformat())

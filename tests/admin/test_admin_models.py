@@ -93,6 +93,7 @@ def test_wrong_prices_are_refused(admin: Client, server: Upstream, prices: list[
     assert not Model.objects.filter(name=name).exists()
 
 
+@pytest.mark.slow
 def test_lists_show_success_rates_of_models_and_upstreams(
     operator: Client, server: Upstream, caller: Caller, count_queries: CountQueries
 ) -> None:
@@ -119,6 +120,7 @@ def test_a_test_call_shows_the_output_and_is_audited(operator: Client, scripted:
     assert (line.after["model"], line.after["error"]) == (scripted.name, "")
 
 
+@pytest.mark.slow
 def test_a_failed_test_call_shows_the_error_without_the_key(
     admin: Client, scripted: Model, script: Script, server: Upstream
 ) -> None:

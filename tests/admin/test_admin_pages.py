@@ -140,6 +140,7 @@ def test_anonymous_requests_redirect_to_the_sign_in(page: str, database: None) -
     assert answer["Location"].startswith("/admin/login/?next=")
 
 
+@pytest.mark.slow
 def test_signing_in_redirects_to_the_home_page(database: None) -> None:
     User.objects.create_superuser("signing-in", password="correct horse battery")
     answer = SiteClient().post("/account/login/", {"login": "signing-in", "password": "correct horse battery"})
@@ -166,6 +167,7 @@ def test_every_stylesheet_script_and_image_of_a_page_is_served(admin: Client) ->
     assert {link for link in links if admin.get(link).status_code != 200} == set()
 
 
+@pytest.mark.slow
 def test_pages_load_no_external_resources(admin: Client, caller: Caller) -> None:
     pages = ["/admin/", "/admin/responses/response/", page_url(add_response(caller)), "/admin/tenants/apikey/add/"]
     loaded = [re.findall(r'(?:src|<link[^>]*href)="(?:https?:)?//[^"]+"', text(admin.get(page))) for page in pages]
@@ -194,6 +196,7 @@ def test_query_count_of_a_list_is_independent_of_its_rows(
     assert count_queries(lead, f"/admin/tenants/{page}/") == few
 
 
+@pytest.mark.slow
 def test_query_count_of_teams_and_users_is_independent_of_their_rows(
     admin: Client, make_caller: MakeCaller, count_queries: CountQueries
 ) -> None:
@@ -213,6 +216,7 @@ def views(patterns: Sequence[URLPattern | URLResolver], prefix: str = "/") -> It
             yield prefix + str(pattern.pattern), pattern.callback
 
 
+@pytest.mark.slow
 def test_no_page_may_be_shown_in_a_frame(lead: Client) -> None:
     pages = ("/admin/", "/admin/playground/", "/account/login/", "/docs", "/admin/nothing/", "/openapi.json")
     assert {lead.get(url)["X-Frame-Options"] for url in pages} == {"DENY"}

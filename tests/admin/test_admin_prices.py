@@ -44,6 +44,7 @@ def test_the_price_of_a_hosted_tool_is_entered_without_a_model(admin: Client) ->
     made.delete()
 
 
+@pytest.mark.slow
 def test_a_model_shows_and_adopts_published_prices(admin: Client, model: Model) -> None:
     url = f"/admin/tenants/model/{model.pk}/change/"
     assert "Input $1.25 per million instead of $9.00" in text(admin.get(url))

@@ -195,6 +195,7 @@ def test_the_time_of_a_run_with_slow_parts_is_accounted_for(
     assert milliseconds(page, "Overhead") < 0.1 * milliseconds(page, "Run")
 
 
+@pytest.mark.slow
 def test_a_failed_listing_is_a_failed_row(reaching: Api, lead: Client, script: Script) -> None:
     script.always(stream(*text_chunks("Hello.")))
     with mcp_server(token="other") as refusing:

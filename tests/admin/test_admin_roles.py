@@ -35,6 +35,7 @@ def reads(client: Client, team: Team) -> bool:
     return may_read(request_of(client), team.pk)  # type: ignore[arg-type]  # a request is all that it is
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("staff", list(StaffRole))
 def test_staff_see_the_rows_of_every_team(staff: StaffRole, caller: Caller) -> None:
     response = add_response(caller)

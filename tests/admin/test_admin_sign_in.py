@@ -136,6 +136,7 @@ def test_signing_out_is_audited(person: User) -> None:
     assert audit_actions(person) == ["session.started", "session.ended"]
 
 
+@pytest.mark.slow
 def test_a_sign_in_with_an_authenticator_app_requires_its_code(person: User) -> None:
     secret = add_app(log_in(person))
     assert secret not in Authenticator.objects.get(user=person, type="totp").data["secret"]
@@ -148,6 +149,7 @@ def test_a_sign_in_with_an_authenticator_app_requires_its_code(person: User) -> 
     assert "second_factor.added" in audit_actions(person)
 
 
+@pytest.mark.slow
 def test_a_recovery_code_works_once(person: User) -> None:
     owner = log_in(person)
     add_app(owner)
@@ -167,6 +169,7 @@ def test_a_second_factor_can_be_required(person: User, settings: LazySettings) -
     assert is_signed_in(client)
 
 
+@pytest.mark.slow
 def test_changing_a_password_requires_the_old_one(person: User) -> None:
     client = log_in(person)
     new = {"oldpassword": PASSWORD, "password1": PASSWORD * 2, "password2": PASSWORD * 2}
@@ -249,6 +252,7 @@ def test_the_content_security_policy_forbids_external_resources_and_inline_scrip
     assert rules["frame-ancestors"] == "'none'"
 
 
+@pytest.mark.slow
 def test_an_administrator_ends_sessions_and_removes_second_factors(person: User, admin: Client) -> None:
     client = log_in(person)
     add_app(client)

@@ -65,6 +65,7 @@ def pages_of(stored_objects: dict[str, str]) -> list[str]:
     return [f"{address}{row_pk}/change/" for address, row_pk in stored_objects.items()]
 
 
+@pytest.mark.slow
 def test_each_list_links_its_rows(developer: Client, admin: Client, stored_objects: dict[str, str]) -> None:
     for client in (developer, admin):
         for address, row_pk in stored_objects.items():
@@ -77,6 +78,7 @@ def test_each_page_shows_its_details(developer: Client, stored_objects: dict[str
         assert words in text(developer.get(address)), address
 
 
+@pytest.mark.slow
 def test_another_team_cannot_see_stored_objects(stranger: Client, stored_objects: dict[str, str]) -> None:
     for address, row_pk in stored_objects.items():
         assert row_pk not in text(stranger.get(address))
@@ -91,6 +93,7 @@ def test_stored_objects_are_read_only(admin: Client, stored_objects: dict[str, s
         assert admin.post(f"{address}{row_pk}/delete/", {"post": "yes"}).status_code == 403
 
 
+@pytest.mark.slow
 def test_content_is_hidden_until_it_is_revealed(
     operator: Client, auditor: Client, caller: Caller, stored_objects: dict[str, str]
 ) -> None:
@@ -108,12 +111,14 @@ def test_reading_a_chat_completion_is_audited(admin: Client, stored_objects: dic
         assert AuditEvent.objects.filter(action="content.viewed", target=stored_objects[LISTS[-1]]).count() == 1
 
 
+@pytest.mark.slow
 def test_a_list_can_be_searched_by_id(admin: Client, stored_objects: dict[str, str]) -> None:
     for address, row_pk in stored_objects.items():
         assert f"{row_pk}/change/" in text(admin.get(address, {"q": row_pk}))
         assert f"{row_pk}/change/" not in text(admin.get(address, {"q": "nothing"}))
 
 
+@pytest.mark.slow
 def test_lists_run_no_count_and_few_queries(
     admin: Client,
     stored_objects: dict[str, str],

@@ -71,6 +71,7 @@ def test_the_counts_of_the_list_lead_to_lists_of_the_team(
         assert other.key.last_four not in text(answer)
 
 
+@pytest.mark.slow
 def test_tabs_depend_on_the_role(lead: Client, developer: Client, auditor: Client, caller: Caller) -> None:
     shown = [
         [tab for tab in TABS if f"?tab={tab}" in text(each.get(page(caller.team)))]

@@ -66,6 +66,7 @@ def stored_key(upstream: Upstream) -> str:
     return Upstream.objects.get(pk=upstream.pk).api_key
 
 
+@pytest.mark.slow
 def test_credentials_in_the_url_are_stored_as_the_secret(admin: Client, upstream: Upstream) -> None:
     save(admin, upstream, address="http://robot:sesame-31@127.0.0.1:9/v1")
     upstream.refresh_from_db()
@@ -91,6 +92,7 @@ def test_an_operator_may_not_enter_credentials_in_the_url(operator: Client, upst
     assert stored_key(upstream) == ""
 
 
+@pytest.mark.slow
 def test_the_key_is_never_shown(admin: Client, upstream: Upstream) -> None:
     pages = [text(admin.get(url)) for url in (LIST, page_url(upstream), "/admin/tenants/model/")]
     assert [SECRET in page for page in pages] == [False] * 3
@@ -117,6 +119,7 @@ def test_a_key_can_be_removed(admin: Client, upstream: Upstream) -> None:
     assert "forget_api_key" not in text(admin.get(page_url(upstream)))
 
 
+@pytest.mark.slow
 def test_pages_open_when_the_key_cannot_be_decrypted(admin: Client, upstream: Upstream) -> None:
     with connection.cursor() as cursor:
         cursor.execute("UPDATE tenants_upstream SET api_key = 'garbage' WHERE id = %s", [upstream.pk])
@@ -161,6 +164,7 @@ def test_a_model_is_visible_to_the_chosen_teams(
     assert [name in [model["id"] for model in directory.list_models(who)] for who in visible] == [True, False]
 
 
+@pytest.mark.slow
 def test_query_count_of_models_is_independent_of_the_rows(
     admin: Client, upstream: Upstream, count_queries: Any
 ) -> None:

@@ -155,6 +155,7 @@ def test_buckets_add_up_when_clocks_change(lead: Client, caller: Caller) -> None
     assert totals(lead, **query) == {"Responses": "30"}
 
 
+@pytest.mark.slow
 def test_invalid_queries_render_a_page(lead: Client, caller: Caller) -> None:
     odd: list[dict[str, Any]] = [
         {"metric": "x", "group": "y", "bucket": "z", "view": "v", "range": "r", "tz": "Nowhere/Land"},

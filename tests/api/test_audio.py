@@ -221,6 +221,7 @@ def test_a_disconnect_cancels_the_upstream_call(api: Api, script: Script, caller
     assert (row.outcome, row.characters, row.estimated) == ("interrupted", 5, True)
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_after_a_refusal_pays_nothing(
     api: Api, script: Script, caller: Caller, web: WebProcess
 ) -> None:

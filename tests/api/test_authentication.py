@@ -98,6 +98,7 @@ def test_an_expired_key_is_rejected(make_api: MakeApi) -> None:
     assert answer.json()["error"]["message"] == "This API key has expired."
 
 
+@pytest.mark.slow
 def test_a_cached_key_expires_on_time(make_api: MakeApi) -> None:
     api = make_api(expires_at=now() + timedelta(seconds=2))
     assert api.get("/responses").status_code == 200

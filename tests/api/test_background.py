@@ -16,6 +16,7 @@ from tests.support.waiting import eventually
 from tests.support.workers import WorkerProcess
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worker")
 def test_a_background_response_is_queued_and_executed_by_a_worker(api: Api, script: Script, database: None) -> None:
     queued = api.create(model=script.say("Hello").model, input="Hi", background=True)
@@ -45,6 +46,7 @@ def test_a_background_run_continues_after_its_client_disconnects(api: Api, scrip
     assert text_of(ended(api, response_id)) == ["Hello"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worker")
 def test_mcp_credentials_are_available_to_the_worker(reaching: Api, script: Script) -> None:
     script.call(box__tell="{}").say("Told.")

@@ -298,6 +298,7 @@ def padded(model: str, size: int, **more: Any) -> bytes:
     return raw.replace(b";base64,", b";base64," + b"A" * each)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
 def test_a_body_of_20_mebibytes_is_accepted(api: Api, script: Script, stream: bool) -> None:
     script.say("Nice.")

@@ -133,6 +133,7 @@ def play(api: Api, script: Script, steps: list[tuple[str, int, int]]) -> None:
         state.check()
 
 
+@pytest.mark.slow
 @given(steps=STEPS)
 @settings(max_examples=3, suppress_health_check=list(HealthCheck), derandomize=True)
 def test_a_conversation_behaves_like_a_plain_list(api: Api, script: Script, steps: list[tuple[str, int, int]]) -> None:

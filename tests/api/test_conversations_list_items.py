@@ -64,6 +64,7 @@ def test_pages_can_be_read_forwards_and_backwards(api: Api, order: str) -> None:
     assert words(api, mine, order=order, after=second, before=fifth) == whole[2:4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["asc", "desc"])
 def test_remaining_items_are_listed_once_during_concurrent_changes(api: Api, order: str) -> None:
     mine = begin(api, *map(str, range(100)))

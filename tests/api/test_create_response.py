@@ -207,6 +207,7 @@ def test_it_keeps_the_ledger_of_a_response_that_is_not_stored(api: Api, script: 
     assert (row.input_tokens, row.output_tokens) == (7, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/responses", "/chat/completions", "/messages"])
 def test_it_keeps_no_text_of_the_upstream_without_storage(api: Api, script: Script, path: str, stream: bool) -> None:

@@ -223,6 +223,7 @@ def test_errors_of_the_upstream_are_mapped(
     assert (usage_record(caller).outcome, usage_record(caller).input_tokens) == ("failed", 0)
 
 
+@pytest.mark.slow
 def test_an_unreachable_upstream_is_reported(api: Api, script: Script, caller: Caller) -> None:
     services.add_upstream(name="nobody", base_url="http://127.0.0.1:9/v1", models=[f"{script.model}-gone"])
     answer = api.post("/embeddings", {"model": f"{script.model}-gone", "input": "Hi"})

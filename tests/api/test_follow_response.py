@@ -83,6 +83,7 @@ def test_a_follower_gets_the_first_events_before_the_upstream_answers(api: Api, 
         assert follower.raw == live.raw
 
 
+@pytest.mark.slow
 def test_a_follower_keeps_a_run_alive_beyond_the_grace_period(api: Api, script: Script, database: None) -> None:
     with scope.every_team():
         Team.objects.filter(pk=api.caller.team.pk).update(disconnect_grace_seconds=1)

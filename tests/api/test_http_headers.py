@@ -26,6 +26,7 @@ def raw(web: WebProcess, path: str, **headers: str) -> httpx2.Response:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", ["web", "daphne_web"])
 def test_json_answers_have_a_length(request: pytest.FixtureRequest, server: str, http: httpx2.Client) -> None:
     url = request.getfixturevalue(server).url

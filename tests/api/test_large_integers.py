@@ -104,6 +104,7 @@ def test_an_integer_of_a_query_is_never_an_error_of_the_server(api: Api, admin_a
 NUMBERED_IDS = [endpoint for endpoint in ENDPOINTS if endpoint.ids and endpoint.method == "GET"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("digits", [10, 19, 20, 40, 5000])
 def test_a_number_in_a_path_is_never_an_error_of_the_server(api: Api, admin_api: Api, digits: int) -> None:
     for endpoint in NUMBERED_IDS:

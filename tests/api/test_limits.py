@@ -180,6 +180,7 @@ def priced(script: Script, *, output: str = "1") -> Script:
     return describe(script, prices=PriceList.simple(input="1", output=output))
 
 
+@pytest.mark.slow
 def test_a_hard_budget_is_never_exceeded(api: Api, script: Script) -> None:
     # A dollar per million tokens: each call costs 10 tokens, 0.00001 dollars.
     limit(api.caller, budget="0.001")

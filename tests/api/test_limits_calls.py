@@ -57,6 +57,7 @@ def test_concurrent_chat_completions(api: Api, script: Script) -> None:
     eventually(lambda: rows(api) == [])
 
 
+@pytest.mark.slow
 def test_the_budget_of_chat_completions(api: Api, script: Script) -> None:
     limit(api.caller, budget="0.0005")
     describe(script, prices=PriceList.simple(input="1", output="1")).always(stream(*text("Hello")))

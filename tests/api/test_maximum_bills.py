@@ -246,6 +246,7 @@ def test_a_quantity_without_a_price_needs_no_maximum(api: Api, undeclared: Bills
     assert send(api, upload(model, wav(80_000))).status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("is_declared", [True, False])
 def test_random_calls_never_exceed_a_budget(

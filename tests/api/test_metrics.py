@@ -26,6 +26,7 @@ def samples(web: WebProcess) -> Samples:
     return Samples(f"{web.url}/metrics")
 
 
+@pytest.mark.slow
 def test_a_response_is_counted_with_its_turn_and_tokens(api: Api, script: Script, samples: Samples) -> None:
     script.say("Hello")
     api.create(model=script.model, input="Hi")
@@ -43,6 +44,7 @@ def test_a_response_is_counted_with_its_turn_and_tokens(api: Api, script: Script
     eventually(lambda: samples.added("ors_db_thread_wait_seconds_count") >= 1)
 
 
+@pytest.mark.slow
 def test_an_open_stream_is_counted_until_its_end(api: Api, script: Script, samples: Samples) -> None:
     gate = Gate()
     script.then(stream(chunk(content="Hel"), gate, *text("lo")))
@@ -57,6 +59,7 @@ def test_an_open_stream_is_counted_until_its_end(api: Api, script: Script, sampl
     eventually(lambda: samples.added("ors_time_to_first_token_seconds_count", model="other") == 1)
 
 
+@pytest.mark.slow
 def test_a_failing_upstream_is_down_until_it_answers(api: Api, script: Script, samples: Samples) -> None:
     script.always(refusal(500))
     api.post("/responses", {"model": script.model, "input": "Hi"})
@@ -67,6 +70,7 @@ def test_a_failing_upstream_is_down_until_it_answers(api: Api, script: Script, s
     eventually(lambda: samples.now("ors_upstream_up", upstream="scripted") == 1)
 
 
+@pytest.mark.slow
 def test_errors_are_counted_by_their_code_and_unknown_paths_as_other(
     api: Api, web: WebProcess, http: httpx2.Client, samples: Samples
 ) -> None:

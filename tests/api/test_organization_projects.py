@@ -92,6 +92,7 @@ def test_an_admin_key_needs_scopes_of_the_admin_api(database: None) -> None:
 # -- projects --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_sdk_manages_projects(admin_client: OpenAI) -> None:
     projects = admin_client.admin.organization.projects
     name, renamed = new_name(), new_name()

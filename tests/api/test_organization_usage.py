@@ -256,6 +256,7 @@ def records(caller: Caller, count: int = 60) -> list[UsageRecord]:
     ]
 
 
+@pytest.mark.slow
 def test_the_sums_of_all_widths_equal_the_total(api: Api, rollups: None) -> None:
     made = records(api.caller)
     total = (len(made), sum(one.input_tokens for one in made))

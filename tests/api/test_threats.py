@@ -65,6 +65,7 @@ def test_sql_in_a_key_is_an_unknown_key(anonymous: Api, header: str, secret: str
     assert "tenants_" not in answer.text
 
 
+@pytest.mark.slow
 def test_no_endpoint_serves_a_stranger(anonymous: Api) -> None:
     for one in ENDPOINTS:
         path = one.template.format(**dict.fromkeys(one.ids, "x"))

@@ -79,6 +79,7 @@ def check(api: Api, script: Script, response: Json) -> None:
         assert lines.filter(endpoint="web_search").count() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("sandbox")
 def test_a_chain_of_tools_is_the_same_in_all_three_modes(reaching: Api, script: Script, worker: WorkerProcess) -> None:
     with search_server() as found, mcp_server() as box, mcp_server() as crate:

@@ -179,6 +179,7 @@ def test_streams_run_concurrently(socket: Socket, script: Script, other_script: 
         assert_well_formed([event for event in events if event.get("stream_id") == stream_id])
 
 
+@pytest.mark.slow
 def test_at_most_sixteen_responses_run_at_a_time(socket: Socket, script: Script) -> None:
     gates = [Gate() for _ in range(17)]
     script.then(*(stream(gate, *text("Hello")) for gate in gates))

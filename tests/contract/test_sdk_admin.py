@@ -151,6 +151,7 @@ def call_everything(client: OpenAI, caller: Caller) -> None:
             getattr(organization.usage, name.rpartition(".")[2])(start_time=1_700_000_000, project_ids=[team])
 
 
+@pytest.mark.slow
 def test_each_offered_method_works(recording_client: OpenAI, sent: list[httpx2.Request], caller: Caller) -> None:
     call_everything(recording_client, caller)
     called = {

@@ -299,6 +299,7 @@ def test_a_connection_that_was_reset_after_the_request_was_sent() -> None:
     assert direct == expected == ("Unreachable", "sent")
 
 
+@pytest.mark.slow
 def test_a_handshake_without_an_answer_has_sent_no_request() -> None:
     async def scenario(send: Send) -> Outcome:
         silent = await asyncio.start_server(lambda *_: asyncio.sleep(30), "127.0.0.1", 0)

@@ -64,6 +64,7 @@ def _by_name(manifests: list[Manifest], kind: str) -> dict[str, Manifest]:
     return {str(one["metadata"]["name"]): one for one in manifests if one["kind"] == kind}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [VALUES, EVERYTHING], ids=["required", "everything"])
 def test_kubernetes_accepts_what_it_renders(helm: Path, tmp_path: Path, values: Manifest) -> None:
     linted = _run(helm, "lint", "--strict", values=values, directory=tmp_path)

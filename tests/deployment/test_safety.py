@@ -265,6 +265,7 @@ def test_djangos_checks_of_a_deployment_find_nothing() -> None:
     assert "no issues" in done.stdout
 
 
+@pytest.mark.slow
 def test_browsers_are_not_told_about_other_hosts_unless_the_operator_chooses_that() -> None:
     names = "s.SECURE_HSTS_SECONDS, s.SECURE_HSTS_INCLUDE_SUBDOMAINS, s.SECURE_HSTS_PRELOAD"
     printed = f"from config import settings as s; print({names})"

@@ -103,6 +103,7 @@ def test_llms_txt_lists_every_page_with_a_summary(site: Path) -> None:
     assert None not in entries
 
 
+@pytest.mark.slow
 def test_an_unchanged_site_is_not_built_again_and_a_second_directory_gets_the_same(site: Path, tmp_path: Path) -> None:
     built = site.stat().st_mtime_ns
     assert build(site.parent) == site

@@ -78,6 +78,7 @@ def read_lines(team_id: str, file_id: str | None) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in data.splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [BatchStatus.COMPLETED, BatchStatus.CANCELLED, BatchStatus.EXPIRED])
 def test_results_of_several_megabytes_are_written(caller: Caller, ending: BatchStatus) -> None:
     job = claimed_batch(caller, ending, [answered(n) for n in range(LINES)])
@@ -88,6 +89,7 @@ def test_results_of_several_megabytes_are_written(caller: Caller, ending: BatchS
     assert batch.error_file_id is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [BatchStatus.COMPLETED, BatchStatus.CANCELLED, BatchStatus.EXPIRED])
 def test_errors_of_several_megabytes_are_written(caller: Caller, ending: BatchStatus) -> None:
     count = 10_000

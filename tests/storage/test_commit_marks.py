@@ -124,6 +124,7 @@ async def test_a_commit_that_the_server_never_got_is_reported_as_failed(
     assert await in_db_thread(lambda: stored_counts(begun)) == (0, 0, "in_progress")
 
 
+@pytest.mark.slow
 async def test_a_request_waits_for_the_group_before_it_only_as_long_as_it_may(
     database: None, caller: Caller, short_limit: None
 ) -> None:

@@ -87,6 +87,7 @@ OPERATIONS: dict[str, Callable[[Principal, str, str], object]] = {
 MOST = 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_appending_to_a_long_conversation_takes_no_more_statements(principal: Principal, name: str) -> None:
     counts = []

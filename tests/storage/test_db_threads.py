@@ -118,12 +118,14 @@ async def test_statements_at_the_same_time_count_once(database: None, limited: N
     await in_db_thread(lambda: sleep(0.3))
 
 
+@pytest.mark.slow
 async def test_many_short_statements_do_not_reach_the_limit(database: None, limited: None) -> None:
     wait_limit.start()
     for _ in range(30):
         await in_db_thread(lambda: sleep(0.04))
 
 
+@pytest.mark.slow
 async def test_a_request_that_was_sent_something_has_the_whole_limit_again(database: None, limited: None) -> None:
     limit = wait_limit.start()
     assert limit is not None
@@ -132,6 +134,7 @@ async def test_a_request_that_was_sent_something_has_the_whole_limit_again(datab
         limit.renew()
 
 
+@pytest.mark.slow
 async def test_work_that_outlives_its_request_has_a_limit_for_each_wait(database: None, limited: None) -> None:
     limit = wait_limit.start()
     assert limit is not None
@@ -143,6 +146,7 @@ async def test_work_that_outlives_its_request_has_a_limit_for_each_wait(database
         await in_db_thread(lambda: sleep(0.7))
 
 
+@pytest.mark.slow
 def test_the_wait_for_a_connection_ends_with_the_limit(database: None, limited: None) -> None:
     def connect() -> float:
         began = time.monotonic()

@@ -131,6 +131,7 @@ async def eventually_returns(lookup: "directory.CachedLookup[int]", expected: in
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_a_result_in_use_is_renewed_without_a_wait() -> None:
     lookup = counting()
     lookup.remember(0, "a", at=time.monotonic() - 1.5)
@@ -312,6 +313,7 @@ async def test_the_wildcard_is_not_a_model_name(database: None, caller: Caller) 
         await route(caller, "*")
 
 
+@pytest.mark.slow
 async def test_a_new_route_is_found_within_two_seconds(database: None, caller: Caller, name: str) -> None:
     old = await in_db_thread(lambda: add_route(name))
     assert (await route(caller, name)).upstream.id == old

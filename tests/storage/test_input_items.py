@@ -126,6 +126,7 @@ def test_pages_equal_slices_of_the_whole_list(history: History, seed: int, in_co
         assert page(history, order=order, limit=limit, after=whole[stop], before=whole[start]) == ([], False)
 
 
+@pytest.mark.slow
 def test_a_long_chain_is_read_across_the_blocks_of_its_links(history: History) -> None:
     for _ in range(150):
         history.respond([history.item()], [history.item(), history.item()])
@@ -156,6 +157,7 @@ def test_an_item_outside_of_the_input_is_no_cursor(history: History, end: str) -
             page(history, **{end: name})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", [10, 300])
 def test_the_first_page_reads_a_bounded_number_of_rows(history: History, turns: int) -> None:
     for _ in range(turns):

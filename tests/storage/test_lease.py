@@ -170,6 +170,7 @@ async def test_a_run_cancelled_in_its_process_is_stored_as_cancelled(database: N
     assert model.opened[0].is_closed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stored", "grace", "ends"), [(False, 30, True), (True, 0, True), (True, None, False)])
 async def test_a_run_without_its_client_ends_after_the_grace_period(
     database: None, caller: Caller, stored: bool, grace: float | None, ends: bool
@@ -260,6 +261,7 @@ for _ in range(40):
 """
 
 
+@pytest.mark.slow
 def test_all_threads_of_a_process_have_the_same_name() -> None:
     environment = {**os.environ, "PYTHONPATH": "platform:."}
     counts = subprocess.check_output([sys.executable, "-c", _NAMES_IN_THREADS], env=environment, text=True)

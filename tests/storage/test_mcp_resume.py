@@ -167,6 +167,7 @@ async def test_secrets_are_erased_when_the_run_ends(database: None, caller: Call
     assert {headers["x-key"] for headers in served.headers} == {"secret-in-row"}
 
 
+@pytest.mark.slow
 async def test_an_approved_call_is_made_at_most_once(database: None, caller: Caller, served: McpServer) -> None:
     note = ListedTool(name="note", **_described(served, "note"))
     definition = AvailableTool(server=RemoteServer(label="box", url=served.url), tool=note).definition

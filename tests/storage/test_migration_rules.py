@@ -39,6 +39,7 @@ def defects(migration: migrations.Migration, state: ProjectState) -> Iterator[st
                 yield f"{statement}\n{advice}"
 
 
+@pytest.mark.slow
 def test_later_migrations_follow_the_rules() -> None:
     loader = MigrationLoader(connections["owner"])
     for key in loader.graph.nodes:
@@ -75,6 +76,7 @@ def test_a_migration_that_breaks_a_rule_is_found(operation: Operation, advice: s
     assert advice in checked(operation)
 
 
+@pytest.mark.slow
 def test_safe_migrations_have_no_defects() -> None:
     assert checked(migrations.AddField("team", "color", models.TextField(null=True))) == ""
     assert checked(migrations.AddField("team", "size", models.IntegerField(db_default=1))) == ""

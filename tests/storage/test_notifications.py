@@ -87,6 +87,7 @@ async def test_listeners_are_woken_when_redis_returns(proxy: Proxy) -> None:
         await until(lambda: notifier.has_listeners)
 
 
+@pytest.mark.slow
 async def test_a_silent_redis_counts_as_disconnected(proxy: Proxy) -> None:
     notifications, wake = connected_through(proxy, silence_seconds=0.3), asyncio.Event()
     with notifications.listening("a", wake):

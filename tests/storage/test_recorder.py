@@ -147,6 +147,7 @@ async def test_deltas_of_a_lost_run_never_reach_the_log(database: None, caller: 
     assert len(await in_db_thread(lambda: log_of(begun))) == 2
 
 
+@pytest.mark.slow
 async def test_the_last_deltas_of_a_lost_run_raise_nothing_after_its_stop(database: None, caller: Caller) -> None:
     begun, complaints = await abegin(caller), list[dict[str, Any]]()
     # HTTP clients that earlier tests left behind close themselves in this loop when they are collected, and fail.

@@ -216,6 +216,7 @@ async def test_a_step_that_was_not_recorded_is_repeated(database: None, caller: 
     assert_no_output_was_wasted(execution, again=2)  # both calls of a turn may have been in flight
 
 
+@pytest.mark.slow
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.tuples(st.integers(0, ALL_STEPS), st.booleans()), min_size=2, max_size=5), data=st.data())
 async def test_a_run_can_be_resumed_many_times(

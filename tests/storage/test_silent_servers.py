@@ -52,6 +52,7 @@ def test_commands_do_not_wait_forever_for_a_silent_database(database: None, sile
     assert ended.returncode
 
 
+@pytest.mark.slow
 def test_the_readiness_check_does_not_wait_for_a_silent_redis(settings: Settings, silent: int) -> None:
     settings.REDIS_URL, settings.LIMITS_FAIL = f"redis://127.0.0.1:{silent}/0", "closed"
     began = time.monotonic()

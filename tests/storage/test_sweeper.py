@@ -63,6 +63,7 @@ def a_dead_run(caller: Caller, **request: Any) -> Begun:
     return begun
 
 
+@pytest.mark.slow
 def test_a_dead_run_fails_and_keeps_its_finished_output(database: None, caller: Caller) -> None:
     begun = a_dead_run(caller)
     assert sweeper.sweep_dead_runs() >= 1
@@ -85,6 +86,7 @@ def clock_set_forward() -> Iterator[None]:
     shared.set(datetime.now(UTC), at=uptime())
 
 
+@pytest.mark.slow
 def test_a_clock_that_was_set_forward_ends_no_lease(database: None, caller: Caller) -> None:
     alive, dead = begin(caller), a_dead_run(caller)
     with clock_set_forward():

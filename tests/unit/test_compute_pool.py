@@ -108,6 +108,7 @@ async def test_a_full_queue_refuses_requests_but_neither_runs_nor_other_teams() 
     assert sum(isinstance(outcome, Overloaded) for outcome in outcomes) == 80 - 32 - 2
 
 
+@pytest.mark.slow
 def test_nothing_of_the_pool_outlives_its_process(tmp_path: Path) -> None:
     os.mkfifo(pipe := tmp_path / "pid")
     code = (

@@ -204,6 +204,7 @@ SCHEMAS = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(KEYWORDS), SCHEMAS), st.sampled_from(["", "a=1 'b' 2.5 in Rome", "x 7"]))
 def test_any_schema_is_filled_or_refused(wild: dict[str, Any], text: str) -> None:
     for extent in Fill:

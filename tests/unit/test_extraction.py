@@ -235,6 +235,7 @@ def test_a_decompression_bomb_is_rejected() -> None:
         extract_text(out.getvalue())
 
 
+@pytest.mark.slow
 def test_the_directory_of_an_archive_is_not_read_in_the_server_process() -> None:
     """Reading a directory of the maximum size takes seconds and a gigabyte."""
     out = io.BytesIO()

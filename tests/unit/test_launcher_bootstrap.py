@@ -137,6 +137,7 @@ def test_an_old_python_is_rejected_in_one_sentence() -> None:
     assert asked.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_missing_setting_is_reported_in_one_sentence(tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"], "STATE_DIR": str(tmp_path)}
     argv = [sys.executable, str(ROOT / "manage.py"), "check"]

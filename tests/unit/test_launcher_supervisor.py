@@ -114,6 +114,7 @@ def test_a_step_that_refuses_to_start_shows_only_its_reason(
     assert shown.getvalue() == ""
 
 
+@pytest.mark.slow
 def test_a_child_that_refuses_to_start_later_is_restarted_with_its_reason(
     supervisor: Supervisor, shown: StringIO, tmp_path: Path
 ) -> None:
@@ -154,6 +155,7 @@ def test_a_child_that_keeps_exiting_leaves_the_others_running(
     assert (web["restarts"], web["last_end"], web["next_start_at"]) == (0, None, None)
 
 
+@pytest.mark.slow
 def test_a_child_that_cannot_be_started_again_leaves_the_others_running(
     supervisor: Supervisor, shown: StringIO, tmp_path: Path
 ) -> None:

@@ -73,6 +73,7 @@ def test_operations_are_named_like_the_methods_of_the_sdk(endpoint: Any) -> None
     assert (sent[0].method, sent[0].url.path) == (endpoint.method, "/v1" + re.sub(r"{\w+}", "x", endpoint.template))
 
 
+@pytest.mark.slow
 def test_every_operation_has_a_summary_a_description_and_a_declared_tag() -> None:
     tags = {tag["name"] for tag in document()["tags"]}
     for name, operation in operations().items():

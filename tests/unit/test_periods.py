@@ -10,6 +10,7 @@ from kernel import periods
 from responses.rollups.cells import is_stored_edge
 
 
+@pytest.mark.slow
 def test_the_sums_can_be_divided_at_each_midnight_of_every_time_zone() -> None:
     days = [date(2024, 1, 1) + timedelta(days=9 * number) for number in range(16 * 41)]
     for zone in map(ZoneInfo, available_timezones()):

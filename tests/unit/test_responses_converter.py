@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,6 +93,7 @@ def words(item: dict[str, Any]) -> list[str]:
     return [part["text"] for part in parts] if "arguments" not in item else [item["arguments"]]
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(mixtures())
 def test_items_are_emitted_completely_and_in_order(mixture: tuple[list[Upstream], list[list[str]]]) -> None:
@@ -106,6 +108,7 @@ def test_items_are_emitted_completely_and_in_order(mixture: tuple[list[Upstream]
         assert words(item) == (["".join("".join(parts)) or "{}"] if is_call else parts)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(mixtures(), st.integers(0, 40))
 def test_a_stream_cut_anywhere_leaves_items_that_can_be_closed(
@@ -138,6 +141,7 @@ JSON = st.recursive(
 KEYS = ("type", "output_index", "content_index", "summary_index", "item", "part", "delta", "response", "annotation")
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(mixtures(), st.integers(0, 30), st.sampled_from(KEYS), JSON)
 def test_malformed_events_fail_the_turn_without_an_exception(

@@ -108,6 +108,7 @@ def test_a_symbolic_link_in_an_archive_is_refused() -> None:
         read_archive(packed.getvalue(), param="files")
 
 
+@pytest.mark.slow
 def test_an_archive_that_unpacks_to_more_than_allowed_is_refused() -> None:
     large = {f"sums/{number}": bytes(bundles.MAX_FILE_BYTES) for number in range(4)}
     with pytest.raises(InvalidValue, match="64 MiB together"):
@@ -124,6 +125,7 @@ def test_an_archive_with_too_many_entries_is_refused_before_it_is_read() -> None
 # -- in the pool of computations ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_the_largest_skill_is_read_within_the_limits_of_the_pool() -> None:
     # Random bytes, which no archive makes smaller.
     files = skill_files() | {f"sums/{number}.bin": os.urandom(20 * 1024 * 1024) for number in range(3)}
