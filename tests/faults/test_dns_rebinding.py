@@ -144,6 +144,10 @@ REQUESTS: dict[str, Callable[[str], Request]] = {
         "/chat/completions",
         _in_chat({"type": "image_url", "image_url": {"url": url}}),
     ),
+    "image_url of moderations": lambda url: (
+        "/moderations",
+        {"input": [{"type": "image_url", "image_url": {"url": url}}]},
+    ),
     "url of messages": lambda url: (
         "/messages",
         {"max_tokens": 9, **_in_chat({"type": "image", "source": {"type": "url", "url": url}})},
