@@ -128,6 +128,7 @@ def has_ended_recovery(cluster: Cluster) -> bool:
         return False
 
 
+@pytest.mark.nightly
 def test_a_platform_is_recovered_to_the_moment_before_a_mistake(servers: Servers, script: Script) -> None:
     with running_web(servers) as api:
         archive = archive_log(servers)
