@@ -123,6 +123,9 @@ def _test(*, root: Path, argv: Sequence[str], arguments: list[str]) -> NoReturn:
     os.chdir(root)
     # Starting the servers and the workers takes a few seconds in which pytest prints nothing.
     print("Starting the tests", flush=True)
+    if "--changed" in arguments:
+        rest = [argument for argument in arguments if argument != "--changed"]
+        os.execv(sys.executable, [sys.executable, "-m", "tests.changed", *rest])  # noqa: S606
     paths = [path for argument in arguments if (path := Path(argument.partition("::")[0])).exists()]
     # Of a file that is named, the slow tests run as well. Of several `-m`, pytest uses the last.
     options = [] if any(path.is_file() for path in paths) else ["-m", "not slow"]

@@ -25,6 +25,7 @@ from typing import NoReturn, Protocol
 import orjson
 
 from launcher.main import main
+from tests import recording
 
 ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = (str(ROOT / "platform"), str(ROOT))
@@ -73,8 +74,8 @@ _START_SECONDS = 300.0
 _LONGEST_MESSAGE = 1024 * 1024
 # Of pytest; it changes with every test and means nothing to the platform.
 _IRRELEVANT = "PYTEST_CURRENT_TEST"
-# The first hook into the start of an interpreter, the other measures it.
-_NEEDS_A_START = ("LD_PRELOAD", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
+# Hooks into the start of an interpreter.
+_NEEDS_A_START = ("LD_PRELOAD",)
 
 
 class Process(Protocol):
@@ -281,5 +282,7 @@ def _become(output: int, *, arguments: Sequence[str], environment: Mapping[str, 
     os.close(output)
     os.environ.clear()
     os.environ.update(environment)
+    if recording.DIRECTORY in os.environ:
+        recording.follow()
     sys.argv = ["manage.py", *arguments]
     sys.exit(main(root=ROOT, argv=sys.argv))

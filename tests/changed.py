@@ -1,0 +1,93 @@
+"""`python3 manage.py test --changed`: the quick tests that a change since `main` can affect.
+
+Which test files execute a function is known from a recorded run, because most of the product is executed in processes
+of its own, which tools that measure the tests' process do not see. `python -m benchmarks coverage` records one.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+
+import orjson
+
+from tests.recording import PRODUCT, ROOT
+from tests.recording.record import RECORD, files_executing, importing
+
+_HUNK = re.compile(r"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
+# Tests of files that no process executes, by the beginning of their paths.
+_OTHERS = {
+    "docs/": ("tests/docs", "tests/architecture"),
+    "deploy/": ("tests/deployment",),
+    "benchmarks/": ("tests/architecture/test_nightly.py", "tests/docs/test_commands.py"),
+    ".github/": ("tests/architecture/test_nightly.py",),
+    "requirements/": ("tests/architecture",),
+    "pyproject.toml": ("tests/architecture",),
+    "README.md": ("tests/docs",),
+    "CONTRIBUTING.md": ("tests/docs", "tests/architecture"),
+}
+# Pages of the console are rendered from files that coverage.py does not measure.
+_CONSOLE = ("templates/", "static/")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the tests with these arguments of pytest and return its exit code."""
+    changes = changed_lines()
+    if not (files := affected(changes)):
+        sys.stdout.write("No test executes what has changed since main.\n")
+        return 0
+    sys.stdout.write(
+        f"Files that have changed since main: {len(changes)}. Of tests that can be affected: {len(files)}.\n"
+    )
+    sys.stdout.flush()
+    parallel = ["-n", str(min(4, 1 + (os.cpu_count() or 1))), "--dist", "worksteal"] if len(files) > 3 else []
+    command = [sys.executable, "-m", "pytest", "-m", "not slow", *parallel, *arguments, *files]
+    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    # All tests of the files may be slow.
+    return 0 if code == 5 else code
+
+
+def changed_lines() -> dict[str, list[int]]:
+    """Return the files that differ from the last common commit with `main`, and their changed lines."""
+    base = _git("merge-base", "main", "HEAD").strip()
+    changes = dict[str, list[int]]()
+    for part in re.split(r"^diff --git ", _git("diff", "-U0", "--no-renames", base), flags=re.MULTILINE)[1:]:
+        name = part.partition("\n")[0].rpartition(" b/")[2]
+        hunks = [(int(start), int(count or 1)) for start, count in _HUNK.findall(part)]
+        # Where lines were only removed, those around the place have changed.
+        changes[name] = [line for start, count in hunks for line in range(start, start + max(count, 2))]
+    new = _git("ls-files", "--others", "--exclude-standard").splitlines()
+    return changes | {name: [] for name in new}
+
+
+def affected(changes: dict[str, list[int]]) -> list[str]:
+    """Return the test files that changes can affect."""
+    tests, product = {ROOT / name for name in changes if name.startswith("tests/")}, _product(changes)
+    chosen = {str(path.relative_to(ROOT)) for path in importing({path for path in tests if path.suffix == ".py"})}
+    if product:
+        if not RECORD.exists():
+            raise SystemExit(
+                "Which tests execute the changed modules is not known yet: `.venv/bin/python -m benchmarks coverage` "
+                "records it once, in about a quarter of an hour."
+            )
+        record = orjson.loads(RECORD.read_bytes())
+        for module in product:
+            chosen |= files_executing(record, module, changes[module])
+    for name in changes:
+        chosen.update(path for start, paths in _OTHERS.items() if name.startswith(start) for path in paths)
+        if name.startswith(_CONSOLE):
+            chosen.add("tests/admin")
+    return sorted(path for path in chosen if (ROOT / path).exists())
+
+
+def _product(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.endswith(".py") and name.partition("/")[0] in PRODUCT]
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

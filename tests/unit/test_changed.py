@@ -1,0 +1,77 @@
+"""`manage.py test --changed`: which test files a change can affect."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.recording import ROOT
+from tests.recording.record import Record, files_executing, functions_of, importing
+
+MODULE = "platform/kernel/redaction.py"
+SOURCE = """import os
+
+LIMIT = 3
+
+
+class House:
+    rooms = 2
+
+    def open(
+        self,
+    ):
+        def inner():
+            return 1
+
+        return inner()
+
+
+def close():
+    return LIMIT
+"""
+
+
+def test_lines_belong_to_the_innermost_function() -> None:
+    names = functions_of(SOURCE)
+    assert {line: names.get(line) for line in (3, 7, 12, 13, 15, 19)} == {
+        3: None,
+        7: None,
+        12: "House.open",
+        13: "House.open.inner",
+        15: "House.open",
+        19: "close",
+    }
+
+
+@pytest.fixture
+def record() -> Record:
+    """A record in which each function of a module is executed by one test file."""
+    names = sorted(set(functions_of((ROOT / MODULE).read_text()).values()))
+    assert len(names) > 1
+    return {MODULE: {"": ["all"], **{name: [f"test_{name}"] for name in names}}}
+
+
+def test_a_changed_function_affects_the_tests_that_execute_it(record: Record) -> None:
+    line, name = next(iter(functions_of((ROOT / MODULE).read_text()).items()))
+    assert files_executing(record, MODULE, [line]) == {f"test_{name}"}
+
+
+@pytest.mark.parametrize("lines", [[1], []], ids=["outside of functions", "a new file"])
+def test_other_changes_affect_all_tests_that_execute_the_module(record: Record, lines: list[int]) -> None:
+    assert files_executing(record, MODULE, lines) == {files[0] for name, files in record[MODULE].items() if name}
+
+
+def test_a_function_that_is_not_in_the_record_affects_all_files_executing_the_module(record: Record) -> None:
+    line, name = next(iter(functions_of((ROOT / MODULE).read_text()).items()))
+    del record[MODULE][name]
+    assert files_executing(record, MODULE, [line]) == {files[0] for name, files in record[MODULE].items() if name}
+
+
+def test_a_module_that_no_test_executes_affects_none(record: Record) -> None:
+    assert files_executing(record, "platform/kernel/other.py", [1]) == set()
+
+
+def test_a_changed_helper_affects_the_tests_that_import_it_through_others() -> None:
+    found = {str(path.relative_to(ROOT)) for path in importing({ROOT / "tests/support/tcp_proxy.py"})}
+    assert "tests/storage/test_commit_marks.py" in found
+    assert "tests/unit/test_ids.py" not in found
+    assert set(importing({Path(__file__)})) == {Path(__file__)}
