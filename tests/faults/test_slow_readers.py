@@ -23,6 +23,7 @@ from tests.support.waiting import eventually
 from tests.support.web import WebProcess, running_web
 
 PIECES, PIECE_BYTES = 200, 100_000
+FORWARDED_PIECES = 500
 pytestmark = pytest.mark.both_servers
 WORDS = "word " * (PIECE_BYTES // 5)
 SECONDS = 2
@@ -99,7 +100,7 @@ def test_a_client_that_reads_nothing_is_disconnected_in_bounded_memory(
 
 @dataclass(frozen=True, kw_only=True)
 class Forwarded:
-    """A request whose answer of 20 MB is the upstream's own."""
+    """A request whose answer is the upstream's own, of 50 MB: Linux may keep up to 36 MB for a connection."""
 
     path: str
     body: dict[str, Any]
@@ -119,14 +120,14 @@ def forwarded(
 ) -> Iterator[Forwarded]:
     """A stream of chat completions, or speech."""
     if request.param == "chat":
-        script.then(stream(*text(*[WORDS] * PIECES)))
+        script.then(stream(*text(*[WORDS] * FORWARDED_PIECES)))
         messages = [{"role": "user", "content": "Hi"}]
         body = {"model": script.model, "messages": messages, "stream": True}
         yield Forwarded(path="/chat/completions", body=body, script=script)
         return
     with speech_upstream.script() as spoken:
         services.add_upstream(name="slow speech", base_url=speech_upstream.url, models=[spoken.model])
-        spoken.then(Answer(pieces=[bytes(PIECE_BYTES)] * PIECES, content_type="audio/mpeg", done=False))
+        spoken.then(Answer(pieces=[bytes(PIECE_BYTES)] * FORWARDED_PIECES, content_type="audio/mpeg", done=False))
         body = {"model": spoken.model, "input": "Hi", "voice": "alloy"}
         yield Forwarded(path="/audio/speech", body=body, script=spoken)
 
