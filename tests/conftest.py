@@ -257,13 +257,21 @@ _FAULTS = Path(__file__).parent / "faults"
 _ALL_SLOW = re.compile(r"^pytestmark = (\[[^\]]*)?pytest\.mark\.slow\b", re.MULTILINE)
 
 
+# Words of files with slow tests: the marker, or a process that makes a test slow.
+_SOME_SLOW = re.compile(r"\b(slow|both_servers)\b|daphne|short_timeout")
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import files without a quick test, such as those for a browser, for the quick tests of a folder."""
-    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+    """Do not import files without a test of the suite: importing and collecting all takes a quarter of a minute."""
+    suite = config.option.markexpr
+    if suite not in {"slow", "not slow"} or not collection_path.match("test_*.py"):
         return None
     if collection_path in _named_files(config):
         return None
-    return True if _FAULTS in collection_path.parents or _ALL_SLOW.search(collection_path.read_text()) else None
+    is_fault = _FAULTS in collection_path.parents
+    if suite == "slow":
+        return None if is_fault or _SOME_SLOW.search(collection_path.read_text()) else True
+    return True if is_fault or _ALL_SLOW.search(collection_path.read_text()) else None
 
 
 # Starting one of these takes seconds. Those that few tests use come first.
