@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import orjson
 
@@ -29,6 +30,8 @@ _OTHERS = {
 }
 # Pages of the console are rendered from files that coverage.py does not measure.
 _CONSOLE = ("templates/", "static/")
+_MIGRATIONS = ("tests/storage/test_migration_rules.py", "tests/storage/test_row_security.py")
+_QUICK = "not slow and not nightly and not combination"
 
 
 def main(arguments: list[str]) -> int:
@@ -42,7 +45,7 @@ def main(arguments: list[str]) -> int:
     )
     sys.stdout.flush()
     parallel = ["-n", str(min(4, 1 + (os.cpu_count() or 1))), "--dist", "worksteal"] if len(files) > 3 else []
-    command = [sys.executable, "-m", "pytest", "-m", "not slow", *parallel, *arguments, *files]
+    command = [sys.executable, "-m", "pytest", "-m", _QUICK, *parallel, *arguments, *files]
     code = subprocess.run(command, cwd=ROOT, check=False).returncode
     # All tests of the files may be slow.
     return 0 if code == 5 else code
@@ -50,15 +53,24 @@ def main(arguments: list[str]) -> int:
 
 def changed_lines() -> dict[str, list[int]]:
     """Return the files that differ from the last common commit with `main`, and their changed lines."""
-    base = _git("merge-base", "main", "HEAD").strip()
+    branches = _git("branch", "--all", "--format", "%(refname:short)").split()
+    branch = next((name for name in ("main", "origin/main") if name in branches), None)
+    if branch is None:
+        raise SystemExit("There is no branch main to compare with.")
+    base = _git("merge-base", branch, "HEAD").strip()
+    new = _git("ls-files", "--others", "--exclude-standard").splitlines()
+    return lines_of(_git("diff", "-U0", "--no-renames", base)) | {name: [] for name in new}
+
+
+def lines_of(diff: str) -> dict[str, list[int]]:
+    """Return the files of a diff without context, and their changed lines."""
     changes = dict[str, list[int]]()
-    for part in re.split(r"^diff --git ", _git("diff", "-U0", "--no-renames", base), flags=re.MULTILINE)[1:]:
+    for part in re.split(r"^diff --git ", diff, flags=re.MULTILINE)[1:]:
         name = part.partition("\n")[0].rpartition(" b/")[2]
         hunks = [(int(start), int(count or 1)) for start, count in _HUNK.findall(part)]
         # Where lines were only removed, those around the place have changed.
-        changes[name] = [line for start, count in hunks for line in range(start, start + max(count, 2))]
-    new = _git("ls-files", "--others", "--exclude-standard").splitlines()
-    return changes | {name: [] for name in new}
+        changes[name] = [line for start, count in hunks for line in range(start, start + (count or 2))]
+    return changes
 
 
 def affected(changes: dict[str, list[int]]) -> list[str]:
@@ -72,9 +84,17 @@ def affected(changes: dict[str, list[int]]) -> list[str]:
                 "records it once, in about a quarter of an hour."
             )
         record = orjson.loads(RECORD.read_bytes())
-        for module in product:
-            chosen |= files_executing(record, module, changes[module])
+        for name in product:
+            # What is not Python, such as a script for Redis, is used by the modules beside it.
+            is_module = name.endswith(".py")
+            modules = [name] if is_module else [module for module in record if Path(module).parent == Path(name).parent]
+            for module in modules:
+                chosen |= files_executing(record, module, changes[name] if is_module else [])
     for name in changes:
+        if name.endswith("conftest.py"):
+            chosen.add(str(Path(name).parent))
+        if "/migrations/" in name:
+            chosen.update(_MIGRATIONS)
         chosen.update(path for start, paths in _OTHERS.items() if name.startswith(start) for path in paths)
         if name.startswith(_CONSOLE):
             chosen.add("tests/admin")
@@ -82,7 +102,7 @@ def affected(changes: dict[str, list[int]]) -> list[str]:
 
 
 def _product(names: Iterable[str]) -> list[str]:
-    return [name for name in names if name.endswith(".py") and name.partition("/")[0] in PRODUCT]
+    return [name for name in names if name.partition("/")[0] in PRODUCT]
 
 
 def _git(*arguments: str) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.changed import lines_of
 from tests.recording import ROOT
 from tests.recording.record import Record, files_executing, functions_of, importing
 
@@ -40,6 +41,30 @@ def test_lines_belong_to_the_innermost_function() -> None:
         15: "House.open",
         19: "close",
     }
+
+
+DIFF = """diff --git a/responses/a.py b/responses/a.py
+index 1..2 100644
+--- a/responses/a.py
++++ b/responses/a.py
+@@ -3 +3 @@ def a():
+-    return 1
++    return 2
+@@ -10,2 +9,0 @@ def b():
+-    x = 1
+-    y = 2
+diff --git a/docs/b.md b/docs/b.md
+--- a/docs/b.md
++++ b/docs/b.md
+@@ -1,0 +2,3 @@
++a
++b
++c
+"""
+
+
+def test_changed_lines_are_those_of_the_new_file_and_those_beside_removed_ones() -> None:
+    assert lines_of(DIFF) == {"responses/a.py": [3, 9, 10], "docs/b.md": [2, 3, 4]}
 
 
 @pytest.fixture
