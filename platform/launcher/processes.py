@@ -312,5 +312,5 @@ def wait_for_start(
             return True
         if progress.seconds_without() > patience:
             return False
-        sleep(0.02)
+        sleep(0.05)
     return False
