@@ -75,7 +75,7 @@ _LONGEST_MESSAGE = 1024 * 1024
 # Of pytest; it changes with every test and means nothing to the platform.
 _IRRELEVANT = "PYTEST_CURRENT_TEST"
 # Hooks into the start of an interpreter.
-_NEEDS_A_START = ("LD_PRELOAD",)
+_NEEDS_A_START = ("LD_PRELOAD", "PYTHONPROFILEIMPORTTIME")
 
 
 class Process(Protocol):
