@@ -1,7 +1,7 @@
-"""`python -m benchmarks coverage`: the lines of the product that tests execute, in all of their processes.
+"""`python -m benchmarks coverage`: the lines of the product that tests execute.
 
-Runs the quick suite, or tests that are named, prints the share of executed lines, and writes the record with which
-`python3 manage.py test --changed` chooses tests.
+Those of web and worker processes count as well. Runs a suite, or tests that are named, prints the share of executed
+lines, and writes the record with which `python3 manage.py test --changed` chooses tests.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import coverage
 
-from tests.recording import DIRECTORY, PRODUCT, ROOT
+from tests.recording import DIRECTORY, MEASURED, ROOT
 from tests.recording.record import RECORD, write
 
 
@@ -32,13 +32,9 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     parallel = ["-n", str(1 + (os.cpu_count() or 1)), "--dist", "loadfile"]
     command = [sys.executable, "-m", "pytest", "-p", "tests.recording.plugin", *(options.tests or choice + parallel)]
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
-    combined = coverage.Coverage(data_file=str(data / "data"), config_file=False, include=_measured())
+    combined = coverage.Coverage(data_file=str(data / "data"), config_file=False, include=MEASURED)
     combined.combine([str(data)])
     share = combined.report(file=sys.stderr, skip_covered=True, show_missing=False)
     record = write(combined.get_data())
     print(f"{share:.2f} % of the lines were executed; {RECORD.relative_to(ROOT)} has {len(record)} modules.")
     return code
-
-
-def _measured() -> list[str]:
-    return [f"{ROOT / folder}/*" for folder in PRODUCT]

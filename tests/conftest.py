@@ -287,8 +287,22 @@ def _shared_process(item: pytest.Item) -> int:
     return next((place for place, name in enumerate(_SHARED_PROCESSES) if name in used), len(_SHARED_PROCESSES))
 
 
+def _rows_of(item: pytest.Item) -> dict[str, tuple[int, ...]]:
+    """Return the row of each table of parameters that a case has. A parameter of a fixture is a table of its own."""
+    # The same value is the same object in each case.
+    values = {name: id(value) for name, value in item.callspec.params.items()}  # type: ignore[attr-defined]
+    tables = {name: name for name in values}
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0] if isinstance(mark.args[0], str) else ",".join(mark.args[0])
+        tables |= {name.strip(): names for name in names.split(",")}
+    rows: dict[str, tuple[int, ...]] = {}
+    for name, value in values.items():
+        rows[tables[name]] = (*rows.get(tables[name], ()), value)
+    return rows
+
+
 def _mark_combinations(items: list[pytest.Item]) -> None:
-    """Mark cases of tests with several parameters whose values all occur in other cases.
+    """Mark cases of tests with several tables of parameters whose rows all occur in other cases.
 
     The fifth malformed id of the seventh endpoint repeats the fifth of the first and the first of the seventh.
     """
@@ -297,9 +311,7 @@ def _mark_combinations(items: list[pytest.Item]) -> None:
         if getattr(item, "callspec", None) is not None:
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, cases in tests.items():
-        # The same value of a parameter is the same object in each of its cases.
-        values = [{name: id(value) for name, value in case.callspec.params.items()} for case in cases]  # type: ignore[attr-defined]
-        kept = covering(values, key=name)
+        kept = covering([_rows_of(case) for case in cases], key=name)
         for place, case in enumerate(cases):
             if place not in kept:
                 case.add_marker(pytest.mark.combination)

@@ -16,6 +16,7 @@ import coverage
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("platform", "responses", "conversations", "tenants")
+MEASURED = [f"{ROOT / folder}/*" for folder in PRODUCT]
 DIRECTORY, CONTEXT = "TEST_EXECUTED", "TEST_EXECUTED_CONTEXT"
 _POLL_SECONDS = 0.05
 # Many processes are killed, and keep what they have written.
@@ -28,7 +29,7 @@ def measure(directory: Path) -> coverage.Coverage:
         data_file=str(directory / "data"),
         data_suffix=True,
         config_file=False,
-        include=[f"{ROOT / folder}/*" for folder in PRODUCT],
+        include=MEASURED,
         omit=["*/migrations/*"],
         messages=False,
     )

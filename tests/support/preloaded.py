@@ -68,7 +68,7 @@ _LIBRARIES = (
     "websockets.server",
     "yaml",
 )
-"""What takes long to load and reads neither settings nor variables that tests set."""
+"""Libraries that take long to load and read neither settings nor variables that tests set."""
 _MOST_TEMPLATES = 4
 _START_SECONDS = 300.0
 _LONGEST_MESSAGE = 1024 * 1024

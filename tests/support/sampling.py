@@ -5,7 +5,7 @@ Both use the same code and differ only in the counts. `benchmarks/full_size.py` 
 
 import os
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 Case = TypeVar("Case")
@@ -26,7 +26,7 @@ def sampled(cases: Iterable[Case], count: int, *, key: str) -> list[Case]:
     return random.Random(f"{SEED} {key}").sample(every, count)
 
 
-def covering(cases: Sequence[Mapping[str, int]], *, key: str) -> set[int]:
+def covering(cases: Sequence[Mapping[str, Hashable]], *, key: str) -> set[int]:
     """Return the places of a few cases in which each value of each parameter occurs at least once.
 
     A case has an identifier of the value of each parameter. Of several sets of cases, `key` selects one.
