@@ -29,7 +29,7 @@ from launcher.address import any_free_port
 from launcher.errors import LaunchError
 from launcher.home import server_home
 from launcher.postgres import DatabaseRole
-from launcher.processes import ChildCommand
+from launcher.processes import ChildCommand, Process
 from launcher.valkey import Valkey
 
 ROOT = Path(__file__).parents[1]
@@ -52,7 +52,19 @@ class Server:
 
     command: ChildCommand
     is_ready: Callable[[], bool]
-    process: subprocess.Popen[bytes]
+    process: Process
+
+
+class Programs:
+    """Starts the processes of the platform and runs its commands as in production."""
+
+    def start(self, command: ChildCommand) -> Process:
+        """Start a process that runs until it is stopped."""
+        return processes.start(command)
+
+    def manage(self, environment: Mapping[str, str], *arguments: str) -> str:
+        """Run a command of `manage.py` and return its output. Raises LaunchError if it fails."""
+        return manage(environment, *arguments)
 
 
 class Servers:
@@ -62,8 +74,10 @@ class Servers:
     removed by `undo`. Raises LaunchError with the end of the log if a process does not start.
     """
 
-    def __init__(self, directory: Path, undo: ExitStack, *, settings: Mapping[str, str], durable: bool) -> None:
-        self.directory, self._undo = directory, undo
+    def __init__(
+        self, directory: Path, undo: ExitStack, *, settings: Mapping[str, str], durable: bool, programs: Programs
+    ) -> None:
+        self.directory, self._undo, self._programs = directory, undo, programs
         self._started: list[Server] = []
         directory.mkdir(mode=0o711, parents=True)
         undo.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -99,14 +113,14 @@ class Servers:
             # The load of many clients comes from one key.
             "MAX_OPEN_REQUESTS_PER_KEY": "100000",
         }
-        manage(self.environment, "migrate")
+        programs.manage(self.environment, "migrate")
 
     def log(self, name: str) -> Path:
         return self.directory / f"{name}.log"
 
     def run(self, command: ChildCommand, *, is_ready: Callable[[], bool] | None) -> Server:
         """Start a process that ends with the block, and wait until it is ready if a check is given."""
-        process = processes.start(command)
+        process = self._programs.start(command)
         self._undo.callback(processes.end, process, asking=command.stop_signal, patience=10.0)
         server = Server(command=command, is_ready=is_ready or (lambda: True), process=process)
         self.wait_for(server)
@@ -137,9 +151,10 @@ class Servers:
 
     def route(self, upstream: str) -> str:
         """Create a team with an API key, route every model to the upstream, and return the key."""
-        made = json.loads(manage(self.environment, "create_key", "--team", "bench", "--json"))
+        manage = partial(self._programs.manage, self.environment)
+        made = json.loads(manage("create_key", "--team", "bench", "--json"))
         address = ("--base-url", f"{upstream}/v1", "--models", "*", "--default", "--json")
-        manage(self.environment, "add_upstream", "--name", "mock", *address)
+        manage("add_upstream", "--name", "mock", *address)
         return str(made["key"])
 
     def start_web(self, *, server: str = "uvicorn", processes: int = 1, key: str = "") -> Target:
@@ -172,11 +187,15 @@ class Servers:
 
 @contextmanager
 def running_servers(
-    directory: Path, *, settings: Mapping[str, str] = POSTGRES_SETTINGS, durable: bool = True
+    directory: Path,
+    *,
+    settings: Mapping[str, str] = POSTGRES_SETTINGS,
+    durable: bool = True,
+    programs: Programs | None = None,
 ) -> Iterator[Servers]:
     """Run PostgreSQL and Valkey in a new directory. Valkey keeps its data over a restart if it is `durable`."""
     with ExitStack() as undo:
-        yield Servers(directory, undo, settings=settings, durable=durable)
+        yield Servers(directory, undo, settings=settings, durable=durable, programs=programs or Programs())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,6 +52,21 @@ class ChildCommand:
     death_signal: signal.Signals = signal.SIGKILL
 
 
+class Process(Protocol):
+    """The part of `subprocess.Popen` that a start and an end need."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, sig: int) -> None: ...
+
+    def kill(self) -> None: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Identity:
     """Identity of a process, because pids are reused. ``started`` is its start time in a system-specific format."""
@@ -95,7 +110,7 @@ def _tie_to_parent(parent: int, death_signal: int) -> None:
         os._exit(1)
 
 
-def end(process: subprocess.Popen[bytes], *, asking: signal.Signals, patience: float) -> bool:
+def end(process: Process, *, asking: signal.Signals, patience: float) -> bool:
     """Send the signal, wait ``patience`` seconds, then kill the process group. Return whether the signal sufficed."""
     if process.poll() is None:
         process.send_signal(asking)
@@ -289,17 +304,8 @@ def _process_table() -> Iterator[tuple[int, int, float]]:
         yield int(pid), int(parent), sum(part * unit for part, unit in zip(reversed(parts), units, strict=False))
 
 
-class Startable(Protocol):
-    """The part of `subprocess.Popen` that a start needs."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def poll(self) -> int | None: ...
-
-
 def wait_for_start(
-    process: Startable,
+    process: Process,
     *,
     ready: Callable[[], bool],
     written: Callable[[], int],

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.stack import running_servers
 from launcher.processes import wait_until
+from tests.support.management import ForkedPrograms
 from tests.support.sampling import SEED
 
 pytestmark = pytest.mark.slow
@@ -35,7 +36,7 @@ def test_no_kind_of_request_fails_beside_the_others() -> None:
 
 @pytest.mark.usefixtures("servers")
 def test_a_process_that_dies_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
-    with running_servers(tmp_path / "servers", durable=False) as started:
+    with running_servers(tmp_path / "servers", durable=False, programs=ForkedPrograms()) as started:
         started.start("web", sys.executable, "-c", "import time; time.sleep(600)")
         script = "import time; print('no memory left', flush=True); time.sleep(600)"
         worker = started.start("worker-1", sys.executable, "-c", script)

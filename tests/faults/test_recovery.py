@@ -22,6 +22,7 @@ from launcher.postgres import Cluster
 from tests.support import chunks
 from tests.support.api import Api, error
 from tests.support.background import text_of
+from tests.support.management import ForkedPrograms
 from tests.support.upstream import Script, running_upstream, stream
 from tests.support.waiting import eventually
 from tests.support.web import ROOT
@@ -35,7 +36,7 @@ _SETTINGS = {**postgres.COMMON_SETTINGS, "archive_mode": "on"}
 def servers() -> Iterator[Servers]:
     """PostgreSQL with a migrated database, and Valkey."""
     directory = ROOT / ".test-run" / f"state-{os.getpid()}-recovery"
-    with running_servers(directory, settings=_SETTINGS, durable=False) as running:
+    with running_servers(directory, settings=_SETTINGS, durable=False, programs=ForkedPrograms()) as running:
         yield running
 
 

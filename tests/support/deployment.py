@@ -28,6 +28,7 @@ from launcher.home import run_as
 from tests.support import chunks
 from tests.support.api import Api
 from tests.support.background import text_of
+from tests.support.management import ForkedPrograms
 from tests.support.network import Network
 from tests.support.programs import skip
 from tests.support.upstream import Script, ScriptedUpstream, running_upstream, stream
@@ -38,6 +39,8 @@ RECOVERY_SECONDS = 10.0
 """The time within which the deployment must work again after the end of a fault."""
 _STEADY_SECONDS = 3.0
 """The time without a failure after which the deployment is taken for recovered."""
+# Of each client of a load, which would otherwise take all the time of the machine.
+_PAUSE_SECONDS = 0.05
 DATABASE_TIMEOUT_SECONDS = 4
 MAX_CONNECTIONS = 60
 _SETTINGS = {
@@ -193,7 +196,7 @@ class Deployment:
             since = max([since, *(answer.began for answer in [*answers] if answer.status != 200)])
             assert since < ended + RECOVERY_SECONDS, "it has not recovered, or not for long"
             assert looked < ended + 3 * RECOVERY_SECONDS, "a request is not answered"
-            time.sleep(0.05)
+            time.sleep(0.1)
         return since
 
     def assert_nothing_lost(self, answers: "list[Answer]", *, steady: float = 0.0, codes: Collection[str] = ()) -> None:
@@ -235,6 +238,7 @@ class Deployment:
                 while not over.is_set():
                     answers.latest[client] = time.monotonic()
                     answers.append(self.ask(model))
+                    over.wait(_PAUSE_SECONDS)
             except BaseException as error:
                 errors.append(error)
 
@@ -295,7 +299,7 @@ def running_deployment(*, network: Network | None = None, **variables: str) -> I
     settings = _SETTINGS | ({"listen_addresses": f"127.0.0.1,{network.addresses['postgres']}"} if network else {})
     with (
         running_upstream(host=network.addresses["upstream"] if network else "127.0.0.1") as upstream,
-        running_servers(directory, settings=settings, durable=False) as servers,
+        running_servers(directory, settings=settings, durable=False, programs=ForkedPrograms()) as servers,
         httpx2.Client(timeout=60) as http,
     ):
         spare_port, port = any_free_port(), any_free_port()

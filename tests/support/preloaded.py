@@ -1,12 +1,13 @@
 """Processes of the platform that are forked from one that has loaded its code, as `manage.py web --processes` does.
 
-Loading takes seconds of CPU time, and tests of failures start hundreds of processes. The first process with some
-command and environment is forked from a template that has loaded libraries only, because the platform's modules read
-settings while they are loaded. Later ones are forked from a template that has loaded the code of the command with the
-same environment. Tests of the launcher and of `up` start processes as in production.
+Loading takes seconds of CPU time, and tests of failures start hundreds of processes. One template has loaded libraries
+only, because the platform's modules read settings while they are loaded. It forks commands that end by themselves, and
+for each server and environment a template that loads the code of the server with this environment and forks the
+servers. Tests of the launcher and of `up` start processes as in production.
 """
 
 import atexit
+import ctypes
 import gc
 import importlib
 import os
@@ -15,16 +16,21 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from queue import Queue
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import orjson
 
+from launcher import processes
 from launcher.main import main
+from launcher.processes import PR_SET_PDEATHSIG, ChildCommand, Process
 from tests import recording
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,47 +82,83 @@ _LONGEST_MESSAGE = 1024 * 1024
 _IRRELEVANT = "PYTEST_CURRENT_TEST"
 # Hooks into the start of an interpreter.
 _NEEDS_A_START = ("LD_PRELOAD", "PYTHONPROFILEIMPORTTIME")
-
-
-class Process(Protocol):
-    """The part of `subprocess.Popen` that both kinds of processes have."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def poll(self) -> int | None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-    def send_signal(self, sig: int) -> None: ...
-
-    def kill(self) -> None: ...
+# Where `ip netns` keeps network namespaces, and their kind for setns(2).
+_NAMESPACES, _CLONE_NEWNET = Path("/run/netns"), 0x40000000
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def start(
-    arguments: Sequence[str], *, environment: Mapping[str, str], output: int, prefix: Sequence[str] = ()
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    output: int,
+    prefix: Sequence[str] = (),
+    new_session: bool = False,
+    network: str = "",
 ) -> Process:
     """Start `manage.py` with these arguments; its output goes to the file descriptor `output`.
 
-    `prefix` are the words of a program that runs the command.
+    `prefix` are the words of a program that runs the command. With `new_session` it leads a session. `network` is the
+    name of its network namespace.
     """
-    relevant = {name: value for name, value in environment.items() if name != _IRRELEVANT}
-    key = (arguments[0], frozenset(relevant.items()))
+    if prefix or not environment.keys().isdisjoint(_NEEDS_A_START):
+        command = [*prefix, sys.executable, "manage.py", *arguments]
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=new_session,
+        )
+    order = _Order(
+        arguments=arguments,
+        environment=environment,
+        outputs=(output, output),
+        new_session=new_session,
+        network=network,
+    )
     with _lock:
-        if prefix or not relevant.keys().isdisjoint(_NEEDS_A_START):
-            command = [*prefix, sys.executable, "manage.py", *arguments]
-            return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
-        if key not in _started:
-            _started.add(key)
-            return _libraries().fork(arguments, environment=environment, output=output)
-        template = _templates.pop(key, None)
-        if template is None or not template.is_alive():
-            template = _Template(arguments[0], environment)
-        _templates[key] = template
-        for old in [old for old, other in _templates.items() if other is not template and other.is_idle()]:
-            if len(_templates) > _MOST_TEMPLATES:
-                _templates.pop(old).close()
-        return template.fork(arguments, environment=environment, output=output)
+        if arguments[0] in _MODULES:
+            with suppress(_TemplateEnded):
+                return _template(arguments[0], environment).fork(order)
+        # Without a template of its own, or with settings that its template refused.
+        return _libraries().fork(order)
+
+
+def start_child(command: ChildCommand) -> Process:
+    """Start a child process as `launcher.processes.start` does; `manage.py` is forked."""
+    argv, network = command.argv, ""
+    if argv[:3] == ("ip", "netns", "exec"):
+        argv, network = argv[4:], argv[3]
+    if argv[:2] != (sys.executable, str(ROOT / "manage.py")):
+        return processes.start(command)
+    with command.log.open("ab") as log:
+        return start(argv[2:], environment=command.environment, output=log.fileno(), new_session=True, network=network)
+
+
+def run(arguments: Sequence[str], *, environment: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+    """Run `manage.py` with these arguments until it ends."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        order = _Order(arguments=arguments, environment=environment, outputs=(out.fileno(), err.fileno()))
+        with _lock:
+            process = _libraries().fork(order)
+        code = process.wait()
+        texts = [os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode() for file in (out, err)]
+    return subprocess.CompletedProcess(["manage.py", *arguments], code, *texts)
+
+
+def _template(command: str, environment: Mapping[str, str]) -> "_Template":
+    """Return the template of a server and its environment."""
+    key = (command, frozenset((name, value) for name, value in environment.items() if name != _IRRELEVANT))
+    template = _templates.pop(key, None)
+    if template is None or not template.is_alive():
+        template = _Template(command, environment)
+    _templates[key] = template
+    for old in [old for old, other in _templates.items() if other is not template and other.is_idle()]:
+        if len(_templates) > _MOST_TEMPLATES:
+            _templates.pop(old).close()
+    return template
 
 
 @cache
@@ -125,34 +167,63 @@ def _libraries() -> "_Template":
     return _Template("", os.environ)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Order:
+    """A process to fork, with the file descriptors of its output and its errors.
+
+    With a single file descriptor, which is that of a socket, the process is a template.
+    """
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    outputs: Sequence[int]
+    new_session: bool = False
+    network: str = ""
+
+
+class _TemplateEnded(Exception):
+    """The template has ended: its settings were refused."""
+
+
 class _Template:
     """A process that has loaded the code of a command, seen from the tests."""
 
     def __init__(self, command: str, environment: Mapping[str, str]) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        code = (
-            f"import sys; sys.path[:0] = {_SOURCES!r}; from tests.support.preloaded import serve; serve(*sys.argv[1:])"
-        )
+        self._process: Process
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code, str(theirs.fileno()), command],
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
+            if command:
+                order = _Order(arguments=(command,), environment=environment, outputs=(theirs.fileno(),))
+                self._process = _libraries().fork(order)
+            else:
+                code = f"import sys; sys.path[:0] = {_SOURCES!r}; from tests.support import preloaded; "
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", f"{code}preloaded.serve({theirs.fileno()})"],
+                    cwd=ROOT,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                )
         self._pids: Queue[int] = Queue()
         self._ended = threading.Condition()
         self._codes: dict[int, int | None] = {}
         threading.Thread(target=self._listen, name="template", daemon=True).start()
 
-    def fork(self, arguments: Sequence[str], *, environment: Mapping[str, str], output: int) -> "_ForkedProcess":
-        """Return a new process."""
-        order = orjson.dumps({"arguments": list(arguments), "environment": dict(environment)})
-        socket.send_fds(self._control, [order], [output])
+    def fork(self, order: "_Order") -> "_ForkedProcess":
+        """Return a new process. Raises _TemplateEnded."""
+        values = {
+            "arguments": list(order.arguments),
+            "environment": dict(order.environment),
+            "new_session": order.new_session,
+            "network": order.network,
+        }
+        with suppress(BrokenPipeError, ConnectionResetError):
+            socket.send_fds(self._control, [orjson.dumps(values)], list(order.outputs))
         if not (pid := self._pids.get(timeout=_START_SECONDS)):
-            raise RuntimeError("The template of the process has ended; its output says why.")
+            # For the next one that asks.
+            self._pids.put(0)
+            raise _TemplateEnded
         return _ForkedProcess(self, pid)
 
     def is_alive(self) -> bool:
@@ -176,7 +247,7 @@ class _Template:
         self._process.wait()
 
     def _listen(self) -> None:
-        while message := self._control.recv(_LONGEST_MESSAGE):
+        while message := self._receive():
             pid, code = orjson.loads(message)
             with self._ended:
                 self._codes[pid] = code
@@ -184,6 +255,12 @@ class _Template:
             if code is None:
                 self._pids.put(pid)
         self._pids.put(0)
+
+    def _receive(self) -> bytes:
+        try:
+            return self._control.recv(_LONGEST_MESSAGE)
+        except ConnectionResetError:
+            return b""
 
 
 class _ForkedProcess:
@@ -210,7 +287,6 @@ class _ForkedProcess:
 
 
 _lock = threading.Lock()
-_started: set[tuple[str, frozenset[tuple[str, str]]]] = set()
 _templates: dict[tuple[str, frozenset[tuple[str, str]]], _Template] = {}
 
 
@@ -225,13 +301,18 @@ def _close_templates() -> None:
 # -- in the template ---------------------------------------------------------------------------------------------------
 
 
-def serve(number: str, command: str) -> None:
-    """Load the code of a command, or libraries if it is empty, and fork a process for each message on the socket.
+def serve(number: int) -> None:
+    """Load libraries and fork processes for the messages on the socket with this file descriptor."""
+    gc.disable()
+    for name in _LIBRARIES:
+        importlib.import_module(name)
+    _fork_processes(socket.socket(fileno=number))
 
-    `number` is the file descriptor of the socket.
-    """
-    control = socket.socket(fileno=int(number))
-    _load(command)
+
+def _fork_processes(control: socket.socket) -> None:
+    """Fork a process for each message until the socket is closed. Returns in these processes as well."""
+    if threading.active_count() > 1:
+        raise RuntimeError("A process with threads cannot be forked.")
     # A signal makes it readable, so that the loop wakes from `select`.
     signaled, signals = socket.socketpair()
     signals.setblocking(False)
@@ -241,7 +322,7 @@ def serve(number: str, command: str) -> None:
     while True:
         ready, _, _ = select.select([control, signaled], [], [])
         if control in ready:
-            message, outputs, _, _ = socket.recv_fds(control, _LONGEST_MESSAGE, 1)
+            message, outputs, _, _ = socket.recv_fds(control, _LONGEST_MESSAGE, 2)
             if not message:
                 return
             if not (pid := os.fork()):
@@ -249,8 +330,9 @@ def serve(number: str, command: str) -> None:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for end in (control, signaled, signals):
                     end.close()
-                _become(outputs[0], **orjson.loads(message))
-            os.close(outputs[0])
+                _become(outputs, **orjson.loads(message))
+            for output in outputs:
+                os.close(output)
             children.add(pid)
             control.send(orjson.dumps([pid, None]))
         if signaled in ready:
@@ -262,27 +344,42 @@ def serve(number: str, command: str) -> None:
                     control.send(orjson.dumps([pid, os.waitstatus_to_exitcode(status)]))
 
 
-def _load(command: str) -> None:
-    # As the command does it, up to the point at which several web processes are forked as well.
-    gc.disable()
-    if command:
-        import django
-
-        django.setup()
-    for name in _MODULES[command] if command else _LIBRARIES:
-        importlib.import_module(name)
-    if threading.active_count() > 1:
-        raise RuntimeError("A process with threads cannot be forked.")
-
-
-def _become(output: int, *, arguments: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Run a command in this process."""
-    for stream in (sys.stdout, sys.stderr):
-        os.dup2(output, stream.fileno())
-    os.close(output)
+def _become(
+    outputs: Sequence[int],
+    *,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    new_session: bool,
+    network: str,
+) -> NoReturn:
+    """Run a command or a template in this process, which the kernel ends with the one that forked it."""
+    if _libc is not None:
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if new_session:
+        os.setsid()
+    if network and _libc is not None:
+        with (_NAMESPACES / network).open() as namespace:
+            if _libc.setns(namespace.fileno(), _CLONE_NEWNET):
+                raise RuntimeError(f"The network namespace {network} cannot be entered.")
     os.environ.clear()
     os.environ.update(environment)
+    if len(outputs) == 1:
+        _load(arguments[0])
+        _fork_processes(socket.socket(fileno=outputs[0]))
+        sys.exit()
+    for stream, output in zip((sys.stdout, sys.stderr), outputs, strict=True):
+        os.dup2(output, stream.fileno())
+        os.close(output)
     if recording.DIRECTORY in os.environ:
         recording.follow()
     sys.argv = ["manage.py", *arguments]
     sys.exit(main(root=ROOT, argv=sys.argv))
+
+
+def _load(command: str) -> None:
+    # As the command does it, up to the point at which several web processes are forked as well.
+    import django
+
+    django.setup()
+    for name in _MODULES[command]:
+        importlib.import_module(name)
