@@ -308,7 +308,7 @@ def _mark_combinations(items: list[pytest.Item]) -> None:
     """
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if getattr(item, "callspec", None) is not None:
+        if getattr(item, "callspec", None) is not None and not item.get_closest_marker("nightly"):
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, cases in tests.items():
         kept = covering([_rows_of(case) for case in cases], key=name)

@@ -115,6 +115,7 @@ def test_long_contents_of_a_response_do_not_widen_its_page(visit: Visit, respons
     assert {width: pixels for width, pixels in wide.items() if pixels > 0} == {}
 
 
+@pytest.mark.nightly
 def test_dark_mode_has_a_dark_background(visit: Visit, response: Response) -> None:
     visit.page.emulate_media(color_scheme="dark")
     for path in ("/admin/", page_url(response)):
@@ -139,6 +140,7 @@ def test_a_response_is_found_by_id_and_shows_its_tabs(visit: Visit, response: Re
     expect(visit.page.get_by_text("Turn 2")).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_the_copy_button_copies_the_id(visit: Visit, response: Response) -> None:
     visit.open(page_url(response))
     visit.page.get_by_role("button", name=f"Copy {response.pk}").click()

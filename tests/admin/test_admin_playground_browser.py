@@ -14,6 +14,7 @@ from tenants.models import ApiKey, KeySource
 from tests.admin.rows import add_response
 from tests.browser.chromium import CHROMIUM, INSTALL, chromium
 from tests.support.api import Caller
+from tests.support.sampling import rest_at_night
 from tests.support.upstream import Script
 from tests.support.waiting import PATIENCE, eventually
 from tests.support.web import WebProcess
@@ -137,7 +138,7 @@ def test_entering_an_id_in_the_palette_opens_its_page(page: Page, caller: Caller
     page.wait_for_url(f"**/response/{response.pk}/change/")
 
 
-@pytest.mark.parametrize("width", [380, 1280, 2560])
+@pytest.mark.parametrize("width", rest_at_night([380, 2560, 1280], first=1))
 def test_no_page_is_wider_than_the_window(page: Page, width: int, caller: Caller) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     for path in ("/admin/playground/", "/admin/search-text/?q=a", "/admin/go/", "/admin/responses/batch/"):

@@ -147,6 +147,7 @@ def test_only_clients_on_this_machine_read_the_metrics_without_a_token(
     assert (forwarded.status_code, "METRICS_TOKEN" in forwarded.text) == (403, True)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_behind_proxies_nothing_reads_the_metrics_without_a_token(http: httpx2.Client) -> None:
     # As from a proxy on the same machine that adds no header.

@@ -19,7 +19,7 @@ from tests.admin.crawling import TeamData, addresses, admin_routes
 from tests.browser.chromium import CHROMIUM, INSTALL
 from tests.browser.visiting import ROLES, WIDTHS, Visit, person, visiting
 from tests.support.api import Caller
-from tests.support.sampling import sampled, sized
+from tests.support.sampling import rest_at_night, sampled, sized
 from tests.support.web import ROOT, WebProcess
 
 pytestmark = [
@@ -71,7 +71,7 @@ def pages(subject: TeamData) -> Iterator[str]:
             yield from addresses(place, subject)[:1]
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", rest_at_night(ROLES, first=2))
 def test_pages_have_no_errors_or_overflow_at_any_width(
     role: str, browser: Browser, web: WebProcess, subject: TeamData, database: None
 ) -> None:
@@ -138,6 +138,7 @@ def defects(visit: Visit, url: str, *, widths: tuple[int, ...]) -> list[str]:
     return found if headings else [*found, f"{url}: no heading"]
 
 
+@pytest.mark.nightly
 def test_keyboard_focus_is_visible(browser: Browser, web: WebProcess, subject: TeamData, database: None) -> None:
     unseen = []
     with visiting(browser, web.url, person("team_lead", subject.team)) as visit:
@@ -182,7 +183,7 @@ def axe() -> str:
     return script.read_text()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", rest_at_night(["light", "dark"], first=1))
 def test_pages_pass_accessibility_checks(
     scheme: Any, axe: str, browser: Browser, web: WebProcess, subject: TeamData, caller: Caller
 ) -> None:

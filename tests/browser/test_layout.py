@@ -14,7 +14,7 @@ from tests.browser.chromium import CHROMIUM, INSTALL
 from tests.browser.test_every_page import pages, status_of
 from tests.browser.visiting import Visit, person, visiting
 from tests.support.api import Caller
-from tests.support.sampling import sampled, sized
+from tests.support.sampling import rest_at_night, sampled, sized
 from tests.support.web import WebProcess
 
 pytestmark = [
@@ -89,7 +89,7 @@ def page_height(visit: Visit) -> int:
     return int(visit.page.evaluate("document.documentElement.scrollHeight"))
 
 
-@pytest.mark.parametrize("width", [1280, 1440])
+@pytest.mark.parametrize("width", rest_at_night([1280, 1440], first=1))
 def test_the_response_list_shows_its_figures(
     width: int, browser: Browser, web: WebProcess, named: TeamData, database: None
 ) -> None:
@@ -128,7 +128,7 @@ def test_chosen_columns_and_items_of_a_row(browser: Browser, web: WebProcess, na
         assert visit.complaints == []
 
 
-@pytest.mark.parametrize("period", ["1h", "24h", "7d", "30d"])
+@pytest.mark.parametrize("period", rest_at_night(["30d", "1h", "24h", "7d"], first=1))
 def test_labels_of_the_histogram_do_not_overlap(
     period: str, browser: Browser, web: WebProcess, named: TeamData, database: None
 ) -> None:

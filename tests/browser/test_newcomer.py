@@ -61,6 +61,7 @@ def demo_model(web: WebProcess, django_db_blocker: DjangoDbBlocker) -> Iterator[
     thread.join(10)
 
 
+@pytest.mark.nightly
 def test_a_new_user_completes_the_first_steps(
     demo_model: str, browser: Browser, web: WebProcess, database: None
 ) -> None:

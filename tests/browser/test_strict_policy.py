@@ -64,6 +64,7 @@ def visit(browser: Browser, web: WebProcess, subject: TeamData, database: None) 
         assert visit.complaints == []
 
 
+@pytest.mark.nightly
 def test_a_chosen_theme_is_kept(visit: Visit) -> None:
     page, root = visit.page, visit.page.locator("html")
     visit.open("/admin/tenants/team/")
@@ -76,6 +77,7 @@ def test_a_chosen_theme_is_kept(visit: Visit) -> None:
     expect(root).to_have_class("light")
 
 
+@pytest.mark.nightly
 def test_the_sign_in_page_has_a_switch_for_the_theme(browser: Browser, web: WebProcess) -> None:
     with visiting(browser, web.url) as visit:
         visit.open("/account/login/")
@@ -85,6 +87,7 @@ def test_the_sign_in_page_has_a_switch_for_the_theme(browser: Browser, web: WebP
         assert visit.complaints == []
 
 
+@pytest.mark.nightly
 def test_a_hidden_sidebar_stays_hidden(visit: Visit) -> None:
     sidebar, switches = visit.page.locator("#nav-sidebar"), visit.page.get_by_text("dock_to_right")
     visit.open("/admin/tenants/team/")
@@ -155,6 +158,7 @@ def top(shown: Locator) -> float:
     return box["y"]
 
 
+@pytest.mark.nightly
 def test_actions_of_a_page_are_in_a_menu_on_narrow_screens(visit: Visit, subject: TeamData) -> None:
     key = subject.rows[ApiKey][0]
     visit.open(f"/admin/tenants/apikey/{key.pk}/change/")
@@ -184,6 +188,7 @@ def clipboard(page: Page) -> str:
     return str(page.evaluate("navigator.clipboard.readText()"))
 
 
+@pytest.mark.nightly
 def test_without_a_clipboard_the_text_is_selected(visit: Visit, subject: TeamData) -> None:
     page = visit.page
     page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")

@@ -223,6 +223,7 @@ def test_a_batch_writes_megabytes_of_results_to_the_bucket(pooled: Api, script: 
     assert len(content.splitlines()) == 20
 
 
+@pytest.mark.nightly
 def test_a_backup_of_one_bucket_is_restored_into_another(
     pooled: Api, bucket: S3Storage, servers: PrivateServers, http: httpx2.Client, tmp_path: Path
 ) -> None:

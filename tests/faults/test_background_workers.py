@@ -104,6 +104,7 @@ def test_repeated_stop_signals_do_not_prevent_the_release_of_runs(
     assert first._process.poll() == 0
 
 
+@pytest.mark.nightly
 def test_a_stopping_worker_waits_for_a_step(
     reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
 ) -> None:
@@ -199,6 +200,7 @@ def test_a_broker_that_loses_all_messages_loses_no_response(api: Api, script: Sc
     assert {ended(api, response_id)["status"] for response_id in queued} == {"completed"}
 
 
+@pytest.mark.nightly
 def test_a_worker_without_a_broker_runs_responses_and_stops_on_request(
     api: Api, script: Script, make_worker: MakeWorker
 ) -> None:

@@ -46,6 +46,7 @@ from tests.support.mcp_requests import of, word
 from tests.support.mcp_servers import McpServer, mcp_server
 from tests.support.model_capabilities import describe
 from tests.support.prompts import write_prompt
+from tests.support.sampling import rest_at_night
 from tests.support.sandboxes import Sandbox
 from tests.support.skills import skill_files
 from tests.support.upstream import Pause, Script, stream
@@ -396,6 +397,7 @@ def listed(api: Api, path: str) -> list[dict[str, Any]]:
             return found
 
 
+@pytest.mark.nightly
 def test_a_backup_killed_during_the_dump_is_refused(database: None, servers: PrivateServers, tmp_path: Path) -> None:
     directory, owner = tmp_path / "backup", os.environ["DATABASE_OWNER_URL"]
     with psycopg.connect(owner) as blocker:
@@ -432,6 +434,7 @@ def test_a_backup_killed_while_it_copies_files_is_refused(api: Api, tmp_path: Pa
         backup.restore(directory)
 
 
+@pytest.mark.nightly
 def test_a_backup_that_fills_the_disk_is_refused_with_one_sentence(api: Api, tmp_path: Path) -> None:
     upload(api, "large.txt", "x" * 2**21)
     whole = tmp_path / "whole"
@@ -479,6 +482,7 @@ def test_lost_content_fails_the_backup_unless_it_is_allowed(api: Api, complete_s
     assert backup.read(allowed).missing == [content_name(lost)]
 
 
+@pytest.mark.nightly
 def test_files_deleted_and_expired_during_the_backup_do_not_fail_it(
     api: Api, complete_state: Path, servers: PrivateServers, tmp_path: Path
 ) -> None:
@@ -497,6 +501,7 @@ def test_files_deleted_and_expired_during_the_backup_do_not_fail_it(
     assert set(backup.read(directory).missing) == {content_name(deleted), content_name(expired)}
 
 
+@pytest.mark.nightly
 def test_an_interrupted_restore_is_completed_by_the_same_command(
     api: Api, servers: PrivateServers, target: Target, tmp_path: Path
 ) -> None:
@@ -535,7 +540,7 @@ def made(servers: PrivateServers, tmp_path_factory: pytest.TempPathFactory) -> P
     return directory
 
 
-@pytest.mark.parametrize("name", ["API_KEY_PEPPER", "ENCRYPTION_KEYS"])
+@pytest.mark.parametrize("name", rest_at_night(["ENCRYPTION_KEYS", "API_KEY_PEPPER"], first=1))
 def test_wrong_keys_are_refused_with_one_sentence(name: str, made: Path, target: Target) -> None:
     other = state.generate_secrets()[name]
     refused = manage("restore", str(made), **target.environment, **{name: other})
@@ -558,6 +563,7 @@ def test_an_incomplete_backup_is_refused(made: Path, target: Target, tmp_path: P
     assert "is no complete backup" in manage("restore", str(tmp_path), **target.environment).stderr
 
 
+@pytest.mark.nightly
 def test_a_backup_is_not_mixed_with_other_files(made: Path) -> None:
     assert "is not empty" in manage("backup", str(made)).stderr
 

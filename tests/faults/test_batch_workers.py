@@ -103,6 +103,7 @@ def test_lines_only_use_slots_free_of_background_responses(
     assert [response_ended(api, response_id)["status"] for response_id in responses] == ["completed"] * 2
 
 
+@pytest.mark.nightly
 def test_results_wait_while_the_disk_of_the_files_is_full(
     caller: Caller, http: httpx2.Client, script: Script, make_worker: MakeWorker, tmp_path: Path
 ) -> None:

@@ -106,6 +106,7 @@ def test_no_run_fails_beside_one_that_ends_its_process(
     assert (killed[0], second.pid in killed) == (first.pid, False)
 
 
+@pytest.mark.nightly
 def test_runs_of_workers_that_are_killed_from_outside_complete(
     api: Api, script: Script, make_worker: MakeWorker
 ) -> None:

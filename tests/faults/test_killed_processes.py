@@ -47,6 +47,7 @@ def is_present(caller: Caller, response_id: str) -> bool:
         return bool(cursor.rowcount == 1)
 
 
+@pytest.mark.nightly
 def test_another_worker_continues_the_runs_of_a_killed_one(
     api: Api, caller: Caller, script: Script, make_worker: MakeWorker
 ) -> None:
@@ -173,6 +174,7 @@ def test_the_model_reads_that_a_killed_sandbox_has_not_finished_its_call(
             assert "sleep" not in names(successor)
 
 
+@pytest.mark.nightly
 def test_a_call_is_not_repeated_when_sandbox_and_worker_were_killed(
     caller: Caller, script: Script, http: httpx2.Client, make_worker: MakeWorker
 ) -> None:

@@ -30,6 +30,7 @@ from tests.support.chunks import chunk, usage
 from tests.support.mcp_requests import calling, tool
 from tests.support.mcp_servers import McpServer
 from tests.support.model_capabilities import describe
+from tests.support.sampling import rest_at_night
 from tests.support.search_engine import engine, search_server
 from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
@@ -75,7 +76,7 @@ def sweep(api: Api) -> None:
     eventually(swept)
 
 
-@pytest.mark.parametrize("stream", [True, False], ids=["stream", "json"])
+@pytest.mark.parametrize("stream", rest_at_night([True, False], first=1), ids=["stream", "json"])
 def test_the_call_of_a_killed_process_is_estimated_from_the_log(
     http: httpx2.Client, caller: Caller, script: Script, stream: bool
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_process_that_dies_during_a_tool_call_has_lost_no_model_call(
     assert [one.estimated for one in records(reaching)] == [False, False]
 
 
+@pytest.mark.nightly
 def test_a_resumed_response_contains_the_tokens_of_the_lost_call(
     api: Api, script: Script, make_worker: MakeWorker
 ) -> None:
@@ -402,7 +404,7 @@ def test_the_failed_response_shows_the_estimate(http: httpx2.Client, caller: Cal
     assert listed["usage"]["output_tokens"] == 7
 
 
-@pytest.mark.parametrize("stored", [True, False], ids=["stored", "unstored"])
+@pytest.mark.parametrize("stored", rest_at_night([True, False], first=1), ids=["stored", "unstored"])
 def test_a_budget_counts_a_search_that_was_lost_with_its_process(
     http: httpx2.Client, caller: Caller, script: Script, *, stored: bool
 ) -> None:

@@ -25,6 +25,7 @@ from tests.support.deployment import (
     script_fixture,
 )
 from tests.support.network import Network, network
+from tests.support.sampling import rest_at_night
 from tests.support.sandboxes import CODE_INTERPRETER, Sandbox, code, names, running_sandbox
 from tests.support.streams import types
 from tests.support.upstream import Gate, Script, stream
@@ -143,7 +144,7 @@ def test_a_session_whose_client_has_vanished_loses_its_locks(
 # -- Valkey ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("process", ["web", "worker"])
+@pytest.mark.parametrize("process", rest_at_night(["worker", "web"], first=1))
 def test_responses_continue_without_valkey(
     deployment: Deployment, links: Network, script: Script, process: str
 ) -> None:
@@ -260,7 +261,7 @@ def test_a_call_fails_while_a_worker_cannot_reach_the_sandbox(
     assert "the sandbox service does not answer" in script.messages[-1][-1]["content"]
 
 
-@pytest.mark.parametrize("process", ["web", "worker"])
+@pytest.mark.parametrize("process", rest_at_night(["worker", "web"], first=1))
 def test_a_call_continues_after_a_short_cut_from_the_sandbox(
     deployment: Deployment, links: Network, script: Script, sandbox: Sandbox, process: str
 ) -> None:
@@ -274,7 +275,7 @@ def test_a_call_continues_after_a_short_cut_from_the_sandbox(
     assert (call["status"], script.messages[-1][-1]["content"]) == ("completed", "42")
 
 
-@pytest.mark.parametrize("process", ["web", "worker"])
+@pytest.mark.parametrize("process", rest_at_night(["worker", "web"], first=1))
 def test_a_call_ends_in_a_long_cut_from_the_sandbox(
     deployment: Deployment, links: Network, script: Script, sandbox: Sandbox, process: str
 ) -> None:

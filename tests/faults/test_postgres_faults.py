@@ -31,6 +31,7 @@ from tests.support.deployment import (
     script_fixture,
     small_disk,
 )
+from tests.support.sampling import rest_at_night
 from tests.support.streams import types
 from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
@@ -65,7 +66,7 @@ def terminate_sessions(deployment: Deployment, *, like: str = "%") -> int:
 # -- restarts ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "immediate"])
+@pytest.mark.parametrize("how", rest_at_night([signal.SIGQUIT, signal.SIGINT], first=1), ids=["immediate", "fast"])
 def test_runs_in_progress_survive_a_restart(deployment: Deployment, script: Script, how: signal.Signals) -> None:
     api, gate = deployment.api, Gate()
     script.always(stream(chunk(content="Hel"), gate, *text("lo")))
@@ -390,6 +391,7 @@ def test_a_read_only_server_gives_503_until_it_accepts_writes(deployment: Deploy
     deployment.assert_nothing_lost(answers, steady=steady, codes=UNAVAILABLE)
 
 
+@pytest.mark.nightly
 def test_sessions_that_are_terminated_at_random_cost_no_completed_response(
     deployment: Deployment, script: Script
 ) -> None:
@@ -457,6 +459,7 @@ def test_responses_wait_while_the_disk_of_the_server_is_full(deployment: Deploym
             deployment.sql("DROP TABLESPACE small")
 
 
+@pytest.mark.nightly
 def test_nothing_is_lost_after_the_disk_of_the_write_ahead_log_was_full(deployment: Deployment, script: Script) -> None:
     """PostgreSQL stops then, and an operator frees space and starts it."""
     api, gate = deployment.api, Gate()

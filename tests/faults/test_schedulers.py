@@ -7,13 +7,14 @@ import redis
 
 from launcher.testing import PrivateServers
 from tests.support.deployment import RECOVERY_SECONDS
+from tests.support.sampling import rest_at_night
 from tests.support.schedulers import running_scheduler
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("how", rest_at_night([signal.SIGKILL, signal.SIGTERM], first=1))
 def test_another_scheduler_takes_over(how: signal.Signals, servers: PrivateServers) -> None:
     broker = redis.Redis.from_url(servers.redis_url)
     broker.delete("platform:beat")

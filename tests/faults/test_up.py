@@ -30,7 +30,7 @@ from launcher.errors import NOT_READY, WRONG_SETTINGS
 from launcher.processes import identify, wait_until
 from tests.support.api import Api, ok
 from tests.support.background import RUNNING, ended
-from tests.support.sampling import SEED
+from tests.support.sampling import SEED, rest_at_night
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -212,7 +212,10 @@ NO_SANDBOX = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewra
 
 @pytest.mark.parametrize(
     "name",
-    ["web", "worker", "beat", "valkey", "postgres", "demo upstream", pytest.param("sandbox", marks=NO_SANDBOX)],
+    [
+        *rest_at_night(["worker", "postgres", "web", "beat", "valkey", "demo upstream"], first=2),
+        pytest.param("sandbox", marks=NO_SANDBOX),
+    ],
 )
 def test_a_killed_child_is_restarted(running: Up, name: str) -> None:
     before = running.children()[name]
@@ -222,6 +225,7 @@ def test_a_killed_child_is_restarted(running: Up, name: str) -> None:
     assert f"{name} died (signal SIGKILL)" in running.output
 
 
+@pytest.mark.nightly
 def test_a_worker_that_dies_again_and_again_leaves_the_rest_running(running: Up) -> None:
     web = running.children()["web"]
     # Each dies long before it has started, more often than a start of the platform accepts.
@@ -367,6 +371,7 @@ def test_everything_is_served_after_random_kills(running: Up) -> None:
         )
 
 
+@pytest.mark.nightly
 def test_ctrl_c_during_startup_ends_everything(start: Start) -> None:
     up = start("--port", str(any_free_port()))
     assert wait_until(lambda: "PostgreSQL" in up.output, seconds=START_SECONDS)
@@ -389,7 +394,11 @@ def test_a_requested_port_in_use_is_rejected_in_one_sentence(start: Start) -> No
     ("variables", "error"),
     [
         ({"SECRET_KEY": "short"}, "web refuses to start: SECRET_KEY is too weak"),
-        ({"LEASE_SECONDS": "abc"}, " refuses to start: LEASE_SECONDS must be an integer of at least"),
+        pytest.param(
+            {"LEASE_SECONDS": "abc"},
+            " refuses to start: LEASE_SECONDS must be an integer of at least",
+            marks=pytest.mark.nightly,
+        ),
         ({"SANDBOX_MAX_MEMORY": "7g"}, "sandbox refuses to start: SANDBOX_MAX_MEMORY must be one of"),
     ],
 )
@@ -403,6 +412,7 @@ def test_a_refused_setting_ends_the_start_at_once(start: Start, variables: dict[
     assert "Traceback" not in up.output
 
 
+@pytest.mark.nightly
 def test_a_port_of_metrics_in_use_ends_the_start_at_once(start: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -418,6 +428,7 @@ def demo_upstream_of(up: Up) -> str:
     return f"http://127.0.0.1:{process.command.rpartition(' ')[2]}/v1"
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("servers")
 def test_servers_named_in_the_environment_are_used(start: Start, running: Up) -> None:
     owner, app = os.environ["DATABASE_OWNER_URL"], os.environ["DATABASE_URL"]

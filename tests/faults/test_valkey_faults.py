@@ -33,6 +33,7 @@ from tests.support.background import ended, text_of
 from tests.support.chunks import chunk, text
 from tests.support.deployment import small_disk
 from tests.support.limits import limit
+from tests.support.sampling import rest_at_night
 from tests.support.schedulers import running_scheduler
 from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
@@ -201,7 +202,9 @@ def _is_refused(client: "redis.Redis") -> bool:
     return False
 
 
-@pytest.fixture(params=[hanging, gone, full, read_only, disk_full], ids=lambda fault: fault.__name__)
+@pytest.fixture(
+    params=rest_at_night([hanging, gone, full, read_only, disk_full], first=2), ids=lambda fault: fault.__name__
+)
 def fault(request: pytest.FixtureRequest, deployment: Deployment) -> AbstractContextManager[None]:
     """A fault that lasts for a block."""
     broken: AbstractContextManager[None] = request.param(deployment.broker)

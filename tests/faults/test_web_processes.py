@@ -145,6 +145,7 @@ def test_a_killed_process_is_replaced_while_the_others_serve(
     assert "died (exit code -9); starting it again" in several.output()
 
 
+@pytest.mark.nightly
 def test_processes_that_die_again_and_again_are_replaced_by_the_same_parent(
     upstream: ScriptedUpstream, caller: Caller, script: Script
 ) -> None:

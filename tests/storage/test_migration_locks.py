@@ -19,6 +19,7 @@ def migrate(owner: str, app: str, *arguments: str) -> subprocess.CompletedProces
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_migration_gives_up_on_a_table_in_use(servers: PrivateServers) -> None:
     owner, app = servers.create_database(f"test_{uuid4().hex[:8]}")

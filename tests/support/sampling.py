@@ -8,6 +8,8 @@ import random
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+import pytest
+
 Case = TypeVar("Case")
 IS_FULL = os.environ.get("TEST_SIZE") == "full"
 SEED = int(os.environ.get("TEST_SEED", "20261121"))
@@ -24,6 +26,13 @@ def sampled(cases: Iterable[Case], count: int, *, key: str) -> list[Case]:
     if IS_FULL or len(every) <= count:
         return every
     return random.Random(f"{SEED} {key}").sample(every, count)
+
+
+def rest_at_night(values: Iterable[object], *, first: int) -> list[object]:
+    """Return the values of a parameter, of which CI tries the first ones only."""
+    return [
+        value if place < first else pytest.param(value, marks=pytest.mark.nightly) for place, value in enumerate(values)
+    ]
 
 
 def covering(cases: Sequence[Mapping[str, Hashable]], *, key: str) -> set[int]:
