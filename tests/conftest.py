@@ -254,11 +254,13 @@ def admin_client(web: WebProcess, database: None) -> Iterator[OpenAI]:
 
 
 _FAULTS = Path(__file__).parent / "faults"
+# The contract of a web server: tests of both servers.
+_WIRE = Path(__file__).parent / "wire"
 _ALL_SLOW = re.compile(r"^pytestmark = (\[[^\]]*)?pytest\.mark\.slow\b", re.MULTILINE)
 
 
 # Words of files with slow tests: the marker, or a process that makes a test slow.
-_SOME_SLOW = re.compile(r"\b(slow|both_servers)\b|daphne|short_timeout")
+_SOME_SLOW = re.compile(r"\bslow\b|daphne|short_timeout")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -323,7 +325,7 @@ _DAPHNE = {"daphne", "daphne_web"}
 def _repeats_on_daphne(item: pytest.Item) -> bool:
     """Return whether a test runs on daphne in addition to the default server, and does not test the server itself."""
     callspec = getattr(item, "callspec", None)
-    if callspec is None or item.get_closest_marker("both_servers"):
+    if callspec is None or _WIRE in item.path.parents:
         return False
     return any(isinstance(value, str) and value in _DAPHNE for value in callspec.params.values())
 

@@ -20,7 +20,7 @@ from tests.support.chunks import calls, chunk, text
 from tests.support.streams import assert_stream_equals_stored, assert_well_formed, types
 from tests.support.upstream import Answer, Cut, Gate, Script, refusal, stream
 from tests.support.waiting import eventually
-from tests.support.web import WebProcess, running_web
+from tests.support.web import WebProcess
 from tests.support.websocket_client import Event, Socket, open_socket, short_lived_server
 
 Connect = Callable[[], AbstractContextManager[Socket]]
@@ -599,23 +599,6 @@ def test_a_connection_ends_after_its_maximum_duration(caller: Caller, script: Sc
         assert script.received[0].was_closed()
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1000
-
-
-@pytest.mark.slow
-@pytest.mark.both_servers
-@pytest.mark.parametrize("server", ["daphne", "uvicorn"])
-def test_a_stopping_server_accepts_no_new_requests(server: str, caller: Caller, script: Script) -> None:
-    with running_web(server=server) as process, open_socket(process.url, secret=caller.secret) as socket:
-        # A stored response would be continued by a worker.
-        start_response(socket, script, store=False)
-        socket.ask(model=script.model, input="never", store=False)
-        process.stop()
-        last = socket.rest()[-1]
-        assert (last["type"], last["error"]["code"]) == ("error", "server_is_shutting_down")
-        with pytest.raises(ConnectionClosed):
-            list(socket._connection)
-    with scope.team(caller.team.pk):
-        assert Response.objects.get().status == "failed"
 
 
 @pytest.mark.slow

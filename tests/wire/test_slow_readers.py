@@ -24,7 +24,7 @@ from tests.support.web import WebProcess, running_web
 
 PIECES, PIECE_BYTES = 200, 100_000
 FORWARDED_PIECES = 500
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.slow
 WORDS = "word " * (PIECE_BYTES // 5)
 SECONDS = 2
 LEAVES = "disconnecting a client that reads too slowly"

@@ -15,7 +15,7 @@ from tests.support.raw_http import RawConnection, request_head
 from tests.support.upstream import Script, ScriptedUpstream
 from tests.support.web import WebProcess, running_web
 
-pytestmark = [pytest.mark.slow, pytest.mark.both_servers]
+pytestmark = pytest.mark.slow
 KIB, MIB = 1024, 1024 * 1024
 # The buffers of a connection and of the collector. A body without a key may have 64 KiB.
 IDLE = 16 * MIB

@@ -27,7 +27,7 @@ from tests.support.websocket_client import open_socket
 from tests.support.work import SERVED, paths_of_work
 from tests.support.workers import WorkerProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.both_servers]
+pytestmark = pytest.mark.slow
 SERVERS = pytest.mark.parametrize("server", ["uvicorn", "daphne"])
 
 
@@ -273,3 +273,21 @@ def test_a_run_that_was_handed_over_ends_if_its_client_does_not_come_back(
         first = read_cut(old, gate, process.stop, model=script.model, input="Hi")
     response_id = orjson.loads(first[0].partition(b"\ndata: ")[2])["response"]["id"]
     assert ended(api, response_id, seconds=30)["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("server", ["daphne", "uvicorn"])
+def test_a_stopping_server_accepts_no_new_requests(server: str, caller: Caller, script: Script) -> None:
+    with running_web(server=server) as process, open_socket(process.url, secret=caller.secret) as socket:
+        # A stored response would be continued by a worker.
+        gate = Gate()
+        script.then(stream(chunk(content="Hel"), gate, *text("lo")[1:]))
+        socket.ask(model=script.model, input="Hi", store=False)
+        gate.wait_until_reached()
+        socket.ask(model=script.model, input="never", store=False)
+        process.stop()
+        last = socket.rest()[-1]
+        assert (last["type"], last["error"]["code"]) == ("error", "server_is_shutting_down")
+        with pytest.raises(ConnectionClosed):
+            list(socket._connection)
+    with scope.team(caller.team.pk):
+        assert Response.objects.get().status == "failed"

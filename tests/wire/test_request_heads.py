@@ -5,7 +5,6 @@ import pytest
 from tests.support.raw_http import RawConnection
 from tests.support.web import WebProcess
 
-pytestmark = pytest.mark.both_servers
 KIB = 1024
 
 

@@ -13,7 +13,6 @@ from tests.support.upstream import Script
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess
 
-pytestmark = pytest.mark.both_servers
 REDOC = "/static/redoc/redoc.standalone.js"
 PUBLIC = ["/livez", "/version", "/openapi.json", "/docs", "/docs/guide/", "/favicon.ico"]
 

@@ -14,7 +14,7 @@ from tests.support.upstream import Gate, Script, ScriptedUpstream, stream
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess, running_web
 
-pytestmark = [pytest.mark.slow, pytest.mark.both_servers]
+pytestmark = pytest.mark.slow
 
 MOST = 30
 POST = b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\n"

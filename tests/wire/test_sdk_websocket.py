@@ -23,7 +23,6 @@ from tests.support.upstream import Answer, Cut, Gate, Script, refusal, stream
 from tests.support.validation import check_event
 from tests.support.web import WebProcess
 
-pytestmark = pytest.mark.both_servers
 LIMITS = ResponsesWebSocketLimits(
     max_lanes=4, max_events_per_lane=1000, max_events=4000, max_bytes_per_lane=2**20, max_bytes=2**22
 )

@@ -1,5 +1,6 @@
 """Bodies of requests: who may send how much, how slowly, and what remains of the connection afterwards."""
 
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +13,7 @@ from tests.support.raw_http import RawConnection
 from tests.support.upstream import Script, ScriptedUpstream
 from tests.support.web import WebProcess, running_web
 
-pytestmark = [pytest.mark.slow, pytest.mark.both_servers]
+pytestmark = pytest.mark.slow
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -223,3 +224,43 @@ def test_large_bodies_of_one_team_wait_for_a_slot(server: WebProcess, caller: Ca
         waiting.socket.settimeout(20)
         assert uploading[0].response().status == 400
         assert waiting.response().status == 100
+
+
+@pytest.mark.parametrize("server", ["web", "daphne_web"])
+def test_a_chunked_body_beyond_the_limit_is_rejected(
+    request: pytest.FixtureRequest, server: str, caller: Caller
+) -> None:
+    process: WebProcess = request.getfixturevalue(server)
+    assert b" 413 " in send_in_chunks(process.url, caller.secret, 65 * MIB)
+
+
+def send_in_chunks(url: str, secret: str, size: int) -> bytes:
+    """POST without a Content-Length; return the head of the response."""
+    host, port = url.removeprefix("http://").split(":")
+    head = f"POST /v1/responses HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {secret}\r\n"
+    with socket.create_connection((host, int(port)), timeout=30) as peer:
+        peer.sendall(f"{head}Transfer-Encoding: chunked\r\nContent-Type: application/json\r\n\r\n".encode())
+        try:
+            for _ in range(size // MIB):
+                peer.sendall(b"%x\r\n" % MIB + b"x" * MIB + b"\r\n")
+            peer.sendall(b"0\r\n\r\n")
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the server has responded and closed the connection
+        return peer.recv(65536)
+
+
+@pytest.mark.parametrize("server", ["web", "daphne_web"])
+def test_expect_100_continue_is_supported(
+    request: pytest.FixtureRequest, server: str, caller: Caller, script: Script
+) -> None:
+    """curl sends it with bodies of more than a mebibyte."""
+    script.say("Hello")
+    process: WebProcess = request.getfixturevalue(server)
+    host, port = process.url.removeprefix("http://").split(":")
+    body = orjson.dumps({"model": script.model, "input": "x" * 2 * MIB})
+    head = f"Host: {host}\r\nAuthorization: Bearer {caller.secret}\r\nContent-Length: {len(body)}\r\n"
+    with socket.create_connection((host, int(port)), timeout=60) as peer:
+        peer.sendall(f"POST /v1/responses HTTP/1.1\r\n{head}Expect: 100-continue\r\n\r\n".encode())
+        assert b" 100 " in peer.recv(4096)
+        peer.sendall(body)
+        assert b" 200 " in peer.recv(65536)

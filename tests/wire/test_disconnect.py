@@ -21,7 +21,7 @@ from tests.support.web import WebProcess
 MakeApiWithGrace = Callable[[int | None], Api]
 
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(params=["web", "daphne_web"])
