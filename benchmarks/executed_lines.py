@@ -15,7 +15,7 @@ from pathlib import Path
 import coverage
 
 from tests.recording import DIRECTORY, MEASURED, ROOT
-from tests.recording.record import RECORD, write
+from tests.recording.record import LINES, RECORD, write
 
 
 def main(arguments: Sequence[str], *, directory: Path) -> int:
@@ -36,5 +36,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     combined.combine([str(data)])
     share = combined.report(file=sys.stderr, skip_covered=True, show_missing=False)
     record = write(combined.get_data())
+    combined.save()
+    shutil.copy(data / "data", LINES)
     print(f"{share:.2f} % of the lines were executed; {RECORD.relative_to(ROOT)} has {len(record)} modules.")
     return code

@@ -13,6 +13,8 @@ from tests.recording import ROOT
 
 _IMPORT = re.compile(r"^from (tests[\w.]*) import (\([^)]*\)|[^(\n]*)", re.MULTILINE)
 RECORD = ROOT / ".test-run" / "executed.json"
+LINES = ROOT / ".test-run" / "executed.coverage"
+"""The measured data, in the format of coverage.py: the test files that execute each line."""
 
 Record = dict[str, dict[str, list[str]]]
 """By module and function, the test files that execute it. A module's own lines have an empty name."""
@@ -49,6 +51,14 @@ def write(data: coverage.CoverageData) -> Record:
     RECORD.parent.mkdir(exist_ok=True)
     RECORD.write_bytes(orjson.dumps(record, option=orjson.OPT_SORT_KEYS))
     return record
+
+
+def files_of_lines(module: Path) -> dict[int, set[str]]:
+    """Return the test files that executed each line of a module in the latest recorded run."""
+    data = coverage.CoverageData(basename=str(LINES))
+    data.read()
+    lines = data.contexts_by_lineno(str(module))
+    return {line: set(files) for line, contexts in lines.items() if (files := [name for name in contexts if name])}
 
 
 def files_executing(record: Record, module: str, lines: list[int]) -> set[str]:
