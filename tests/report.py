@@ -1,8 +1,9 @@
 """Pytest plugin that says where the time of a run went, and with which command a failed test runs again.
 
 The time of a test includes its fixtures: those of a session or module count for the first test that needs them. A run
-with a budget fails if its tests take longer together. As machines and their load differ, a fixed computation is timed
-between the tests, and the budget is a time on the machine on which this computation takes `_REFERENCE` seconds.
+of a whole suite fails if its tests take longer together than the budget of the suite, so that its growth is noticed. As
+machines and their load differ, a fixed computation is timed between the tests, and the budget is a time on the machine
+on which this computation takes `_REFERENCE` seconds.
 """
 
 import time
@@ -17,6 +18,8 @@ from typing import Any
 import orjson
 import pytest
 
+# In seconds, by the `-m` of a suite; a third more than the suite took when they were set.
+_BUDGETS = {"not slow": 900.0, "slow": 2400.0}
 _SHOWN = {"tests": 10, "files": 40, "fixtures": 10}
 _FIXTURE = "fixture"
 # Shorter fixtures are of no interest, and there are tens of thousands.
@@ -38,14 +41,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         metavar="SECONDS",
         help="fail if all tests together take longer, on a machine as fast as "
-        "the one of which tests/report.py knows the pace",
+        "the one of which tests/report.py knows the pace; a whole suite has a budget",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Collect the times in the process that prints the result, which gets the reports of all others."""
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Times(config.getoption("--times"), budget=config.getoption("--budget")))
+        budget = config.getoption("--budget")
+        is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
+        if budget is None and is_whole:
+            budget = _BUDGETS.get(config.option.markexpr)
+        config.pluginmanager.register(Times(config.getoption("--times"), budget=budget))
 
 
 @pytest.hookimpl(wrapper=True)

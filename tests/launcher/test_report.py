@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -32,11 +33,13 @@ def test_it(name, room):
 """
 
 
-def _run(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run the tests of a folder with the plugin."""
+def _run(
+    directory: Path, *arguments: str, files: Sequence[str] = ("test_rooms.py",)
+) -> "subprocess.CompletedProcess[str]":
+    """Run the tests of files with the plugin."""
     options = ["-c", "/dev/null", "--rootdir", ".", "-p", "xdist", "-p", "tests.report", *arguments]
     return subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "test_rooms.py"],
+        [sys.executable, "-m", "pytest", *options, *files],
         cwd=directory,
         # The other plugins import Django and more in each process.
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
@@ -71,3 +74,11 @@ def test_a_run_fails_whose_tests_together_exceed_their_budget(tmp_path: Path) ->
         codes.append(finished.returncode)
         assert f" s of the {budget} s that they may take" in finished.stdout, finished.stdout
     assert codes == [0, 1]
+
+
+@pytest.mark.parametrize(("options", "is_whole"), [((), True), (("-k", "b"), False)])
+def test_a_whole_suite_has_a_budget(tmp_path: Path, options: Sequence[str], *, is_whole: bool) -> None:
+    (tmp_path / "test_rooms.py").write_text(TESTS.replace("assert name", "name"))
+    finished = _run(tmp_path, "-o", "testpaths=test_rooms.py", "-m", "not slow", *options, files=())
+    assert finished.returncode == 0, finished.stdout
+    assert ("s that they may take" in finished.stdout) == is_whole, finished.stdout
