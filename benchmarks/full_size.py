@@ -18,6 +18,7 @@ CHECKS: Mapping[str, Sequence[str]] = {
         "tests/admin/test_admin_crawl.py",
         "tests/browser/test_every_page.py",
         "tests/browser/test_layout.py",
+        "tests/api/test_malformed_ids.py",
     ),
     "races": ("tests/faults/test_cancel_races.py", "tests/faults/test_file_removal_races.py"),
     "seeding": ("tests/admin/test_seed_demo.py",),

@@ -256,6 +256,7 @@ def admin_client(web: WebProcess, database: None) -> Iterator[OpenAI]:
 _FAULTS = Path(__file__).parent / "faults"
 # The contract of a web server: tests of both servers.
 _WIRE = Path(__file__).parent / "wire"
+_LONG = {"faults", "browser", "docs", "deployment"}
 _ALL_SLOW = re.compile(r"^pytestmark = (\[[^\]]*)?pytest\.mark\.slow\b", re.MULTILINE)
 
 
@@ -360,8 +361,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
         earliest[item.path] = min(place, earliest.get(item.path, place))
         if _FAULTS in item.path.parents or place < len(_RARE_PROCESSES):
             item.add_marker(pytest.mark.slow)
-    # The tests of a file stay together, because its fixtures end with the last of them.
-    items.sort(key=lambda item: earliest[item.path])
+    # The tests of a file stay together, because its fixtures end with the last of them. Files that take minutes come
+    # first, so that no process is left with one of them at the end.
+    items.sort(key=lambda item: (_LONG.isdisjoint(item.path.parent.parts), earliest[item.path]))
 
 
 def _running_processes() -> "list[WebProcess | WorkerProcess]":

@@ -132,7 +132,9 @@ def _test(*, root: Path, argv: Sequence[str], arguments: list[str]) -> NoReturn:
     # For a few tests, starting several processes takes longer.
     if not paths and "-k" not in arguments:
         # One more than there are cores, because tests wait for servers now and then.
-        options += ["-n", str(min(4, 1 + (os.cpu_count() or 1))), "--dist", "worksteal"]
+        options += ["-n", str(min(4, 1 + (os.cpu_count() or 1)))]
+        # Files with slow tests start servers of their own, once for each process that executes tests of the file.
+        options += ["--dist", "loadfile", "--no-loadscope-reorder"] if "slow" in arguments else ["--dist", "worksteal"]
     os.execv(sys.executable, [sys.executable, "-m", "pytest", *options, *arguments])  # noqa: S606
 
 

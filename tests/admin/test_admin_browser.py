@@ -106,6 +106,7 @@ def response(caller: Caller) -> Response:
     return made
 
 
+@pytest.mark.nightly
 def test_long_contents_of_a_response_do_not_widen_its_page(visit: Visit, response: Response) -> None:
     wide = {}
     visit.open(page_url(response))
@@ -147,6 +148,7 @@ def test_the_copy_button_copies_the_id(visit: Visit, response: Response) -> None
     assert eventually(lambda: visit.page.evaluate("navigator.clipboard.readText()")) == response.pk
 
 
+@pytest.mark.nightly
 def test_filters_apply_to_the_list_of_responses(visit: Visit, response: Response, caller: Caller) -> None:
     other = add_response(caller)
     visit.open("/admin/responses/response/?period=1h")

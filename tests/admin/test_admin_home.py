@@ -96,6 +96,7 @@ def test_runs_with_an_expired_lease_are_counted_as_stuck(lead: Client, caller: C
     assert tile(text(lead.get(HOME)), "Stuck")[0] == "1"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_every_link_opens(admin: Client, caller: Caller) -> None:
     add_response(caller)

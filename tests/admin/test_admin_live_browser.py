@@ -109,6 +109,7 @@ def test_a_background_run_updates_live_and_is_cancelled(
     assert script.received[1].was_closed()
 
 
+@pytest.mark.nightly
 def test_the_page_polls_without_a_websocket(
     visit: Visit, reaching: Api, script: Script, lead: Client, no_worker: None
 ) -> None:
@@ -122,6 +123,7 @@ def test_the_page_polls_without_a_websocket(
     expect(row).to_have_count(0, timeout=10_000)
 
 
+@pytest.mark.nightly
 def test_a_run_is_cancelled_without_scripts(
     browser: Browser, reaching_web: WebProcess, reaching: Api, script: Script, lead: Client, no_worker: None
 ) -> None:

@@ -87,6 +87,7 @@ def test_a_manual_tool_output_continues_the_response(page: Page, caller: Caller,
     assert script.messages[-1][-1]["content"] == '{"city": "Paris"}'
 
 
+@pytest.mark.nightly
 def test_two_models_respond_side_by_side(page: Page, script: Script, other_script: Script) -> None:
     script.say("One.")
     other_script.say("Two.")
@@ -119,6 +120,7 @@ def test_leaving_the_page_revokes_its_key(page: Page, caller: Caller, script: Sc
     assert eventually(is_revoked)
 
 
+@pytest.mark.nightly
 def test_the_request_is_copied_as_curl_and_python(page: Page, script: Script) -> None:
     page.goto("/admin/playground/")
     page.get_by_label("Model", exact=True).fill("m")
@@ -129,6 +131,7 @@ def test_the_request_is_copied_as_curl_and_python(page: Page, script: Script) ->
         page.wait_for_function("words => navigator.clipboard.readText().then(text => text.includes(words))", arg=words)
 
 
+@pytest.mark.nightly
 def test_entering_an_id_in_the_palette_opens_its_page(page: Page, caller: Caller) -> None:
     response = add_response(caller)
     page.goto("/admin/")
@@ -138,6 +141,7 @@ def test_entering_an_id_in_the_palette_opens_its_page(page: Page, caller: Caller
     page.wait_for_url(f"**/response/{response.pk}/change/")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", rest_at_night([380, 2560, 1280], first=1))
 def test_no_page_is_wider_than_the_window(page: Page, width: int, caller: Caller) -> None:
     page.set_viewport_size({"width": width, "height": 900})

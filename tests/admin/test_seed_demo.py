@@ -111,6 +111,7 @@ def test_seeding_a_platform_in_use_requires_confirmation(seeded: Seeded, caller:
         call_command("seed_demo", responses=1)
 
 
+@pytest.mark.nightly
 def test_the_same_seed_creates_other_teams_with_equal_content(seeded: Seeded, database: None) -> None:
     output = io.StringIO()
     call_command("seed_demo", responses=12, teams=1, seed=7, yes=True, stdout=output)

@@ -70,6 +70,7 @@ def test_the_documentation_page_loads_no_external_resources(web: WebProcess) -> 
     assert all(httpx2.get(web.url + source).status_code == 200 for source in sources)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_documentation_page_asks_no_other_server(web: WebProcess) -> None:
     with chromium() as browser:

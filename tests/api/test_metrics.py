@@ -12,6 +12,7 @@ from tenants.models import Model, Upstream
 from tests.support.api import Api, Caller
 from tests.support.chunks import chunk, text
 from tests.support.metrics import Samples, read_metrics
+from tests.support.sampling import rest_at_night
 from tests.support.upstream import Gate, Script, refusal, stream
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess, running_web
@@ -175,7 +176,7 @@ def test_a_token_is_required_where_one_is_set(with_token: WebProcess, http: http
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", rest_at_night(["2", "1"], first=1))
 def test_web_processes_serve_their_metrics_on_a_port_of_its_own(processes: str, http: httpx2.Client) -> None:
     port = any_free_port()
     with running_web(processes=processes, METRICS_PORT=str(port)) as process:

@@ -55,6 +55,7 @@ def lengthen(subject: TeamData) -> None:
                         model._default_manager.filter(pk=row.pk).update(**{field.attname: name})
 
 
+@pytest.mark.nightly
 def test_no_name_breaks_a_page(browser: Browser, web: WebProcess, named: TeamData, database: None) -> None:
     found = []
     urls = [LIST, "/admin/", *sampled(pages(named), 4, key="layout")]

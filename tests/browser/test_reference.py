@@ -32,7 +32,8 @@ _MAX_SHARE = 0.12  # of the cells
 _NO_TEXT = "*, *::before, *::after { color: transparent !important; caret-color: transparent !important; }"
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_key_pages_look_like_their_reference(
     scheme: Any, browser: Browser, web: WebProcess, subject: TeamData, database: None
 ) -> None:

@@ -36,6 +36,7 @@ ACCOUNT = (
 )
 
 
+@pytest.mark.nightly
 def test_no_page_of_an_account_violates_its_policy(browser: Browser, web: WebProcess, database: None) -> None:
     opened = 0
     with visiting(browser, web.url) as visit:
@@ -214,6 +215,7 @@ def test_the_form_for_keys_shows_what_the_choices_need(visit: Visit) -> None:
     expect(expires).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_the_first_steps_can_be_copied(browser: Browser, web: WebProcess, database: None) -> None:
     team = services.create_team(name=f"New {uuid.uuid4().hex[:6]}", actor="system")
     with visiting(browser, web.url, person("team_lead", team)) as visit:
@@ -223,6 +225,7 @@ def test_the_first_steps_can_be_copied(browser: Browser, web: WebProcess, databa
         assert visit.complaints == []
 
 
+@pytest.mark.nightly
 def test_a_form_is_sent_to_its_own_address(visit: Visit) -> None:
     path = "/admin/responses/prompttemplate/add/?name=greeting"
     visit.open(path)

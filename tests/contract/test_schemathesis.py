@@ -95,7 +95,7 @@ WEIGHTS = {
 }
 EACH = 25
 FULL = {label: WEIGHTS.get(label, EACH) for label in OPERATIONS}
-REQUESTS = {label: sized(3 + count // 25, full=count) for label, count in FULL.items()}
+REQUESTS = {label: sized(2 + count // 40, full=count) for label, count in FULL.items()}
 """Number of valid requests per operation, and of invalid ones."""
 SAMPLES = 8
 """A few requests may all be refused for their combination of values; then more are generated."""

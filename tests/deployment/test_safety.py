@@ -22,7 +22,10 @@ from config import safety
 from launcher.errors import NOT_READY, WRONG_SETTINGS
 from launcher.state import generate_secrets
 from launcher.testing import PrivateServers
+from tests.support import preloaded
 from tests.support.clocks import ShiftedClock
+from tests.support.management import manage
+from tests.support.sampling import rest_at_night
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -140,9 +143,21 @@ def unsafe_starts(
     ("cause", "begin", "remedy"),
     [
         ("short secret", "SECRET_KEY is too weak", "generate_secrets` prints."),
-        ("placeholder", "API_KEY_PEPPER is too weak", "generate_secrets` prints."),
-        ("short token of the sandbox", "SANDBOX_TOKEN is too weak", "generate_secrets` prints."),
-        ("short token of the metrics", "METRICS_TOKEN is too weak", "generate_secrets` prints."),
+        pytest.param(
+            "placeholder", "API_KEY_PEPPER is too weak", "generate_secrets` prints.", marks=pytest.mark.nightly
+        ),
+        pytest.param(
+            "short token of the sandbox",
+            "SANDBOX_TOKEN is too weak",
+            "generate_secrets` prints.",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
+            "short token of the metrics",
+            "METRICS_TOKEN is too weak",
+            "generate_secrets` prints.",
+            marks=pytest.mark.nightly,
+        ),
         ("invalid key", "ENCRYPTION_KEYS contains a value that is no Fernet key", "generate_secrets` prints."),
         ("shared secret", "SECRET_KEY and METRICS_TOKEN share a value", "generate_secrets` prints."),
         ("superuser", "DATABASE_URL uses the role 'platform_superuser'", "(docs/howto/operations.md)."),
@@ -200,7 +215,7 @@ def test_a_wrong_port_ends_a_command_like_any_wrong_setting(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("database")
-@pytest.mark.parametrize("command", ["web --port=0", "worker", "beat"])
+@pytest.mark.parametrize("command", rest_at_night(["web --port=0", "worker", "beat"], first=1))
 def test_a_port_of_metrics_in_use_is_tried_again_later(command: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -236,15 +251,7 @@ def test_the_sandbox_refuses_an_address_in_one_sentence(listen: str, code: int, 
 def _refused_start(command: str, *, code: int, without: Sequence[str] = (), **variables: str) -> list[str]:
     """Return the lines that a process prints which must end at once."""
     environment = {name: value for name, value in os.environ.items() if name not in without}
-    done = subprocess.run(
-        [sys.executable, "manage.py", *command.split()],
-        cwd=ROOT,
-        env={**environment, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = preloaded.run(command.split(), environment={**environment, **variables})
     assert done.returncode == code, done
     assert done.stdout == ""
     return done.stderr.splitlines()
@@ -253,14 +260,7 @@ def _refused_start(command: str, *, code: int, without: Sequence[str] = (), **va
 @pytest.mark.slow
 def test_djangos_checks_of_a_deployment_find_nothing() -> None:
     production = {**generate_secrets(), "SECURE_TLS": "1", "ALLOWED_HOSTS": "api.example.com", "DEBUG": "0"}
-    done = subprocess.run(
-        [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
-        cwd=ROOT,
-        env={**os.environ, **production},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = manage("check", "--deploy", "--fail-level", "WARNING", **production)
     assert done.returncode == 0, done.stderr
     assert "no issues" in done.stdout
 

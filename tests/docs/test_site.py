@@ -154,6 +154,7 @@ def test_only_get_and_head_are_allowed(built_web: WebProcess) -> None:
     assert httpx2.head(f"{built_web.url}/docs/guide/").status_code == 200
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_search_finds_a_page_and_the_policy_of_the_pages_blocks_nothing(built_web: WebProcess) -> None:
     with chromium() as browser:

@@ -192,6 +192,7 @@ def test_attempts_are_limited(api: Api, script: Script, make_worker: MakeWorker)
     assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
 
 
+@pytest.mark.nightly
 def test_a_broker_that_loses_all_messages_loses_no_response(api: Api, script: Script, make_worker: MakeWorker) -> None:
     script.always(stream(*text("Hello")))
     queued = [queue(api, script) for _ in range(20)]
@@ -211,6 +212,7 @@ def test_a_worker_without_a_broker_runs_responses_and_stops_on_request(
     assert lonely._process.poll() == 0
 
 
+@pytest.mark.nightly
 def test_a_team_with_many_runs_does_not_delay_another_team(
     api: Api, script: Script, other_script: Script, make_api: MakeApi, make_worker: MakeWorker
 ) -> None:

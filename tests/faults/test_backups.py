@@ -345,6 +345,7 @@ def test_a_restored_backup_returns_every_object_byte_for_byte(
     assert "The database is not empty" in refused.stderr
 
 
+@pytest.mark.nightly
 def test_a_backup_while_clients_write_is_consistent(
     api: Api, web: WebProcess, script: Script, target: Target, tmp_path: Path
 ) -> None:
@@ -413,6 +414,7 @@ def test_a_backup_killed_during_the_dump_is_refused(database: None, servers: Pri
         backup.create(directory)
 
 
+@pytest.mark.nightly
 def test_a_backup_killed_while_it_copies_files_is_refused(api: Api, tmp_path: Path) -> None:
     directory, state_dir = tmp_path / "backup", tmp_path / "elsewhere"
     pipe = state_dir / "files" / content_name(upload(api, "notes.txt", "Hello"))
@@ -464,6 +466,7 @@ def complete_state(database: None, tmp_path: Path) -> Path:
     return tmp_path / "elsewhere"
 
 
+@pytest.mark.nightly
 def test_lost_content_fails_the_backup_unless_it_is_allowed(api: Api, complete_state: Path, tmp_path: Path) -> None:
     file, lost = upload(api, "kept.txt", "Hello"), upload(api, "lost.txt", "Hello")
     kept = complete_state / "files" / content_name(file)

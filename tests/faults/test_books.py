@@ -14,6 +14,7 @@ from benchmarks.books.driver import Plan
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("servers")
 def test_records_agree_with_the_books_of_the_upstream(tmp_path: Path) -> None:
     plan = Plan(runs=40, batch_lines=16, clients=6, seed=3)

@@ -18,7 +18,7 @@ from tests.support.upstream import Pause, Received, Script, stream
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess
 
-RACES = sized(80, full=500)
+RACES = sized(40, full=500)
 AT_ONCE = 8
 
 

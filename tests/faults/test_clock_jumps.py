@@ -24,7 +24,7 @@ from tests.support.streams import types
 from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 SetClock = Callable[[int], None]
 _HOUR, _DAY = 3600, 86_400
 script = script_fixture()
@@ -39,7 +39,7 @@ def clock() -> Iterator[ShiftedClock]:
         yield ShiftedClock(Path(directory))
 
 
-@pytest.fixture(scope="module", params=["platform", pytest.param("machine", marks=pytest.mark.nightly)])
+@pytest.fixture(scope="module", params=["platform", "machine"])
 def deployment(clock: ShiftedClock, request: pytest.FixtureRequest) -> Iterator[Deployment]:
     """The deployment of all tests of this file. The clock of the upstream is right."""
     with pytest.MonkeyPatch.context() as patch:

@@ -19,6 +19,7 @@ from tests.support.api import Api, MakeCaller
 from tests.support.background import ended
 from tests.support.certificates import self_signed
 from tests.support.name_server import NameServer, name_server
+from tests.support.sampling import rest_at_night
 from tests.support.upstream import Script, ScriptedUpstream
 from tests.support.waiting import eventually
 from tests.support.web import running_web
@@ -159,7 +160,7 @@ def _names(site: Site) -> dict[str, str]:
     return {kind: f"{kind}-{uuid.uuid4().hex}.{DOMAIN}" for kind in site.names.answers}
 
 
-@pytest.mark.parametrize("parameter", REQUESTS)
+@pytest.mark.parametrize("parameter", rest_at_night(REQUESTS, first=4))
 def test_no_parameter_reaches_an_internal_address(site: Site, api: Api, script: Script, parameter: str) -> None:
     names, before = _names(site), site.public.connections
     for name in names.values():

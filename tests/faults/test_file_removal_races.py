@@ -26,7 +26,7 @@ from tests.support.vector_stores import upload, use_demo_embeddings
 from tests.support.web import WebProcess
 from tests.support.workers import WorkerProcess
 
-RACES = sized(48, full=1_000)
+RACES = sized(24, full=1_000)
 AT_ONCE = 6
 STORES = 3
 # Enough passages that storing them takes a while.

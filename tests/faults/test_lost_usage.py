@@ -433,6 +433,7 @@ def test_a_budget_counts_a_search_that_was_lost_with_its_process(
     assert (budget.spent, budget.reserved) == (counted, Decimal(0))
 
 
+@pytest.mark.nightly
 def test_a_search_that_returned_before_its_process_died_counts_until_it_is_recorded(
     api: Api, script: Script, make_worker: MakeWorker
 ) -> None:

@@ -90,6 +90,7 @@ def beat_url(tmp_path: Path) -> Iterator[str]:
         process.wait(30)
 
 
+@pytest.mark.nightly
 def test_dashboard_and_rules_use_what_processes_report(
     caller: Caller, script: Script, http: httpx2.Client, make_worker: MakeWorker, beat_url: str
 ) -> None:

@@ -199,6 +199,7 @@ def test_requests_wait_for_a_locked_table(deployment: Deployment, script: Script
         assert (answer.result().status, answer.result().text) == (200, ["Hello"])
 
 
+@pytest.mark.nightly
 def test_requests_are_slower_while_the_server_is_slow(deployment: Deployment, script: Script) -> None:
     over = threading.Event()
 
@@ -329,6 +330,7 @@ def test_a_request_gets_503_after_a_deadlock(
 # -- a server that refuses ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_clients_get_503_while_others_have_all_connections(deployment: Deployment, script: Script) -> None:
     api, gate = deployment.api, Gate()
     script.then(stream(chunk(content="Hel"), gate, *text("lo")))
@@ -553,6 +555,7 @@ def test_an_upload_in_parts_continues_after_the_disk_was_full(deployment: Deploy
         assert api.get(f"/files/{stored['id']}/content").content == b"".join(halves)
 
 
+@pytest.mark.nightly
 def test_a_process_serves_while_it_cannot_write_its_log(deployment: Deployment, script: Script) -> None:
     servers = deployment.servers
     with Path("/dev/full").open("wb") as full:

@@ -41,6 +41,7 @@ def beat(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
             process.wait()
 
 
+@pytest.mark.nightly
 def test_worker_and_beat_write_json_and_no_wake_ups(
     beat: tuple[subprocess.Popen[bytes], Path], upstream: object
 ) -> None:

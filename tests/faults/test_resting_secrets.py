@@ -430,6 +430,7 @@ def _backup(servers: PrivateServers, directory: Path, before: Contents) -> bytes
     return before.added(text) + b"".join(path.read_bytes() for path in others if path.name not in before.files)
 
 
+@pytest.mark.nightly
 def test_no_place_has_a_secret(run: Run) -> None:
     found = {}
     for place, content in run.places.items():

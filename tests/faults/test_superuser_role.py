@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from launcher.testing import start_servers
+from tests.support.management import manage
 
 pytestmark = pytest.mark.slow
 
@@ -32,10 +32,7 @@ def superuser_url() -> Iterator[str]:
 
 @pytest.mark.parametrize("command", ["web", "worker"])
 def test_a_database_superuser_is_rejected(superuser_url: str, command: str) -> None:
-    environment = {**os.environ, "DATABASE_URL": superuser_url}
-    done = subprocess.run(  # noqa: PLW1510 - the code is what is asked for
-        [sys.executable, str(ROOT / "manage.py"), command], env=environment, capture_output=True, text=True, timeout=60
-    )
+    done = manage(command, DATABASE_URL=superuser_url)
     assert done.returncode != 0
     assert done.stderr.splitlines()[-1].startswith("error: DATABASE_URL uses the role 'platform_superuser'")
     assert "Traceback" not in done.stderr

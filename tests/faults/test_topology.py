@@ -33,6 +33,7 @@ def two_workers(make_worker: MakeWorker) -> None:
         make_worker(concurrency=3)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("two_workers")
 def test_runs_can_be_created_followed_and_cancelled_on_any_node(nodes: list[Api], script: Script) -> None:
     script.always(stream(chunk(content="Hel"), Pause(0.5), *text("lo")))

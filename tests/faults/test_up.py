@@ -183,6 +183,7 @@ def test_a_second_up_fails_immediately_and_names_the_first(running: Up) -> None:
     assert second.stderr.count("\n") == 1
 
 
+@pytest.mark.nightly
 def test_a_second_terminal_makes_a_key_for_the_running_platform(running: Up) -> None:
     made = json.loads(running.manage("create_key", "--team", "acme", "--json"))
     assert call(running, "/v1/models", key=made["key"])["object"] == "list"
@@ -504,6 +505,7 @@ def restarted(start: Start, limited: Up) -> Restarted:
     return Restarted(up=up, key=key, response=response, killed_children=children)
 
 
+@pytest.mark.nightly
 def test_a_killed_supervisor_does_not_break_the_next_start(restarted: Restarted) -> None:
     killed = set(restarted.killed_children.values())
     assert not {pid for pid in killed if identify(pid)}

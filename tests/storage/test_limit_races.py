@@ -227,6 +227,7 @@ def test_no_limit_is_exceeded_whenever_redis_is_wiped(database: None, make_calle
     assert simulation.totals() == (spent, sum(rows, Decimal(0)), simulation.concurrent - len(rows))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @seeded
 @given(steps=STEPS)

@@ -1,23 +1,20 @@
 """`manage.py send_test_mail`, as a process with the variables of an operator."""
 
-import os
 import ssl
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.certificates import self_signed
+from tests.support.management import manage
+from tests.support.sampling import rest_at_night
 from tests.support.smtp_server import running_smtp_server
-from tests.support.web import ROOT
 
 
 def run(**variables: str) -> "subprocess.CompletedProcess[str]":
     """Run the command."""
-    environment = {**os.environ, **variables}
-    command = [sys.executable, "manage.py", "send_test_mail", "me@example.com"]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return manage("send_test_mail", "me@example.com", **variables)
 
 
 @pytest.mark.slow
@@ -43,7 +40,7 @@ def test_the_mail_arrives_or_the_answer_of_the_server_is_printed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("servers")
-@pytest.mark.parametrize("scheme", ["smtps", "smtp+starttls"])
+@pytest.mark.parametrize("scheme", rest_at_night(["smtp+starttls", "smtps"], first=1))
 def test_certificates_of_mail_servers_are_verified(scheme: str, tmp_path: Path) -> None:
     certificate, key = self_signed(tmp_path, "localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,9 +1,6 @@
 """Servers that accept connections and never answer: every attempt ends."""
 
-import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
@@ -14,7 +11,7 @@ from pytest_django import Settings
 from config import health
 from kernel.database import PlatformConnection, database_conninfo
 from launcher import postgres
-from tests.support.web import ROOT
+from tests.support.management import manage
 
 
 @pytest.fixture(params=["accepting", "listening"])
@@ -46,10 +43,7 @@ def test_a_connection_to_a_silent_database_is_given_up(database: None, silent: i
 def test_commands_do_not_wait_forever_for_a_silent_database(database: None, silent: int) -> None:
     url = f"postgresql://a:b@127.0.0.1:{silent}/c"
     assert not postgres.is_ready(admin=url)
-    variables = {**os.environ, "DATABASE_URL": url, "DATABASE_OWNER_URL": url}
-    command = [sys.executable, "manage.py", "migrate"]
-    ended = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, timeout=60, check=False)
-    assert ended.returncode
+    assert manage("migrate", DATABASE_URL=url, DATABASE_OWNER_URL=url).returncode
 
 
 @pytest.mark.slow

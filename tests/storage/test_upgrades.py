@@ -17,6 +17,7 @@ from django.db import connections, transaction
 from config import backup, schema_snapshot
 from launcher.testing import PrivateServers
 from tests.support import releases
+from tests.support.management import succeed
 from tests.support.web import running_web
 
 CHANGELOG = (releases.ROOT / "CHANGELOG.md").read_text()
@@ -96,8 +97,7 @@ def differences(before: Any, after: Any, path: str) -> list[str]:
 def test_a_database_of_a_release_can_be_upgraded(restored: Restored, servers: PrivateServers) -> None:
     empty = {name for name, number in restored.rows.items() if not number}
     assert empty <= releases.TRANSIENT
-    migrate = [sys.executable, "manage.py", "migrate", "--verbosity", "0"]
-    subprocess.run(migrate, cwd=releases.ROOT, env={**os.environ, **restored.environment}, check=True)
+    succeed("migrate", "--verbosity", "0", **restored.environment)
     after = counted(restored.alias)
     changed = {name: (number, after.get(name)) for name, number in restored.rows.items() if after.get(name) != number}
     assert {name: rows for name, rows in changed.items() if name not in GROWING} == {}

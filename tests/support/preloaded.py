@@ -1,7 +1,7 @@
 """Processes of the platform that are forked from one that has loaded its code, as `manage.py web --processes` does.
 
 Loading takes seconds of CPU time, and tests of failures start hundreds of processes. One template has loaded libraries
-only, because the platform's modules read settings while they are loaded. It forks commands that end by themselves, and
+and the modules that read no settings while they are loaded. It forks commands that end by themselves, and
 for each server and environment a template that loads the code of the server with this environment and forks the
 servers. Tests of the launcher and of `up` start processes as in production.
 """
@@ -75,6 +75,28 @@ _LIBRARIES = (
     "yaml",
 )
 """Libraries that take long to load and read neither settings nor variables that tests set."""
+_WITHOUT_SETTINGS = (
+    "conversations.items",
+    "responses.containers.network",
+    "responses.engine.loop",
+    "responses.engine.turn",
+    "responses.requests.parameters",
+    "responses.requests.tool_offer",
+    "responses.schema.audio",
+    "responses.schema.choices",
+    "responses.schema.create",
+    "responses.schema.file_search",
+    "responses.schema.images",
+    "responses.skills.bundle",
+    "responses.tools.code_interpreter.schema",
+    "responses.tools.file_search.schema",
+    "responses.tools.image_generation.schema",
+    "responses.tools.mcp.schema",
+    "responses.tools.tool_search.schema",
+    "responses.tools.web_search.execution",
+    "responses.vectors.requests",
+)
+"""Modules of the platform that read no settings while they are loaded; without settings, reading one is an error."""
 _MOST_TEMPLATES = 4
 _START_SECONDS = 300.0
 _LONGEST_MESSAGE = 1024 * 1024
@@ -139,6 +161,9 @@ def start_child(command: ChildCommand) -> Process:
 
 def run(arguments: Sequence[str], *, environment: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
     """Run `manage.py` with these arguments until it ends."""
+    if not environment.keys().isdisjoint(_NEEDS_A_START):
+        command = [sys.executable, "manage.py", *arguments]
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         order = _Order(arguments=arguments, environment=environment, outputs=(out.fileno(), err.fileno()))
         with _lock:
@@ -163,7 +188,7 @@ def _template(command: str, environment: Mapping[str, str]) -> "_Template":
 
 @cache
 def _libraries() -> "_Template":
-    """Return the template that has loaded libraries only."""
+    """Return the template without settings."""
     return _Template("", os.environ)
 
 
@@ -304,7 +329,8 @@ def _close_templates() -> None:
 def serve(number: int) -> None:
     """Load libraries and fork processes for the messages on the socket with this file descriptor."""
     gc.disable()
-    for name in _LIBRARIES:
+    os.environ.pop("DJANGO_SETTINGS_MODULE", None)
+    for name in (*_LIBRARIES, *_WITHOUT_SETTINGS):
         importlib.import_module(name)
     _fork_processes(socket.socket(fileno=number))
 

@@ -64,6 +64,7 @@ def streamed(item: Json, *, index: int) -> list[Json]:
     ]
 
 
+@pytest.mark.nightly
 def test_clients_accept_every_item(api: Api, script: Script) -> None:
     script.say("Hello")
     response = api.create(model=script.model, input="Hi")
