@@ -75,6 +75,7 @@ def test_a_response_streams_next_to_its_events(page: Page, caller: Caller, scrip
         assert row.api_key.source == KeySource.PLAYGROUND
 
 
+@pytest.mark.nightly
 def test_a_manual_tool_output_continues_the_response(page: Page, caller: Caller, script: Script) -> None:
     script.call(track='{"order": 7}').say("It is in Paris.")
     page.goto("/admin/playground/")

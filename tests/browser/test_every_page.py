@@ -71,7 +71,7 @@ def pages(subject: TeamData) -> Iterator[str]:
             yield from addresses(place, subject)[:1]
 
 
-@pytest.mark.parametrize("role", rest_at_night(ROLES, first=2))
+@pytest.mark.parametrize("role", rest_at_night(ROLES, first=1))
 def test_pages_have_no_errors_or_overflow_at_any_width(
     role: str, browser: Browser, web: WebProcess, subject: TeamData, database: None
 ) -> None:

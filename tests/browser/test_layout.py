@@ -90,6 +90,7 @@ def page_height(visit: Visit) -> int:
     return int(visit.page.evaluate("document.documentElement.scrollHeight"))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", rest_at_night([1280, 1440], first=1))
 def test_the_response_list_shows_its_figures(
     width: int, browser: Browser, web: WebProcess, named: TeamData, database: None

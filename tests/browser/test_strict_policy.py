@@ -104,6 +104,7 @@ def test_a_hidden_sidebar_stays_hidden(visit: Visit) -> None:
     expect(sidebar).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_the_command_palette_opens_a_page(visit: Visit) -> None:
     page = visit.page
     field = page.locator("#search-input-command")
@@ -140,6 +141,7 @@ def test_a_list_reacts_to_keys_filters_and_chosen_rows(visit: Visit) -> None:
     expect(run).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_actions_of_a_row_are_in_a_menu_beside_it(visit: Visit) -> None:
     page = visit.page
     visit.open("/admin/tenants/apikey/")
@@ -232,6 +234,7 @@ def test_a_form_is_sent_to_its_own_address(visit: Visit) -> None:
     expect(visit.page.locator("#prompttemplate_form")).to_have_attribute("action", path)
 
 
+@pytest.mark.nightly
 def test_numbers_of_pages_are_links(browser: Browser, web: WebProcess, database: None) -> None:
     team = services.create_team(name=f"Prompts {uuid.uuid4().hex[:6]}", actor="system")
     with scope.team(team.pk):

@@ -251,6 +251,7 @@ def short_of_cpu(worker: WorkerProcess) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.nightly
 def test_runs_that_only_wait_leave_room_on_a_busy_worker(
     make_api: MakeApi, script: Script, make_worker: MakeWorker
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_killed_worker_costs_only_its_active_lines(api: Api, script: Script, m
     assert sorted(calls_by_line(script).values()) == [1, 1, 1, 1, 1, 1, 2, 2]
 
 
+@pytest.mark.nightly
 def test_a_stopping_worker_releases_its_lines(api: Api, script: Script, make_worker: MakeWorker) -> None:
     first, gate = make_worker(WORKER_DRAIN_SECONDS="0"), Gate()
     script.then(stream(chunk(content="Hal"), gate))

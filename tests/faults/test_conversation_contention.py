@@ -96,6 +96,7 @@ def test_a_killed_process_unlocks_its_conversation_within_its_lease(
 # -- pages -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("order", rest_at_night(["asc", "desc"], first=1))
 def test_pages_list_each_item_once_during_inserts_and_deletes(api: Api, order: str) -> None:

@@ -78,6 +78,7 @@ def test_a_run_that_ends_two_processes_fails_with_the_reason(api: Api, script: S
     assert "a run has ended two processes" in survivor.output()
 
 
+@pytest.mark.nightly
 def test_no_run_fails_beside_one_that_ends_its_process(
     api: Api, script: Script, other_script: Script, make_worker: MakeWorker
 ) -> None:

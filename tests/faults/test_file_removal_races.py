@@ -94,6 +94,7 @@ def races(web: WebProcess, daphne_web: WebProcess, http: Any, api: Api) -> Itera
         yield Races([Api(http, url=node.url, caller=api.caller) for node in (web, daphne_web)], api)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_files_are_removed_while_workers_ingest_them(
     races: Races, api: Api, outsider: Api, worker: WorkerProcess, web: WebProcess

@@ -79,6 +79,7 @@ def test_a_too_large_file_is_rejected_with_an_api_error(api: Api, *, announced: 
     assert ok(api.get("/files"))["data"] == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_limit_applies_to_the_file_and_not_to_its_form(api: Api) -> None:
     assert error(send_zeros(api, 512 * MIB + 1)) == (413, "file", "request_too_large")

@@ -475,6 +475,7 @@ def limited(start: Start, programs: Path) -> Iterator[Up]:
         yield start(PATH=str(programs)).wait_until_ready()
 
 
+@pytest.mark.nightly
 def test_a_default_port_in_use_is_replaced_by_a_free_one(limited: Up) -> None:
     assert "Port 8000 is in use, using" in limited.output
     assert limited.is_ready()
@@ -514,6 +515,7 @@ def test_a_killed_supervisor_does_not_break_the_next_start(restarted: Restarted)
     assert stored["output"] == restarted.response["output"]
 
 
+@pytest.mark.nightly
 def test_sigterm_ends_everything_within_ten_seconds(restarted: Restarted) -> None:
     up, children = restarted.up, restarted.up.children()
     assert children
