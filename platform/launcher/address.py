@@ -2,6 +2,7 @@
 
 import errno
 import http.client
+import random
 import socket
 import zlib
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from launcher.errors import LaunchError, RefusedStart
 
 NEIGHBOURS = 20
+_LOWEST, _EPHEMERAL = 16_384, 32_768
+_TRIES = 20
 
 
 def is_free(*, host: str, port: int) -> bool:
@@ -38,7 +41,12 @@ def is_free(*, host: str, port: int) -> bool:
 
 
 def any_free_port(*, host: str = "127.0.0.1") -> int:
-    """Return a port that is free at the moment. Another process may take it before the caller does."""
+    """Return a port that is free at the moment. Another server may take it before the caller does."""
+    # Systems give ports from 32768 on to outgoing connections, which could take this one until the caller listens.
+    for _ in range(_TRIES):
+        candidate = random.randrange(_LOWEST, _EPHEMERAL)  # noqa: S311 - any of them will do
+        if is_free(host=host, port=candidate):
+            return candidate
     with socket.create_server((host, 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
