@@ -229,7 +229,7 @@ def test_a_client_that_leaves_after_a_refusal_pays_nothing(
     script.always(refusal(503, "Busy.", headers={"x-should-retry": "true"}))
     with api.open("/audio/speech", {"model": script.model, "input": "Hello", "voice": "alloy"}):
         # A second passes until the third request.
-        eventually(lambda: samples.added("ors_upstream_requests_total", upstream="audio", code="503") == 2)
+        eventually(lambda: samples.added("ors_upstream_requests_total", upstream="audio", code="503") >= 2)
     rows = eventually(lambda: stored_usage_records(caller))
     # Of the two requests or, where the client left too late on a busy machine, of three.
     assert [row.outcome for row in rows] in (["failed", "interrupted"], ["failed", "failed", "failed"])

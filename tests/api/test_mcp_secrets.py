@@ -107,6 +107,7 @@ def test_the_url_of_a_failing_server_is_not_logged(reaching_web: WebProcess, rea
 @pytest.fixture
 def connector(protected: McpServer, database: None) -> Iterator[Connector]:
     """A connector to the server, with its token. The SDK's types allow only OpenAI's own connector ids."""
+    Connector.objects.filter(name="connector_dropbox").delete()
     made = Connector.objects.create(name="connector_dropbox", title="Box", url=protected.url, authorization=TOKEN)
     yield made
     with scope.every_team():

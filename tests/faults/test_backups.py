@@ -122,6 +122,7 @@ def tools() -> Iterator[McpServer]:
 @pytest.fixture
 def connector(tools: McpServer, database: None) -> Iterator[Connector]:
     """A connector with the token of the server. The SDK's types allow only OpenAI's own connector ids."""
+    Connector.objects.filter(name="connector_dropbox").delete()
     made = Connector.objects.create(name="connector_dropbox", title="Box", url=tools.url, authorization=TOKEN)
     yield made
     with scope.every_team():

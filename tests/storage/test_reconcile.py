@@ -17,7 +17,7 @@ from tenants import scope
 from tests.admin.rows import add_response, add_usage
 from tests.support.api import Caller
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("rollups")]
 DAY = datetime(2026, 9, 14, tzinfo=UTC)
 NOON = DAY + timedelta(hours=12)
 EXACT = {"input_tokens": 1000, "cached_tokens": 200, "output_tokens": 100, "cost": Decimal("0.0018")}
