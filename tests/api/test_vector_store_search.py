@@ -165,5 +165,5 @@ def test_invalid_searches_are_refused(store_client: StoreClient, body: dict[str,
 def test_a_worker_ingests_waiting_files(store_client: StoreClient, worker: WorkerProcess) -> None:
     file_ids = [store_client.upload(f"{number}.txt", f"Bird number {number}.") for number in range(3)]
     ok(store_client.api.post(f"{store_client.path}/file_batches", {"file_ids": file_ids}))
-    eventually(lambda: ok(store_client.api.get(store_client.path))["file_counts"]["completed"] == 3, seconds=60)
+    eventually(lambda: ok(store_client.api.get(store_client.path))["file_counts"]["completed"] == 3)
     assert store_client.search("Bird number 2.")[0]["file_id"] == file_ids[2]
