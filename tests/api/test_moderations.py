@@ -30,9 +30,12 @@ JUDGED = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def moderator() -> Iterator[ScriptedUpstream]:
-    """A scripted upstream that only moderates."""
+    """A scripted upstream that only moderates.
+
+    It has the same URL for all tests, because web processes remember the route of a model for a second.
+    """
     upstream = ScriptedUpstream()
     app = aiohttp.Application()
     app.router.add_post("/v1/moderations", upstream.answer)
