@@ -59,7 +59,8 @@ def test_a_run_shows_its_slowest_parts_with_the_command_for_each_failure(tmp_pat
     # The fixture of the session was set up once in each process, that of the test eleven times.
     shown = {line[-1]: float(line[0]) for line in lines if len(line) == 3 and line[1] == "s"}
     assert shown["room"] >= 1.1 > shown["house"] >= 0.3
-    assert shown["test_rooms.py"] >= shown["room"] + shown["house"]
+    # Each figure is rounded to a tenth.
+    assert shown["test_rooms.py"] > shown["room"] + shown["house"] - 0.2
     written = [json.loads(line) for line in times.read_text().splitlines()]
     assert [line["outcome"] for line in written if line["phase"] == "call"].count("failed") == 1
     assert len(written) == 33
