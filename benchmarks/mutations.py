@@ -18,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from benchmarks.stack import tell
 from launcher.errors import LaunchError
 from tests.recording import PRODUCT, ROOT
@@ -30,7 +32,7 @@ _OTHER_BOUND = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
 # Programs of their own; their tests start them as in production, where lines are not recorded.
 _OTHER_PROGRAMS = ("platform/launcher/", "platform/sandbox/", "platform/demo_upstream/", "platform/guide/")
 _SECONDS = 900
-# Tests that a line of a common path is executed by number hundreds. Those that execute the fewest lines come first.
+# Hundreds of test files execute a line that many requests use. Those that execute the fewest lines of all run first.
 _MOST_FILES = 40
 _IN_CI = "not nightly and not combination"
 _AT_NIGHT = "nightly or combination"
@@ -168,6 +170,8 @@ class _Tree:
             return "-"
         if done.returncode in {0, 5}:
             return ""
+        if done.returncode == pytest.ExitCode.USAGE_ERROR:
+            raise LaunchError(f"The tests cannot be run; the record may be of other files:\n{done.stdout}{done.stderr}")
         return next(iter(_FAILED.findall(done.stdout)), "-")
 
     def remove(self) -> None:

@@ -39,7 +39,7 @@ RECOVERY_SECONDS = 10.0
 """The time within which the deployment must work again after the end of a fault."""
 _STEADY_SECONDS = 3.0
 """The time without a failure after which the deployment is taken for recovered."""
-# Of each client of a load, which would otherwise take all the time of the machine.
+# Between two requests of a client of `load`: without a pause, a load takes all CPU time of the machine.
 _PAUSE_SECONDS = 0.05
 DATABASE_TIMEOUT_SECONDS = 4
 MAX_CONNECTIONS = 60

@@ -1,9 +1,9 @@
 """Processes of the platform that are forked from one that has loaded its code, as `manage.py web --processes` does.
 
 Loading takes seconds of CPU time, and tests of failures start hundreds of processes. One template has loaded libraries
-and the modules that read no settings while they are loaded. It forks commands that end by themselves, and
-for each server and environment a template that loads the code of the server with this environment and forks the
-servers. Tests of the launcher and of `up` start processes as in production.
+and the modules that read no settings while they are loaded. It forks commands that end by themselves. For each server
+and environment, it also forks a template that loads the code of the server with this environment and forks the server.
+Tests of the launcher and of `up` start processes as in production.
 """
 
 import atexit
@@ -99,6 +99,7 @@ _WITHOUT_SETTINGS = (
 """Modules of the platform that read no settings while they are loaded; without settings, reading one is an error."""
 _MOST_TEMPLATES = 4
 _START_SECONDS = 300.0
+_RUN_SECONDS = 600.0
 _LONGEST_MESSAGE = 1024 * 1024
 # Of pytest; it changes with every test and means nothing to the platform.
 _IRRELEVANT = "PYTEST_CURRENT_TEST"
@@ -168,7 +169,10 @@ def run(arguments: Sequence[str], *, environment: Mapping[str, str]) -> "subproc
         order = _Order(arguments=arguments, environment=environment, outputs=(out.fileno(), err.fileno()))
         with _lock:
             process = _libraries().fork(order)
-        code = process.wait()
+        try:
+            code = process.wait(_RUN_SECONDS)
+        finally:
+            process.kill()
         texts = [os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode() for file in (out, err)]
     return subprocess.CompletedProcess(["manage.py", *arguments], code, *texts)
 
@@ -246,7 +250,7 @@ class _Template:
         with suppress(BrokenPipeError, ConnectionResetError):
             socket.send_fds(self._control, [orjson.dumps(values)], list(order.outputs))
         if not (pid := self._pids.get(timeout=_START_SECONDS)):
-            # For the next one that asks.
+            # A later call gets it as well instead of waiting.
             self._pids.put(0)
             raise _TemplateEnded
         return _ForkedProcess(self, pid)
