@@ -1,6 +1,7 @@
 """Go to ID: an id redirects to the page of its object, if the user may see it."""
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -40,17 +41,25 @@ def page(name: str, key: Any) -> str:
 def targets(caller: Caller) -> dict[str, str]:
     """One object of each kind: ids and the URLs they redirect to."""
     team = caller.team
+    # A worker that another test started removes expired objects.
+    tomorrow = now() + timedelta(days=1)
     with scope.team(team.pk):
         file = File.objects.create(
             team=team, filename="a.txt", purpose="user_data", content_type="text/plain", size=3, sha256="0" * 64,
             state="ready",
         )  # fmt: skip
         upload = Upload.objects.create(
-            team=team, filename="a", purpose="user_data", content_type="text/plain", size=3, expires_at=now(), file=file
+            team=team,
+            filename="a",
+            purpose="user_data",
+            content_type="text/plain",
+            size=3,
+            expires_at=tomorrow,
+            file=file,
         )
         batch = Batch.objects.create(
             team=team, api_key=caller.key, endpoint="/v1/responses", completion_window="24h", input_file_id=file.pk,
-            expires_at=now(),
+            expires_at=tomorrow,
         )  # fmt: skip
         line = BatchLine.objects.create(team=team, batch=batch, position=0, custom_id="first")
         store = VectorStore.objects.create(team=team, name="manuals")
