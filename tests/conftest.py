@@ -253,7 +253,8 @@ def admin_client(web: WebProcess, database: None) -> Iterator[OpenAI]:
         yield client
 
 
-_FAULTS = Path(__file__).parent / "faults"
+# All tests of failures, and of the pages of the admin console, are slow.
+_SLOW_FOLDERS = {Path(__file__).parent / "faults", Path(__file__).parent / "admin"}
 # The contract of a web server: tests of both servers.
 _WIRE = Path(__file__).parent / "wire"
 _LONG = {"faults", "browser", "docs", "deployment"}
@@ -271,10 +272,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     if collection_path in _named_files(config):
         return None
-    is_fault = _FAULTS in collection_path.parents
+    is_slow = not _SLOW_FOLDERS.isdisjoint(collection_path.parents)
     if suite == "slow":
-        return None if is_fault or _SOME_SLOW.search(collection_path.read_text()) else True
-    return True if is_fault or _ALL_SLOW.search(collection_path.read_text()) else None
+        return None if is_slow or _SOME_SLOW.search(collection_path.read_text()) else True
+    return True if is_slow or _ALL_SLOW.search(collection_path.read_text()) else None
 
 
 # Starting one of these takes seconds. Those that few tests use come first.
@@ -345,7 +346,7 @@ def _named_files(config: pytest.Config) -> set[Path]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
-    """Mark tests of failures and of rare processes as slow, and sort the files by the processes they use.
+    """Mark tests of failures, pages and rare processes as slow, and sort the files by the processes they use.
 
     Parallel runs divide the list into contiguous parts, so that few parts start the same process. What takes long, only
     repeats a test on daphne or combines values that other cases have is omitted; `python -m benchmarks nightly`,
@@ -359,7 +360,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
     for item in items:
         place = _shared_process(item)
         earliest[item.path] = min(place, earliest.get(item.path, place))
-        if _FAULTS in item.path.parents or place < len(_RARE_PROCESSES):
+        if not _SLOW_FOLDERS.isdisjoint(item.path.parents) or place < len(_RARE_PROCESSES):
             item.add_marker(pytest.mark.slow)
     # The tests of a file stay together, because its fixtures end with the last of them. Files that take minutes come
     # first, so that no process is left with one of them at the end.

@@ -40,7 +40,7 @@ def stored_objects(caller: Caller) -> dict[str, str]:
         )  # fmt: skip
         batch = Batch.objects.create(
             team=team, api_key=caller.key, endpoint="/v1/responses", completion_window="24h", input_file_id=file.pk,
-            expires_at=now(), total=3, completed=1, failed=1, metadata={"topic": SECRET},
+            expires_at=now() + timedelta(days=1), total=3, completed=1, failed=1, metadata={"topic": SECRET},
         )  # fmt: skip
         BatchLine.objects.create(team=team, batch=batch, position=0, custom_id="first-line", body=SECRET)
         store = VectorStore.objects.create(team=team, name="manuals", metadata={"topic": SECRET})

@@ -255,6 +255,7 @@ def test_errors_of_the_upstream_are_mapped(
     assert (row.outcome, row.estimated, row.audio_seconds, row.characters) == ("failed", False, 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_a_request_that_arrived_without_an_answer_is_recorded(
     api: Api, script: Script, caller: Caller, path: str
@@ -332,6 +333,7 @@ def test_a_form_without_a_file_is_rejected(api: Api) -> None:
     assert error(answer) == (400, "file", "missing_required_parameter")
 
 
+@pytest.mark.slow
 def test_audio_has_openais_limit(api: Api, script: Script) -> None:
     answer = send(api, "/audio/transcriptions", {"model": script.model}, ("file", bytes(25 * 1024 * 1024 + 1)))
     assert error(answer) == (413, "file", "request_too_large")

@@ -106,6 +106,7 @@ def test_a_cached_key_expires_on_time(make_api: MakeApi) -> None:
     assert error(api.get("/responses")) == (401, None, "api_key_expired")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_revoked_key_is_rejected_within_two_seconds(make_api: MakeApi, script: Script, streamed: bool) -> None:
     api = make_api()

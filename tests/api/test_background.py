@@ -27,6 +27,7 @@ def test_a_background_response_is_queued_and_executed_by_a_worker(api: Api, scri
         assert [row.outcome for row in UsageRecord.objects.filter(team=api.caller.team)] == ["stop"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worker")
 def test_a_stream_follows_a_background_response_from_the_queue_to_its_end(api: Api, script: Script) -> None:
     events = api.events(model=script.say("Hello").model, input="Hi", background=True)
@@ -35,6 +36,7 @@ def test_a_stream_follows_a_background_response_from_the_queue_to_its_end(api: A
     assert events[-1]["response"]["status"] == "completed"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worker")
 def test_a_background_run_continues_after_its_client_disconnects(api: Api, script: Script) -> None:
     gate = Gate()

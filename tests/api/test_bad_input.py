@@ -308,6 +308,7 @@ def test_a_body_of_20_mebibytes_is_accepted(api: Api, script: Script, stream: bo
     assert sum(map(len, urls)) > 19 * MIB
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/responses", "/chat/completions"])
 @pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
 def test_a_body_beyond_64_mebibytes_is_rejected(api: Api, path: str, stream: bool) -> None:

@@ -45,6 +45,7 @@ def test_client_metadata_is_accepted_over_websocket(web: WebProcess, api: Api, s
     assert "client_metadata" not in response
 
 
+@pytest.mark.slow
 def test_processed_messages_are_ignored(web: WebProcess, api: Api, script: Script) -> None:
     with open_socket(web.url, secret=api.caller.secret) as socket:
         socket.send({"type": "response.processed", "response_id": "resp_1"})

@@ -49,6 +49,7 @@ def port(file_server: FileServer) -> int:
     return int(file_server.url.rpartition(":")[2])
 
 
+@pytest.mark.slow
 def test_an_allowed_domain_can_be_reached(reaching: Api, script: Script, sandbox: Sandbox, port: int) -> None:
     assert run(reaching, script, f"fetch('localhost', {port})", shell(policy("LOCALHOST"))) == "some words\n"
     description = script.bodies[0]["tools"][0]["function"]["description"]
@@ -68,6 +69,7 @@ def test_python_uses_the_proxy_as_well(reaching: Api, script: Script, sandbox: S
     assert "some words" in response["output"][0]["outputs"][0]["logs"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "answer"),
     [
@@ -90,6 +92,7 @@ def test_everything_else_is_refused(
     assert answer in run(reaching, script, code.format(port=port), shell(allowed))
 
 
+@pytest.mark.slow
 def test_a_named_container_keeps_its_policy(reaching: Api, script: Script, sandbox: Sandbox, port: int) -> None:
     created = ok(reaching.post("/containers", {"name": "work", "network_policy": policy("localhost")}))
     assert created["network_policy"] == policy("localhost")
@@ -98,6 +101,7 @@ def test_a_named_container_keeps_its_policy(reaching: Api, script: Script, sandb
     assert run(reaching, script, f"fetch('localhost', {port})", named) == "some words\n"
 
 
+@pytest.mark.slow
 def test_a_domain_that_the_operator_has_withdrawn_cannot_be_reached(
     reaching: Api, script: Script, sandbox: Sandbox, port: int
 ) -> None:
@@ -113,6 +117,7 @@ def test_without_a_policy_there_is_no_proxy(reaching: Api, script: Script, sandb
     assert run(reaching, script, code, shell({"type": "disabled"})) == "False 111\n"
 
 
+@pytest.mark.slow
 def test_tools_with_different_policies_use_different_containers(
     reaching: Api, script: Script, sandbox: Sandbox, port: int
 ) -> None:

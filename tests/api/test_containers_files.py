@@ -33,6 +33,7 @@ def test_the_sdk_can_create_read_and_delete_files(client: OpenAI, container: str
     assert client.containers.files.list(container).data == []
 
 
+@pytest.mark.slow
 def test_an_uploaded_file_is_copied(api: Api, client: OpenAI, container: str) -> None:
     file = client.files.create(file=("words.txt", b"some words"), purpose="user_data")
     ok(api.post(f"/containers/{container}/files", {"file_id": file.id}))
@@ -47,6 +48,7 @@ def test_a_file_of_the_same_name_is_replaced(api: Api, container: str) -> None:
     assert (first["id"], second["bytes"]) == (second["id"], 10)
 
 
+@pytest.mark.slow
 def test_a_file_name_cannot_escape_the_directory(api: Api, container: str) -> None:
     ok(put(api, container, name="../../etc/evil.txt"))
     # Forms keep only the last part of a name, but that of an upload in parts comes in JSON.

@@ -9,6 +9,7 @@ from tests.support.upstream import Gate, Script, stream
 from tests.support.web import WebProcess
 
 
+@pytest.mark.slow
 def test_a_run_of_the_same_process_is_cancelled_without_items(api: Api, script: Script, database: None) -> None:
     script.then(stream(Gate(), *text("1"))).say("2")
     name = begin(api, "a")
@@ -53,6 +54,7 @@ def test_cancelling_without_an_active_run_succeeds(api: Api, script: Script, dat
     assert words(api, name) == ["a", "b", "1"]
 
 
+@pytest.mark.slow
 def test_another_teams_conversation_is_not_found(api: Api, outsider: Api, script: Script) -> None:
     gate = Gate()
     script.then(stream(gate, *text("1")))

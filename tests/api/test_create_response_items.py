@@ -244,6 +244,7 @@ def test_it_refuses_what_somebody_else_has_encrypted(api: Api, script: Script) -
     assert error(answer) == (400, "input", "invalid_encrypted_content")
 
 
+@pytest.mark.slow
 def test_references_cannot_add_up_to_more_than_a_body_may_be(api: Api, script: Script) -> None:
     stored = api.create(model=script.say("Yes.").model, input="x" * 1_000_000)
     item_id = api.input_items(stored["id"])[0]["id"]

@@ -34,6 +34,7 @@ def _without_texts(part: Any) -> Any:
     return [_without_texts(one) for one in part] if isinstance(part, list) else part
 
 
+@pytest.mark.slow
 def test_the_document_is_valid(document: dict[str, Any]) -> None:
     assert [error.message for error in OpenAPIV31SpecValidator(document).iter_errors()] == []
 
@@ -49,6 +50,7 @@ def test_the_document_describes_exactly_the_existing_endpoints(document: dict[st
     assert described == {(one.method, one.template) for one in ENDPOINTS}
 
 
+@pytest.mark.slow
 def test_schema_names_are_unique(document: dict[str, Any]) -> None:
     inner = CreateResponse.model_json_schema(ref_template="#/components/schemas/{model}")["$defs"]
     known = document["components"]["schemas"]

@@ -53,6 +53,7 @@ def test_every_item_can_be_referenced(api: Api, script: Script, response_id: str
     assert script.messages[1] == script.messages[0]
 
 
+@pytest.mark.slow
 def test_the_sdk_can_send_back_items_it_has_listed(client: OpenAI, script: Script, response_id: str) -> None:
     script.say("Again.")
     listed = client.responses.input_items.list(response_id, order="asc", limit=100, include=EVERYTHING)

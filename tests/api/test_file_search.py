@@ -74,6 +74,7 @@ def mark_before(received: str, words: str) -> str:
     return found[1]
 
 
+@pytest.mark.slow
 def test_the_model_reads_passages_and_cites_them(birds: StoreClient, ask: Ask, script: Script) -> None:
     def answer(received: str) -> list[str]:
         assert HERONS in received
@@ -91,6 +92,7 @@ def test_the_model_reads_passages_and_cites_them(birds: StoreClient, ask: Ask, s
     assert part["annotations"] == [citation]
 
 
+@pytest.mark.slow
 def test_events_are_sent_in_the_documented_order(birds: StoreClient, api: Api, script: Script) -> None:
     script.call(file_search=CALL).say("In trees.")
     events = api.events(**request_body(script, birds))
@@ -105,6 +107,7 @@ def test_events_are_sent_in_the_documented_order(birds: StoreClient, api: Api, s
     assert events[2]["item"]["status"] == "in_progress"
 
 
+@pytest.mark.slow
 def test_results_are_included_on_request(birds: StoreClient, ask: Ask, script: Script) -> None:
     script.call(file_search=CALL).say("In trees.")
     response = ask(**request_body(script, birds), include=[RESULTS])
@@ -115,6 +118,7 @@ def test_results_are_included_on_request(birds: StoreClient, ask: Ask, script: S
     assert stored["output"][0]["results"] == [first, second]
 
 
+@pytest.mark.slow
 def test_tool_settings_are_applied(birds: StoreClient, api: Api, script: Script) -> None:
     script.call(file_search=CALL).say("In trees.")
     trees = {"type": "eq", "key": "kind", "value": "tree"}
@@ -124,6 +128,7 @@ def test_tool_settings_are_applied(birds: StoreClient, api: Api, script: Script)
     assert response["tools"][0]["ranking_options"] == {"ranker": "auto", "score_threshold": 0.0}
 
 
+@pytest.mark.slow
 def test_a_score_threshold_drops_weak_results(birds: StoreClient, api: Api, script: Script) -> None:
     script.call(file_search=CALL).say("In trees.")
     ranking = {
@@ -136,6 +141,7 @@ def test_a_score_threshold_drops_weak_results(birds: StoreClient, api: Api, scri
     assert response["tools"][0]["ranking_options"] == ranking
 
 
+@pytest.mark.slow
 def test_several_stores_are_searched_together(birds: StoreClient, api: Api, script: Script) -> None:
     other = StoreClient(api, api.post("/vector_stores", {"name": "More", "description": "About owls"}).json()["id"])
     other.add("owls.txt", "Owls nest where herons nest.")
@@ -146,6 +152,7 @@ def test_several_stores_are_searched_together(birds: StoreClient, api: Api, scri
     assert "Available: Library; More: About owls." in received
 
 
+@pytest.mark.slow
 def test_a_later_response_reads_earlier_results(birds: StoreClient, api: Api, script: Script) -> None:
     script.call(file_search=CALL).say("In trees.").say("As I said.")
     first = api.create(**request_body(script, birds))
@@ -154,6 +161,7 @@ def test_a_later_response_reads_earlier_results(birds: StoreClient, api: Api, sc
     assert HERONS in received[0]["content"]
 
 
+@pytest.mark.slow
 def test_a_failed_search_is_reported_to_the_model(birds: StoreClient, ask: Ask, script: Script) -> None:
     with scope.every_team():
         Team.objects.filter(pk=birds.api.caller.team.pk).update(embedding_model="gone")
@@ -170,6 +178,7 @@ def rename(store_client: StoreClient, model: str) -> None:
         VectorStore.objects.filter(pk=store_client.id).update(embedding_model=model)
 
 
+@pytest.mark.slow
 def test_a_call_without_queries_is_reported_to_the_model(birds: StoreClient, api: Api, script: Script) -> None:
     script.call(file_search="{}").say("Sorry.")
     response = api.create(**request_body(script, birds))
@@ -177,6 +186,7 @@ def test_a_call_without_queries_is_reported_to_the_model(birds: StoreClient, api
     assert "'queries' must be an array of strings" in script.messages[1][-1]["content"]
 
 
+@pytest.mark.slow
 def test_tool_choice_forces_file_search(birds: StoreClient, api: Api, script: Script) -> None:
     script.call(file_search=CALL).say("In trees.")
     api.create(**request_body(script, birds), tool_choice={"type": "file_search"})
@@ -191,6 +201,7 @@ def rejection(api: Api, birds: StoreClient) -> Callable[[Json], tuple[int, str |
     )
 
 
+@pytest.mark.slow
 def test_an_unsearchable_store_is_rejected(birds: StoreClient, rejection: Any, outsider: Api, script: Script) -> None:
     assert rejection({}) == (400, "tools[0].vector_store_ids", "missing_required_parameter")
     assert rejection({"vector_store_ids": []}) == (400, "tools[0].vector_store_ids", "empty_array")

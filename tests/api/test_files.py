@@ -147,6 +147,7 @@ def test_a_file_expires_after_the_requested_time(api: Api) -> None:
     assert uploaded["expires_at"] == uploaded["created_at"] + 2_592_000
 
 
+@pytest.mark.slow
 def test_concurrent_uploads_do_not_mix(api: Api) -> None:
     contents = [bytes([number]) * MIB for number in range(6)]
     with ThreadPoolExecutor(max_workers=6) as threads:

@@ -102,6 +102,7 @@ def test_image_and_file_urls_get_the_same_answer(api: Api, script: Script, part:
     assert {url: message for url, message in messages.items() if REFUSED not in message} == {}
 
 
+@pytest.mark.slow
 def test_pages_of_a_web_search_get_the_same_error(reaching: Api, script: Script) -> None:
     script.then(calling(*[("open_page", json.dumps({"url": url})) for url in OF_THE_WEB])).say("Oh.")
     with search_server() as served:

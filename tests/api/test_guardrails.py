@@ -150,6 +150,7 @@ def test_a_guardrail_may_use_models_the_key_may_not(api: Api, script: Script, da
     assert decisions(api) == [("input", "passed", []), ("output", "blocked", ["violence"])]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worker")
 def test_background_output_is_checked_by_the_worker(reaching: Api, script: Script, database: None) -> None:
     judges, app = ScriptedUpstream(), aiohttp.Application()

@@ -68,6 +68,7 @@ def test_a_later_response_reads_the_output_and_reuses_the_container(api: Api, sc
     assert output["output"][0]["stdout"] == "42\n"
 
 
+@pytest.mark.slow
 def test_limits_set_by_the_model_are_enforced(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(shell=commands("yes", timeout_ms=300, max_output_length=10)).say("Done.")
     _, output, _ = ask(api, script)
@@ -86,6 +87,7 @@ def test_shell_and_code_interpreter_share_a_container(api: Api, script: Script, 
     assert message["content"][0]["annotations"][0]["filename"] == "n.txt"
 
 
+@pytest.mark.slow
 def test_a_named_container_is_used_in_the_background(
     api: Api, script: Script, sandbox: Sandbox, worker: WorkerProcess
 ) -> None:

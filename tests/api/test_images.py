@@ -75,6 +75,7 @@ def test_an_edit_is_sent_as_a_form(api: Api, images: ImageServer) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_request_that_arrived_without_an_answer_is_recorded(api: Api, images: ImageServer) -> None:
     body = {"model": model_of(images), "prompt": "A hat"}
     for number in (1, 2):

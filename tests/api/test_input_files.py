@@ -68,6 +68,7 @@ def test_an_uploaded_file_is_stored_by_its_id(api: Api, script: Script) -> None:
     assert api.input_items(created["id"])[0]["content"][1] == {"type": "input_file", "file_id": file_id}
 
 
+@pytest.mark.slow
 def test_a_file_url_is_fetched_and_names_the_file(reaching: Api, script: Script, file_server: FileServer) -> None:
     url = file_server.put("/papers/My%20fruit.pdf?v=1", PDF, "application/pdf")
     created = reaching.create(model=script.say("Fruit.").model, input=file_input(file_url=url))

@@ -59,6 +59,7 @@ def test_an_image_of_a_conversation_that_may_not_be_fetched_is_noted(api: Api, s
     assert all("no longer available" in part["text"] for part in content[1:])
 
 
+@pytest.mark.slow
 def test_a_repeated_image_counts_each_time(reaching: Api, script: Script, file_server: FileServer) -> None:
     url = file_server.put("/large", png() + bytes(9_000_000), "image/png")
     body = {"model": script.model, "input": image_input(*[image(url)] * 6)}

@@ -24,6 +24,7 @@ def stored(caller: Caller) -> ApiKey:
         return ApiKey.objects.get(pk=caller.key.pk)
 
 
+@pytest.mark.slow
 def test_both_secrets_work_until_the_grace_period_ends(api: Api, caller: Caller) -> None:
     new = services.rotate_key(key=caller.key, grace=HOUR)
     assert new.key.pk == caller.key.pk
@@ -34,6 +35,7 @@ def test_both_secrets_work_until_the_grace_period_ends(api: Api, caller: Caller)
     assert authenticate(api, new.secret)[0] == 200
 
 
+@pytest.mark.slow
 def test_the_old_secret_expires_immediately_without_a_grace_period(api: Api, caller: Caller) -> None:
     assert authenticate(api, caller.secret)[0] == 200
     new = services.rotate_key(key=caller.key, grace=timedelta(0))
@@ -74,6 +76,7 @@ def test_a_revoked_key_cannot_be_rotated(caller: Caller) -> None:
         services.rotate_key(key=caller.key, grace=HOUR)
 
 
+@pytest.mark.slow
 def test_a_key_can_be_disabled_and_enabled(api: Api, caller: Caller) -> None:
     assert [services.enable_key(key=caller.key, enabled=False) for _ in range(2)] == [True, False]
     eventually(lambda: authenticate(api, caller.secret) == (401, "api_key_disabled"))
@@ -81,6 +84,7 @@ def test_a_key_can_be_disabled_and_enabled(api: Api, caller: Caller) -> None:
     eventually(lambda: authenticate(api, caller.secret)[0] == 200)
 
 
+@pytest.mark.slow
 def test_keys_of_a_suspended_team_are_refused(api: Api, caller: Caller, outsider: Api) -> None:
     assert [services.suspend_team(team=caller.team, suspended=True) for _ in range(2)] == [True, False]
     eventually(lambda: authenticate(api, caller.secret) == (403, "team_suspended"))

@@ -91,6 +91,7 @@ QUERIES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("digits", [10, 19, 20, 40, 5000])
 def test_an_integer_of_a_query_is_never_an_error_of_the_server(api: Api, admin_api: Api, digits: int) -> None:
     for endpoint, name in QUERIES:

@@ -40,6 +40,7 @@ def test_requests_of_chat_completions(api: Api, make_api: MakeApi, script: Scrip
     assert chat(make_api(), script).status_code == 200
 
 
+@pytest.mark.slow
 def test_concurrent_chat_completions(api: Api, script: Script) -> None:
     limit(api.caller, concurrent_runs=1)
     gate = Gate()

@@ -151,6 +151,7 @@ def test_a_chat_completion_that_may_be_charged_is_not_repeated_under_a_budget(ap
     assert (record.budget_cost or 0) >= Decimal("0.0001")
 
 
+@pytest.mark.slow
 def test_other_failed_requests_are_repeated_under_a_budget(api: Api, script: Script) -> None:
     limit(api.caller, budget="1")
     priced(script).then(Answer(pieces=[b"{}"], status=500, content_type="application/json", done=False)).say("Hello")
@@ -159,6 +160,7 @@ def test_other_failed_requests_are_repeated_under_a_budget(api: Api, script: Scr
     eventually(lambda: budget(api)["reserved"] == 0)
 
 
+@pytest.mark.slow
 def test_without_a_budget_a_request_that_was_cut_is_repeated(api: Api, script: Script) -> None:
     limit(api.caller, concurrent_runs=5)
     api.create(model=priced(script).then(BROKEN).say("Hello").model, input="Hi")

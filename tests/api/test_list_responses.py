@@ -96,6 +96,7 @@ def test_deleting_listed_responses_does_not_shift_later_pages(api: Api, script: 
     assert list_ids(api, limit=2, after=whole[1]) == whole[2:]
 
 
+@pytest.mark.slow
 def test_the_default_page_size_is_twenty(api: Api, script: Script) -> None:
     make(api, script, 21)
     assert len(list_ids(api)) == 20
@@ -182,6 +183,7 @@ def test_another_teams_responses_are_not_listed(api: Api, outsider: Api, script:
     assert (foreign.status_code, foreign.text.replace(row["id"], "resp_unknown")) == (404, unknown.text)
 
 
+@pytest.mark.slow
 def test_the_number_of_queries_does_not_grow_with_the_page(api: Api, script: Script, caller: Caller) -> None:
     def queries() -> int:
         with CaptureQueriesContext(connection) as asked, scope.team(caller.team.pk):

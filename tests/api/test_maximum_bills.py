@@ -141,6 +141,7 @@ def test_an_image_of_unknown_size_is_refused_under_a_hard_budget(
         assert "max_image_tokens" in answer.json()["error"]["message"]
 
 
+@pytest.mark.slow
 def test_images_are_reserved_as_declared(api: Api, declared: Bills) -> None:
     limit(api.caller, budget="1")
     call = chat(declared.model(**DECLARED), *[image(PNG_URL)] * 3, max_tokens=16)
@@ -168,6 +169,7 @@ def test_compressed_audio_in_a_chat_is_refused_under_a_hard_budget(api: Api, und
     assert undeclared.billed == []
 
 
+@pytest.mark.slow
 def test_tokens_of_uncompressed_audio_follow_from_its_size(api: Api, undeclared: Bills) -> None:
     limit(api.caller, budget="0.15")
     # Ten seconds, of which the header claims none.

@@ -26,6 +26,7 @@ def either(request: pytest.FixtureRequest) -> Iterator[McpServer]:
         yield running
 
 
+@pytest.mark.slow
 def test_tools_are_listed_and_called(reaching: Api, script: Script, either: McpServer) -> None:
     script.call(box__add='{"a":2,"b":3}').say("It is 5.")
     response = reaching.create(model=script.model, input="2+3?", tools=[tool(either)])
@@ -131,6 +132,7 @@ def test_only_allowed_tools_are_listed(respond: Respond, script: Script, served:
     assert [one["function"]["name"] for one in script.bodies[0]["tools"]] == ["box__add"]
 
 
+@pytest.mark.slow
 def test_two_hundred_tools_are_listed_page_by_page(respond: Respond, script: Script) -> None:
     script.call(box__tool_150="{}").say("Done.")
     with mcp_server(paged=True) as running:

@@ -53,6 +53,7 @@ def continue_without(api: Api) -> None:
         Team.objects.filter(pk=api.caller.team.pk).update(continue_without_mcp_servers=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("refusal", "phrase"), [(401, "Unauthorized"), (403, "Forbidden")])
 def test_a_refusal_of_the_credentials_is_reported_as_such(
     reaching: Api, script: Script, guarded: McpServer, refusal: int, phrase: str
@@ -89,6 +90,7 @@ def test_an_unreachable_server_fails_the_request(
     assert script.bodies == []
 
 
+@pytest.mark.slow
 def test_a_status_of_the_server_is_the_cause(reaching: Api, script: Script, guarded: McpServer) -> None:
     guarded.refusal = 500
     answer = reaching.post("/responses", {"model": script.model, "input": "Hi", "tools": [tool(guarded)]})
@@ -105,6 +107,7 @@ def test_a_stream_ends_with_the_failed_listing(reaching: Api, script: Script, go
     assert events[-1]["response"]["error"] == {"code": "server_error", "message": UNREACHABLE}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worker")
 def test_a_background_run_fails_with_the_failed_listing(reaching: Api, script: Script, gone: dict[str, Any]) -> None:
     queued = reaching.create(model=script.model, input="Hi", tools=[gone], background=True)

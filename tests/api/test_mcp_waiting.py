@@ -33,6 +33,7 @@ def test_servers_are_asked_concurrently(reaching: Api, script: Script, silent: M
         eventually(lambda: served.lists == 1)
 
 
+@pytest.mark.slow
 def test_a_run_makes_at_most_eight_calls_at_a_time(reaching: Api, script: Script, served: McpServer) -> None:
     script.then(calling(*[("box__wait", "{}")] * 9)).say("Done.")
     with reaching.stream(model=script.model, input="Go.", tools=[tool(served)]) as live:

@@ -85,6 +85,7 @@ def test_errors_of_the_router_have_the_envelope(api: Api, method: str, path: str
     assert kind(api.request(method, path)) == expected
 
 
+@pytest.mark.slow
 def test_bodies_over_the_limit_have_the_envelope(api: Api, script: Script) -> None:
     large = b'{"model": "m", "messages": [{"role": "user", "content": "%b"}]}' % (b"a" * (70 * 1024 * 1024))
     assert kind(api.post("/messages", large)) == (413, "request_too_large")

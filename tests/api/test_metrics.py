@@ -107,6 +107,7 @@ def test_configured_models_have_a_label(script: Script, http: httpx2.Client, cal
         assert f'"{script.model}"' not in http.get(f"{process.url}/metrics").text
 
 
+@pytest.mark.slow
 def test_no_label_names_a_key_a_team_or_a_user(
     api: Api, caller: Caller, script: Script, web: WebProcess, http: httpx2.Client
 ) -> None:
@@ -127,6 +128,7 @@ def test_teams_are_labels_only_if_that_is_set(script: Script, http: httpx2.Clien
         eventually(lambda: samples.added("ors_team_tokens_total", team=caller.team.pk, kind="output") > 0)
 
 
+@pytest.mark.slow
 def test_queues_and_servers_are_measured(web: WebProcess) -> None:
     found = read_metrics(f"{web.url}/metrics")
     queues = {labels["queue"] for name, labels, _ in found if name == "ors_queue_depth"}
@@ -167,6 +169,7 @@ def with_token() -> Iterator[WebProcess]:
         yield process
 
 
+@pytest.mark.slow
 def test_a_token_is_required_where_one_is_set(with_token: WebProcess, http: httpx2.Client) -> None:
     url = f"{with_token.url}/metrics"
     assert http.get(url).status_code == 401

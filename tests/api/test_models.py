@@ -105,6 +105,7 @@ def test_a_key_can_use_only_its_allowed_models(make_api: MakeApi, add_model: Add
         assert refused.text.replace(other, "unknown") == unknown.text
 
 
+@pytest.mark.slow
 def test_a_disabled_model_is_not_found(api: Api, add_model: AddModel) -> None:
     name = add_model(enabled=False)
     assert name not in names(api)
@@ -122,6 +123,7 @@ def test_a_public_name_may_differ_from_the_upstream_name(
     assert response["model"] == name
 
 
+@pytest.mark.slow
 def test_a_new_model_is_available_within_two_seconds(api: Api, upstream: ScriptedUpstream, add_model: AddModel) -> None:
     """A `*` route has matched the name before and is cached until the model has its own route."""
     name = add_model(enabled=False)
@@ -138,6 +140,7 @@ def _created(api: Api, model: str) -> dict[str, Any]:
     return ok(answer) if answer.status_code == 200 else {}
 
 
+@pytest.mark.slow
 def test_listing_models_requires_its_scope(make_api: MakeApi) -> None:
     api = make_api(scopes=["responses.write"])
     assert error(api.get("/models")) == error(api.get("/models/m")) == (403, None, "insufficient_scope")
@@ -192,6 +195,7 @@ def test_the_models_behind_a_wildcard_are_listed(client: OpenAI, lister: Lister,
     assert client.models.retrieve("org/model:7b") == found["org/model:7b"]
 
 
+@pytest.mark.slow
 def test_the_list_of_an_upstream_is_cached(api: Api, lister: Lister) -> None:
     lister.rows = [{"id": "plain"}]
     assert all("plain" in names(api) for _ in range(3))

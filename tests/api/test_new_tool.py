@@ -105,6 +105,7 @@ def console_page(caller: Caller, response_id: str) -> str:
     return text(member(caller.team, Role.TEAM_LEAD).get(page_url(response)))
 
 
+@pytest.mark.slow
 async def test_a_registered_tool_is_called_stored_remembered_and_shown(
     dice: None, create: Any, caller: Caller, script: Script
 ) -> None:
@@ -146,6 +147,7 @@ async def test_a_registered_tool_is_validated_and_its_failures_are_results(
     assert (call["status"], call["output"], call["error"]) == ("failed", None, error)
 
 
+@pytest.mark.slow
 async def test_an_unregistered_tool_is_rejected(create: Any, script: Script) -> None:
     answer = await create(model=script.model, input="Roll.", tools=[{"type": "sample_dice"}])
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools[0].type")

@@ -19,6 +19,7 @@ def small(small_web: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -
     return Api(http, url=small_web.url, caller=make_caller())
 
 
+@pytest.mark.slow
 def test_a_key_with_too_many_open_streams_is_refused_until_one_has_ended(
     small: Api, small_web: WebProcess, script: Script, http: httpx2.Client, make_caller: MakeCaller
 ) -> None:
@@ -43,6 +44,7 @@ def test_a_key_with_too_many_open_streams_is_refused_until_one_has_ended(
         assert lives[1].rest()[-1]["type"] == "response.completed"
 
 
+@pytest.mark.slow
 def test_requests_without_a_key_do_not_share_a_bound(small_web: WebProcess, http: httpx2.Client) -> None:
     for _ in range(3):
         assert http.get(f"{small_web.url}/v1/models").status_code == 401

@@ -162,6 +162,7 @@ def test_the_audit_log_needs_its_scope(make_admin: Callable[..., Api], api: Api)
 # -- admin keys --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_sdk_lists_and_deletes_admin_keys(admin_client: OpenAI, admin_api: Api) -> None:
     keys, boss = admin_client.admin.organization.admin_api_keys, add_user()
     new = services.create_admin_key(name="sync", scopes=["admin.projects.read"], created_by=boss.pk)

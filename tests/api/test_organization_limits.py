@@ -169,6 +169,7 @@ def refusal(api: Api, model: str) -> str | None:
     return error(api.post("/responses", {"model": model, "input": "Hi", "conversation": "conv_unknown"}))[2]
 
 
+@pytest.mark.slow
 def test_a_project_may_use_only_the_models_of_its_list(
     admin_client: OpenAI, api: Api, script: Script, other_script: Script
 ) -> None:

@@ -32,6 +32,7 @@ def add_member(team: Team, role: Role = Role.DEVELOPER) -> User:
 # -- service accounts ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_sdk_manages_service_accounts(admin_client: OpenAI, api: Api) -> None:
     accounts, team = admin_client.admin.organization.projects.service_accounts, api.caller.team
     made = accounts.create(team.pk, name="nightly", expires_in_seconds=3600)

@@ -41,6 +41,7 @@ def waiting(small: Api, script: Script) -> Iterator[psycopg.Connection]:
         assert answer.result().status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("waiting")
 def test_new_work_is_refused_before_its_body_is_read(small: Api) -> None:
     for path in paths_of_work():
@@ -56,6 +57,7 @@ def test_new_work_is_refused_before_its_body_is_read(small: Api) -> None:
     assert small.post("/responses", b"{" * 9_000_000).status_code == 503
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("waiting")
 def test_everything_but_new_work_is_served(small: Api, small_web: WebProcess, http: httpx2.Client) -> None:
     assert http.get(f"{small_web.url}/livez").status_code == 200
@@ -70,6 +72,7 @@ def test_everything_but_new_work_is_served(small: Api, small_web: WebProcess, ht
     assert float(rejections) >= 1
 
 
+@pytest.mark.slow
 def test_accepted_streams_continue_and_work_is_accepted_again(
     small: Api, small_web: WebProcess, script: Script, request: pytest.FixtureRequest
 ) -> None:

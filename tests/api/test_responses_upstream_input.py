@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.support.api import Api
 from tests.support.responses_upstream import (
     answer,
@@ -157,6 +159,7 @@ def test_a_pending_asynchronous_call_gets_a_placeholder_output(api: Api, respons
     assert (call["type"], output["type"], output["call_id"]) == ("function_call", "function_call_output", "call_look")
 
 
+@pytest.mark.slow
 def test_custom_tools_are_passed_on_if_supported(api: Api, responses_upstream: ScriptedUpstream) -> None:
     grammar = {"type": "grammar", "syntax": "regex", "definition": "[a-z -]+"}
     tools = [{"type": "custom", "name": "sh", "description": "Runs.", "format": grammar}]

@@ -41,6 +41,7 @@ def description(script: Script) -> str:
     return str(script.bodies[0]["tools"][0]["function"]["description"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("version", "printed", "described"),
     [
@@ -67,6 +68,7 @@ def test_an_inline_skill_is_mounted_and_shown_as_it_was_sent(api: Api, script: S
     assert "- sums in /mnt/skills/sums: From the request." in description(script)
 
 
+@pytest.mark.slow
 def test_a_background_response_has_its_skills(
     api: Api, script: Script, sandbox: Sandbox, skill: str, worker: WorkerProcess
 ) -> None:
@@ -75,6 +77,7 @@ def test_a_background_response_has_its_skills(
     assert stdout(ended(api, queued["id"])["output"])[1] == "1\n"
 
 
+@pytest.mark.slow
 def test_a_later_response_replaces_a_version_in_the_same_container(
     api: Api, script: Script, sandbox: Sandbox, skill: str
 ) -> None:
@@ -87,6 +90,7 @@ def test_a_later_response_replaces_a_version_in_the_same_container(
     assert containers[0] == containers[1]
 
 
+@pytest.mark.slow
 def test_skills_of_a_named_container_are_described(api: Api, script: Script, sandbox: Sandbox, skill: str) -> None:
     container = ok(api.post("/containers", {"name": "work", "skills": [reference(skill)]}))["id"]
     script.call(shell=READ).say("Done.")

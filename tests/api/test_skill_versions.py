@@ -23,6 +23,7 @@ def numbers(api: Api, skill: str, **query: object) -> list[str]:
     return [row["version"] for row in ok(api.get(f"/skills/{skill}/versions", **query))["data"]]
 
 
+@pytest.mark.slow
 def test_the_sdk_creates_reads_and_deletes_versions(client: OpenAI) -> None:
     skill = client.skills.create(files=list(skill_files().items())).id
     files = skill_files(**{"a.txt": "a"})
@@ -63,12 +64,14 @@ def test_the_default_version_cannot_be_deleted_while_there_are_others(api: Api, 
     assert ok(api.get(f"/skills/{skill}"))["latest_version"] == "1"
 
 
+@pytest.mark.slow
 def test_a_number_is_never_used_again(api: Api, skill: str) -> None:
     ok(api.delete(f"/skills/{skill}/versions/2"))
     assert ok(create(api, path=f"/skills/{skill}/versions"))["version"] == "3"
     assert numbers(api, skill) == ["3", "1"]
 
 
+@pytest.mark.slow
 def test_deleting_the_only_version_deletes_the_skill(api: Api, skill: str) -> None:
     ok(api.delete(f"/skills/{skill}/versions/2"))
     ok(api.delete(f"/skills/{skill}/versions/1"))

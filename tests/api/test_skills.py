@@ -82,6 +82,7 @@ def test_defective_files_are_refused(api: Api, files: dict[str, bytes], param: s
     assert error(create(api, files)) == (400, param, code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", [skill_files(), {"sums.zip": zipped(skill_files())}])
 def test_a_skill_and_its_versions_are_read_in_a_process_with_limits(
     web: WebProcess, api: Api, files: dict[str, bytes]

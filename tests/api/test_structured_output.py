@@ -135,6 +135,7 @@ def test_a_catastrophic_pattern_does_not_block(api: Api, script: Script) -> None
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.slow
 def test_an_exponential_schema_does_not_block(api: Api, script: Script) -> None:
     steps = {f"a{i}": {"allOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(40)}
     schema = {"$ref": "#/$defs/a0", "$defs": {**steps, "a40": {"type": "object"}}}

@@ -110,6 +110,7 @@ def test_invalid_uploads_are_refused(api: Api, changes: dict[str, Any], param: s
     assert error(api.post("/uploads", {**OPENED, **changes})) == (400, param, code)
 
 
+@pytest.mark.slow
 def test_empty_and_oversized_files_and_parts_are_refused(api: Api) -> None:
     assert error(api.post("/uploads", {**OPENED, "bytes": 1024**3}))[:2] == (413, "bytes")
     upload = create_upload(api)

@@ -201,6 +201,7 @@ def test_a_key_in_a_header_is_redacted(api: Api, script: Script, path: str, body
     assert_not_revealed(api, answer.text + str(answer.headers))
 
 
+@pytest.mark.slow
 def test_the_search_for_keys_reads_what_an_upstream_said(api: Api, script: Script) -> None:
     script.then(refusal(503, "Busy.", headers={"x-request-id": f"req-2:{KEY}"}))
     api.post("/responses", {"model": script.model, "input": "Hi"})
@@ -250,6 +251,7 @@ def test_credentials_that_an_earlier_version_stored_in_the_url_are_sent(
         assert made.api_key == (key or "Basic cm9ib3Q6c2VzYW1lLTE=")
 
 
+@pytest.mark.slow
 def test_a_key_beside_credentials_in_the_url_is_refused(database: None) -> None:
     with pytest.raises(ValidationError):
         services.add_upstream(name="both", base_url="http://robot:sesame-1@127.0.0.1:9/v1", api_key=KEY)

@@ -39,6 +39,7 @@ def test_the_record_of_a_chat_completion_names_them_as_well(api: Api, script: Sc
     assert (record.end_user, record.upstream_request_id) == ("bert", "req_theirs")
 
 
+@pytest.mark.slow
 def test_a_request_whose_connection_broke_is_estimated_and_counts(api: Api, script: Script, caller: Caller) -> None:
     script.then(BROKEN).say("Hi")
     response = api.create(model=script.model, input=QUESTION)
@@ -48,6 +49,7 @@ def test_a_request_whose_connection_broke_is_estimated_and_counts(api: Api, scri
     assert response["usage"]["input_tokens"] == 10 + answered.input_tokens
 
 
+@pytest.mark.slow
 def test_a_refused_request_of_a_chat_completion_is_recorded_without_tokens(
     api: Api, script: Script, caller: Caller
 ) -> None:
@@ -71,6 +73,7 @@ CALLS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_reached", [True, False], ids=["refused", "unreachable"])
 @pytest.mark.parametrize("path", CALLS)
 def test_the_record_of_a_call_that_no_upstream_served_is_no_estimate(

@@ -68,6 +68,7 @@ async def test_a_pdf_is_not_decoded(served: SearchServer) -> None:
     assert "Herons nest" in (await PageReader(egress()).page(f"{served.url}/document")).text
 
 
+@pytest.mark.slow
 async def test_pages_are_limited_to_five_megabytes(served: SearchServer) -> None:
     served.more["/large"] = (f"<html><body>{'words ' * 800_000}</body></html>".encode(), "text/html")
     served.more["/larger"] = (b"x" * 5_000_001, "text/plain")

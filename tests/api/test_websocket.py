@@ -427,6 +427,7 @@ def test_a_deleted_response_cannot_be_continued(socket: Socket, api: Api, script
     assert socket.refuse(create(model=script.model, input="b", previous_response_id=first)) == UNKNOWN
 
 
+@pytest.mark.slow
 def test_a_stored_response_includes_its_unstored_context(socket: Socket, api: Api, script: Script) -> None:
     stored = (True, False, False, True, False, True)
     last: Any = None
@@ -521,6 +522,7 @@ def test_key_and_request_ids_are_stored(server: WebProcess, caller: Caller, scri
     assert (row.client_request_id, row.end_user, row.request_id[:4]) == ("mine", "them", "req_")
 
 
+@pytest.mark.slow
 def test_a_revoked_key_is_refused_on_open_connections(socket: Socket, caller: Caller) -> None:
     assert socket.refuse(create())["status"] == 400
     services.revoke_key(key=caller.key)
@@ -589,6 +591,7 @@ def test_connections_are_isolated_from_each_other(connect: Connect, script: Scri
     assert events[0]["response"]["id"] != response["id"]
 
 
+@pytest.mark.slow
 def test_a_connection_ends_after_its_maximum_duration(caller: Caller, script: Script) -> None:
     with short_lived_server(seconds=0.5) as url, open_socket(url, secret=caller.secret) as socket:
         start_response(socket, script, store=False)

@@ -68,6 +68,7 @@ def test_a_server_that_streams_all_the_same_is_understood(api: Api, script: Scri
     assert script.bodies[0]["stream"] is False
 
 
+@pytest.mark.slow
 def test_a_retry_asks_for_a_stream(api: Api, script: Script) -> None:
     again = refusal(504, headers={"x-should-retry": "true"})
     script.then(again).say("Hello")
@@ -91,6 +92,7 @@ def test_the_time_to_the_first_token_is_unknown(api: Api, script: Script) -> Non
     assert (record.input_tokens, record.output_tokens, record.estimated) == (7, 3, False)
 
 
+@pytest.mark.slow
 def test_a_follower_gets_everything_at_the_end(api: Api, script: Script) -> None:
     gate = Gate()
     script.then(held(gate))

@@ -51,24 +51,28 @@ def audit(service: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+@pytest.mark.slow
 def test_a_known_vulnerability_fails_the_audit() -> None:
     with osv(vulnerable="django") as service:
         code, output = audit(service)
     assert (code, "GHSA-aaaa-bbbb-cccc" in output) == (1, True), output
 
 
+@pytest.mark.slow
 def test_without_known_vulnerabilities_it_passes() -> None:
     with osv(vulnerable="") as service:
         code, output = audit(service)
     assert (code, "Skipped" in output, "no known vulnerabilities" in output) == (0, False, True), output
 
 
+@pytest.mark.slow
 def test_a_service_that_cannot_be_reached_is_skipped() -> None:
     service = f"http://127.0.0.1:{any_free_port()}"
     code, output = audit(service)
     assert (code, output) == (0, f"Skipped: {service} gave no answer.\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [403, 404])
 def test_a_service_that_refuses_is_skipped(status: int) -> None:
     with osv(vulnerable="django", status=status) as service:

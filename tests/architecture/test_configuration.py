@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("platform", "tenants", "conversations", "responses")
 READERS = {"text", "required", "choice", "flag", "integer", "integers", "names", "origins", "port"}
@@ -58,6 +60,7 @@ def test_all_variables_of_the_settings_are_documented_and_no_others() -> None:
     assert documented("S") == settings_variables()
 
 
+@pytest.mark.slow
 def test_documented_launcher_variables_exist() -> None:
     assert documented("U") | documented("T") <= strings("platform/launcher") | settings_variables()
     assert documented("T") == {name for name in strings("platform/launcher") if name.startswith("TEST_")}

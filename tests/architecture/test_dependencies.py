@@ -37,6 +37,7 @@ def test_every_requirement_is_pinned_with_hashes() -> None:
     assert all("==" in line and line.endswith("\\") for line in packages)
 
 
+@pytest.mark.slow
 def test_no_version_is_locked_in_its_first_days() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["uv"]
     lock = tomllib.loads((ROOT / "uv.lock").read_text())
@@ -45,6 +46,7 @@ def test_no_version_is_locked_in_its_first_days() -> None:
     assert settings["pip"]["exclude-newer"] is False
 
 
+@pytest.mark.slow
 def test_the_pypi_package_named_responses_is_not_locked() -> None:
     assert "responses" not in locked()
     assert {"django", "openai", "psycopg"} <= locked()

@@ -34,6 +34,7 @@ def unnamed_files(source: str) -> Iterator[int]:
             yield call.lineno
 
 
+@pytest.mark.slow
 def test_every_wrapped_file_is_named() -> None:
     found = {name: list(unnamed_files(path.read_text())) for name, path in modules().items()}
     assert {name: lines for name, lines in found.items() if lines} == {}

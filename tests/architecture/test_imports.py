@@ -33,6 +33,7 @@ def our_packages() -> set[str]:
     return modules | {folder.name for folder in folders if any(folder.glob("*.py")) or any(folder.glob("*/*.py"))}
 
 
+@pytest.mark.slow
 def test_the_import_contracts_hold() -> None:
     lint = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run(
@@ -61,6 +62,7 @@ def test_started_processes_import_the_standard_platform_module(module: str) -> N
     assert Path(run("-c", f"import {module}; {WHERE}", paths=SOURCE_ROOTS)).parent == STANDARD
 
 
+@pytest.mark.slow
 def test_commands_import_the_standard_platform_module() -> None:
     assert Path(run("manage.py", "shell", "--no-imports", "-c", WHERE)).parent == STANDARD
 
@@ -81,6 +83,7 @@ def test_no_package_shadows_a_standard_module() -> None:
     assert our_packages() & sys.stdlib_module_names == {"platform"}
 
 
+@pytest.mark.slow
 def test_no_package_shadows_an_installed_one() -> None:
     assert our_packages() & set(packages_distributions()) == set()
 

@@ -11,6 +11,8 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 APPS = ("responses", "conversations", "tenants")
 PLATFORM = tuple(sorted(path.name for path in (ROOT / "platform").iterdir() if any(path.glob("*.py"))))
@@ -92,6 +94,7 @@ def documented_modules() -> Iterator[tuple[str, str]]:
             yield name, path.read_text()
 
 
+@pytest.mark.slow
 def test_the_whole_graph_stays_small_and_has_no_cycle() -> None:
     graph = edges(top_level)
     print(f"whole product: {len(nodes(top_level))} nodes, {len(graph)} edges")

@@ -5,6 +5,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from kernel import telemetry_names
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +41,7 @@ def records(tree: ast.Module) -> bool:
     return any("telemetry_names" in [name.name for name in node.names] for node in imports)
 
 
+@pytest.mark.slow
 def test_no_other_module_contains_a_name_of_opentelemetry() -> None:
     names = {value for value in vars(telemetry_names).values() if isinstance(value, str) and DOTTED.fullmatch(value)}
     assert len(names) > 20

@@ -4,6 +4,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "concepts" / "threat-model.md"
 ROW = re.compile(r"^\| (?!threat |advisory |actor |---|-)(.+?) \|$", re.MULTILINE)
@@ -16,6 +18,7 @@ def functions(file: Path) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
+@pytest.mark.slow
 def test_every_threat_names_a_test_that_exists() -> None:
     text = PAGE.read_text()
     rows = [row.split(" | ") for row in ROW.findall(text[text.index("## Vulnerabilities") :])]

@@ -55,12 +55,14 @@ async def agent(web: WebProcess, caller: Caller, answering: Script) -> AsyncIter
         yield Agent(name="Watcher", instructions="Watch.", model=model, tools=[look, listen])
 
 
+@pytest.mark.slow
 async def test_an_openai_agent_calls_its_tools(agent: Agent[Any], answering: Script) -> None:
     result: RunResult = await Runner.run(agent, QUESTION, run_config=UNTRACED)
     assert result.final_output == "A cat."
     assert outputs(answering) == ["a cat on the sofa", "purring on the sofa"]
 
 
+@pytest.mark.slow
 async def test_an_openai_agent_streams(agent: Agent[Any], answering: Script) -> None:
     result: RunResultStreaming = Runner.run_streamed(agent, QUESTION, run_config=UNTRACED)
     raw = [event.data.type async for event in result.stream_events() if event.type == "raw_response_event"]
@@ -69,6 +71,7 @@ async def test_an_openai_agent_streams(agent: Agent[Any], answering: Script) -> 
     assert outputs(answering) == ["a cat on the sofa", "purring on the sofa"]
 
 
+@pytest.mark.slow
 async def test_an_openai_agent_uses_previous_response_id(agent: Agent[Any], answering: Script) -> None:
     answering.say("Bye.")
     first = await Runner.run(agent, QUESTION, run_config=UNTRACED, auto_previous_response_id=True)
@@ -77,6 +80,7 @@ async def test_an_openai_agent_uses_previous_response_id(agent: Agent[Any], answ
     assert [message["role"] for message in answering.messages[2]][-2:] == ["assistant", "user"]
 
 
+@pytest.mark.slow
 async def test_an_openai_agent_sends_its_history_itself(agent: Agent[Any], answering: Script) -> None:
     answering.say("Bye.")
     first = await Runner.run(agent, QUESTION, run_config=UNTRACED)

@@ -58,6 +58,7 @@ async def ask(agent: Agent[Any], question: str, *, streams: bool, **memory: Any)
     return str(result.final_output)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", [False, True])
 async def test_a_session_remembers_tools_and_answers(
     agent: Agent[Any], client: AsyncOpenAI, api: Api, script: Script, streams: bool
@@ -70,6 +71,7 @@ async def test_a_session_remembers_tools_and_answers(
     assert [message["role"] for message in script.messages[2]] == READ
 
 
+@pytest.mark.slow
 async def test_items_of_a_session_can_be_popped_and_cleared(agent: Agent[Any], client: AsyncOpenAI, api: Api) -> None:
     session = OpenAIConversationsSession(openai_client=client)
     await ask(agent, QUESTION, streams=False, session=session)

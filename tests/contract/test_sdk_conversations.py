@@ -87,6 +87,7 @@ def texts(items: list[Any]) -> list[str]:
     return [item["content"][0]["text"] for item in items]
 
 
+@pytest.mark.slow
 async def test_a_session_adds_reads_pops_and_clears(session: OpenAIConversationsSession) -> None:
     await session.add_items([{"role": "user", "content": str(number)} for number in range(45)])
     assert texts(await session.get_items(limit=2)) == ["43", "44"]
@@ -96,6 +97,7 @@ async def test_a_session_adds_reads_pops_and_clears(session: OpenAIConversations
     assert await session.get_items() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_an_agent_remembers_through_its_session(
     asking: AsyncOpenAI, session: OpenAIConversationsSession, script: Script, streamed: bool

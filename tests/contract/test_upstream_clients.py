@@ -228,6 +228,7 @@ def test_both_clients_join_paths_alike(path: str) -> None:
     asyncio.run(compare(ANSWERS["a document"], path=path))
 
 
+@pytest.mark.slow
 def test_a_document_may_take_longer_than_the_silence_in_a_stream() -> None:
     async def scenario(*, silent: bool) -> bytes:
         async with running([PAUSE, *ANSWERS["a document"]]) as server:
@@ -395,6 +396,7 @@ def proxy_requests(
     return direct[1], direct[2]
 
 
+@pytest.mark.slow
 def test_a_form_gets_the_errors_of_the_sdk() -> None:
     async def scenario(kind: str) -> str:
         async with running(ANSWERS[kind]) as server:

@@ -74,6 +74,7 @@ def test_kubernetes_accepts_what_it_renders(helm: Path, tmp_path: Path, values: 
             kubernetes_validate.validate(manifest, "1.35", strict=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["existingSecret", "migrate", "hosts", "image"])
 def test_what_it_cannot_know_is_required(helm: Path, tmp_path: Path, name: str) -> None:
     values = {key: value for key, value in VALUES.items() if key != name}

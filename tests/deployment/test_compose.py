@@ -23,6 +23,7 @@ def services() -> dict[str, Service]:
     return read_compose(dict(line.split("=", 1) for line in printed.splitlines()))
 
 
+@pytest.mark.slow
 def test_it_follows_the_compose_specification() -> None:
     program = Path(sys.executable).with_name("check-jsonschema")
     command = [str(program), "--builtin-schema", "vendor.compose-spec", str(FILE)]

@@ -4,6 +4,7 @@ import json
 import re
 
 import httpx2
+import pytest
 from prometheus_client import Counter, Gauge, Histogram
 
 from guide import commands
@@ -14,6 +15,7 @@ from tests.support.api import Api
 from tests.support.web import WebProcess
 
 
+@pytest.mark.slow
 def test_the_page_of_commands_is_generated_from_their_parsers() -> None:
     hint = "run: PYTHONPATH=platform:. .venv/bin/python -m guide.commands"
     assert commands.PAGE.read_text() == commands.render(), hint

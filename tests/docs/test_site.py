@@ -61,6 +61,7 @@ def documents(site: Path) -> dict[str, Document]:
     return {str(path.relative_to(site)): Document(path.read_text()) for path in site.rglob("*.html")}
 
 
+@pytest.mark.slow
 def test_every_link_of_the_site_leads_to_a_file_and_every_anchor_to_an_id(
     site: Path, documents: dict[str, Document]
 ) -> None:

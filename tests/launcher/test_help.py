@@ -12,6 +12,7 @@ from launcher import commands
 from tests.launcher.checkout import ROOT, Checkout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
 def test_the_overview_fits_on_one_screen(checkout: Checkout, arguments: list[str]) -> None:
     done = checkout.run(*arguments)

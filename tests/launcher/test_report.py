@@ -49,6 +49,7 @@ def _run(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_a_run_shows_its_slowest_parts_with_the_command_for_each_failure(tmp_path: Path, processes: str) -> None:
     (tmp_path / "test_rooms.py").write_text(TESTS)
@@ -67,6 +68,7 @@ def test_a_run_shows_its_slowest_parts_with_the_command_for_each_failure(tmp_pat
     assert sum(line["fixtures"].get("room", 0) for line in written) > 1.09
 
 
+@pytest.mark.slow
 def test_a_run_fails_whose_tests_together_exceed_their_budget(tmp_path: Path) -> None:
     (tmp_path / "test_rooms.py").write_text(TESTS.replace("assert name", "name"))
     codes = []
@@ -77,6 +79,7 @@ def test_a_run_fails_whose_tests_together_exceed_their_budget(tmp_path: Path) ->
     assert codes == [0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "is_whole"), [((), True), (("-k", "b"), False)])
 def test_a_whole_suite_has_a_budget(tmp_path: Path, options: Sequence[str], *, is_whole: bool) -> None:
     (tmp_path / "test_rooms.py").write_text(TESTS.replace("assert name", "name"))

@@ -84,6 +84,7 @@ async def test_lost_content_is_reported_as_a_missing_file(database: None, caller
     assert f"{file.pk} is no longer available" in note.text
 
 
+@pytest.mark.slow
 async def test_all_documents_of_a_context_share_one_time_limit(database: None, caller: Caller) -> None:
     slow = base64.b64encode(b"<p>a</p>" * 250_000).decode()
     parts = [

@@ -102,6 +102,7 @@ def test_errors_of_several_megabytes_are_written(caller: Caller, ending: BatchSt
     assert batch.output_file_id is None
 
 
+@pytest.mark.slow
 def test_output_and_errors_of_several_megabytes_are_written_together(caller: Caller) -> None:
     lines = [answered(n, is_success=n % 2 == 0) for n in range(LINES)]
     batch = ended(job := claimed_batch(caller, BatchStatus.COMPLETED, lines))

@@ -76,6 +76,7 @@ def test_a_team_with_active_batches_waits_for_other_teams(rolled_back: None, mak
     assert claim_all(9) == set(first[2:])
 
 
+@pytest.mark.slow
 def test_many_batches_of_one_team_do_not_hide_those_of_others(rolled_back: None, make_caller: MakeCaller) -> None:
     many, late = make_caller(), make_caller()
     create_started(many, queue._MAX_BATCHES + 1)

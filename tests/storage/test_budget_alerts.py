@@ -74,6 +74,7 @@ def alerts_of(caller: Caller) -> list[tuple[str, int]]:
     ]
 
 
+@pytest.mark.slow
 def test_each_percentage_alerts_once_in_a_period(caller: Caller) -> None:
     add_person(caller)
     add_budget(caller, 10)
@@ -90,6 +91,7 @@ def test_each_percentage_alerts_once_in_a_period(caller: Caller) -> None:
     assert alerts_of(caller) == [*expected, ("team", 50)]
 
 
+@pytest.mark.slow
 def test_hourly_sums_and_newer_records_count_once_each(caller: Caller) -> None:
     """Usage of this month before and after the mark of the sums."""
     present = now()

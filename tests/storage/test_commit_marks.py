@@ -96,6 +96,7 @@ def short_limit() -> Iterator[None]:
     wait_limit.limit_waits(None)
 
 
+@pytest.mark.slow
 async def test_a_commit_whose_confirmation_is_late_is_not_reported_as_failed(
     database: None, caller: Caller, short_limit: None
 ) -> None:
@@ -111,6 +112,7 @@ async def test_a_commit_whose_confirmation_is_late_is_not_reported_as_failed(
     assert await in_db_thread(lambda: stored_counts(begun)) == (1, 1, "failed")
 
 
+@pytest.mark.slow
 async def test_a_commit_that_the_server_never_got_is_reported_as_failed(
     database: None, caller: Caller, short_limit: None
 ) -> None:

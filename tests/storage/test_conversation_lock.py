@@ -249,6 +249,7 @@ def statements(work: Callable[[], object]) -> list[str]:
     return [query["sql"] for query in captured.captured_queries if not query["sql"].startswith(CONTROL)]
 
 
+@pytest.mark.slow
 def test_reading_a_long_conversation_takes_no_more_statements(principal: Principal) -> None:
     counts = set()
     for length in (0, 10, 2000):
@@ -258,6 +259,7 @@ def test_reading_a_long_conversation_takes_no_more_statements(principal: Princip
     assert counts == {4}
 
 
+@pytest.mark.slow
 def test_items_before_a_compaction_item_are_not_read(principal: Principal, conversation_id: str) -> None:
     add_items(principal, conversation_id, 3000)
     services.append_items(

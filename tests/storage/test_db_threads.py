@@ -86,6 +86,7 @@ async def test_their_pool_is_back_within_seconds_after_an_outage(database: None)
             assert await querying - opened_at < OUTAGE_SECONDS / 2
 
 
+@pytest.mark.slow
 async def test_the_statements_of_a_request_share_one_limit(database: None, limited: None) -> None:
     wait_limit.start()
     await in_db_thread(lambda: sleep(0.6))
@@ -100,6 +101,7 @@ async def test_the_statements_of_a_request_share_one_limit(database: None, limit
     assert await in_db_thread(backend)
 
 
+@pytest.mark.slow
 async def test_the_wait_for_a_thread_counts_for_the_limit(database: None, limited: None) -> None:
     wait_limit.start()
     occupied = threading.Event()
@@ -112,6 +114,7 @@ async def test_the_wait_for_a_thread_counts_for_the_limit(database: None, limite
     await asyncio.gather(*others)
 
 
+@pytest.mark.slow
 async def test_statements_at_the_same_time_count_once(database: None, limited: None) -> None:
     wait_limit.start()
     await asyncio.gather(*(in_db_thread(lambda: sleep(0.4)) for _ in range(4)))
@@ -171,6 +174,7 @@ async def test_a_thread_keeps_its_connection(database: None) -> None:
     assert await backends() <= before
 
 
+@pytest.mark.slow
 async def test_a_thread_replaces_a_connection_that_the_server_has_closed(database: None) -> None:
     before = await backends()
 
@@ -183,6 +187,7 @@ async def test_a_thread_replaces_a_connection_that_the_server_has_closed(databas
     assert not before & await backends()
 
 
+@pytest.mark.slow
 def test_a_query_does_not_wait_for_each_connection_that_a_restart_has_closed(database: None) -> None:
     count = 6
     barrier = threading.Barrier(count)

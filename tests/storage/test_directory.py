@@ -54,6 +54,7 @@ def test_a_key_resolves_to_its_team_and_limits(database: None, make_caller: Make
         principal.require(Scope.RESPONSES_WRITE)
 
 
+@pytest.mark.slow
 def test_a_revoked_key_is_rejected_within_two_seconds(database: None, caller: Caller) -> None:
     assert is_accepted(caller.secret)
     assert services.revoke_key(key=caller.key)
@@ -67,6 +68,7 @@ def test_a_key_can_only_be_revoked_once(database: None, caller: Caller) -> None:
     assert [services.revoke_key(key=caller.key) for _ in range(2)] == [True, False]
 
 
+@pytest.mark.slow
 def test_an_expired_key_is_rejected_even_if_it_is_cached(database: None, make_caller: MakeCaller) -> None:
     caller = make_caller(expires_at=now() + timedelta(seconds=0.8))
     assert is_accepted(caller.secret)
@@ -164,6 +166,7 @@ async def test_an_earlier_result_does_not_replace_a_later_one() -> None:
     assert lookup("a") == 2
 
 
+@pytest.mark.slow
 async def test_a_revoked_key_in_use_is_rejected_on_the_event_loop(database: None, make_caller: MakeCaller) -> None:
     caller = await in_db_thread(make_caller)
     await directory.aprincipal(caller.secret)

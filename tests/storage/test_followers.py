@@ -124,6 +124,7 @@ async def test_following_from_a_later_number_waits_for_it(caller: Caller, princi
         assert await far_beyond == b"data: [DONE]\n\n"
 
 
+@pytest.mark.slow
 async def test_an_unfollowed_run_stores_its_deltas_together(caller: Caller, principal: Principal) -> None:
     async with running_response(caller, gates=DELTAS) as run:
         for gate in run.gates:
@@ -134,6 +135,7 @@ async def test_an_unfollowed_run_stores_its_deltas_together(caller: Caller, prin
     assert len(await in_db_thread(lambda: batches_of(run))) < DELTAS / 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_small", [True, False])
 async def test_a_follower_of_a_new_response_begins_with_its_first_events(
     caller: Caller, principal: Principal, *, is_small: bool
@@ -174,6 +176,7 @@ async def test_a_follower_of_a_run_that_is_under_way_receives_each_delta_soon(
                 await read_until(frames, b'" %d"' % number)
 
 
+@pytest.mark.slow
 async def test_lost_repeated_and_unknown_messages_change_nothing_for_a_follower(
     caller: Caller, principal: Principal
 ) -> None:
@@ -199,6 +202,7 @@ def batches_of(run: Running) -> list[EventBatch]:
         return list(EventBatch.objects.filter(response_id=run.response_id).order_by("first_sequence"))
 
 
+@pytest.mark.slow
 async def test_followers_of_a_deleted_run_stop_waiting(caller: Caller, principal: Principal) -> None:
     async with running_response(caller) as run:
         frames = await follow.follow(principal=principal, response_id=run.response_id, after=-1, obfuscation=True)
@@ -214,6 +218,7 @@ def delete(run: Running) -> None:
         Response.objects.filter(pk=run.response_id).delete()
 
 
+@pytest.mark.slow
 async def test_without_redis_followers_get_everything_and_cancelled_runs_stop(
     caller: Caller, principal: Principal, settings: Settings
 ) -> None:

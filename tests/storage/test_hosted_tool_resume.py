@@ -89,6 +89,7 @@ def complete_items(body: Json, kind: str) -> list[Json]:
     return [item for item in body["output"] if item["type"] == kind and item["status"] == "completed"]
 
 
+@pytest.mark.slow
 async def test_searches_are_reported_once_wherever_the_run_stopped(database: None, caller: Caller) -> None:
     for cut in itertools.count():
         drawer = FakePassages()

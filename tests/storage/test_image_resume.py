@@ -6,6 +6,8 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
+import pytest
+
 from kernel.db_threads import in_db_thread
 from responses.engine.calls.toolbox import Toolbox
 from responses.engine.loop import Run
@@ -61,6 +63,7 @@ def resumed(begun: Begun, generator: FakeImageGenerator) -> resume.ResumedRun:
         return resume.load(response_id=begun.who.response_id, tools=Toolbox([tools]), model=model)
 
 
+@pytest.mark.slow
 async def test_an_image_appears_once_wherever_the_run_stopped(database: None, caller: Caller) -> None:
     for cut in itertools.count():
         generator = FakeImageGenerator()

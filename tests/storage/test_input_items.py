@@ -100,6 +100,7 @@ def page(history: History, **request: Any) -> tuple[list[str], bool]:
     return [item["id"] for item in found.rows], found.has_more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_conversation", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_pages_equal_slices_of_the_whole_list(history: History, seed: int, in_conversation: bool) -> None:

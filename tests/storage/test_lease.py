@@ -65,6 +65,7 @@ async def hanging_run(caller: Caller) -> tuple[Begun, LiveRun, ScriptedModel, as
     return begun, live, model, gate
 
 
+@pytest.mark.slow
 async def test_a_live_run_renews_its_lease(database: None, caller: Caller, short_leases: None) -> None:
     begun, live, _, gate = await hanging_run(caller)
     first = (await in_db_thread(lambda: response_of(begun))).lease_until
@@ -103,6 +104,7 @@ async def test_a_run_leaves_its_lease_to_a_new_owner(database: None, caller: Cal
     assert (row.status, row.lease_owner, row.lease_until) == (Status.IN_PROGRESS, "another:1", until_then)
 
 
+@pytest.mark.slow
 async def test_a_process_ends_no_run_that_it_takes_for_lost(database: None, caller: Caller, short_leases: None) -> None:
     begun, live, model, _ = await hanging_run(caller)
     await in_db_thread(lambda: change_row(begun, lease_owner="another:1"))
@@ -199,6 +201,7 @@ def test_a_new_response_is_leased_by_its_process(database: None, caller: Caller)
     assert row.lease_until > now()
 
 
+@pytest.mark.slow
 def test_renewals_and_writes_do_not_deadlock(database: None, caller: Caller) -> None:
     prepared = [prepare(caller) for _ in range(100)]
     assert store.apply([created for _, created in prepared]) == [None] * len(prepared)

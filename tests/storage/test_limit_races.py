@@ -58,6 +58,7 @@ USES = some.lists(
 )
 
 
+@pytest.mark.slow
 @seeded
 @given(uses=USES)
 def test_a_settled_rate_never_allows_more_than_the_actual_use(database: None, uses: Any) -> None:

@@ -295,6 +295,7 @@ def test_an_older_rebuild_does_not_replace_a_newer_one(database: None, caller: C
     assert script.run(caller.team.pk, [], {**older, "token": ""}) == ["older"]
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_added_later_counts_what_was_spent_before(database: None, caller: Caller) -> None:
     limit(caller, concurrent_runs=5)
     grant = reserve(caller, call(600))

@@ -55,6 +55,7 @@ def checked(*operations: Operation, atomic: bool = True) -> str:
     return "\n".join(defects(migration, MigrationLoader(connections["owner"]).project_state()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("operation", "advice"),
     [

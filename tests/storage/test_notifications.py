@@ -72,6 +72,7 @@ async def test_a_new_listener_is_woken_once(proxy: Proxy) -> None:
             await woken(second)
 
 
+@pytest.mark.slow
 async def test_listeners_are_woken_when_redis_returns(proxy: Proxy) -> None:
     notifications, wake, notifier = connected_through(proxy), asyncio.Event(), Notifier("a")
     with notifications.listening("a", wake):

@@ -173,6 +173,7 @@ def test_a_process_does_not_claim_its_own_runs(rolled_back: None, caller: Caller
     assert queue.claim(slots=4, running=[mine]) == []
 
 
+@pytest.mark.slow
 def test_a_long_queue_of_one_team_does_not_slow_down_a_claim(rolled_back: None, make_caller: MakeCaller) -> None:
     """The queue of one team is not read to find the first response of another."""
     many, few = make_caller(), make_caller()

@@ -72,6 +72,7 @@ def test_the_migrations_create_the_schema_of_the_snapshot(
     assert (tmp_path / "schema.sql").read_text() == schema_snapshot.PATH.read_text(), OUTDATED
 
 
+@pytest.mark.slow
 def test_an_empty_database_has_the_schema_of_the_snapshot_after_loading_it(empty: str, pg_dump: str) -> None:
     assert schema_snapshot.load(using=empty)
     found, written = schema_snapshot.dump(using=empty, pg_dump=pg_dump), schema_snapshot.PATH.read_text()
@@ -91,6 +92,7 @@ def test_a_missing_snapshot_is_ignored(empty: str, tmp_path: Path) -> None:
     assert schema_snapshot.is_empty(using=empty)
 
 
+@pytest.mark.slow
 def test_a_database_without_pgvector_is_migrated_instead(without_extensions: str) -> None:
     assert not schema_snapshot.load(using=without_extensions)
     assert schema_snapshot.is_empty(using=without_extensions)

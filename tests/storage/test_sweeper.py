@@ -94,6 +94,7 @@ def test_a_clock_that_was_set_forward_ends_no_lease(database: None, caller: Call
     assert [response_of(begun).status for begun in (alive, dead)] == [Status.IN_PROGRESS, Status.FAILED]
 
 
+@pytest.mark.slow
 def test_a_lease_by_a_clock_that_was_set_back_has_not_expired(database: None, caller: Caller) -> None:
     alive, dead = begin(caller), a_dead_run(caller)
     # The process that leases the run knows the time already; this one learned the old time longer ago than a lease.
@@ -132,6 +133,7 @@ def test_sweeping_again_changes_nothing(database: None, caller: Caller) -> None:
     assert (response_of(begun).ended_at, len(log_of(begun))) == before
 
 
+@pytest.mark.slow
 def test_concurrent_sweepers_end_each_run_once(database: None, caller: Caller) -> None:
     sweeper.sweep_dead_runs()
     dead = [a_dead_run(caller) for _ in range(6)]
@@ -267,6 +269,7 @@ def test_the_log_of_a_running_response_is_never_dropped(database: None, caller: 
     assert batches(begun) == 1
 
 
+@pytest.mark.slow
 def test_one_call_drops_what_500_responses_per_second_write_until_the_next(database: None, caller: Caller) -> None:
     seconds = settings.CELERY_BEAT_SCHEDULE["drop-old-logs"]["schedule"]
     assert isinstance(seconds, float)
@@ -278,6 +281,7 @@ def test_one_call_drops_what_500_responses_per_second_write_until_the_next(datab
     assert [batches(begun) for begun in runs] == [0] * 20
 
 
+@pytest.mark.slow
 def test_a_call_that_runs_out_of_time_is_continued_by_the_next(database: None, make_caller: MakeCaller) -> None:
     patient, hasty = make_caller(), make_caller()
     with scope.team(patient.team.pk):

@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import orjson
+import pytest
 from django.db import connection
 from pydantic import TypeAdapter
 
@@ -70,6 +71,7 @@ def found_by_sql(given: dict[str, Any], rows: list[dict[str, Any]]) -> list[int]
         return [number for (number,) in cursor.fetchall()]
 
 
+@pytest.mark.slow
 def test_filters_select_the_same_rows_in_sql_and_python(database: None) -> None:
     dice = random.Random(20)
     rows = [attributes_of(dice) for _ in range(60)]

@@ -30,6 +30,7 @@ async def slow_load() -> SlowLoad:
         return SlowLoad(session, [], seed=1, interval=1)
 
 
+@pytest.mark.slow
 async def test_capacity_is_measured_until_enough_actions_are_done() -> None:
     load = await slow_load()
     rate = await capacity(load, seconds=0.1)
@@ -37,6 +38,7 @@ async def test_capacity_is_measured_until_enough_actions_are_done() -> None:
     assert 0 < rate <= 1000
 
 
+@pytest.mark.slow
 async def test_arrivals_continue_until_enough_actions_have_started() -> None:
     assert await arrivals(await slow_load(), rate=100, seconds=0.01, seed=1, least=20) == 20
 

@@ -125,6 +125,7 @@ def drive(target: Target, *, model: str, stream: bool = True, stamped: bool = Fa
     return measure(target, body=cell.body(api="chat", previous=None), pace=pace)
 
 
+@pytest.mark.slow
 def test_the_driver_counts_every_event_of_every_stream(mock: Target) -> None:
     answers = drive(mock, model="mock-t7")
     # A role, seven tokens, the finish reason, the usage and the end.

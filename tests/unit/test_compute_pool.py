@@ -39,6 +39,7 @@ async def test_the_process_has_limits_and_no_secrets() -> None:
     assert await compute(computation("limits")) == repr(expected).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "is_slow"), [("spin", True), ("grow", False), ("crash", False), ("kill", False)])
 async def test_a_computation_beyond_its_limits_is_ended(name: str, is_slow: bool) -> None:
     with pytest.raises(TooCostly) as raised:
@@ -46,6 +47,7 @@ async def test_a_computation_beyond_its_limits_is_ended(name: str, is_slow: bool
     assert raised.value.is_slow == is_slow
 
 
+@pytest.mark.slow
 async def test_a_computation_that_only_waits_is_ended() -> None:
     began = time.monotonic()
     with pytest.raises(TooCostly) as raised:
@@ -89,6 +91,7 @@ async def test_a_team_that_floods_the_pool_leaves_a_place_for_others() -> None:
     await asyncio.gather(*flood, return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_teams_take_turns() -> None:
     first = [asyncio.create_task(sleep("first", 0.05)) for _ in range(30)]
     second = [asyncio.create_task(sleep("second", 0.05)) for _ in range(3)]
@@ -97,6 +100,7 @@ async def test_teams_take_turns() -> None:
     assert max(await asyncio.gather(*second)) < ends[len(ends) // 2]
 
 
+@pytest.mark.slow
 async def test_a_full_queue_refuses_requests_but_neither_runs_nor_other_teams() -> None:
     flood = [asyncio.create_task(sleep("full", 0.01)) for _ in range(80)]
     await asyncio.sleep(0)

@@ -64,6 +64,7 @@ def logprob(token: str, value: float = -0.5, tops: Sequence[str] = ()) -> dict[s
 # -- the shape of chunks -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_chunks_without_choices_contribute_only_usage() -> None:
     played = await play(usage(prompt_tokens=3, completion_tokens=1), *text("Hello")[:-1], {"choices": None})
     assert (words(played), played.end.response["usage"]["input_tokens"]) == (["Hello"], 3)

@@ -55,6 +55,7 @@ def folded(chunks: list[Any]) -> dict[str, Any]:
     return message | ({"tool_calls": calls} if calls else {})
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_tokens_join_to_the_text(text: str) -> None:
     assert "".join(tokens.split(text)) == text

@@ -59,6 +59,7 @@ def literals() -> Iterator[tuple[str, str | None, ast.expr]]:
                         yield f"{path.relative_to(ROOT)}:{node.lineno}", name, keyword.value
 
 
+@pytest.mark.slow
 def test_no_code_is_raised_that_is_not_in_the_table() -> None:
     found = list(literals())
     assert len(found) > 60

@@ -59,6 +59,7 @@ def test_a_byte_order_mark_determines_the_encoding(encoding: str) -> None:
     assert extract_text("Äpfel".encode(encoding)) == "Äpfel"
 
 
+@pytest.mark.slow
 def test_the_text_of_pdf_pages_is_extracted() -> None:
     assert extract_text(documents.pdf("Seven apples"), filename="any.bin").strip() == "Seven apples"
 

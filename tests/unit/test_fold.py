@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,6 +57,7 @@ def flat(reads: list[list[Event]]) -> list[dict[str, Any]]:
     return on_the_wire([event for read in reads for event in read])
 
 
+@pytest.mark.slow
 @given(chunks=STREAMS, finish=ENDS)
 def test_any_stream_of_chunks_is_well_formed_and_folds_to_its_items(chunks: list[Chunk], finish: str | None) -> None:
     reads, converter = converted(chunks, finish)
@@ -63,6 +65,7 @@ def test_any_stream_of_chunks_is_well_formed_and_folds_to_its_items(chunks: list
     assert Fold(flat(reads)).output == converter.result().items
 
 
+@pytest.mark.slow
 @given(chunks=STREAMS, finish=ENDS)
 def test_the_output_does_not_depend_on_the_number_of_reads(chunks: list[Chunk], finish: str | None) -> None:
     one_by_one, at_once = converted(chunks, finish)[1], ChatConverter(first_output_index=0)
@@ -79,6 +82,7 @@ def shapes(converter: ChatConverter) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(chunks=STREAMS, finish=ENDS)
 def test_a_log_cut_after_any_read_can_be_closed(chunks: list[Chunk], finish: str | None) -> None:

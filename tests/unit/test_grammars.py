@@ -67,6 +67,7 @@ async def test_a_text_that_matches_its_grammar_has_no_defect(grammar: Grammar, t
     assert await text_defect(grammar, text) is None
 
 
+@pytest.mark.slow
 async def test_a_long_text_has_more_time() -> None:
     text = ">a line of some length\n" * 1_000
     assert await text_defect(lark(LINES), text) is None

@@ -35,6 +35,7 @@ def test_a_property_may_be_named_dollar_schema() -> None:
     assert mismatch(schema, {"$schema": 1}) == "1 is not of type 'string'"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "document"),
     [

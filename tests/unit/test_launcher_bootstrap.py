@@ -56,6 +56,7 @@ def prepare(environment: Environment, requirements: str = RUNTIME) -> str:
     return stream.getvalue()
 
 
+@pytest.mark.slow
 def test_a_prepared_environment_needs_nothing(checkout: Environment) -> None:
     assert is_prepared(checkout)
 

@@ -49,6 +49,7 @@ def test_secrets_are_passed_through_stdin(tmp_path: Path) -> None:
     assert (tmp_path / "child.log").read_text().strip() == "terces"
 
 
+@pytest.mark.slow
 def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     process = processes.start(command(tmp_path, STUBBORN))
     wait_for_log(tmp_path, "up")

@@ -73,6 +73,7 @@ def test_a_long_uptime_resets_the_restart_delay() -> None:
     assert restarts.delay_after("exit code 1", lived=0.1) == 0.5
 
 
+@pytest.mark.slow
 def test_a_child_that_exited_is_restarted(supervisor: Supervisor, shown: StringIO, tmp_path: Path) -> None:
     once = (
         "import pathlib, time; b = pathlib.Path('born'); b.exists() and time.sleep(60); b.touch(); raise SystemExit(3)"
@@ -194,6 +195,7 @@ def test_a_failed_step_stops_the_start_with_its_log(supervisor: Supervisor, show
     assert "migrate | no database" in shown.getvalue()
 
 
+@pytest.mark.slow
 def test_processes_that_use_the_servers_end_before_the_servers(supervisor: Supervisor, tmp_path: Path) -> None:
     script = (
         "import signal, sys, time\n"

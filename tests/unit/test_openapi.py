@@ -83,6 +83,7 @@ def test_every_operation_has_a_summary_a_description_and_a_declared_tag() -> Non
     assert {tag for operation in operations().values() for tag in operation["tags"]} == tags
 
 
+@pytest.mark.slow
 def test_every_parameter_has_a_description() -> None:
     for name, operation in operations().items():
         assert [one["name"] for one in operation["parameters"] if not one["description"]] == [], name

@@ -76,6 +76,7 @@ PIECES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(PIECES, max_size=8), st.booleans())
 def test_items_are_well_formed_and_encrypted_once_in_any_order(pieces: list[Chunk], shown: bool) -> None:
     cipher = ReadableCipher()

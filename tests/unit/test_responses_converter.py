@@ -120,6 +120,7 @@ def test_a_stream_cut_anywhere_leaves_items_that_can_be_closed(
     assert_items([*emitted, *on_the_wire(closed)])
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(mixtures(), st.integers(0, 40))
 def test_an_interruption_anywhere_closes_open_items(

@@ -64,6 +64,7 @@ def test_answers_of_the_api_are_not_compressed(api: Api) -> None:
     assert "content-encoding" not in answer.headers
 
 
+@pytest.mark.slow
 def test_the_document_is_compressed_if_the_client_accepts_it(web: WebProcess) -> None:
     plain, compressed = raw(web, "/openapi.json"), raw(web, "/openapi.json", Accept_Encoding="br, gzip;q=0.5")
     assert "content-encoding" not in plain.headers

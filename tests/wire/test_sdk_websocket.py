@@ -127,6 +127,7 @@ def test_the_connection_stays_open_after_an_error(connection: ResponsesConnectio
     assert "response.completed" in (event.type for event in connection)
 
 
+@pytest.mark.slow
 def test_a_session_runs_an_agent_without_stored_responses(connection: ResponsesConnection, script: Script) -> None:
     script.call(look="{}").say("A cat.")
     with ResponsesWebSocketSession(connection, limits=LIMITS) as session:
