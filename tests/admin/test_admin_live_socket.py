@@ -88,7 +88,13 @@ def watching(
     session = client.cookies[settings.SESSION_COOKIE_NAME].value if client is not None else ""
     headers = {"Cookie": f"{settings.SESSION_COOKIE_NAME}={session}"} if session else {}
     address = web.url.replace("http", "ws", 1) + path
-    with connect(address, additional_headers=headers, origin=origin or web.url, proxy=None) as connection:  # type: ignore[arg-type]
+    with connect(
+        address,
+        additional_headers=headers,
+        origin=origin or web.url,  # type: ignore[arg-type]
+        proxy=None,
+        open_timeout=PATIENCE,
+    ) as connection:
         yield Watcher(connection)
 
 

@@ -1,6 +1,7 @@
 """Pages of stored objects: batches, vector stores, files, containers and chat completions."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from django.test import Client

@@ -23,6 +23,7 @@ from tenants.models import Role
 from tests.admin.rows import member, page_url, text
 from tests.support.api import Caller
 from tests.support.upstream import Script
+from tests.support.waiting import PATIENCE
 
 ROLL = "sample_dice__roll"
 
@@ -89,7 +90,7 @@ async def create(caller: Caller) -> AsyncIterator[Any]:
         transport = httpx2.ASGITransport(app=application)
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
             headers = {"Authorization": f"Bearer {caller.secret}"}
-            return await client.post("/v1/responses", json=body, headers=headers, timeout=30)
+            return await client.post("/v1/responses", json=body, headers=headers, timeout=PATIENCE)
 
     yield send
     await close_clients()

@@ -14,7 +14,7 @@ from tests.support.mcp_requests import tool
 from tests.support.mcp_servers import mcp_server
 from tests.support.otlp import CollectedSpan, Collector, running_collector
 from tests.support.upstream import Script, refusal, stream
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 from tests.support.web import WebProcess, running_web
 from tests.support.workers import MakeWorker
 
@@ -40,7 +40,7 @@ def traced_web(collector: Collector, upstream: object) -> Iterator[WebProcess]:
 @pytest.fixture
 def traced(traced_web: WebProcess, caller: Caller) -> Iterator[Api]:
     """The API, whose client sends the context of its trace."""
-    with httpx2.Client(timeout=30, headers={"traceparent": f"00-{TRACE}-{PARENT}-01"}) as http:
+    with httpx2.Client(timeout=PATIENCE, headers={"traceparent": f"00-{TRACE}-{PARENT}-01"}) as http:
         yield Api(http, url=traced_web.url, caller=caller)
 
 

@@ -23,7 +23,7 @@ from tests.support.chunks import text
 from tests.support.programs import need
 from tests.support.raw_http import RawConnection
 from tests.support.upstream import Answer, Gate, Script, ScriptedUpstream, stream
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 from tests.support.web import WebProcess, running_web
 
 pytestmark = pytest.mark.slow
@@ -126,7 +126,7 @@ class Front:
     def __init__(self, port: int, certificate: Path) -> None:
         self.port = port
         self.trust = ssl.create_default_context(cafile=str(certificate))
-        self.http = httpx2.Client(base_url=f"https://{NAME}:{port}", verify=self.trust, timeout=30)
+        self.http = httpx2.Client(base_url=f"https://{NAME}:{port}", verify=self.trust, timeout=PATIENCE)
 
     def connect(self) -> RawConnection:
         """Open a connection for requests that no HTTP client would send."""
@@ -183,9 +183,9 @@ def test_websockets_are_forwarded(front: Front, caller: Caller, script: Script) 
     script.say("Hello")
     url = f"wss://{NAME}:{front.port}/v1/responses"
     headers = {"Authorization": _bearer(caller)}
-    with connect(url, ssl=front.trust, additional_headers=headers) as socket:
+    with connect(url, ssl=front.trust, additional_headers=headers, open_timeout=PATIENCE) as socket:
         socket.send(json.dumps({"type": "response.create", "model": script.model, "input": "Hi"}))
-        kinds = iter(lambda: json.loads(socket.recv(timeout=30))["type"], "response.completed")
+        kinds = iter(lambda: json.loads(socket.recv(timeout=PATIENCE))["type"], "response.completed")
         assert "response.created" in list(kinds)
 
 

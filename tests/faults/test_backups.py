@@ -51,7 +51,7 @@ from tests.support.sandboxes import Sandbox
 from tests.support.skills import skill_files
 from tests.support.upstream import Pause, Script, stream
 from tests.support.vector_stores import upload, use_demo_embeddings
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 from tests.support.web import WebProcess, running_web
 from tests.support.webhooks import Receiver, add_endpoint, running_receiver
 from tests.support.workers import WorkerProcess, running_worker
@@ -253,7 +253,7 @@ def paths_of(values: dict[str, list[str]]) -> Iterator[str]:
 def read_all(url: str, paths: Iterable[str], *, api: Api, admin: Api | None = None) -> dict[str, bytes]:
     """Return the body of each answer, without the times of last use of keys and containers: reading changes them."""
     found = {}
-    with httpx2.Client(base_url=f"{url}/v1", timeout=30) as http:
+    with httpx2.Client(base_url=f"{url}/v1", timeout=PATIENCE) as http:
         for path in paths:
             sender = admin if admin is not None and path.startswith("/organization") else api
             answer = http.get(path, headers=sender.headers)
@@ -338,7 +338,7 @@ def test_a_restored_backup_returns_every_object_byte_for_byte(
     with running_web(**target.environment) as restored:
         found = read_all(restored.url, paths, api=api, admin=admin_api)
         assert {path: both for path, both in changed(before, found).items() if after[path] == before[path]} == {}
-        with httpx2.Client(timeout=30) as http, running_worker(**environment):
+        with httpx2.Client(timeout=PATIENCE) as http, running_worker(**environment):
             check_secrets(Api(http, url=restored.url, caller=api.caller), script, filled, tools, receiver)
     # Into a database that is not empty, nothing is restored.
     refused = manage("restore", str(directory), **target.environment)
@@ -354,14 +354,14 @@ def test_a_backup_while_clients_write_is_consistent(
     is_over, responses, files = Event(), list[str](), list[str]()
 
     def write_responses() -> None:
-        with httpx2.Client(timeout=30) as http:
+        with httpx2.Client(timeout=PATIENCE) as http:
             mine = Api(http, url=web.url, caller=api.caller)
             while not is_over.is_set():
                 previous = {"previous_response_id": responses[-1]} if responses else {}
                 responses.append(mine.events(model=script.model, input="Hi", **previous)[-1]["response"]["id"])
 
     def write_files() -> None:
-        with httpx2.Client(timeout=30) as http:
+        with httpx2.Client(timeout=PATIENCE) as http:
             mine = Api(http, url=web.url, caller=api.caller)
             while not is_over.wait(0.1):
                 files.append(upload(mine, "notes.txt", os.urandom(100_000)))
@@ -377,7 +377,7 @@ def test_a_backup_while_clients_write_is_consistent(
         for writer in writers:
             writer.result(30)
     succeed("restore", str(tmp_path / "backup"), **target.environment)
-    with running_web(**target.environment) as restored, httpx2.Client(timeout=30) as http:
+    with running_web(**target.environment) as restored, httpx2.Client(timeout=PATIENCE) as http:
         copy = Api(http, url=restored.url, caller=api.caller)
         completed = [one["id"] for one in listed(copy, "/responses") if one["status"] == "completed"]
         kept = [one["id"] for one in listed(copy, "/files")]

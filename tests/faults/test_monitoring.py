@@ -24,7 +24,7 @@ from tests.support.limits import limit
 from tests.support.programs import need
 from tests.support.search_engine import engine, search_server
 from tests.support.upstream import Gate, Script, refusal, stream
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 from tests.support.web import ROOT, running_web
 from tests.support.webhooks import add_endpoint, running_receiver
 from tests.support.workers import MakeWorker
@@ -55,7 +55,7 @@ def labels_by_metric(*urls: str) -> dict[str, set[str]]:
     """Return the labels of every sample that the processes report, by name."""
     found: dict[str, set[str]] = defaultdict(set)
     for url in urls:
-        for family in text_string_to_metric_families(httpx2.get(url, timeout=30).text):
+        for family in text_string_to_metric_families(httpx2.get(url, timeout=PATIENCE).text):
             for sample in family.samples:
                 found[sample.name] |= sample.labels.keys()
     return found

@@ -31,7 +31,7 @@ from launcher.processes import identify, wait_until
 from tests.support.api import Api, ok
 from tests.support.background import RUNNING, ended
 from tests.support.sampling import SEED, rest_at_night
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -160,7 +160,7 @@ def call(up: Up, path: str, *, key: str, body: dict[str, Any] | None = None) -> 
         data=json.dumps(body).encode() if body else None,
         headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
         parsed: dict[str, Any] = json.load(answer)
         return parsed
 

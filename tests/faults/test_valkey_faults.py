@@ -36,7 +36,7 @@ from tests.support.limits import limit
 from tests.support.sampling import rest_at_night
 from tests.support.schedulers import running_scheduler
 from tests.support.upstream import Gate, Script, stream
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 from tests.support.web import WebProcess, running_web
 from tests.support.workers import running_worker
 
@@ -306,7 +306,7 @@ def name(database: None) -> str:
 @contextmanager
 def _browser(deployment: Deployment) -> Iterator[httpx2.Client]:
     """Open the page for signing in."""
-    with httpx2.Client(base_url=deployment.web.url, headers={"accept": "text/html"}, timeout=30) as browser:
+    with httpx2.Client(base_url=deployment.web.url, headers={"accept": "text/html"}, timeout=PATIENCE) as browser:
         assert browser.get("/account/login/").status_code == 200
         yield browser
 

@@ -18,7 +18,7 @@ from tests.support.api import Api, Caller
 from tests.support.background import ended
 from tests.support.chunks import chunk, text
 from tests.support.upstream import Gate, Script, ScriptedUpstream, stream
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 from tests.support.web import WebProcess, running_web
 from tests.support.websocket_client import open_socket
 from tests.support.workers import WorkerProcess
@@ -37,7 +37,7 @@ def several(request: pytest.FixtureRequest, upstream: ScriptedUpstream) -> Itera
 def api(several: WebProcess, caller: Caller) -> Iterator[Api]:
     """The API on the processes, with a new connection for each request."""
     limits = httpx2.Limits(max_keepalive_connections=0)
-    with httpx2.Client(timeout=30, limits=limits) as http:
+    with httpx2.Client(timeout=PATIENCE, limits=limits) as http:
         yield Api(http, url=several.url, caller=caller)
 
 
@@ -165,7 +165,7 @@ def test_processes_that_die_again_and_again_are_replaced_by_the_same_parent(
             "4.0",
             "8.0",
         ]
-        with httpx2.Client(timeout=30) as http:
+        with httpx2.Client(timeout=PATIENCE) as http:
             Api(http, url=process.url, caller=caller).create(model=script.model, input="Hi")
 
 

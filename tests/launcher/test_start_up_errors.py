@@ -19,6 +19,7 @@ import pytest
 from launcher import address, bootstrap
 from tests.launcher.checkout import BARE_PYTHON, ROOT, Checkout, PackageIndex, requirement
 from tests.support.programs import skip
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -168,7 +169,7 @@ def test_ctrl_c_during_the_installation(checkout: Checkout, index: PackageIndex,
     assert index.asked.wait(30)
     # Only the launcher: it ends its installer, which a terminal would interrupt as well.
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=PATIENCE)
     done = subprocess.CompletedProcess(process.args, process.returncode, output, errors)
     assert "The installation was interrupted: run the same command again" in error_of(done, code=130)
     with_lock = os.open(checkout.root, os.O_RDONLY)

@@ -18,6 +18,7 @@ from config import backup, schema_snapshot
 from launcher.testing import PrivateServers
 from tests.support import releases
 from tests.support.management import succeed
+from tests.support.waiting import PATIENCE
 from tests.support.web import running_web
 
 CHANGELOG = (releases.ROOT / "CHANGELOG.md").read_text()
@@ -103,7 +104,7 @@ def test_a_database_of_a_release_can_be_upgraded(restored: Restored, servers: Pr
     assert {name: rows for name, rows in changed.items() if name not in GROWING} == {}
     assert schema(restored.alias, servers) == schema("owner", servers)
     headers = {"Authorization": f"Bearer {restored.release.api_key}"}
-    with running_web(**restored.environment) as web, httpx2.Client(headers=headers, timeout=30) as http:
+    with running_web(**restored.environment) as web, httpx2.Client(headers=headers, timeout=PATIENCE) as http:
         http.base_url = f"{web.url}/v1"
         for path, before in restored.release.answers.items():
             assert differences(before, releases.read_answer(http, path), path) == []

@@ -11,6 +11,7 @@ import pytest
 from tests.support.api import Caller, MakeCaller
 from tests.support.raw_http import RawConnection
 from tests.support.upstream import Script, ScriptedUpstream
+from tests.support.waiting import PATIENCE
 from tests.support.web import WebProcess, running_web
 
 pytestmark = pytest.mark.slow
@@ -238,7 +239,7 @@ def send_in_chunks(url: str, secret: str, size: int) -> bytes:
     """POST without a Content-Length; return the head of the response."""
     host, port = url.removeprefix("http://").split(":")
     head = f"POST /v1/responses HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {secret}\r\n"
-    with socket.create_connection((host, int(port)), timeout=30) as peer:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE) as peer:
         peer.sendall(f"{head}Transfer-Encoding: chunked\r\nContent-Type: application/json\r\n\r\n".encode())
         try:
             for _ in range(size // MIB):

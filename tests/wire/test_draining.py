@@ -21,7 +21,7 @@ from tests.support.chunks import chunk, text
 from tests.support.mcp_requests import calling, tool
 from tests.support.mcp_servers import McpServer
 from tests.support.upstream import Gate, Script, stream
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 from tests.support.web import WebProcess, running_web
 from tests.support.websocket_client import open_socket
 from tests.support.work import SERVED, paths_of_work
@@ -36,7 +36,7 @@ def leaving(caller: Caller, *, delay: str = "0", seconds: str = "0", server: str
     """Run a web process that is to be stopped, with a client of it."""
     with (
         running_web(server=server, DRAIN_DELAY_SECONDS=delay, DRAIN_SECONDS=seconds, **variables) as process,
-        httpx2.Client(timeout=30) as http,
+        httpx2.Client(timeout=PATIENCE) as http,
     ):
         yield process, Api(http, url=process.url, caller=caller)
 
@@ -171,8 +171,9 @@ def test_a_draining_process_refuses_new_work_and_finishes_what_it_has(
             assert {path: status for path, status in refusals.items() if status not in {503, 529}} == {}
             for path in SERVED:
                 assert old.post(path, b"").status_code in {400, 401, 403, 404}
+            url = f"{process.url.replace('http', 'ws', 1)}/v1/responses"
             with pytest.raises(InvalidStatus):
-                connect(f"{process.url.replace('http', 'ws', 1)}/v1/responses", additional_headers=old.headers)
+                connect(url, additional_headers=old.headers, open_timeout=PATIENCE)
             gate.open()
             assert b"event: response.completed\n" in b"".join(pieces)
         assert process.stop() == 0
