@@ -182,4 +182,4 @@ def test_a_key_is_created_copied_used_and_revoked(visit: Visit, caller: Caller) 
 
 def models(url: str, secret: str) -> int:
     """Return the status of an API request with this key."""
-    return httpx2.get(f"{url}/v1/models", headers={"Authorization": f"Bearer {secret}"}).status_code
+    return httpx2.get(f"{url}/v1/models", headers={"Authorization": f"Bearer {secret}"}, timeout=PATIENCE).status_code

@@ -10,13 +10,14 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from responses.api.urls import ENDPOINTS
 from responses.schema import CreateResponse
 from tests.browser.chromium import chromium
+from tests.support.waiting import PATIENCE
 from tests.support.web import WebProcess
 
 
 @pytest.fixture
 def document(web: WebProcess) -> dict[str, Any]:
     """Return the OpenAPI document."""
-    answer: dict[str, Any] = httpx2.get(f"{web.url}/openapi.json").json()
+    answer: dict[str, Any] = httpx2.get(f"{web.url}/openapi.json", timeout=PATIENCE).json()
     return answer
 
 
@@ -64,12 +65,12 @@ def test_the_documented_parameters_of_a_response_are_those_validated(document: d
 
 
 def test_the_documentation_page_loads_no_external_resources(web: WebProcess) -> None:
-    page = httpx2.get(f"{web.url}/docs")
+    page = httpx2.get(f"{web.url}/docs", timeout=PATIENCE)
     assert page.status_code == 200
     sources = re.findall(r'src="([^"]+)"', page.text)
     assert sources
     assert all(source.startswith("/static/") for source in sources)
-    assert all(httpx2.get(web.url + source).status_code == 200 for source in sources)
+    assert all(httpx2.get(web.url + source, timeout=PATIENCE).status_code == 200 for source in sources)
 
 
 @pytest.mark.nightly

@@ -14,7 +14,7 @@ from tests.support.chunks import chunk, text
 from tests.support.metrics import Samples, read_metrics
 from tests.support.sampling import rest_at_night
 from tests.support.upstream import Gate, Script, refusal, stream
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 from tests.support.web import WebProcess, running_web
 from tests.support.workers import MakeWorker
 
@@ -195,7 +195,7 @@ def test_a_worker_serves_its_metrics(make_worker: MakeWorker, api: Api, script: 
     port = any_free_port()
     make_worker(METRICS_PORT=str(port), METRICS_TOKEN=TOKEN)
     url = f"http://127.0.0.1:{port}/metrics"
-    assert httpx2.get(url).status_code == 401
+    assert httpx2.get(url, timeout=PATIENCE).status_code == 401
     samples = Samples(url, token=TOKEN)
     script.always(stream(*text("Hello")))
     eventually(lambda: samples.now("ors_db_pool_size") >= 1)

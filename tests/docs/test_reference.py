@@ -12,6 +12,7 @@ from kernel import metrics
 from responses.tools.mcp.schema import McpToolParam
 from tests.docs.blocks import ROOT, blocks
 from tests.support.api import Api
+from tests.support.waiting import PATIENCE
 from tests.support.web import WebProcess
 
 
@@ -22,7 +23,7 @@ def test_the_page_of_commands_is_generated_from_their_parsers() -> None:
 
 
 def test_the_page_of_metrics_lists_those_of_a_web_process_with_types_and_labels(web: WebProcess) -> None:
-    text = httpx2.get(f"{web.url}/metrics").text
+    text = httpx2.get(f"{web.url}/metrics", timeout=PATIENCE).text
     types = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
     served = {}
     for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? \S+$", text, re.MULTILINE):

@@ -14,6 +14,7 @@ from typing_extensions import override
 from guide.build import build
 from guide.sources import ROOT
 from tests.browser.chromium import chromium
+from tests.support.waiting import PATIENCE
 from tests.support.web import WebProcess
 
 SITE = "http://site/docs/guide/"
@@ -129,29 +130,29 @@ def test_an_unchanged_site_is_not_built_again_and_a_second_directory_gets_the_sa
     ],
 )
 def test_files_are_served_with_their_type_and_revalidated(built_web: WebProcess, path: str, kind: str) -> None:
-    first = httpx2.get(built_web.url + path)
+    first = httpx2.get(built_web.url + path, timeout=PATIENCE)
     assert (first.status_code, first.headers["content-type"]) == (200, kind)
     assert first.headers["cache-control"] == "no-cache"
     assert "unsafe" not in first.headers["content-security-policy"]
-    second = httpx2.get(built_web.url + path, headers={"If-None-Match": first.headers["etag"]})
+    second = httpx2.get(built_web.url + path, headers={"If-None-Match": first.headers["etag"]}, timeout=PATIENCE)
     assert (second.status_code, second.content) == (304, b"")
 
 
 def test_the_address_without_a_slash_redirects(built_web: WebProcess) -> None:
-    answer = httpx2.get(f"{built_web.url}/docs/guide")
+    answer = httpx2.get(f"{built_web.url}/docs/guide", timeout=PATIENCE)
     assert (answer.status_code, answer.headers["location"]) == (302, "/docs/guide/")
 
 
 @pytest.mark.parametrize("path", ["missing.html", "../../manage.py", "..%2f..%2fmkdocs.yml", "concepts"])
 def test_other_paths_get_the_404_page_of_the_site(built_web: WebProcess, path: str) -> None:
-    answer = httpx2.get(f"{built_web.url}/docs/guide/{path}")
+    answer = httpx2.get(f"{built_web.url}/docs/guide/{path}", timeout=PATIENCE)
     assert answer.status_code == 404
     if not path.startswith("../"):
         assert "There is no such page" in answer.text
 
 
 def test_only_get_and_head_are_allowed(built_web: WebProcess) -> None:
-    assert httpx2.post(f"{built_web.url}/docs/guide/").status_code in {403, 405}
+    assert httpx2.post(f"{built_web.url}/docs/guide/", timeout=PATIENCE).status_code in {403, 405}
     assert httpx2.head(f"{built_web.url}/docs/guide/").status_code == 200
 
 

@@ -366,7 +366,7 @@ def _pages(made: Run, caller: Caller, url: str) -> bytes:
         pages.append(body(admin.get(f"/admin/{path}")))
     # Through the web process, for its log. Without a CSRF token, the page is refused.
     invitation = made.secrets["invitation"]
-    with httpx2.Client(cookies={"sessionid": made.secrets["console session"]}) as browser:
+    with httpx2.Client(cookies={"sessionid": made.secrets["console session"]}, timeout=PATIENCE) as browser:
         browser.get(f"{url}/admin/")
         browser.post(f"{url}/account/invitations/invite_1~{invitation}/")
     return b"\n".join(pages)

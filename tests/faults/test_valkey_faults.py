@@ -242,7 +242,10 @@ def test_clients_get_answers_while_valkey_fails_and_limits_return(
         # The worker polls the database.
         assert text_of(ended(own, queued["id"], seconds=RECOVERY_SECONDS)) == ["Hello"]
     eventually(lambda: limited.post("/responses", body).status_code == 200, seconds=RECOVERY_SECONDS)
-    eventually(lambda: httpx2.get(f"{deployment.web.url}/readyz").status_code == 200, seconds=RECOVERY_SECONDS)
+    eventually(
+        lambda: httpx2.get(f"{deployment.web.url}/readyz", timeout=PATIENCE).status_code == 200,
+        seconds=RECOVERY_SECONDS,
+    )
 
 
 def test_a_follower_on_another_process_misses_nothing(

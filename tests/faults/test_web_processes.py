@@ -73,12 +73,12 @@ def test_all_processes_serve_requests_and_report_their_metrics(
 
     eventually(all_have_served)
     numbers = [f'process_resident_memory_bytes{{process="{number}"}}' for number in range(PROCESSES)]
-    eventually(lambda: all(number in httpx2.get(f"{several.url}/metrics").text for number in numbers))
+    eventually(lambda: all(number in httpx2.get(f"{several.url}/metrics", timeout=PATIENCE).text for number in numbers))
 
 
 def test_any_process_reports_the_current_metrics_of_all(several: WebProcess) -> None:
     def measured() -> dict[str, float]:
-        text = httpx2.get(f"{several.url}/metrics").text
+        text = httpx2.get(f"{several.url}/metrics", timeout=PATIENCE).text
         found = re.findall(r'^ors_event_loop_lag_seconds_count{process="(\d)"} (\S+)$', text, re.MULTILINE)
         return {number: float(count) for number, count in found}
 

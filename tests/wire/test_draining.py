@@ -43,7 +43,7 @@ def leaving(caller: Caller, *, delay: str = "0", seconds: str = "0", server: str
 
 def is_ready(process: WebProcess) -> bool:
     """Return whether `/readyz` reports that the process serves requests."""
-    return httpx2.get(f"{process.url}/readyz").status_code == 200
+    return httpx2.get(f"{process.url}/readyz", timeout=PATIENCE).status_code == 200
 
 
 @contextmanager
@@ -143,7 +143,7 @@ def test_a_stopping_process_fails_its_probe_and_serves_until_balancers_have_noti
     with leaving(caller, delay="30", server=server) as (process, old):
         process._process.send_signal(signal.SIGTERM)
         eventually(lambda: not is_ready(process))
-        answer = httpx2.get(f"{process.url}/readyz")
+        answer = httpx2.get(f"{process.url}/readyz", timeout=PATIENCE)
         assert answer.json() == {"status": "not ready", "reasons": ["the process is shutting down"]}
         assert old.create(model=script.model, input="Hi")["status"] == "completed"
         # A second signal ends the wait.
@@ -166,7 +166,7 @@ def test_a_draining_process_refuses_new_work_and_finishes_what_it_has(
             assert refused.json()["error"]["code"] == "server_is_shutting_down"
             assert int(refused.headers["retry-after"]) >= 1
             assert refused.headers["connection"] == "close"
-            assert httpx2.get(f"{process.url}/livez").status_code == 200
+            assert httpx2.get(f"{process.url}/livez", timeout=PATIENCE).status_code == 200
             refusals = {path: old.post(path, b"{").status_code for path in paths_of_work()}
             assert {path: status for path, status in refusals.items() if status not in {503, 529}} == {}
             for path in SERVED:
@@ -182,7 +182,7 @@ def test_a_draining_process_refuses_new_work_and_finishes_what_it_has(
 def _refused(process: WebProcess, caller: Caller, body: Any) -> httpx2.Response | None:
     # Before the process refuses work, an unknown parameter does.
     headers = {"Authorization": f"Bearer {caller.secret}"}
-    answer = httpx2.post(f"{process.url}/v1/responses", json={**body, "unknown": 1}, headers=headers)
+    answer = httpx2.post(f"{process.url}/v1/responses", json={**body, "unknown": 1}, headers=headers, timeout=PATIENCE)
     return answer if answer.status_code == 503 else None
 
 

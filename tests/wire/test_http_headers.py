@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.api import Api
 from tests.support.upstream import Script
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 from tests.support.web import WebProcess
 
 REDOC = "/static/redoc/redoc.standalone.js"
@@ -20,7 +20,7 @@ PUBLIC = ["/livez", "/version", "/openapi.json", "/docs", "/docs/guide/", "/favi
 def raw(web: WebProcess, path: str, **headers: str) -> httpx2.Response:
     """Return an answer with its body as it was sent."""
     sent = {"Accept-Encoding": "identity", **{name.replace("_", "-"): value for name, value in headers.items()}}
-    with httpx2.Client() as http, http.stream("GET", web.url + path, headers=sent) as answer:
+    with httpx2.Client(timeout=PATIENCE) as http, http.stream("GET", web.url + path, headers=sent) as answer:
         answer._content = b"".join(answer.iter_raw())
     return answer
 
