@@ -143,6 +143,7 @@ def test_probes_have_no_line(process: WebProcess, http: httpx2.Client) -> None:
     assert seen.isdisjoint(one.headers["x-request-id"] for one in probes)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_log_can_be_switched_off(http: httpx2.Client, upstream: Any) -> None:
     with running_web(ACCESS_LOG="0") as process:

@@ -150,6 +150,7 @@ def test_following_requires_the_read_scope(api: Api, make_api: MakeApi, script: 
     assert writer.get(f"/responses/{response_id}", stream="true").status_code == 403
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.usefixtures("worker")
 def test_keepalive_comments_are_sent_to_followers_while_the_upstream_is_silent(api: Api, script: Script) -> None:

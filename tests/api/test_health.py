@@ -73,6 +73,7 @@ def test_readyz_fails_without_a_required_server(variables: dict[str, str], reaso
         process.stop()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_readyz_is_steady_while_one_of_two_databases_is_gone(servers: object, http: httpx2.Client) -> None:
     database = os.environ["DATABASE_URL"]

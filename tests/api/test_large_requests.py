@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.large_requests import requests
 from tests.support.api import Api
+from tests.support.sampling import rest_at_night
 from tests.support.upstream import Script
 from tests.support.web import WebProcess
 
@@ -24,7 +25,7 @@ def long_lags(web: WebProcess, http: httpx2.Client) -> float:
     return float(total) - float(prompt)
 
 
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("name", rest_at_night(LARGE, first=4))
 def test_a_large_request_does_not_block_the_event_loop(
     api: Api, web: WebProcess, http: httpx2.Client, script: Script, name: str
 ) -> None:

@@ -96,6 +96,7 @@ def _run(*command: str | Path, **variables: str) -> str:
     return done.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_previous_major_version_of_the_sdk_completes_all_steps(
     sdk_2: Path, web: WebProcess, caller: Caller, prepare: Prepare

@@ -176,6 +176,7 @@ def test_an_unrepeatable_call_in_flight_fails_the_run(
     assert served.names() == ["wait"]
 
 
+@pytest.mark.nightly
 def test_attempts_are_limited(api: Api, script: Script, make_worker: MakeWorker) -> None:
     response_id = ""
     for _ in range(2):

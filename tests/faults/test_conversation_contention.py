@@ -56,6 +56,7 @@ def test_one_of_fifty_clients_is_served_and_the_others_get_a_conflict(api: Api, 
     check_turns(api, name, script, length=1)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_fifty_retrying_clients_are_served_one_after_the_other(
     api: Api, script: Script, daphne_web: WebProcess

@@ -127,6 +127,7 @@ def test_runs_of_workers_that_are_killed_from_outside_complete(
     assert ended(api, response_id, seconds=60)["status"] == "completed"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("is_paralysed", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_a_stopping_worker_leaves_its_isolated_run_to_another_one(
     is_paralysed: bool, api: Api, script: Script, make_worker: MakeWorker

@@ -117,6 +117,7 @@ def test_files_are_removed_while_workers_ingest_them(
         assert not any(word in output for word in ("deadlock", "IntegrityError", "failed unexpectedly"))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.usefixtures("worker")
 def test_stores_expire_and_are_deleted_while_workers_ingest_their_files(races: Races, api: Api) -> None:

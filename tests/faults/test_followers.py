@@ -56,6 +56,7 @@ class RoamingFollower:
         self.is_over = True
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.usefixtures("worker")
 def test_a_follower_that_reconnects_a_hundred_times_misses_no_event(nodes: list[Api], script: Script) -> None:

@@ -62,6 +62,7 @@ def test_another_worker_continues_the_runs_of_a_killed_one(
     assert outcomes(caller) == ["interrupted", "stop"]
 
 
+@pytest.mark.nightly
 def test_the_successor_of_the_only_worker_continues_its_runs(
     api: Api, caller: Caller, script: Script, make_worker: MakeWorker
 ) -> None:

@@ -168,6 +168,7 @@ def _send_until_paused(peer: RawConnection, message: bytes) -> None:
         peer.send(message)
 
 
+@pytest.mark.nightly
 def test_complete_large_messages_are_served_one_after_the_other(fresh_web: WebProcess, caller: Caller) -> None:
     def ask(_: int) -> object:
         with open_socket(fresh_web.url, secret=caller.secret) as socket:

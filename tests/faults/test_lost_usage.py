@@ -107,6 +107,7 @@ def test_an_unstored_call_is_estimated_from_its_request(http: httpx2.Client, cal
         assert "harbour" not in str(Response.objects.values().get())
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_records_the_call_that_it_repeats(api: Api, script: Script, make_worker: MakeWorker) -> None:
     script.then(stream(chunk(content="The harbour has four piers."), gate := Gate())).say("Hello")
     doomed = make_worker(**BRIEF)
@@ -137,6 +138,7 @@ def test_every_death_is_recorded_once(api: Api, script: Script, make_worker: Mak
     assert len(script.received) == 3
 
 
+@pytest.mark.nightly
 def test_a_process_that_dies_during_a_tool_call_has_lost_no_model_call(
     reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
 ) -> None:
@@ -279,7 +281,7 @@ def test_the_usage_of_a_cancelled_run_whose_process_died_is_recorded_in_the_end(
     assert (shown["input_tokens"], shown["output_tokens"]) == summed(api) != (0, 0)
 
 
-@pytest.mark.parametrize("streamed", [True, False], ids=["stream", "json"])
+@pytest.mark.parametrize("streamed", rest_at_night([True, False], first=1))
 def test_the_chat_completion_of_a_killed_process_is_estimated_from_its_request(
     http: httpx2.Client, caller: Caller, script: Script, *, streamed: bool
 ) -> None:

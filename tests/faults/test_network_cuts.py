@@ -116,6 +116,7 @@ def test_a_worker_continues_after_a_cut_from_postgres(deployment: Deployment, li
         assert text_of(ended(api, response["id"], seconds=RECOVERY_SECONDS))[-1:] == ["Hello"]
 
 
+@pytest.mark.nightly
 def test_a_session_whose_client_has_vanished_loses_its_locks(
     deployment: Deployment, links: Network, script: Script
 ) -> None:
@@ -165,6 +166,7 @@ def test_responses_continue_without_valkey(
     eventually(lambda: deployment.task_runs() - runs, seconds=RECOVERY_SECONDS + 5)
 
 
+@pytest.mark.nightly
 def test_scheduled_tasks_continue_after_a_cut_of_the_scheduler(deployment: Deployment, links: Network) -> None:
     log = deployment.servers.log("beat")
     known = log.stat().st_size
@@ -249,6 +251,7 @@ def test_clients_are_asked_to_retry_while_web_cannot_reach_the_sandbox(
     assert time.monotonic() - began < RECOVERY_SECONDS
 
 
+@pytest.mark.nightly
 def test_a_call_fails_while_a_worker_cannot_reach_the_sandbox(
     deployment: Deployment, links: Network, script: Script, sandbox: Sandbox
 ) -> None:
@@ -275,6 +278,7 @@ def test_a_call_continues_after_a_short_cut_from_the_sandbox(
     assert (call["status"], script.messages[-1][-1]["content"]) == ("completed", "42")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("process", rest_at_night(["worker", "web"], first=1))
 def test_a_call_ends_in_a_long_cut_from_the_sandbox(
     deployment: Deployment, links: Network, script: Script, sandbox: Sandbox, process: str

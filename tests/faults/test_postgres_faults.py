@@ -144,6 +144,7 @@ def test_a_statement_of_a_killed_process_ends(deployment: Deployment) -> None:
     eventually(lambda: not deployment.sql(running))
 
 
+@pytest.mark.nightly
 def test_a_hung_server_gives_503_within_the_time_limit(deployment: Deployment, script: Script) -> None:
     with deployment.load(script.model) as answers:
         eventually(lambda: len(answers) > 5)
@@ -381,6 +382,7 @@ def take_connections(deployment: Deployment, others: ExitStack) -> bool:
     return False
 
 
+@pytest.mark.nightly
 def test_a_read_only_server_gives_503_until_it_accepts_writes(deployment: Deployment, script: Script) -> None:
     with deployment.load(script.model) as answers:
         deployment.sql("ALTER SYSTEM SET default_transaction_read_only = on")
@@ -425,6 +427,7 @@ def test_a_stream_continues_for_its_followers_without_notifications(deployment: 
 # -- full disks --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_responses_wait_while_the_disk_of_the_server_is_full(deployment: Deployment, script: Script) -> None:
     api, gate, home = deployment.api, Gate(), deployment.servers.cluster.home
     # Rows so large need space of their own.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from sandbox.client import ExecutionResult, OperationFailed
+from tests.support.sampling import rest_at_night
 from tests.support.sandboxes import Sandbox, asked, family, running_sandbox
 from tests.support.waiting import eventually
 from tests.support.web import ROOT
@@ -319,7 +320,7 @@ KERNEL_MEMORY = {
 }
 
 
-@pytest.mark.parametrize("kind", KERNEL_MEMORY)
+@pytest.mark.parametrize("kind", rest_at_night(KERNEL_MEMORY, first=2))
 def test_memory_of_the_kernel_counts(kind: str, container: ContainerClient) -> None:
     code, processes = KERNEL_MEMORY[kind]
     ran = container.run(IN_EACH_PROCESS.replace("{code}", code).replace("{processes}", str(processes)), seconds=40)

@@ -31,6 +31,7 @@ def test_another_scheduler_takes_over(how: signal.Signals, servers: PrivateServe
             assert broker.ttl("platform:beat") > 0
 
 
+@pytest.mark.nightly
 def test_only_one_is_active_after_a_pause(servers: PrivateServers) -> None:
     broker = redis.Redis.from_url(servers.redis_url)
     broker.delete("platform:beat")

@@ -214,7 +214,7 @@ NO_SANDBOX = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewra
 @pytest.mark.parametrize(
     "name",
     [
-        *rest_at_night(["worker", "postgres", "web", "beat", "valkey", "demo upstream"], first=2),
+        *rest_at_night(["worker", "postgres", "web", "beat", "valkey", "demo upstream"], first=1),
         pytest.param("sandbox", marks=NO_SANDBOX),
     ],
 )
@@ -481,6 +481,7 @@ def test_a_default_port_in_use_is_replaced_by_a_free_one(limited: Up) -> None:
     assert limited.is_ready()
 
 
+@pytest.mark.nightly
 def test_a_missing_sandbox_is_reported_in_one_line(limited: Up) -> None:
     assert "bubblewrap is not installed (apt-get install bubblewrap)" in limited.output
     assert "sandbox" not in limited.children()

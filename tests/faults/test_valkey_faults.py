@@ -203,7 +203,7 @@ def _is_refused(client: "redis.Redis") -> bool:
 
 
 @pytest.fixture(
-    params=rest_at_night([hanging, gone, full, read_only, disk_full], first=2), ids=lambda fault: fault.__name__
+    params=rest_at_night([hanging, gone, full, read_only, disk_full], first=1), ids=lambda fault: fault.__name__
 )
 def fault(request: pytest.FixtureRequest, deployment: Deployment) -> AbstractContextManager[None]:
     """A fault that lasts for a block."""

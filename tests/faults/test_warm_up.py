@@ -37,6 +37,7 @@ def test_the_first_requests_of_a_web_process_import_nothing(
         assert imported(process.output(since=ready_at)) == []
 
 
+@pytest.mark.nightly
 def test_the_first_run_of_a_worker_imports_no_client(
     reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
 ) -> None:

@@ -56,6 +56,7 @@ def test_the_threads_open_connections_of_their_own(database: None) -> None:
     assert connection.connection is None
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_their_pool_is_back_within_seconds_after_an_outage(database: None) -> None:
     server = settings.DATABASES["default"]

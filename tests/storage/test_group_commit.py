@@ -196,6 +196,7 @@ async def test_a_group_beyond_the_time_of_a_statement_is_divided(
     assert len(await in_db_thread(lambda: stored_batches(*runs))) == 16
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_a_change_beyond_the_time_of_a_statement_fails_alone(database: None, caller: Caller) -> None:
     large, *runs = [await abegin(caller) for _ in range(4)]

@@ -173,7 +173,14 @@ async def test_a_run_cancelled_in_its_process_is_stored_as_cancelled(database: N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("stored", "grace", "ends"), [(False, 30, True), (True, 0, True), (True, None, False)])
+@pytest.mark.parametrize(
+    ("stored", "grace", "ends"),
+    [
+        pytest.param(False, 30, True, marks=pytest.mark.nightly),
+        (True, 0, True),
+        pytest.param(True, None, False, marks=pytest.mark.nightly),
+    ],
+)
 async def test_a_run_without_its_client_ends_after_the_grace_period(
     database: None, caller: Caller, stored: bool, grace: float | None, ends: bool
 ) -> None:

@@ -12,6 +12,7 @@ from config import health
 from kernel.database import PlatformConnection, database_conninfo
 from launcher import postgres
 from tests.support.management import manage
+from tests.support.sampling import rest_at_night
 
 
 @pytest.fixture(params=["accepting", "listening"])
@@ -31,7 +32,7 @@ def silent(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("alias", ["default", "owner"])
+@pytest.mark.parametrize("alias", rest_at_night(["default", "owner"], first=1))
 def test_a_connection_to_a_silent_database_is_given_up(database: None, silent: int, alias: str) -> None:
     began = time.monotonic()
     with pytest.raises(psycopg.OperationalError):
@@ -39,6 +40,7 @@ def test_a_connection_to_a_silent_database_is_given_up(database: None, silent: i
     assert time.monotonic() - began < 15
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_commands_do_not_wait_forever_for_a_silent_database(database: None, silent: int) -> None:
     url = f"postgresql://a:b@127.0.0.1:{silent}/c"

@@ -10,6 +10,7 @@ class _EnoughError(Exception):
     pass
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_lost_connection_is_tried_again_every_few_seconds() -> None:
     waits: list[float] = []

@@ -220,6 +220,7 @@ async def test_a_refusing_model_refuses(demo: Demo) -> None:
     assert message["refusal"].startswith("I cannot help with that")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "filler", ["“", "“a'", ' x="', "my name is ", "   and", " ", "in A ", "what is 1+", "(1", "my "]
 )

@@ -286,6 +286,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("bomb", [pytest.param(BOMBS[name], id=name) for name in sampled(BOMBS, 2, key="bombs")])
 def test_a_bomb_costs_little_outside_the_pool(bomb: Callable[[], bytes]) -> None:

@@ -210,6 +210,7 @@ def test_processes_that_use_the_servers_end_before_the_servers(supervisor: Super
     assert (tmp_path / "order").read_text() == "web server "
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_children_that_ignore_sigterm_delay_the_shutdown_by_at_most_ten_seconds(
     supervisor: Supervisor, tmp_path: Path

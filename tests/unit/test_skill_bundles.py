@@ -125,6 +125,7 @@ def test_an_archive_with_too_many_entries_is_refused_before_it_is_read() -> None
 # -- in the pool of computations ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_the_largest_skill_is_read_within_the_limits_of_the_pool() -> None:
     # Random bytes, which no archive makes smaller.

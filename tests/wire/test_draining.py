@@ -263,6 +263,7 @@ def test_followers_of_a_stopping_process_continue_on_another(
     assert numbers == list(range(last + 1, last + 1 + len(numbers)))
 
 
+@pytest.mark.nightly
 def test_a_run_that_was_handed_over_ends_if_its_client_does_not_come_back(
     caller: Caller, script: Script, worker: WorkerProcess, api: Api
 ) -> None:

@@ -185,6 +185,7 @@ def path(
     return f"/responses/{api.create(model=script.model, input='Hi')['id']}"
 
 
+@pytest.mark.nightly
 def test_clients_that_do_not_read_an_answer_are_disconnected(
     impatient: WebProcess, http: httpx2.Client, caller: Caller, script: Script, path: str
 ) -> None:

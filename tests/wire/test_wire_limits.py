@@ -364,6 +364,7 @@ def _send_without_reading(peer: RawConnection, *, pieces: int) -> None:
     peer.socket.settimeout(20)
 
 
+@pytest.mark.nightly
 def test_thousands_of_requests_in_one_piece_take_no_memory(server: WebProcess) -> None:
     # The first ones enlarge the heap of a new process, which keeps it. More than that would grow with the connections:
     # the 2,000 requests of one piece take 10 MB.
