@@ -15,10 +15,9 @@ from tests.support.upstream import Script
 
 FETCH = """
 import http.client, os, urllib.parse
-from tests.support.waiting import PATIENCE
 def fetch(host, port):
     proxy = urllib.parse.urlsplit(os.environ['HTTPS_PROXY'])
-    connection = http.client.HTTPConnection(proxy.hostname, proxy.port, timeout=PATIENCE)
+    connection = http.client.HTTPConnection(proxy.hostname, proxy.port, timeout=20)
     connection.set_tunnel(host, port)
     try:
         connection.request('GET', '/words.txt')
