@@ -297,6 +297,10 @@ def _probed_socket(address: AddrInfoType) -> socket.socket:
     if hasattr(socket, "TCP_KEEPIDLE"):
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_SECONDS)
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # A request on a kept connection whose network is gone would wait as long as for an answer that is not streamed.
+        milliseconds = round(settings.UPSTREAM_IDLE_TIMEOUT * 1000)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
     return opened
 
 

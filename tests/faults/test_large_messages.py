@@ -188,7 +188,8 @@ def empty_fragments() -> Iterator[bytes]:
 def test_empty_fragments_take_no_memory(fresh_web: WebProcess, caller: Caller) -> None:
     with opened(fresh_web, caller) as peer, MemoryMeter(fresh_web.pid) as memory:
         all(map(peer.send, empty_fragments()))
-    assert memory.most < 3 * MIB
+    # 500,000 fragments: less than 32 bytes for each. A process that was just forked has most of its code still to load.
+    assert memory.most < 15 * MIB
 
 
 def test_a_fragmented_message_that_finds_no_memory_closes_its_connection(fresh_web: WebProcess, caller: Caller) -> None:
