@@ -251,6 +251,8 @@ def _retry_or_fail(claim: ClaimedFile, error: ApiError | UpstreamFailed) -> None
         _fail(claim, _IngestionError("server_error", f"Creating embeddings failed: {error}"))
         return
     pause = _RETRY_PAUSES[min(claim.attempt, len(_RETRY_PAUSES)) - 1]
+    labels = {**claim.labels, "reason": str(error), "retry_seconds": pause}
+    logger.warning("embedding a file of a vector store failed, it will be retried", extra=labels)
     # With a new token, so that a renewal of the lease that is in progress does not prolong the pause.
     _update_claimed(claim, lease_until=shared_now() + timedelta(seconds=pause), lease_token=F("lease_token") + 1)
 

@@ -57,9 +57,13 @@ class StoreClient:
         """Upload, attach and ingest a file, and return its id."""
         file_id = self.upload(name, content)
         ok(self.api.post(f"{self.path}/files", {"file_id": file_id, **settings}))
-        read_waiting_files()
-        # A worker of another test may have claimed the file.
-        eventually(lambda: self.entry(file_id)["status"] != "in_progress", seconds=30)
+
+        def is_read() -> bool:
+            # A worker of another test may have claimed the file, or its embeddings may have failed for the moment.
+            read_waiting_files()
+            return self.entry(file_id)["status"] != "in_progress"
+
+        eventually(is_read)
         return file_id
 
     def entry(self, file_id: str) -> dict[str, Any]:
