@@ -27,6 +27,23 @@ class TokenCounting(models.TextChoices):
     RESPONSES = "responses", "The upstream's /responses/input_tokens"
 
 
+class OutputLimit(models.TextChoices):
+    """Parameter of a chat completion that limits its output."""
+
+    BY_PROVIDER = "", "As the provider's documentation says"
+    MAX_TOKENS = "max_tokens", "max_tokens"
+    MAX_COMPLETION_TOKENS = "max_completion_tokens", "max_completion_tokens"
+
+
+class ReasoningHistory(models.TextChoices):
+    """Earlier reasoning that a model gets back."""
+
+    BY_PROVIDER = "", "As the provider's documentation says"
+    NONE = "none", "None"
+    CURRENT_TURN = "current_turn", "That since the last message of the user"
+    ALL_TURNS = "all_turns", "All"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """Capabilities of a model. A limit of None is unknown."""
@@ -46,6 +63,8 @@ class Capabilities:
     reasoning_summaries: bool = False
     raw_reasoning: bool = True
     reasoning_field: str = ""
+    reasoning_history: str = ReasoningHistory.BY_PROVIDER.value
+    output_limit: str = OutputLimit.BY_PROVIDER.value
     think_tags: bool = False
     context_window: int | None = None
     max_output_tokens: int | None = None
@@ -112,7 +131,23 @@ class CapabilityColumns(models.Model):
         blank=True,
         default="",
         help_text="Field of assistant messages in which earlier reasoning is sent back, such as reasoning_content. "
-        "Empty sends none.",
+        "Empty: as the provider's documentation says, and none to unknown servers.",
+    )
+    reasoning_history = models.CharField(
+        max_length=20,
+        blank=True,
+        choices=ReasoningHistory.choices,
+        default=ReasoningHistory.BY_PROVIDER,
+        db_default="",
+        help_text="Earlier reasoning that the model gets back, if the request does not choose with reasoning.context.",
+    )
+    output_limit = models.CharField(
+        max_length=30,
+        blank=True,
+        choices=OutputLimit.choices,
+        default=OutputLimit.BY_PROVIDER,
+        db_default="",
+        help_text="Parameter that limits the output of a chat completion. Unknown servers get max_tokens.",
     )
     think_tags = models.BooleanField(
         default=False, help_text="The model writes its reasoning between <think> tags at the start of its text."

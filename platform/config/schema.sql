@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations dfb4849c954188b538f2e62bed543a640091bb687146f245ad2f6c5605b3f026
+-- PostgreSQL 18, migrations bae0a7fbdcf1a25b69207f67a6931573d5f36ae0ce423e32ef483af5f947b248
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1527,6 +1527,8 @@ CREATE TABLE public.tenants_model (
     max_output_tokens integer,
     max_image_tokens integer,
     max_audio_seconds integer,
+    output_limit character varying(30) DEFAULT ''::character varying NOT NULL,
+    reasoning_history character varying(20) DEFAULT ''::character varying NOT NULL,
     CONSTRAINT tenants_model_context_window_check CHECK ((context_window >= 0)),
     CONSTRAINT tenants_model_max_audio_seconds_check CHECK ((max_audio_seconds >= 0)),
     CONSTRAINT tenants_model_max_image_tokens_check CHECK ((max_image_tokens >= 0)),
@@ -2368,7 +2370,8 @@ INSERT INTO public.django_migrations (id, app, name, applied) VALUES
 	(48, 'tenants', '0003_cost_maxima', now()),
 	(49, 'tenants', '0004_clock_of_database', now()),
 	(50, 'tenants', '0005_upstream_credentials', now()),
-	(51, 'usersessions', '0001_initial', now());
+	(51, 'tenants', '0006_model_provider_choices', now()),
+	(52, 'usersessions', '0001_initial', now());
 
 SELECT pg_catalog.setval('public.account_emailaddress_id_seq', 1, false);
 
@@ -2394,7 +2397,7 @@ SELECT pg_catalog.setval('public.django_admin_log_id_seq', 1, false);
 
 SELECT pg_catalog.setval('public.django_content_type_id_seq', 81, true);
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 51, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 52, true);
 
 SELECT pg_catalog.setval('public.mfa_authenticator_id_seq', 1, false);
 

@@ -99,7 +99,7 @@ PARAMETERS = (
     _supported("tool_choice", "auto", "`none`, `auto`, `required`, one tool, or `allowed_tools`"),
     _supported("parallel_tool_calls", False, "with false only the first call of a turn is used"),  # noqa: FBT003
     _supported("max_tool_calls", 3, "the server executes no further calls of its tools and informs the model"),
-    _supported("max_output_tokens", 100, "at least 16; forwarded as `max_completion_tokens`"),
+    _supported("max_output_tokens", 100, "at least 16; forwarded under the name that the upstream documents"),
     _supported("temperature", 0.5, _FORWARDED),
     _supported("top_p", 0.5, _FORWARDED),
     _supported("presence_penalty", 0.5, _FORWARDED),

@@ -1,12 +1,15 @@
 """Checks of a chat completion against the capabilities of its model, and the request body for the upstream."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kernel.errors import InvalidFile, UnsupportedParameter, UnsupportedValue
 from responses.chat.messages import ChatAudioPart, ChatFilePart, ChatImagePart, ChatUserMessage
 from responses.chat.requests import ChatRequest, CreateChatCompletion
 from responses.engine.attachments import is_data_url
+from responses.providers.chat_messages import as_object, shorten_call_ids
+from responses.providers.dialects import OUTPUT_LIMITS, dialect_of
+from tenants.capabilities import Capabilities
 from tenants.directory import Route
 
 _EXTRA_SAMPLING = ("top_k", "min_p", "repetition_penalty", "chat_template_kwargs")
@@ -72,11 +75,28 @@ def _user_parts(body: CreateChatCompletion) -> Iterator[tuple[str, Any]]:
 
 def upstream_values(request: ChatRequest, route: Route) -> dict[str, Any]:
     """Return the upstream's request body without `stream`: the client's values, adapted to the model."""
+    dialect = dialect_of(route)
     values = {name: value for name, value in request.values.items() if name not in _NOT_FORWARDED}
-    # Older servers know only `system`, for which `developer` is OpenAI's newer name.
-    if not route.capabilities.developer_role:
-        values["messages"] = [
-            {**message, "role": "system"} if message["role"] == "developer" else message
-            for message in values["messages"]
-        ]
+    stated = [values.pop(name) for name in OUTPUT_LIMITS if values.get(name) is not None]
+    values["messages"] = [_adapted(message, route.capabilities) for message in values["messages"]]
+    if dialect.short_call_ids:
+        shorten_call_ids(values["messages"])
+    if stated:
+        values[dialect.limit] = stated[0]
     return {**values, "model": route.upstream_model}
+
+
+def _adapted(message: Mapping[str, Any], can: Capabilities) -> dict[str, Any]:
+    """Return a message as strict and older servers accept it."""
+    adapted = {**message}
+    # Older servers know only `system`, for which `developer` is OpenAI's newer name.
+    if message["role"] == "developer" and not can.developer_role:
+        adapted["role"] = "system"
+    if calls := message.get("tool_calls"):
+        adapted["tool_calls"] = [{**call, **_readable(call)} for call in calls]
+    return adapted
+
+
+def _readable(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    return {} if function is None else {"function": {**function, "arguments": as_object(function["arguments"])}}

@@ -24,6 +24,7 @@ from responses.engine.events.types import DONE_FRAME
 from responses.engine.turn import Usage
 from responses.moderation import reject_if_guarded
 from responses.providers.clients import UpstreamFailed, for_client, post, read_bytes
+from responses.providers.dialects import dialect_of
 from responses.providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event
 from responses.providers.http_client import Answer
 from responses.runs import cost_bounds
@@ -155,7 +156,6 @@ class _ChatCall:
         if not is_limited(principal):
             return {}
         end_user, choices = end_user_of(self._routed.end_user), body.n or 1
-        name = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
         given = body.max_completion_tokens or body.max_tokens
         for each in await limits.applying(principal, end_user):
             given = min(given or sys.maxsize, each.values.get("max_output_tokens", sys.maxsize))
@@ -170,7 +170,7 @@ class _ChatCall:
         )
         if stated is None and allowed is not None:
             stated = max(1, allowed // choices)
-        return {} if stated is None else {name: stated}
+        return {} if stated is None else {dialect_of(self.route).limit: stated}
 
     async def open(self) -> None:
         """Store what is needed to record the call if this process dies. Nothing may be sent before."""

@@ -6,18 +6,18 @@ from responses.engine.attachments import AttachmentMap
 from responses.engine.turn import TurnRequest
 from responses.providers.chat_messages import CallExtras, ReasoningWriter, messages
 from responses.providers.chat_parts import PartWriter
+from responses.providers.dialects import dialect_of
 from responses.providers.parameters import common_parameters, filled, tool_parameters
 from tenants.directory import Route
 
 
 def request_body(route: Route, request: TurnRequest, attachments: AttachmentMap) -> dict[str, Any]:
     """Return the body of the upstream request. Parameters that the client did not send are omitted."""
-    can, sampling = route.capabilities, request.sampling
+    can, sampling, dialect = route.capabilities, request.sampling, dialect_of(route)
     reasoning = None
-    if can.reasoning_field:
-        all_turns = sampling.reasoning_context == "all_turns"
+    if dialect.reasoning_field:
         reasoning = ReasoningWriter(
-            can.reasoning_field, cipher=request.cipher, items=request.items, all_turns=all_turns
+            dialect, cipher=request.cipher, items=request.items, context=sampling.reasoning_context
         )
     body: dict[str, Any] = {
         "model": request.model,
@@ -29,6 +29,7 @@ def request_body(route: Route, request: TurnRequest, attachments: AttachmentMap)
             extras=CallExtras(request.cipher, request.items),
             custom_tools=can.custom_tools,
             developer_role=can.developer_role,
+            short_call_ids=dialect.short_call_ids,
         ),
         "stream": request.streamed,
     }
@@ -37,7 +38,7 @@ def request_body(route: Route, request: TurnRequest, attachments: AttachmentMap)
     if sampling.tools:
         body |= tool_parameters(sampling, can)
     return body | filled(
-        max_completion_tokens=sampling.max_output_tokens,
+        **{dialect.limit: sampling.max_output_tokens},
         logprobs=sampling.logprobs or None,
         top_logprobs=(sampling.top_logprobs or 0) if sampling.logprobs else None,
         reasoning_effort=sampling.reasoning_effort,

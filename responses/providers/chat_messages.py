@@ -3,8 +3,12 @@
 Consecutive calls become one assistant message, each output a `tool` message.
 """
 
+import hashlib
+import json
+import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,10 +43,15 @@ from responses.engine.calls.client_tools import upstream_name
 from responses.engine.converter.calls import CUSTOM_INPUT
 from responses.engine.converter.responses_api import ENCRYPTED
 from responses.engine.converter.segments import ReasoningCipher, ReasoningContent
+from responses.providers import dialects
 from responses.providers.chat_parts import Media, PartWriter
+from responses.providers.dialects import Dialect
 from responses.providers.hosted_calls import past_call
 
 Message = dict[str, Any]
+_SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
+UNREADABLE_ARGUMENTS = "unreadable_arguments"
+"""Property that holds the arguments of an earlier call that are not a JSON object."""
 NO_OUTPUT = "There is no output yet: the call is still in progress."
 """Placeholder for the output of a call that has none yet."""
 
@@ -87,7 +96,7 @@ class CallWriter:
         if called is None:
             return None
         call_id, name, arguments = called
-        function = {"name": name, "arguments": arguments}
+        function = {"name": name, "arguments": as_object(arguments)}
         return self.extras.add_to({"id": call_id, "type": "function", "function": function})
 
     def output(self, item: StoredItem) -> tuple[Message, list[Media]] | None:
@@ -139,6 +148,38 @@ def _function(item: StoredItem) -> tuple[str, str, str] | None:
             return _search_id(item), "tool_search", _json(item.arguments or {})
     past = past_call(item)
     return (past.id, past.name, past.arguments) if past is not None else None
+
+
+def as_object(arguments: str) -> str:
+    """Return the arguments of a call as text that a strict server reads: one JSON object.
+
+    Models write half objects, several in a row, or values that only some parsers accept. vLLM, llama.cpp and Ollama
+    parse the arguments of earlier calls, and refuse the whole conversation if one of them is no object. What cannot be
+    read is kept as a string, so that the model sees what it wrote.
+    """
+    try:
+        if isinstance(orjson.loads(arguments), dict):
+            return arguments
+    except orjson.JSONDecodeError:
+        # Python's parser accepts NaN and line ends in strings.
+        with suppress(ValueError, TypeError, RecursionError):
+            value = json.loads(arguments, strict=False)
+            if isinstance(value, dict):
+                return orjson.dumps(value).decode()
+    return _json({UNREADABLE_ARGUMENTS: arguments}) if arguments.strip() else "{}"
+
+
+def shorten_call_ids(messages: Iterable[Message]) -> None:
+    """Replace the ids of calls that Mistral's servers refuse: they accept nine letters or digits only."""
+    for message in messages:
+        if (answered := message.get("tool_call_id")) is not None:
+            message["tool_call_id"] = _short_id(answered)
+        if calls := message.get("tool_calls"):
+            message["tool_calls"] = [{**call, "id": _short_id(call["id"])} for call in calls]
+
+
+def _short_id(call_id: str) -> str:
+    return call_id if _SHORT_ID.fullmatch(call_id) else hashlib.sha256(call_id.encode()).hexdigest()[:9]
 
 
 def without_executed_approvals(items: Sequence[StoredItem]) -> Sequence[StoredItem]:
@@ -206,17 +247,28 @@ _ENTRY_FIELDS = {"reasoning_details", "thinking_blocks"}
 
 
 class ReasoningWriter:
-    """Adds reasoning to the messages of one turn while they are written."""
+    """Adds reasoning to the messages of one turn while they are written.
+
+    `context`: the client's choice between `current_turn` and `all_turns`, if it has made one.
+    """
 
     def __init__(
-        self, field: str, *, cipher: ReasoningCipher | None, items: Sequence[StoredItem], all_turns: bool
+        self,
+        dialect: Dialect,
+        *,
+        cipher: ReasoningCipher | None = None,
+        items: Sequence[StoredItem],
+        context: str | None = None,
     ) -> None:
-        self._field = field
+        self._field = dialect.reasoning_field
+        self._needs_field = dialect.needs_reasoning
         self._cipher = cipher
         self._waiting: list[ReasoningContent] = []
         self._size = (0, 0)
-        # Reasoning before the last user message is only sent if the client asks for it with `reasoning.context`: it
-        # costs tokens and rarely helps to answer a new question.
+        # Reasoning before the last user message is only sent to models that were trained with it, or if the client asks
+        # for it: it costs tokens and rarely helps to answer a new question.
+        chosen = {"all_turns": True, "current_turn": dialect.needs_reasoning}
+        all_turns = chosen.get(context or "", dialect.all_turns)
         earlier = 0 if all_turns else after_last_user_message(items)
         self._skip_until = items[earlier - 1] if earlier else None
 
@@ -235,6 +287,13 @@ class ReasoningWriter:
             self._add(message)
         self._waiting.clear()
 
+    def complete(self, written: Sequence[Message]) -> None:
+        """Add an empty field to messages with calls that have none, if the upstream refuses them without it."""
+        if self._needs_field:
+            for message in written:
+                if "tool_calls" in message:
+                    message.setdefault(self._field, "")
+
     def _content(self, item: Reasoning) -> ReasoningContent:
         content = self._cipher.decrypt(item.encrypted_content) if self._cipher and item.encrypted_content else None
         if content is not None:
@@ -249,9 +308,19 @@ class ReasoningWriter:
             if entries:
                 message[self._field] = [*message.get(self._field, ()), *entries]
             return
-        texts = [message.get(self._field, ""), *(content.text for content in self._waiting)]
-        if text := "\n\n".join(text for text in texts if text):
-            message[self._field] = text
+        text = "\n\n".join(content.text for content in self._waiting if content.text)
+        if not text:
+            return
+        content = message["content"]
+        match self._field:
+            case dialects.THINKING_PARTS:
+                thinking = {"type": "thinking", "thinking": [{"type": "text", "text": text}]}
+                parts = content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []
+                message["content"] = [thinking, *parts]
+            case dialects.THINK_TAGS:
+                message["content"] = f"<think>\n{text}\n</think>\n\n{content or ''}"
+            case field:
+                message[field] = "\n\n".join(filter(None, (message.get(field), text)))
 
 
 def after_last_user_message(items: Sequence[StoredItem]) -> int:
@@ -285,6 +354,7 @@ def messages(
     extras: CallExtras | None = None,
     custom_tools: bool = False,
     developer_role: bool = False,
+    short_call_ids: bool = False,
 ) -> list[Message]:
     """Return the conversation as chat messages. Without a writer for it, reasoning is not sent back."""
     parts = parts or PartWriter()
@@ -307,7 +377,12 @@ def messages(
                 _add_called(item, calls, written, pending_media)
         if reasoning is not None:
             reasoning.follow(item, written)
-    return pair_outputs(written + _flush_media(pending_media))
+    paired = pair_outputs(written + _flush_media(pending_media))
+    if reasoning is not None:
+        reasoning.complete(paired)
+    if short_call_ids:
+        shorten_call_ids(paired)
+    return paired
 
 
 def _flush_media(parts: list[Message]) -> list[Message]:

@@ -7,8 +7,10 @@ three times, and sleep as long as an overloaded one says.
 """
 
 import asyncio
+import itertools
 import re
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +21,7 @@ from weakref import WeakKeyDictionary
 import aiohttp
 import httpx2
 import openai
+import orjson
 import regex
 from django.conf import settings
 from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
@@ -34,6 +37,7 @@ from kernel.redaction import redact
 from responses.engine import spans
 from responses.engine.spans import FIRST_ATTEMPT, Activity
 from responses.engine.turn import Attempt
+from responses.providers.dialects import is_refused_limit, learn_limit, without_refused_limit
 from responses.providers.http_client import (
     Answer,
     AnswerBounds,
@@ -179,7 +183,9 @@ async def post(
     content = body if isinstance(body, Form) else await off_loop(partial(large_json.dumps, body))
     # Freed here and below: the answer may take minutes, and the request may have images.
     del body
-    for number, pause in enumerate((*_RETRY_PAUSES, None), 1):
+    pauses, is_renamed = deque([*_RETRY_PAUSES, None]), False
+    for number in itertools.count(1):
+        pause = pauses.popleft()
         name = FIRST_ATTEMPT if number == 1 else f"Request {number}"
         attempt = Attempt(began=now())
         attempts.append(attempt)
@@ -199,6 +205,10 @@ async def post(
             if isinstance(error, ErrorStatus):
                 attempt.status, attempt.request_id = error.status, _request_id(route.upstream, error.headers)
             spans.record(Activity.ATTEMPT, name, began=attempt.began, state="failed", note=_reason(error))
+            if not is_renamed and (renamed := await _with_other_limit(route, content, error)) is not None:
+                content, is_renamed = renamed, True
+                pauses.appendleft(pause)
+                continue
             if pause is None or not _is_retryable(error) or (attempt.may_be_charged and not may_repeat):
                 raise UpstreamFailed(for_client(route, to_failure(error))) from error
         if retry_body is not None:
@@ -215,6 +225,21 @@ async def post(
             raise UpstreamFailed(for_client(route, failed.failure)) from failed
         finally:
             await answer.close()
+
+
+async def _with_other_limit(route: Route, content: bytes | Form, error: RequestFailed) -> bytes | None:
+    """Return the request with its limit under another name, if the upstream does not know the one that was sent."""
+    if (
+        not isinstance(error, ErrorStatus)
+        or isinstance(content, Form)
+        or not is_refused_limit(error.status, error.body)
+    ):
+        return None
+    body = without_refused_limit(await off_loop(partial(orjson.loads, content)), error.body)
+    if body is None:
+        return None
+    learn_limit(route, body)
+    return await off_loop(partial(large_json.dumps, body))
 
 
 def _request_id(upstream: UpstreamEndpoint, headers: Mapping[str, str]) -> str:

@@ -16,11 +16,18 @@ from tenants.models import Model
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Input", ("vision", "max_images", "inline_images", "files", "developer_role")),
-    ("Output", ("structured_output", "logprobs", "extra_sampling", "always_stream")),
+    ("Output", ("structured_output", "logprobs", "extra_sampling", "always_stream", "output_limit")),
     ("Tools", ("forced_tool_choice", "custom_tools")),
     (
         "Reasoning",
-        ("reasoning_efforts", "reasoning_summaries", "raw_reasoning", "reasoning_field", "think_tags"),
+        (
+            "reasoning_efforts",
+            "reasoning_summaries",
+            "raw_reasoning",
+            "reasoning_field",
+            "reasoning_history",
+            "think_tags",
+        ),
     ),
     ("Tokens", ("context_window", "token_counting")),
     ("Maxima", ("max_output_tokens", "max_image_tokens", "max_audio_seconds")),
@@ -41,6 +48,8 @@ _LABELS = {
     "reasoning_summaries": "Summaries",
     "raw_reasoning": "Show raw reasoning",
     "reasoning_field": "Reasoning field",
+    "reasoning_history": "Earlier reasoning",
+    "output_limit": "Output limit",
     "think_tags": "<think> tags",
     "context_window": "Context window",
     "token_counting": "Token counting",

@@ -25,7 +25,7 @@ HONOURED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "top_p": ({"top_p": 0.25}, {"top_p": 0.25}, {"top_p": 0.25}),
     "presence_penalty": ({"presence_penalty": -2}, {"presence_penalty": -2}, {"presence_penalty": -2}),
     "frequency_penalty": ({"frequency_penalty": 2}, {"frequency_penalty": 2}, {"frequency_penalty": 2}),
-    "max_output_tokens": ({"max_output_tokens": 16}, {"max_completion_tokens": 16}, {"max_output_tokens": 16}),
+    "max_output_tokens": ({"max_output_tokens": 16}, {"max_tokens": 16}, {"max_output_tokens": 16}),
     "service_tier": ({"service_tier": "flex"}, {"service_tier": "flex"}, {"service_tier": "default"}),
     "safety_identifier": ({"safety_identifier": "u1"}, {"safety_identifier": "u1"}, {"safety_identifier": "u1"}),
     "prompt_cache_key": ({"prompt_cache_key": "k"}, {"prompt_cache_key": "k"}, {"prompt_cache_key": "k"}),

@@ -116,7 +116,7 @@ def test_max_output_tokens_is_the_lower_of_request_and_limit(
     limit(api.caller, max_output_tokens=50)
     script.say("Hello")
     response = ok(create(api, script, max_output_tokens=given))
-    assert script.bodies[0]["max_completion_tokens"] == response["max_output_tokens"] == sent
+    assert script.bodies[0]["max_tokens"] == response["max_output_tokens"] == sent
 
 
 def test_max_tool_calls_is_the_lower_of_request_and_limit(api: Api, script: Script) -> None:
@@ -220,7 +220,7 @@ def test_without_a_maximum_the_budget_lowers_it(api: Api, script: Script) -> Non
     )
     response = ok(create(api, script))
     assert response["max_output_tokens"] is None
-    assert 16 <= script.bodies[0]["max_completion_tokens"] < 1000
+    assert 16 <= script.bodies[0]["max_tokens"] < 1000
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
 
 

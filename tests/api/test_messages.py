@@ -141,7 +141,7 @@ def test_parameters_reach_the_upstream(api: Api, script: Script) -> None:
     )
     (sent,) = script.bodies
     assert sent["messages"] == [{"role": "system", "content": "Be brief.\n\nRhyme."}, *HI]
-    assert (sent["max_completion_tokens"], sent["temperature"], sent["top_p"]) == (50, 0.5, 0.9)
+    assert (sent["max_tokens"], sent["temperature"], sent["top_p"]) == (50, 0.5, 0.9)
     assert (sent["user"], sent["service_tier"]) == ("u1", "default")
     assert not sent.keys() & {"stop", "reasoning_effort", "tools", "tool_choice"}
 
@@ -156,7 +156,7 @@ def test_a_long_user_id_is_hashed_for_the_upstream(api: Api, script: Script) -> 
 def test_small_limits_are_allowed(api: Api, script: Script, limit: int) -> None:
     script.then(stream(*text("H", finish="length")))
     assert create(api, script, max_tokens=limit)["stop_reason"] == "max_tokens"
-    assert script.bodies[0]["max_completion_tokens"] == limit
+    assert script.bodies[0]["max_tokens"] == limit
 
 
 def test_a_limit_of_zero_generates_nothing(api: Api, script: Script) -> None:
