@@ -22,7 +22,6 @@ import aiohttp
 import httpx2
 import openai
 import orjson
-import regex
 from django.conf import settings
 from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
 from openai._types import RequestOptions
@@ -30,7 +29,7 @@ from opentelemetry.trace import Span
 
 from kernel import basic_auth, large_json, metrics, tracing
 from kernel.clock import now
-from kernel.errors import FINAL, UPSTREAM_REJECTIONS, Failure, ModelNotFound
+from kernel.errors import Failure, ModelNotFound
 from kernel.large_work import off_loop
 from kernel.overload import admission
 from kernel.redaction import redact
@@ -55,27 +54,16 @@ from responses.providers.http_client import (
     request_failed,
     tls_context,
 )
+from responses.providers.upstream_errors import MAX_MESSAGE, failure_from_status
 from tenants.directory import Route, UpstreamEndpoint
 
 # Pauses before retries, in seconds. Requests are only retried before the first byte of the answer: later the client may
 # already have received output.
 _RETRY_PAUSES = (0.3, 1.0)
 _MAX_CONNECTIONS = 2000
-_REJECTED = "The model's server rejected the request."
-# Of a message that contains an upstream's text.
-_MAX_MESSAGE = 550
 # Those that have a name: a server may send any number.
 _STATUSES = frozenset(int(code) for code in httpx2.codes)
-# Wording of OpenAI, vLLM, llama.cpp and others for an input that exceeds the context window. Few of them send a code.
-_TOO_LONG = re.compile(
-    r"context[ _](length|window|size)|maximum context|prompt is too long|input is too long|too many tokens",
-    re.IGNORECASE,
-)
-
-
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
-# Seconds or milliseconds, or a date of HTTP.
-_WAIT = re.compile(r"\d{1,9}(\.\d{1,9})?|[A-Z][a-z]{2}, \d{2} [A-Z][a-z]{2} \d{4} \d{2}:\d{2}:\d{2} GMT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -424,78 +412,4 @@ def without_secrets(upstream: UpstreamEndpoint, failure: Failure) -> Failure:
         return failure
     # Shortened afterwards, so that no part of a credential is left at the end.
     message = redact(failure.message, upstream.secrets)
-    return replace(failure, message=message[:_MAX_MESSAGE])
-
-
-def failure_from_status(status: int, body: object, *, headers: Mapping[str, str] | None = None) -> Failure:
-    """Return the failure for an HTTP error of an upstream, with the time after which it asks for a retry.
-
-    Its message contains the upstream's text as it is; see `for_client`.
-    """
-    # The body of an error status is already unwrapped, those inside a stream are not.
-    inner = body.get("error", body) if isinstance(body, dict) else ""
-    message = str((inner.get("message") if isinstance(inner, dict) else inner) or "")
-    named = {name: headers.get(name, "") for name in ("retry-after", "retry-after-ms")} if headers else {}
-    # Clients get them as they are, so nothing but a number or a date.
-    wait = {name: value for name, value in named.items() if _WAIT.fullmatch(value)}
-    if status == httpx2.codes.TOO_MANY_REQUESTS:
-        if isinstance(inner, dict) and "insufficient_quota" in [inner.get("code"), inner.get("type")]:
-            # That of this platform's account, not of the client: only an operator can do something about it.
-            text = "The model's server accepts no more requests of this platform: its quota there is used up."
-            return Failure(code="rate_limit_exceeded", message=text, status=429, headers=FINAL)
-        text = "The model's server is receiving too many requests. Please retry."
-        return Failure(code="rate_limit_exceeded", message=text, status=429, headers=wait)
-    if status in {httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN}:
-        # A misconfiguration of this platform, hence not a 401 for the client.
-        return Failure(code="server_error", message="The model's server rejected this platform's credentials.")
-    if status == httpx2.codes.NOT_FOUND:
-        text = "The requested model does not exist."
-        return Failure(code="model_not_found", message=text, param="model", status=400)
-    too_long = isinstance(inner, dict) and "context_length_exceeded" in [inner.get("code"), inner.get("type")]
-    if too_long or (httpx2.codes.is_client_error(status) and _TOO_LONG.search(message[:_MAX_MESSAGE])):
-        text = "The input is too long for the model."
-        return _quoting(text, message, code="context_length_exceeded", param="input")
-    if httpx2.codes.is_client_error(status):
-        return _quoting(_REJECTED if message else "The request was rejected.", message, code="invalid_prompt")
-    if status == httpx2.codes.SERVICE_UNAVAILABLE:
-        text = "The model's server is overloaded."
-        return Failure(code="server_is_overloaded", message=text, status=503, headers=wait)
-    return Failure(code="server_error", message=f"The model's server failed (HTTP {status}).", status=500)
-
-
-# HTTP status of errors that are reported inside a stream, where there is no status. Some servers put the name in
-# `code`, others in `type`.
-_STATUS = {
-    "rate_limit_exceeded": 429,
-    "rate_limit_error": 429,
-    "insufficient_quota": 429,
-    "slow_down": 429,
-    "invalid_api_key": 401,
-    "model_not_found": 404,
-    "server_is_overloaded": 503,
-    "invalid_request_error": 400,
-}
-_NAME = regex.compile(r"[a-z_]{1,60}")
-
-
-def _quoting(general: str, text: str, *, code: str, param: str | None = None) -> Failure:
-    message = f"{general.removesuffix('.')}: {text}" if text else general
-    return Failure(code=code, message=message, general=general if text else "", param=param, status=400)
-
-
-def failure_from_error(error: object) -> Failure:
-    """Return the failure for the error object of an `error` event, of `response.error` or of an HTTP body."""
-    details = error if isinstance(error, dict) else {"message": error}
-    code, kind = details.get("code"), details.get("type")
-    if isinstance(code, int):
-        return failure_from_status(code, details)
-    # Errors that the client can fix, so it gets the upstream's own code and message. All others get general messages,
-    # which reveal nothing about the upstream.
-    if code in UPSTREAM_REJECTIONS:
-        return _quoting(_REJECTED, str(details.get("message") or ""), code=code)
-    for name in (code, kind):
-        if name in _STATUS:
-            return failure_from_status(_STATUS[name], details)
-    # An unknown code may be any string; only one that looks like a code is shown.
-    named = f" ({code})" if isinstance(code, str) and _NAME.fullmatch(code) else ""
-    return Failure(code="server_error", message=f"The model's server failed{named}.")
+    return replace(failure, message=message[:MAX_MESSAGE])

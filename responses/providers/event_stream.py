@@ -1,14 +1,17 @@
 """JSON documents and server-sent events with JSON data: those of upstreams are decoded, those for clients written."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import orjson
 
+from kernel import lenient_json
 from kernel.errors import Failure
 from kernel.storable_json import is_too_deep, without_nul
-from responses.providers.clients import UpstreamFailed, failure_from_status, read_bytes
+from responses.providers.clients import UpstreamFailed, read_bytes
 from responses.providers.http_client import Answer
+from responses.providers.upstream_errors import failure_from_error, reported_error
 
 Chunk = dict[str, Any]
 Check = Callable[[object, bytes], Chunk]
@@ -18,10 +21,21 @@ MAX_EVENT_BYTES = 64 * 1024 * 1024
 """Largest event. Images are the largest ones that servers send."""
 _TOO_LARGE = Failure(code="server_error", message="The model's server sent an event that is too large.")
 _NO_JSON = Failure(code="server_error", message="The model's server sent something that is not JSON.")
+_BOM = b"\xef\xbb\xbf"
+# Comments that some servers send as data, to keep the connection alive: "ping", "[PING]", ": OPENROUTER PROCESSING".
+_KEEP_ALIVE = re.compile(
+    rb"""[\[("':]*(\w+[ _-])?(ping|pong|keep[ _-]?alive|heart[ _-]?beat|processing|waiting|no-?op)[\])"'.]*""",
+    re.IGNORECASE,
+)
+_END_MARK = re.compile(rb"""["']?\[?done\]?["']?""", re.IGNORECASE)
 
 
 def check_object(parsed: object, data: bytes) -> Chunk:
     """Return a JSON object that PostgreSQL can store. Raises `UpstreamFailed` for anything else."""
+    if isinstance(parsed, list) and parsed and isinstance(parsed[0], dict):
+        # Google's server puts a list around its errors.
+        _raise_error(parsed[0])
+        parsed = parsed[0] if len(parsed) == 1 else parsed
     if not isinstance(parsed, dict):
         raise UpstreamFailed(
             Failure(code="server_error", message="The model's server sent something that is not a JSON object.")
@@ -34,21 +48,43 @@ def check_object(parsed: object, data: bytes) -> Chunk:
 
 
 def check_chunk(parsed: object, data: bytes) -> Chunk:
-    """Return a chunk or a completion. Raises `UpstreamFailed` also for an error object."""
+    """Return a chunk or a completion. Raises `UpstreamFailed` also for an error, with the upstream's text."""
     chunk = check_object(parsed, data)
-    # Some upstreams send an error with status 200, and some do not put it into an object of its own.
-    is_error = "error" in (chunk.get("type"), chunk.get("object"))
-    if error := chunk.get("error") or (chunk if is_error else None):
-        status = error.get("code") if isinstance(error, dict) else None
-        raise UpstreamFailed(failure_from_status(status if isinstance(status, int) else 500, error))
+    # Nearly every chunk has choices and no such key, and needs no closer look. In a text, the quotes are escaped.
+    if b'"error"' in data or not chunk.get("choices") or "base_resp" in chunk:
+        _raise_error(chunk)
     return chunk
+
+
+def check_event(parsed: object, data: bytes) -> Chunk:
+    """Return an event of the Responses API, or a response. Raises `UpstreamFailed` also for other errors."""
+    event = check_object(parsed, data)
+    # The converter reads the error of a response that has failed.
+    if not str(event.get("type") or "").startswith("response.") and event.get("object") != "response":
+        _raise_error(event)
+    return event
+
+
+def _raise_error(document: Chunk) -> None:
+    # Some upstreams send an error with status 200, and some do not put it into an object of its own.
+    if (error := reported_error(document)) is not None:
+        raise UpstreamFailed(failure_from_error(error))
+
+
+def parse(data: bytes) -> object:
+    """Parse an upstream's JSON. Raises `ValueError`."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        # Only after an error, so that valid answers take no longer.
+        return lenient_json.loads(data)
 
 
 def decode(data: bytes, *, check: Check = check_chunk) -> Chunk:
     """Return the document of an answer that was not streamed. Raises `UpstreamFailed` for invalid data."""
     try:
-        return check(orjson.loads(data), data)
-    except orjson.JSONDecodeError as broken:
+        return check(parse(data), data)
+    except ValueError as broken:
         raise UpstreamFailed(_NO_JSON) from broken
 
 
@@ -73,8 +109,9 @@ class EventStreamDecoder:
     An event that is not a chunk ends the stream: `failure` is set, and earlier chunks still count.
 
     Normally each event has one `data:` line with a whole JSON document, which is decoded immediately. A line that is
-    not valid JSON is joined with further `data:` lines of the same event, and decoded at its end. Comments and other
-    fields are ignored; lines may end with CRLF.
+    not valid JSON is joined with further `data:` lines of the same event, and decoded at its end. So are lines of a
+    document without `data:`, in which form some servers report errors. Comments and other fields are ignored; lines may
+    end with LF, CR or both.
     """
 
     def __init__(self, *, check: Check = check_chunk, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
@@ -86,27 +123,47 @@ class EventStreamDecoder:
         self._rest_bytes = 0
         self._begun: list[bytes] | None = None
         self._begun_bytes = 0
+        # True if the lines that have begun are a document without `data:`.
+        self._is_bare = False
+        self._is_start = True
+        self._ended_with_cr = False
+        # True in an event with the name `error`.
+        self._is_error = False
         self.done = False
         self.failure: Failure | None = None
 
     def feed(self, piece: bytes) -> list[Chunk]:
         """Return the chunks that this piece completes."""
         chunks: list[Chunk] = []
+        if self._ended_with_cr or b"\r" in piece:
+            piece = self._with_line_feeds(piece)
         if b"\n" not in piece:
             self._keep(piece)
             return chunks
         rest = self._rest
         *lines, self._rest = ((rest if isinstance(rest, bytes) else b"".join(rest)) + piece).split(b"\n")
         self._rest_bytes = len(self._rest)
+        if self._is_start:
+            self._is_start, lines[0] = False, lines[0].removeprefix(_BOM)
         for line in lines:
             if line.startswith(b"data:"):
-                self._line(line[5:].strip(), chunks)
-            elif self._begun is not None and not line.strip():
-                data, self._begun, self._begun_bytes = b"".join(self._begun), None, 0
-                self._decode(data, chunks)
+                self._line(line[5:], chunks)
+            elif line.startswith(b"event:"):
+                self._is_error = line[6:].strip() == b"error"
+            elif line.strip():
+                self._other_line(line, chunks)
+            elif self._begun is not None or self._is_error:
+                self._end_event(chunks)
             if self.done or self.failure is not None:
                 break
         return chunks
+
+    def _with_line_feeds(self, piece: bytes) -> bytes:
+        # A CR ends its line at once, as a client may wait for the event; an LF that follows it is part of the same end.
+        if self._ended_with_cr and piece.startswith(b"\n"):
+            piece = piece[1:]
+        self._ended_with_cr = piece.endswith(b"\r")
+        return piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _keep(self, piece: bytes) -> None:
         rest = self._rest
@@ -122,27 +179,76 @@ class EventStreamDecoder:
         """Return the chunk of a last event without a blank line after it."""
         return self.feed(b"\n\n")
 
-    def _line(self, data: bytes, chunks: list[Chunk]) -> None:
+    def _line(self, value: bytes, chunks: list[Chunk]) -> None:
+        data = value.strip()
+        if self._is_bare:
+            # A document without `data:` ends at the latest here.
+            self._end_event(chunks)
         if data == DONE:
             self.done = True
-            self.failure = None if self._begun is None else _NO_JSON
+            if self._begun is not None or self._is_error:
+                self.failure = self.failure or (failure_from_error("") if self._is_error else _NO_JSON)
         elif self._begun is None:
-            self._decode(data, chunks, may_continue=True)
+            self._decode(data, chunks, raw=value)
         else:
             # Not decoded with each line, which would take time that grows with the square of their number.
-            self._begun.append(data)
-            self._begun_bytes += len(data)
-            if self._begun_bytes > self._max_event_bytes:
-                self.failure = _TOO_LARGE
+            self._begin(value)
 
-    def _decode(self, data: bytes, chunks: list[Chunk], *, may_continue: bool = False) -> None:
+    def _begin(self, value: bytes) -> None:
+        self._begun = self._begun or []
+        # White space matters where a line ends inside of a string. Only the first space belongs to the field.
+        self._begun.append(value.removeprefix(b" "))
+        self._begun_bytes += len(value)
+        if self._begun_bytes > self._max_event_bytes:
+            self.failure = _TOO_LARGE
+
+    def _other_line(self, line: bytes, chunks: list[Chunk]) -> None:
+        """Read a line that is not empty and begins with none of the usual fields."""
+        if self._is_bare:
+            self._begin(line)
+        elif self._begun is None and line.lstrip()[:1] in {b"{", b"["}:
+            self._is_bare = True
+            self._begin(line)
+            try:
+                orjson.loads(line)
+            except orjson.JSONDecodeError:
+                # It continues in further lines.
+                return
+            self._end_event(chunks)
+
+    def _end_event(self, chunks: list[Chunk]) -> None:
+        # Joined with line feeds as the standard says: a document may have one of them inside of a string.
+        data, is_bare = b"\n".join(self._begun or ()).strip(), self._is_bare
+        self._begun, self._begun_bytes, self._is_bare = None, 0, False
+        if _END_MARK.fullmatch(data):
+            self.done = True
+        elif data:
+            try:
+                self._read(parse(data), data, chunks)
+            except ValueError:
+                # Lines without `data:` that are no document are ignored like other unknown fields.
+                if not is_bare:
+                    self.failure = failure_from_error(data.decode(errors="replace")) if self._is_error else _NO_JSON
+        elif self._is_error:
+            # An error without a word.
+            self.failure = failure_from_error("")
+        self._is_error = False
+
+    def _decode(self, data: bytes, chunks: list[Chunk], *, raw: bytes) -> None:
         try:
             parsed = orjson.loads(data)
         except orjson.JSONDecodeError:
-            if may_continue:
-                self._begun, self._begun_bytes = [data], len(data)
-            else:
-                self.failure = _NO_JSON
+            if data and not (data.startswith(b":") or _KEEP_ALIVE.fullmatch(data)):
+                self._begin(raw)
+            return
+        self._read(parsed, data, chunks)
+
+    def _read(self, parsed: object, data: bytes, chunks: list[Chunk]) -> None:
+        if self._is_error:
+            self._is_error, self.failure = False, failure_from_error(parsed)
+            return
+        if not parsed or (isinstance(parsed, str) and _KEEP_ALIVE.fullmatch(parsed.encode())):
+            # Another way to keep the connection alive.
             return
         try:
             chunks.append(self._check(parsed, data))

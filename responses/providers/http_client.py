@@ -19,13 +19,13 @@ from weakref import WeakKeyDictionary
 
 import aiohttp
 import httpx2
-import orjson
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.connector import AddrInfoType
 from django.conf import settings
 from multidict import CIMultiDict
 from typing_extensions import override
 
+from kernel import lenient_json
 from kernel.large_work import LARGE_BYTES
 
 _MAX_CONNECTIONS = 2000
@@ -58,7 +58,7 @@ class NoAnswer(RequestFailed):
 
 
 class ErrorStatus(RequestFailed):
-    """The server answered with an error status. `body` is the `error` of its JSON document, or else the whole body."""
+    """The server answered with an error status. `body` is the error object of its document, or else the whole body."""
 
     def __init__(self, status: int, *, headers: Mapping[str, str], body: object) -> None:
         self.status = status
@@ -252,10 +252,14 @@ async def error_body(pieces: AsyncIterator[bytes]) -> object:
         # The status alone says enough. A `TimeoutError` is an `OSError`.
         return ""
     try:
-        document = orjson.loads(content)
-    except orjson.JSONDecodeError:
+        document = lenient_json.loads(content)
+    except ValueError:
         return content.decode(errors="replace").strip()
-    return document.get("error", document) if isinstance(document, dict) else document
+    # Google's server puts a list around its errors.
+    if isinstance(document, list) and document:
+        document = document[0]
+    error = document.get("error") if isinstance(document, dict) else None
+    return error if isinstance(error, dict) else document
 
 
 _sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = WeakKeyDictionary()

@@ -24,11 +24,12 @@ from responses.engine.converter.responses_api import ResponsesConverter
 from responses.engine.events.types import Event, OutputItemDone
 from responses.engine.turn import Attempt, TurnRequest, TurnResult
 from responses.providers import chat_completions, responses_api
-from responses.providers.clients import UpstreamFailed, failure_from_error, for_client, post, read_piece
-from responses.providers.event_stream import EventStreamDecoder, check_chunk, check_object, is_streamed, read_document
+from responses.providers.clients import UpstreamFailed, for_client, post, read_piece
+from responses.providers.event_stream import EventStreamDecoder, check_chunk, check_event, is_streamed, read_document
 from responses.providers.http_client import Answer
 from responses.providers.long_answers import long_answers
 from responses.providers.reasoning_summaries import ReasoningSummarizer, summarize
+from responses.providers.upstream_errors import failure_from_error
 from tenants.directory import Route
 from tenants.models import WireApi
 
@@ -66,7 +67,7 @@ class UpstreamTurn:
         }
         self._converter: TurnConverter
         if route.upstream.wire_api == WireApi.RESPONSES:
-            self._path, self._check, self._body = "/responses", check_object, responses_api.request_body
+            self._path, self._check, self._body = "/responses", check_event, responses_api.request_body
             self._converter = ResponsesConverter(
                 **shared,
                 upstream_id=route.upstream.id,

@@ -52,9 +52,9 @@ def text_of(index: int, piece: str) -> dict[str, Any]:
 UNKNOWN_MODEL, UNKNOWN = (400, "model", "model_not_found"), "The requested model '{model}' does not exist."
 # The upstream's answer, the error of a JSON request (status, param, code), and its message.
 FAULTS: dict[str, tuple[Answer, Outcome, str]] = {
-    "a failed response": (failing("server_error"), SERVER_ERROR, f"{FAILED} (server_error)."),
+    "a failed response": (failing("server_error"), SERVER_ERROR, f"{FAILED} (server_error): Trace at […]"),
     "a failed response without a word": (answer(status="failed"), SERVER_ERROR, f"{FAILED}."),
-    "a code of its own": (failing("Boom at 10.0.0.7"), SERVER_ERROR, f"{FAILED}."),
+    "a code of its own": (failing("Boom at 10.0.0.7"), SERVER_ERROR, f"{FAILED}: Trace at […]"),
     "a limit": (failing("rate_limit_exceeded"), TOO_MANY, BUSY),
     "a prompt that it refuses": (
         failing("invalid_prompt", "Too rude."),
@@ -73,7 +73,7 @@ FAULTS: dict[str, tuple[Answer, Outcome, str]] = {
             done=False,
         ),
         SERVER_ERROR,
-        f"{FAILED} (server_error).",
+        f"{FAILED} (server_error): Oops.",
     ),
     "a nested error": (
         stream({"type": "error", "error": {"type": "rate_limit_error", "code": None, "message": "Slow."}}, done=False),
@@ -85,7 +85,7 @@ FAULTS: dict[str, tuple[Answer, Outcome, str]] = {
         (503, None, "server_is_overloaded"),
         "The model's server is overloaded.",
     ),
-    "an error of words": (stream({"error": "Oops."}), SERVER_ERROR, f"{FAILED}."),
+    "an error of words": (stream({"error": "Oops."}), SERVER_ERROR, f"{FAILED}: Oops."),
     "an error with status 200": (whole({"error": {"message": "Oops.", "code": 429}}), TOO_MANY, BUSY),
     "a refused request": (
         refusal(400, "Bad prompt."),
@@ -121,7 +121,7 @@ FAULTS: dict[str, tuple[Answer, Outcome, str]] = {
     "invalid UTF-8": (
         stream(*message_events("Hel"), b'data: {"type":"\xff"}\n\n', done=False),
         SERVER_ERROR,
-        "The model's server sent something that is not JSON.",
+        EARLY,
     ),
     "no object": (
         stream(b"data: [1]\n\n"),

@@ -14,6 +14,7 @@ from tests.support.streams import assert_stream_equals_stored, types
 from tests.support.upstream import Answer, Cut, Gate, Pause, Script, refusal, stream, whole
 
 FAILED = "The model's server failed (HTTP 500)."
+OUT_OF_MEMORY = "The model's server failed (HTTP 500): Out of memory."
 BROKE = "The connection to the model's server broke in the middle of its answer."
 REFUSED = "The model's server rejected this platform's credentials."
 BUSY = "The model's server is receiving too many requests. Please retry."
@@ -35,7 +36,7 @@ FAULTS: dict[str, tuple[Answer, tuple[int, str | None, str], str]] = {
     "an error with status 200": (
         whole({"error": {"message": "Out of memory.", "code": 500}}),
         (500, None, "server_error"),
-        FAILED,
+        OUT_OF_MEMORY,
     ),
     "an unknown model with status 200": (
         whole({"error": {"message": "No such model.", "code": 404}}),
@@ -50,7 +51,7 @@ FAULTS: dict[str, tuple[Answer, tuple[int, str | None, str], str]] = {
     "an error inside of the stream": (
         stream(chunk(content="Hel"), {"error": {"message": "Out of memory.", "code": 500}}),
         (500, None, "server_error"),
-        FAILED,
+        OUT_OF_MEMORY,
     ),
     "a rate limit inside of the stream": (
         stream({"error": {"message": "Slow down.", "code": 429}}),

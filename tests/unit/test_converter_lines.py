@@ -90,7 +90,8 @@ def test_an_invalid_chunk_ends_the_stream_and_keeps_earlier_chunks(broken: bytes
     [
         ({"message": "slow down", "code": 429}, "rate_limit_exceeded"),
         ({"message": "bad", "code": 400}, "invalid_prompt"),
-        ({"message": "gone", "code": "overloaded"}, "server_error"),
+        ({"message": "gone", "code": "overloaded"}, "server_is_overloaded"),
+        ({"message": "gone", "code": "gone"}, "server_error"),
         ("just words", "server_error"),
     ],
 )

@@ -1,0 +1,104 @@
+"""Parser for JSON that strict parsers refuse, for a second attempt after an error.
+
+Encoders write NaN and Infinity, numbers beyond 64 bits, half of a surrogate pair, raw control characters, and bytes
+that are not UTF-8. The result has none of them: PostgreSQL can store it, and every client can read it.
+"""
+
+import json
+import math
+import re
+from typing import Any
+
+# The value that OpenAI's API has for the logarithm of a very small probability.
+_MINUS_INFINITY = -9999.0
+# Python refuses to parse integers of more than 4,300 digits.
+_LONGEST_INTEGER = len(str(-(2**64)))
+_BOM = "\ufeff"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# A string, or what C's `printf` and languages other than JavaScript write for a constant, or a comma before the end.
+_TOKEN = re.compile(
+    r'"(?:[^"\\]|\\.)*"|[-+]?\b(?:nan|inf(?:inity)?|null|none|undefined|true|false)\b|,(?=\s*[}\]])',
+    re.IGNORECASE | re.DOTALL,
+)
+_ESCAPE = re.compile(r"\\(?:([\"\\/bfnrt]|u[0-9a-fA-F]{4})|(.))", re.DOTALL)
+_CONSTANTS = {"null": "null", "none": "null", "undefined": "null", "nan": "NaN", "true": "true", "false": "false"}
+
+
+def loads(raw: bytes) -> Any:
+    """Parse JSON that `orjson.loads` has refused. Raises `ValueError` if it is not complete JSON.
+
+    NaN, infinity and numbers beyond those of floats become null, and -Infinity the smallest logarithm of a probability.
+    Invalid bytes and halves of surrogate pairs become U+FFFD, and NUL characters are removed.
+    """
+    text = _decoded(raw).lstrip(_BOM)
+    try:
+        try:
+            parsed = _DECODER.decode(text)
+        except ValueError:
+            # Not at first, as most odd values are not of this kind.
+            parsed = _DECODER.decode(_TOKEN.sub(_repaired, text))
+        return _storable(parsed)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _decoded(raw: bytes) -> str:
+    try:
+        # Some encoders write both halves of a pair as UTF-8; they are joined below.
+        return raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return raw.decode("utf-8", "replace")
+
+
+def _repaired(token: re.Match[str]) -> str:
+    text = token[0]
+    if text.startswith('"'):
+        return _ESCAPE.sub(_escape, text)
+    if text == ",":
+        return ""
+    if constant := _CONSTANTS.get(text.lower().lstrip("+-")):
+        return constant
+    return "-Infinity" if text.startswith("-") else "Infinity"
+
+
+def _escape(escape: re.Match[str]) -> str:
+    # `\'` is valid in JavaScript; any other backslash was not meant as an escape.
+    if escape[1]:
+        return escape[0]
+    return "'" if escape[2] == "'" else rf"\\{escape[2]}"
+
+
+def _constant(name: str) -> float | None:
+    return _MINUS_INFINITY if name == "-Infinity" else None
+
+
+def _float(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else _constant("-Infinity" if number < 0 else "Infinity")
+
+
+def _integer(text: str) -> int | float | None:
+    # orjson parses integers beyond 64 bits as floats, too, and could not serialise others.
+    if len(text) > _LONGEST_INTEGER or not -(2**63) <= (number := int(text)) < 2**64:
+        return _float(text)
+    return number
+
+
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_constant, parse_float=_float, parse_int=_integer)
+
+
+def _storable(value: Any) -> Any:
+    match value:
+        case str():
+            return _text(value)
+        case list():
+            return [_storable(entry) for entry in value]
+        case dict():
+            return {_text(key): _storable(entry) for key, entry in value.items()}
+    return value
+
+
+def _text(text: str) -> str:
+    if _SURROGATE.search(text):
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text.replace("\x00", "")

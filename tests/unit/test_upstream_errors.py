@@ -1,0 +1,280 @@
+"""Errors of upstreams in every shape: what a client reads, and what it is told to do about it."""
+
+from typing import Any
+
+import pytest
+
+from kernel.errors import UPSTREAM_REJECTIONS, Failure
+from responses.providers.clients import UpstreamFailed
+from responses.providers.event_stream import check_chunk, check_event
+from responses.providers.upstream_errors import failure_from_error, failure_from_status, parse_error, reported_error
+
+REJECTED = "The model's server rejected the request: "
+FAILED = "The model's server failed"
+TOO_LONG = "The input is too long for the model: "
+
+SHAPES: dict[str, tuple[Any, str, str]] = {
+    "OpenAI": ({"error": {"message": "No.", "type": "invalid_request_error"}}, "invalid_prompt", REJECTED + "No."),
+    "old vLLM": (
+        {"object": "error", "message": "No.", "type": "BadRequestError", "param": None, "code": 400},
+        "invalid_prompt",
+        REJECTED + "No.",
+    ),
+    "Anthropic": (
+        {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
+        "server_is_overloaded",
+        "The model's server is overloaded.",
+    ),
+    "MiniMax": (
+        {"id": "1", "choices": None, "base_resp": {"status_code": 2013, "status_msg": "invalid params"}},
+        "invalid_prompt",
+        REJECTED + "invalid params",
+    ),
+    "MiniMax with an unknown number": (
+        {"base_resp": {"status_code": 1000, "status_msg": "unknown error"}},
+        "server_error",
+        f"{FAILED}: unknown error",
+    ),
+    "a detail": ({"detail": "Something broke."}, "server_error", f"{FAILED}: Something broke."),
+    "FastAPI": (
+        {"detail": [{"loc": ["body", "messages", 0, "role"], "msg": "Field required", "type": "missing"}]},
+        "invalid_prompt",
+        REJECTED + "body.messages.0.role: Field required",
+    ),
+    "an error in a detail": (
+        {"detail": {"error": {"message": "No.", "code": 400}}},
+        "invalid_prompt",
+        REJECTED + "No.",
+    ),
+    "problem details": ({"title": "Bad Request", "status": 400, "detail": "No."}, "invalid_prompt", REJECTED + "No."),
+    "errors": ({"errors": [{"message": "A."}, {"message": "B."}]}, "server_error", f"{FAILED}: A.; B."),
+    "Cloudflare": (
+        {"success": False, "errors": [{"code": 7000, "message": "No route"}], "messages": [], "result": None},
+        "server_error",
+        f"{FAILED}: No route",
+    ),
+    "a list around the object": (
+        [{"error": {"code": 400, "message": "Bad key.", "status": "INVALID_ARGUMENT"}}],
+        "invalid_prompt",
+        REJECTED + "Bad key.",
+    ),
+    "a list of errors": ([{"error": "A."}, {"error": "B."}], "server_error", f"{FAILED}: A."),
+    "a string": ({"error": "Out of memory."}, "server_error", f"{FAILED}: Out of memory."),
+    "a name beside a message": (
+        {"error": "Bad Request", "message": "Too warm.", "statusCode": 400},
+        "invalid_prompt",
+        REJECTED + "Too warm.",
+    ),
+    "a message that is an object": (
+        {"error": {"message": {"reason": "cold", "at": 5}, "code": 422}},
+        "invalid_prompt",
+        REJECTED + '{"reason":"cold","at":5}',
+    ),
+    "a message with a message": (
+        {"error": {"message": {"message": "Inner."}, "code": "400"}},
+        "invalid_prompt",
+        REJECTED + "Inner.",
+    ),
+    "a message that is JSON": (
+        {"error": {"message": 'litellm: {"error": {"message": "Slow.", "type": "rate_limit_error"}}'}},
+        "rate_limit_exceeded",
+        "The model's server is receiving too many requests. Please retry.",
+    ),
+    "OpenRouter": (
+        {
+            "id": "gen-1",
+            "error": {
+                "code": 400,
+                "message": "Provider returned error",
+                "metadata": {"raw": '{"error":{"message":"Too warm."}}', "provider_name": "X"},
+            },
+        },
+        "invalid_prompt",
+        REJECTED + "Provider returned error: Too warm.",
+    ),
+    "OpenRouter in a stream": (
+        {
+            "choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "error"}],
+            "error": {"code": 502, "message": "Provider disconnected"},
+        },
+        "server_error",
+        f"{FAILED} (HTTP 502): Provider disconnected",
+    ),
+    "an error of the choice": (
+        {"choices": [{"delta": {}, "error": {"code": 429, "message": "Slow."}, "finish_reason": "error"}]},
+        "rate_limit_exceeded",
+        "The model's server is receiving too many requests. Please retry.",
+    ),
+    "only a message": (
+        {"message": "Internal error", "code": "boom"},
+        "server_error",
+        f"{FAILED} (boom): Internal error",
+    ),
+    "a code without a message": ({"error": {"code": 400}}, "invalid_prompt", "The request was rejected."),
+    "an empty object": ({"error": {}}, "server_error", f"{FAILED}."),
+    "an error that is true": ({"error": True, "message": "Boom."}, "server_error", f"{FAILED}: Boom."),
+    "a traceback": (
+        {
+            "error": 'Traceback (most recent call last):\n  File "/srv/app/run.py", line 1\nValueError: at http://gpu7:80/x'
+        },
+        "server_error",
+        f"{FAILED}: ValueError: at […]",
+    ),
+}
+
+
+def failure_of(document: Any) -> Failure:
+    """Return the failure that a chunk raises."""
+    with pytest.raises(UpstreamFailed) as caught:
+        check_chunk(document, b'"error"')
+    return caught.value.failure
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_error_of_any_shape_keeps_its_kind_and_text(shape: str) -> None:
+    document, code, message = SHAPES[shape]
+    failure = failure_of(document)
+    assert (failure.code, failure.message) == (code, message)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_responses_upstream_reports_the_same_error(shape: str) -> None:
+    document, code, message = SHAPES[shape]
+    with pytest.raises(UpstreamFailed) as caught:
+        check_event(document, b"")
+    assert (caught.value.failure.code, caught.value.failure.message) == (code, message)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_text_of_an_upstream_can_be_left_out(shape: str) -> None:
+    failure = failure_of(SHAPES[shape][0])
+    if failure.general:
+        assert failure.message.startswith(failure.general.removesuffix("."))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"choices": [{"delta": {"content": "error"}}], "error": None},
+        {"choices": [{"delta": {}}], "base_resp": {"status_code": 0, "status_msg": ""}},
+        {"choices": [], "usage": {"prompt_tokens": 1}},
+        {"choices": [{"delta": {}, "error": None}], "errors": []},
+        {"data": [], "message": "ok"},
+        {"message": {"role": "assistant", "content": "Hi"}, "done": True},
+        {"type": "ping"},
+    ],
+)
+def test_an_answer_is_no_error(document: dict[str, Any]) -> None:
+    assert reported_error(document) is None
+
+
+NAMED: dict[str, list[dict[str, Any]]] = {
+    "rate_limit_exceeded": [
+        {"type": "rate_limit_error"},
+        {"code": "rate_limit_exceeded"},
+        {"type": "RateLimitError"},
+        {"status": "RESOURCE_EXHAUSTED", "code": 429},
+        {"message": "Rate limit reached for requests"},
+        {"code": "insufficient_quota"},
+        {"code": 402, "message": "Insufficient Balance"},
+    ],
+    "server_error": [
+        {"code": "invalid_api_key", "message": "sk-1"},
+        {"type": "authentication_error"},
+        {"code": 401},
+        {"code": 403, "message": "No access."},
+        {"code": 400, "message": "API key not valid.", "status": "INVALID_ARGUMENT"},
+    ],
+    "model_not_found": [
+        {"code": "model_not_found", "type": "invalid_request_error"},
+        {"type": "NotFoundError"},
+        {"code": 404},
+        {"message": "Model Not Exist", "type": "invalid_request_error", "code": "invalid_request_error"},
+        {"message": "model 'llama9' not found, try pulling it first"},
+        {"message": "The model `a/b-1:free` does not exist.", "code": 400},
+        {"message": "a/b is not a valid model ID", "code": 400},
+    ],
+    "content_policy_violation": [
+        {"code": "content_filter", "message": "Filtered."},
+        {"type": "content_policy_violation"},
+        {"code": "data_inspection_failed"},
+        {"code": 403, "message": "Your input was flagged for violence."},
+    ],
+    "server_is_overloaded": [{"type": "overloaded_error"}, {"code": 503}, {"code": 529}, {"status": "UNAVAILABLE"}],
+}
+
+
+@pytest.mark.parametrize("code", NAMED)
+def test_named_kinds_are_recognised(code: str) -> None:
+    assert {failure_from_error(error).code for error in NAMED[code]} == {code}
+
+
+def test_a_name_decides_over_a_status() -> None:
+    unknown = failure_from_status(400, {"message": "No.", "code": "model_not_found", "type": "invalid_request_error"})
+    assert (unknown.code, unknown.param) == ("model_not_found", "model")
+    limited = failure_from_status(400, {"message": "No.", "code": "rate_limit_exceeded"})
+    assert (limited.code, limited.status) == ("rate_limit_exceeded", 429)
+
+
+@pytest.mark.parametrize("code", UPSTREAM_REJECTIONS)
+def test_codes_of_refusals_are_kept_with_any_status(code: str) -> None:
+    error = {"message": "Too small.", "code": code, "type": "invalid_request_error"}
+    assert failure_from_status(400, error).code == failure_from_error(error).code == code
+
+
+def test_the_text_of_an_http_status_is_kept_only_if_the_client_can_act() -> None:
+    assert failure_from_status(500, {"message": "Trace"}).message == f"{FAILED} (HTTP 500)."
+    assert failure_from_status(422, {"detail": "No."}).message == REJECTED + "No."
+    assert failure_from_status(400, "Not like this.").message == REJECTED + "Not like this."
+    assert failure_from_status(400, "<html>nginx").message == "The request was rejected."
+
+
+OVERFLOWS = [
+    "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.",
+    "prompt is too long: 210000 tokens > 200000 maximum",
+    "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000",
+    "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+    "Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 maximum context length",
+    "This model's maximum prompt length is 131072 but the request contains 140000 tokens.",
+    "Please reduce the length of the messages or completion. Current length is 10000 while limit is 8192",
+    "Input is too long for requested model.",
+    "too many tokens: size limit exceeded by 100 tokens",
+    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens",
+    "Input validation error: `inputs` must have less than 1024 tokens. Given: 2000",
+    "Range of input length should be [1, 30720]",
+    "Invalid request: Your request exceeded model token limit: 8192",
+    "Prompt exceeds max length",
+    "The decoder prompt (length 10000) is longer than the maximum model length of 8192.",
+    "The input (10000 tokens) is longer than the model's context length (8192 tokens).",
+    "the request exceeds the available context size, try increasing it",
+    "Trying to keep the first 5000 tokens when context the overflows. The model is loaded with context length of 4096",
+    "Prompt length (5000) exceeds maximum input length (4096).",
+    "invalid params, context window exceeds limit (2013)",
+    "Request body too large for gpt-4o model. Max size: 8000 tokens.",
+    "Requested tokens (3000) exceed context window of 2048",
+]
+
+
+@pytest.mark.parametrize("words", OVERFLOWS)
+def test_a_context_overflow_is_recognised_in_the_words_of_each_provider(words: str) -> None:
+    for failure in (failure_from_status(400, {"message": words}), failure_from_error({"message": words, "code": 500})):
+        assert (failure.code, failure.param, failure.message) == ("context_length_exceeded", "input", TOO_LONG + words)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"type": "exceed_context_size_error"},
+        {"code": "context_length_exceeded"},
+        {"type": "ContextWindowExceededError"},
+    ],
+)
+def test_a_context_overflow_is_recognised_by_its_name(error: dict[str, Any]) -> None:
+    assert failure_from_error(error).code == "context_length_exceeded"
+
+
+def test_errors_inside_of_errors_are_read_to_a_limit() -> None:
+    error: Any = "deep"
+    for _ in range(50):
+        error = {"error": error}
+    assert parse_error(error).message == ""
