@@ -247,7 +247,10 @@ class EventStreamDecoder:
         if self._is_error:
             self._is_error, self.failure = False, failure_from_error(parsed)
             return
-        if not parsed or (isinstance(parsed, str) and _KEEP_ALIVE.fullmatch(parsed.encode())):
+        if isinstance(parsed, str) and _END_MARK.fullmatch(data):
+            self.done = True
+            return
+        if not parsed or (isinstance(parsed, str) and _KEEP_ALIVE.fullmatch(data)):
             # Another way to keep the connection alive.
             return
         try:

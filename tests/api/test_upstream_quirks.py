@@ -150,8 +150,6 @@ BROKEN: dict[str, Answer] = {
     "what is no JSON": stream(chunk(content="Hel"), b"data: oops\n\n"),
     "half a line": stream(chunk(content="Hel"), b'data: {"choices": [{"del', Cut()),
     "half a line at the end": stream(chunk(content="Hel"), b'data: {"choices": [{"del', done=False),
-    "half a character": stream(b'data: {"choices":[{"index":0,"delta":{"content":"Gr\xc3"}}]}\n\n'),
-    "no UTF-8": stream(b'data: {"choices":[{"index":0,"delta":{"content":"\xff\xfe"}}]}\n\n'),
     "a broken stream": stream(chunk(content="Hel"), Cut()),
 }
 
@@ -161,6 +159,27 @@ def test_a_broken_stream_fails_and_keeps_earlier_output(ask: Ask, what: str) -> 
     response = ask.to(BROKEN[what])
     assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
     assert message_texts(response) in (["Hel"], [])
+
+
+ODD_VALUES = {
+    "NaN": (b'{"index":0,"delta":{"content":"Hi"},"logprobs":{"content":[{"token":"Hi","logprob":NaN}]}}', "Hi"),
+    "a small probability": (
+        b'{"index":0,"delta":{"content":"Hi"},"logprobs":{"content":[{"token":"Hi","logprob":-Infinity}]}}',
+        "Hi",
+    ),
+    "half a character": (b'{"index":0,"delta":{"content":"Gr\xc3"}}', "Gr\ufffd"),
+    "no UTF-8": (b'{"index":0,"delta":{"content":"\xff\xfe"}}', "\ufffd\ufffd"),
+    "half of a pair": (rb'{"index":0,"delta":{"content":"a\ud83d"}}', "a\ufffd"),
+    "control characters": (b'{"index":0,"delta":{"content":"a\x01b"}}', "a\x01b"),
+    "a huge number": (b'{"index":0,"delta":{"content":"Hi"},"x":1' + b"0" * 400 + b"}", "Hi"),
+}
+
+
+@pytest.mark.parametrize("what", ODD_VALUES)
+def test_an_odd_value_does_not_discard_the_answer(ask: Ask, what: str) -> None:
+    choice, expected = ODD_VALUES[what]
+    response = ask(b'data: {"choices":[%b]}\n\n' % choice, STOP, **LOGPROBS)
+    assert (response["status"], message_texts(response)) == ("completed", [expected])
 
 
 # -- text --------------------------------------------------------------------------------------------------------------

@@ -139,8 +139,8 @@ async def invalid_json(writer: asyncio.StreamWriter, answer: Healthy) -> None:
 
 
 async def invalid_utf8(writer: asyncio.StreamWriter, answer: Healthy) -> None:
-    """Send JSON with bytes that are not UTF-8."""
-    document = b'{"choices": [{"message": {"content": "\xff\xfe"}}]}'
+    """Send JSON in another encoding than UTF-8."""
+    document = '{"choices": [{"message": {"content": "Hi"}}]}'.encode("utf-16")
     writer.write(answer.head() + (b"data: %b\n\n" % document if answer.is_stream else document))
 
 

@@ -102,6 +102,91 @@ def test_an_error_in_the_stream_ends_it(error: object, code: str) -> None:
     assert lines.failure.code == code
 
 
+@pytest.mark.parametrize("end", [b"\r", b"\r\n", b"\n"])
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_lines_may_end_in_any_way_in_any_read(end: bytes, size: int) -> None:
+    whole = b"\xef\xbb\xbf" + (data(FIRST) + b": ping\n\n" + data(SECOND) + b"data: [DONE]\n\n").replace(b"\n", end)
+    chunks, lines = read(*[whole[start : start + size] for start in range(0, len(whole), size)])
+    assert (chunks, lines.done, lines.failure) == ([FIRST, SECOND], True, None)
+
+
+def test_a_carriage_return_ends_a_line_at_once() -> None:
+    lines = EventStreamDecoder()
+    assert lines.feed(data(FIRST).rstrip() + b"\r") == [FIRST]
+    assert lines.feed(b"\n\r\n" + data(SECOND)) == [SECOND]
+
+
+KEEP_ALIVES = [
+    b"data: : OPENROUTER PROCESSING\n\n",
+    b"data: : OPENROUTER PROCESSING\n",
+    b"data: ping\n\n",
+    b"data: [PING]\n\n",
+    b'data: "keep-alive"\n\n',
+    b"data: heartbeat\n\n",
+    b"data: null\n\n",
+    b"data: {}\n\n",
+    b"data:\n\n",
+    b"data\n\n",
+    b"event: ping\ndata: {}\n\n",
+    b":\n\n",
+    b"retry: 5\n\n",
+    b"nothing known\n\n",
+]
+
+
+@pytest.mark.parametrize("comment", KEEP_ALIVES)
+def test_comments_sent_as_data_are_ignored(comment: bytes) -> None:
+    chunks, lines = read(comment + data(FIRST) + comment, comment + data(SECOND) + b"data: [DONE]\n\n")
+    assert (chunks, lines.done, lines.failure) == ([FIRST, SECOND], True, None)
+
+
+@pytest.mark.parametrize("mark", [b"data:[DONE]", b"data: [done]", b'data: "[DONE]"', b"data: DONE", b"[DONE]"])
+def test_the_end_mark_may_be_written_differently(mark: bytes) -> None:
+    chunks, lines = read(data(FIRST) + mark + b"\n\n" + data(SECOND))
+    assert (chunks, lines.done, lines.failure) == ([FIRST], True, None)
+
+
+def test_documents_without_a_field_are_read() -> None:
+    chunks, lines = read(orjson.dumps(FIRST) + b"\n" + orjson.dumps(SECOND, option=orjson.OPT_INDENT_2) + b"\n\n")
+    assert (chunks, lines.failure) == ([FIRST, SECOND], None)
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        (b'event: error\ndata: {"message": "Gone."}\n\n', "The model's server failed: Gone."),
+        (b'event:error\ndata: "Gone."\n\n', "The model's server failed: Gone."),
+        (b"event: error\ndata: Gone.\n\n", "The model's server failed: Gone."),
+        (b"event: error\ndata: {}\n\n", "The model's server failed."),
+        (b"event: error\n\n", "The model's server failed."),
+        (b"event: error\ndata: [DONE]\n\n", "The model's server failed."),
+    ],
+)
+def test_an_event_named_error_is_a_failure(event: bytes, message: str) -> None:
+    chunks, lines = read(data(FIRST) + event + data(SECOND) + b"data: [DONE]\n\n")
+    assert chunks == [FIRST]
+    assert lines.failure is not None
+    assert lines.failure.message == message
+
+
+def test_only_the_event_with_the_name_is_an_error() -> None:
+    chunks, lines = read(b"event: error_rate\n" + data(FIRST) + b"event: message\n" + data(SECOND))
+    assert (chunks, lines.failure) == ([FIRST, SECOND], None)
+
+
+def test_a_line_break_in_a_string_is_kept_in_multi_line_data() -> None:
+    chunks, _ = read(b'data: {"choices":[{"delta":{"content":"a \ndata:  b"}}]}\n\n')
+    assert chunks == [{"choices": [{"delta": {"content": "a \n b"}}]}]
+
+
+@pytest.mark.parametrize("value", [b"NaN", b"-Infinity", b"1e999", rb'"\ud83d"', b'"\xff"', b'"\x01"'])
+def test_an_odd_value_does_not_end_the_stream(value: bytes) -> None:
+    odd = b'data: {"choices":[{"delta":{"content":"a"}}],"x":%b}\n\n' % value
+    chunks, lines = read(odd + data(SECOND))
+    assert ([chunk["choices"][0]["delta"]["content"] for chunk in chunks], lines.failure) == (["a", "b"], None)
+    orjson.dumps(chunks)
+
+
 def test_nul_characters_are_removed() -> None:
     chunks, _ = read(data(chunk(content="a\x00b")))
     assert chunks == [chunk(content="ab")]
