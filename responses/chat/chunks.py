@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from responses.engine.converter.base import reported_usage
 from responses.engine.converter.chat import Chunk
 from responses.providers.event_stream import unnamed_event
 
@@ -25,6 +26,8 @@ class ChunkWriter:
 
     def write(self, chunk: Chunk) -> bytes:
         """Return the event for a chunk; empty for a chunk that contains only the usage."""
+        if chunk.get("usage"):
+            chunk = with_valid_usage(chunk)
         if chunk.get("usage"):
             self._usage_chunk = {**chunk, "choices": []}
             if not chunk.get("choices"):
@@ -49,6 +52,20 @@ class ChunkWriter:
         return unnamed_event(
             {**chunk, "obfuscation": token_hex(_PADDING_BYTES)[: _PADDING_BYTES - len(body) % _PADDING_BYTES]}
         )
+
+
+_NUMBERS = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+
+def with_valid_usage(chunk: Chunk) -> Chunk:
+    """Return a completion or chunk whose usage has whole numbers, as typed clients expect, or none."""
+    usage = chunk.get("usage")
+    if usage is None or (isinstance(usage, dict) and all(type(usage.get(name)) is int for name in _NUMBERS)):
+        return chunk
+    if (found := reported_usage(usage)) is None:
+        return _without(chunk, "usage")
+    numbers = (found.input_tokens, found.output_tokens, found.input_tokens + found.output_tokens)
+    return {**chunk, "usage": {**usage, **dict(zip(_NUMBERS, numbers, strict=True))}}
 
 
 def _without(chunk: Chunk, name: str) -> Chunk:

@@ -13,12 +13,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import orjson
+
 from kernel.ids import new_id
 from responses.chat import capabilities, stored
-from responses.chat.chunks import ChunkWriter, CompletionAccumulator, as_chunk
+from responses.chat.chunks import ChunkWriter, CompletionAccumulator, as_chunk, with_valid_usage
 from responses.chat.images import with_loaded_images
 from responses.chat.requests import ChatRequest
-from responses.engine.converter.base import reported_usage
+from responses.engine.compaction.token_estimate import tokens
+from responses.engine.converter.base import later_usage, nested_usage
 from responses.engine.converter.chat import Chunk
 from responses.engine.events.types import DONE_FRAME
 from responses.engine.turn import Usage
@@ -47,14 +50,14 @@ async def complete(*, principal: Principal, body: ChatRequest, request: RequestI
         async with post(
             call.route, "/chat/completions", values, attempts=call.attempts, may_repeat=call.may_repeat
         ) as response:
-            completion = await read_document(response)
+            completion = with_valid_usage(await read_document(response))
     except UpstreamFailed as failed:
         await call.end(outcome="failed")
         raise failed.failure.as_api_error() from failed
     except asyncio.CancelledError:
         await call.end(outcome="interrupted")
         raise
-    call.observe(completion)
+    call.observe_whole(completion)
     row = call.row_for(completion)
     await call.end(outcome="stop", row=row)
     return completion if row is None else {**row.values["body"], "metadata": row.values["metadata"]}
@@ -182,7 +185,15 @@ class _ChatCall:
         self._id = str(data.get("id") or self._id)
         if isinstance(tier := data.get("service_tier"), str):
             self._tier = tier[:40]
-        self._usage = reported_usage(data.get("usage")) or self._usage
+        self._usage = later_usage(self._usage, data.get("usage") or nested_usage(data))
+
+    def observe_whole(self, completion: Chunk) -> None:
+        """Read the same from a completion that was not streamed."""
+        self.observe(completion)
+        choices = completion.get("choices")
+        messages = [choice.get("message") for choice in choices or () if isinstance(choice, dict)]
+        if self._usage is None or not self._usage.output_tokens:
+            self._chunks = tokens(*(orjson.dumps(message).decode() for message in messages))
 
     def row_for(self, completion: Chunk) -> Row | None:
         """Return the row of the completion; None if it is not to be stored."""
@@ -200,6 +211,14 @@ class _ChatCall:
     async def _write(self, outcome: str, row: Row | None) -> None:
         # If the upstream has reported no usage, each streamed chunk counts as one output token.
         usage = self._usage or self._routed.unreported(output_tokens=self._chunks)
+        if not (usage.input_tokens and usage.output_tokens) and self._routed.may_be_charged:
+            estimate = self._routed.unreported(output_tokens=self._chunks)
+            usage = replace(
+                usage,
+                input_tokens=usage.input_tokens or estimate.input_tokens,
+                output_tokens=usage.output_tokens or estimate.output_tokens,
+                estimated=True,
+            )
         usage, rows = replace(usage, service_tier=self._tier), () if row is None else (row,)
         await self._routed.write(object_id=self.own_id or self._id, outcome=outcome, usage=usage, rows=rows)
 

@@ -6,7 +6,7 @@ requests, streams and background workers run the same code.
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum, auto
 from typing import assert_never
@@ -367,7 +367,7 @@ class Run:
             started_at=turn.started_at,
             ended_at=self._now(),
             result=result,
-            usage=result.usage or self._estimate(result),
+            usage=self._usage_of(result),
             discarded=discarded,
             repeated=lost_usage(result, input_tokens=self._input_tokens),
         )
@@ -375,6 +375,21 @@ class Run:
         self._state.usage += record.total_usage
         self._service_tier = result.reported_tier
         return record
+
+    def _usage_of(self, result: TurnResult) -> Usage:
+        usage = result.usage
+        if usage is None:
+            return self._estimate(result)
+        if usage.input_tokens and (usage.output_tokens or not result.items):
+            return usage
+        # An upstream that reports 0 beside an answer does not count.
+        estimate = self._estimate(result)
+        return replace(
+            usage,
+            input_tokens=usage.input_tokens or estimate.input_tokens,
+            output_tokens=usage.output_tokens or estimate.output_tokens,
+            estimated=True,
+        )
 
     def _estimate(self, result: TurnResult) -> Usage:
         # For upstreams that report no usage: four characters per token, marked as an estimate in the usage record.

@@ -167,6 +167,31 @@ def test_usage_is_estimated_from_chunks_if_the_upstream_reports_none(api: Api, s
 
 
 @pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("number", [None, 0, -4, "many"])
+def test_usage_without_numbers_is_estimated(
+    api: Api, script: Script, caller: Caller, streamed: bool, number: Any
+) -> None:
+    numbers = dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), number)
+    script.then(
+        stream(chunk(content="Hello there"), chunk(finish="stop"), {**chunk(), "choices": [], "usage": numbers})
+    )
+    api.post("/chat/completions", {"model": script.model, "messages": HI, "stream": streamed})
+    record = usage_record(caller)
+    assert record.input_tokens > 0
+    assert record.output_tokens > 1
+    assert record.estimated
+
+
+def test_usage_in_the_words_of_another_api_is_recorded(api: Api, script: Script, caller: Caller) -> None:
+    script.then(
+        stream(chunk(content="Hi"), {**chunk(finish="stop"), "usage": {"input_tokens": "7", "output_tokens": 3}})
+    )
+    api.post("/chat/completions", {"model": script.model, "messages": HI, "stream": True})
+    record = usage_record(caller)
+    assert (record.input_tokens, record.output_tokens, record.estimated) == (7, 3, False)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(
     ("status", "expected"),
     [

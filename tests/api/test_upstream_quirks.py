@@ -122,6 +122,32 @@ def test_usage_is_read_from_any_chunk(ask: Ask, pieces: list[Chunk]) -> None:
     assert (found["input_tokens"], found["output_tokens"], found["total_tokens"]) == (7, 3, 10)
 
 
+@pytest.mark.parametrize(
+    "last",
+    [
+        with_choice(STOP, usage={"prompt_tokens": 7, "completion_tokens": 3}),
+        {**STOP, "x_groq": {"usage": {"prompt_tokens": 7, "completion_tokens": 3}}},
+        {**STOP, "usage": {"input_tokens": "7", "output_tokens": 3.0}},
+    ],
+    ids=["of the choice", "of Groq", "in other words"],
+)
+def test_usage_is_found_in_other_places(ask: Ask, last: Chunk) -> None:
+    found = ask(chunk(content="Hi"), last)["usage"]
+    assert (found["input_tokens"], found["output_tokens"]) == (7, 3)
+
+
+@pytest.mark.parametrize("number", [None, 0, -4, 10**12, "many"])
+def test_usage_without_numbers_is_estimated(ask: Ask, number: Any) -> None:
+    numbers = dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), number)
+    found = ask(chunk(content="12345678"), STOP, usage(**numbers), input="1234")["usage"]
+    assert (found["input_tokens"], found["output_tokens"]) == (1, 2)
+
+
+def test_an_output_of_0_beside_an_answer_is_estimated(ask: Ask) -> None:
+    found = ask(chunk(content="12345678"), STOP, usage(prompt_tokens=5, completion_tokens=0))["usage"]
+    assert (found["input_tokens"], found["output_tokens"]) == (5, 2)
+
+
 def test_missing_usage_is_estimated(ask: Ask) -> None:
     found = ask(chunk(content="12345678"), STOP, input="1234")["usage"]
     assert (found["input_tokens"], found["output_tokens"]) == (1, 2)

@@ -157,6 +157,9 @@ class TurnConverter(ABC):
 
 # Token counts are stored in 32-bit integer columns.
 _MAX_TOKENS = 2**31 - 1
+# Prefixes of the fields in both APIs: some chat upstreams write the names of the other.
+_INPUT, _OUTPUT = ("prompt", "input"), ("completion", "output")
+_DETAILS = ("tokens_details", "token_details")
 
 
 def citations(annotations: Iterable[Any]) -> list[Body]:
@@ -197,13 +200,15 @@ def read_usage(usage: Mapping[str, Any], *, read: str = "prompt", written: str =
     `read` and `written` are the API's prefixes of its fields; the default is those of chat completions. The input is at
     least the total without the output: some servers report only the total, or 0 beside it.
     """
+    reads, writes = (read, *_INPUT), (written, *_OUTPUT)
     # Audio and image endpoints write `input_token_details`.
-    read_details = usage.get(f"{read}_tokens_details") or usage.get(f"{read}_token_details") or {}
-    written_details = usage.get(f"{written}_tokens_details") or usage.get(f"{written}_token_details") or {}
-    cached_details = read_details.get("cached_tokens_details") or {}
+    read_details = _mapping(usage, *(f"{name}_{details}" for name in reads for details in _DETAILS))
+    written_details = _mapping(usage, *(f"{name}_{details}" for name in writes for details in _DETAILS))
+    cached_details = _mapping(read_details, "cached_tokens_details")
     # Claude's lifetimes of cache writes, which gateways forward in Anthropic's words.
-    by_lifetime = usage.get("cache_creation") or read_details.get("cache_creation") or {}
-    input_tokens, output_tokens = _count(usage.get(f"{read}_tokens")), _count(usage.get(f"{written}_tokens"))
+    by_lifetime = _mapping(usage, "cache_creation") or _mapping(read_details, "cache_creation")
+    input_tokens = _first(*(usage.get(f"{name}_tokens") for name in reads))
+    output_tokens = _first(*(usage.get(f"{name}_tokens") for name in writes))
     reasoning_tokens = _count(written_details.get("reasoning_tokens"))
     if reasoning_tokens and _count(usage.get("total_tokens")) == input_tokens + output_tokens + reasoning_tokens:
         # xAI and some versions of Gemini count reasoning beside the completion. It is billed as output.
@@ -235,17 +240,35 @@ def read_usage(usage: Mapping[str, Any], *, read: str = "prompt", written: str =
 
 
 def reported_usage(usage: object, *, read: str = "prompt", written: str = "completion") -> Usage | None:
-    """Return the usage of a `usage` object as `read_usage` does, or None if it contains no number of tokens."""
+    """Return the usage of a `usage` object as `read_usage` does, or None if it contains no number of tokens but 0."""
     if not isinstance(usage, Mapping):
         return None
-    names = (f"{read}_tokens", f"{written}_tokens", "total_tokens")
-    if not any(_is_count(usage.get(name)) for name in names):
-        return None
-    return read_usage(usage, read=read, written=written)
+    # Every request has tokens, so a server that reports 0 of both does not count them.
+    found = read_usage(usage, read=read, written=written)
+    return found if found.input_tokens or found.output_tokens else None
 
 
-def _is_count(tokens: object) -> bool:
-    return isinstance(tokens, int | float) or (isinstance(tokens, str) and _count(tokens) > 0)
+def later_usage(known: Usage | None, usage: object) -> Usage | None:
+    """Return the usage after a further `usage` object of the same stream: the last number wins, but not if it is 0."""
+    found = reported_usage(usage)
+    if found is None or known is None:
+        return found or known
+    # Gateways to Claude report the input at the start and the output at the end.
+    input_tokens, output_tokens = found.input_tokens or known.input_tokens, found.output_tokens or known.output_tokens
+    return replace(found, input_tokens=input_tokens, output_tokens=output_tokens)
+
+
+def nested_usage(chunk: Mapping[str, Any]) -> object:
+    """Return the `usage` object of a chunk that is not at its top level; None if there is none."""
+    # Moonshot puts it into the last choice, Groq into a field of its own.
+    choices, groq = chunk.get("choices"), chunk.get("x_groq")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    inner = choice.get("usage") if isinstance(choice, Mapping) else None
+    return inner or (groq.get("usage") if isinstance(groq, Mapping) else None)
+
+
+def _mapping(value: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    return next((value[name] for name in names if value.get(name) and isinstance(value[name], Mapping)), {})
 
 
 def _first(*counts: object) -> int:
@@ -260,5 +283,6 @@ def _count(tokens: object) -> int:
             tokens = float(tokens)
         except ValueError:
             return 0
-    # In this order, NaN becomes 0.
-    return int(min(max(0, tokens), _MAX_TOKENS)) if isinstance(tokens, int | float) else 0
+    # A number that nothing could have, such as a negative one, says as little as none. NaN is not in the range.
+    is_possible = isinstance(tokens, int | float) and not isinstance(tokens, bool) and 0 <= tokens <= _MAX_TOKENS
+    return int(tokens) if is_possible else 0  # type: ignore[call-overload]  # checked above

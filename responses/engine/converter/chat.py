@@ -11,7 +11,7 @@ import orjson
 from typing_extensions import override
 
 from kernel.errors import Failure
-from responses.engine.converter.base import TurnConverter, citations, read_usage
+from responses.engine.converter.base import TurnConverter, citations, later_usage, nested_usage
 from responses.engine.converter.calls import CallSegment
 from responses.engine.converter.chat_reasoning import (
     ChatReasoning,
@@ -57,11 +57,13 @@ class ChatConverter(TurnConverter):
     def _read(self, event: Chunk, events: list[Event]) -> None:
         if usage := event.get("usage"):
             # The last one wins: some upstreams send cumulative usage with every chunk.
-            self._usage = read_usage(usage)
+            self._usage = later_usage(self._usage, usage)
         # `choices` is empty in the usage chunk, and in Azure's first chunk with content filter results. `n` is never
         # sent, but some upstreams return several choices anyway.
         if (choices := event.get("choices")) and not choices[0].get("index"):
             self._choice(choices[0], events)
+            if self.finish_reason is not None and not usage:
+                self._usage = later_usage(self._usage, nested_usage(event))
         if tier := event.get("service_tier"):
             self._read_tier(tier)
 

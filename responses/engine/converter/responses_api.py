@@ -13,7 +13,7 @@ from conversations.items import from_wire
 from kernel.errors import Failure
 from kernel.ids import new_id
 from responses.engine.calls import item_events
-from responses.engine.converter.base import TurnConverter, UpstreamEvent, citations, read_usage
+from responses.engine.converter.base import TurnConverter, UpstreamEvent, citations, reported_usage
 from responses.engine.converter.calls import CallSegment
 from responses.engine.converter.segments import (
     MessageSegment,
@@ -201,8 +201,7 @@ class ResponsesConverter(TurnConverter):
             # Some servers send only this event. Otherwise its output repeats what was streamed.
             for index, item in enumerate(response.get("output") or ()):
                 self._done(index, item, events)
-        if isinstance(usage := response.get("usage"), dict):
-            self._usage = read_usage(usage, read="input", written="output")
+        self._usage = reported_usage(response.get("usage"), read="input", written="output")
         self._read_tier(response.get("service_tier"))
         if self.over:
             # One of the items ended at a stop sequence.
