@@ -246,6 +246,63 @@ def test_citations_become_text_annotations(ask: Ask) -> None:
     assert events[-1]["response"]["output"][0]["content"][0]["annotations"] == [shown]
 
 
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        {"type": "url_citation", "url": "https://a.example"},
+        {"type": "url_citation", "url_citation": {"url": "https://a.example", "title": None, "content": "More."}},
+        {"type": "url_citation", "url": "https://a.example", "title": "", "start_index": None, "favicon": "x"},
+        {"url": "https://a.example"},
+    ],
+    ids=["flat", "more fields", "null fields", "no type"],
+)
+def test_citations_with_more_or_fewer_fields_are_kept(ask: Ask, annotation: dict[str, Any]) -> None:
+    response = ask(chunk(content="Hi", annotations=[annotation, None, {"type": "mood"}]), STOP)
+    expected = {"type": "url_citation", "url": "https://a.example", "title": "https://a.example"}
+    (found,) = response["output"][0]["content"][0]["annotations"]
+    assert found == {**expected, "start_index": 0, "end_index": 0}
+
+
+FOUND = {
+    "citations": ["https://a.example", "https://b.example"],
+    "search_results": [{"url": "https://a.example", "title": "A"}],
+}
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [{**chunk(content="Cats"), **FOUND}, {**chunk(content=" purr.[1]"), **FOUND}, {**STOP, **FOUND}],
+        [chunk(content="Cats purr.[1]"), STOP, {**usage(), **FOUND}],
+        [
+            chunk(content="Cats purr.[1]"),
+            {**STOP, "search_results": [{"url": "https://a.example", "title": "A"}, FOUND["citations"][1]]},
+        ],
+    ],
+    ids=["in every chunk", "at the end", "only results"],
+)
+def test_sources_beside_the_choices_become_citations(ask: Ask, pieces: list[Chunk]) -> None:
+    (part,) = ask(*pieces)["output"][0]["content"]
+    assert part["annotations"] == [
+        {"type": "url_citation", "url": "https://a.example", "title": "A", "start_index": 10, "end_index": 13},
+        {
+            "type": "url_citation",
+            "url": "https://b.example",
+            "title": "https://b.example",
+            "start_index": 0,
+            "end_index": 0,
+        },
+    ]
+
+
+def test_sources_that_are_also_annotations_are_cited_once(ask: Ask) -> None:
+    cited = {"type": "url_citation", "url": "https://a.example"}
+    (part,) = ask(chunk(content="Hi", annotations=[cited]), {**STOP, "citations": ["https://a.example", 5]})["output"][
+        0
+    ]["content"]
+    assert [annotation["url"] for annotation in part["annotations"]] == ["https://a.example"]
+
+
 def test_logprobs_are_returned_only_if_included_and_limited_to_top_logprobs(ask: Ask) -> None:
     tops = [{"token": token, "logprob": -0.5, "bytes": [72]} for token in ("Hi", "Ho", "Ha")]
     given = {"content": [{**tops[0], "top_logprobs": tops}]}

@@ -160,18 +160,46 @@ _MAX_TOKENS = 2**31 - 1
 # Prefixes of the fields in both APIs: some chat upstreams write the names of the other.
 _INPUT, _OUTPUT = ("prompt", "input"), ("completion", "output")
 _DETAILS = ("tokens_details", "token_details")
+_CITATION_FIELDS = ("file_id", "filename", "index", "container_id", "start_index", "end_index")
 
 
 def citations(annotations: Iterable[Any]) -> list[Body]:
-    """Return the annotations that OpenAI's API defines; others are dropped, because the text is usable without them."""
+    """Return the annotations that OpenAI's API defines; others are dropped, because the text is usable without them.
+
+    Their further fields are dropped, and missing ones added. Chat completions nest the fields under the name of the
+    type.
+    """
     known: list[Body] = []
     for annotation in annotations:
+        if not isinstance(annotation, Mapping):
+            continue
+        kind = str(annotation.get("type") or ("url_citation" if "url" in annotation else ""))
+        inner = annotation.get(kind)
+        fields = {**annotation, **inner} if isinstance(inner, Mapping) else annotation
+        url = fields.get("url")
+        if kind == "url_citation" and isinstance(url, str) and url:
+            known.append(url_citation(url, fields))
+            continue
+        expected = {name: fields[name] for name in _CITATION_FIELDS if name in fields}
         try:
-            part = OutputText.model_validate({"text": "", "annotations": [annotation]})
+            part = OutputText.model_validate({"text": "", "annotations": [{**expected, "type": kind}]})
         except ValidationError:
             continue
         known += [citation.model_dump() for citation in part.annotations or ()]
     return known
+
+
+def url_citation(url: str, fields: Mapping[str, Any]) -> Body:
+    """Return the citation of a page. A position that the upstream did not report is the start of the text."""
+    title = fields.get("title")
+    start, end = (_count(fields.get(name)) for name in ("start_index", "end_index"))
+    return {
+        "type": "url_citation",
+        "url": url,
+        "title": title if isinstance(title, str) and title else url,
+        "start_index": start,
+        "end_index": max(start, end),
+    }
 
 
 def read_logprobs(entries: object, *, top: int) -> list[Body]:

@@ -20,6 +20,7 @@ from responses.engine.converter.chat_reasoning import (
     extras_of,
     read_reasoning,
 )
+from responses.engine.converter.search_sources import Source, cited, read_sources
 from responses.engine.converter.segments import MessageSegment, PartKind, ReasoningCipher
 from responses.engine.converter.think_tags import ThinkTags
 from responses.engine.events.types import Body, Event
@@ -52,6 +53,7 @@ class ChatConverter(TurnConverter):
         self._late_extras: list[tuple[CallSegment, Body]] = []
         self._loose_logprobs: list[Body] = []
         self._citations: list[Body] = []
+        self._sources: list[Source] = []
 
     @override
     def _read(self, event: Chunk, events: list[Event]) -> None:
@@ -64,6 +66,9 @@ class ChatConverter(TurnConverter):
             self._choice(choices[0], events)
             if self.finish_reason is not None and not usage:
                 self._usage = later_usage(self._usage, nested_usage(event))
+        if self.finish_reason is not None or usage:
+            # Those of a search: some repeat them in each chunk, others send them only at the end.
+            self._sources = read_sources(event) or self._sources
         if tier := event.get("service_tier"):
             self._read_tier(tier)
 
@@ -85,6 +90,8 @@ class ChatConverter(TurnConverter):
         if self._loose_logprobs and isinstance(self._queue.tail, MessageSegment):
             # Some upstreams send the last log probabilities without text.
             self._write_text("output_text", "", [], events)
+        if self._sources:
+            self._cite_sources()
         if self._late_extras and self._cipher is not None:
             events += self._queue.push(ExtrasSegment(self._cipher, self._late_extras))
         return events + self._close_all()
@@ -100,6 +107,12 @@ class ChatConverter(TurnConverter):
         if self._finish is Finish.STOP and any(not call.name for call in self._calls.values()):
             return "The model's server sent a tool call without a name."
         return None
+
+    def _cite_sources(self) -> None:
+        tail = self._queue.tail
+        if isinstance(tail, MessageSegment) and tail.parts and tail.parts[-1].kind == "output_text":
+            part = tail.parts[-1]
+            part.annotations += cited("".join(part.text), self._sources, known=part.annotations)
 
     def closed_reasoning(self, item_id: str) -> ChatReasoning | None:
         """Return a reasoning item that is complete."""
@@ -159,11 +172,7 @@ class ChatConverter(TurnConverter):
             # Some upstreams send log probabilities one chunk before their text.
             self._loose_logprobs += logprobs
         if self._citations or delta.get("annotations"):
-            # Chat completions nest the fields of a citation under the name of its type.
-            self._citations += citations(
-                {"type": one.get("type"), **(one.get(str(one.get("type"))) or {})}
-                for one in delta.get("annotations") or ()
-            )
+            self._citations += citations(delta.get("annotations") or ())
             # Citations refer to the text before them. If there is none yet, they wait for the first text.
             tail = self._queue.tail
             if isinstance(tail, MessageSegment) and tail.parts and tail.parts[-1].kind == "output_text":
