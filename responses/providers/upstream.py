@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from opentelemetry.trace import Span
 
 from kernel import telemetry_names, tracing
+from kernel.errors import Failure
 from kernel.large_work import off_loop
 from responses.engine.attachments import AttachmentMap
 from responses.engine.converter.base import TurnConverter
@@ -65,17 +66,21 @@ class UpstreamTurn:
             "cipher": request.cipher,
             "show_raw": route.capabilities.raw_reasoning,
         }
+
+        def to_failure(error: object) -> Failure:
+            return for_client(route, failure_from_error(error))
+
         self._converter: TurnConverter
         if route.upstream.wire_api == WireApi.RESPONSES:
             self._path, self._check, self._body = "/responses", check_event, responses_api.request_body
             self._converter = ResponsesConverter(
                 **shared,
                 upstream_id=route.upstream.id,
-                to_failure=lambda error: for_client(route, failure_from_error(error)),
+                to_failure=to_failure,
             )
         else:
             self._path, self._check, self._body = "/chat/completions", check_chunk, chat_completions.request_body
-            self._converter = ChatConverter(**shared, think_tags=route.capabilities.think_tags)
+            self._converter = ChatConverter(**shared, think_tags=route.capabilities.think_tags, to_failure=to_failure)
 
     def events(self) -> AsyncGenerator[list[Event], None]:
         """Send the request and yield the events of each network read."""

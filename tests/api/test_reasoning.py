@@ -132,16 +132,36 @@ def test_think_tags_may_be_split_across_chunks(api: Api, script: Script, pieces:
     ("words", "output"),
     [
         ("84", [("message", "84")]),
-        ("a <think>b</think>", [("message", "a <think>b</think>")]),
-        ("<thought>", [("message", "<thought>")]),
+        ("a `<think>`b", [("message", "a `<think>`b")]),
+        ("<thoughts>", [("message", "<thoughts>")]),
         ("<thi", [("message", "<thi")]),
         ("<think>Hm. </thin", [("reasoning", "", "Hm. </thin")]),
         ("<think></think>84", [("message", "84")]),
-        ("<think>a</think>b<think>c</think>", [("reasoning", "", "a"), ("message", "b<think>c</think>")]),
+        ("<b>84</b>", [("message", "<b>84</b>")]),
     ],
 )
 @pytest.mark.parametrize("chunks", ["one", "many"])
 def test_text_that_resembles_a_think_tag_stays_text(
+    api: Api, script: Script, words: str, output: list[Any], chunks: str
+) -> None:
+    describe(script, think_tags=True).say(*(list(words) if chunks == "many" else [words]))
+    assert shapes(api.events(model=script.model, input="Hi")[-1]["response"]) == output
+
+
+@pytest.mark.parametrize(
+    ("words", "output"),
+    [
+        ("Hm.</think>84", [("reasoning", "", "Hm."), ("message", "84")]),
+        ("8<think>Hm.</think>4", [("message", "8"), ("reasoning", "", "Hm."), ("message", "4")]),
+        ("<think>a</think>b<think>c</think>", [("reasoning", "", "a"), ("message", "b"), ("reasoning", "", "c")]),
+        ("<THINK>Hm.</THINK>84", [("reasoning", "", "Hm."), ("message", "84")]),
+        ("<thought>Hm.</thought>84", [("reasoning", "", "Hm."), ("message", "84")]),
+        ("[THINK]Hm.[/THINK]84", [("reasoning", "", "Hm."), ("message", "84")]),
+        ("<think>Hm.</think></think>84", [("reasoning", "", "Hm."), ("message", "84")]),
+    ],
+)
+@pytest.mark.parametrize("chunks", ["one", "many"])
+def test_reasoning_is_no_text_wherever_its_tags_are(
     api: Api, script: Script, words: str, output: list[Any], chunks: str
 ) -> None:
     describe(script, think_tags=True).say(*(list(words) if chunks == "many" else [words]))

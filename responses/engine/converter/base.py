@@ -20,6 +20,8 @@ from responses.engine.turn import Attempt, Finish, Sampling, TurnResult, Usage
 # OpenAI limits call ids to 64 characters; clients send them back to us.
 _MAX_CALL_ID = 64
 _MAX_TIER = 20
+# An upstream may send any JSON. Catching errors is simpler and safer than checking every access.
+_UNEXPECTED = (AttributeError, LookupError, TypeError, ValueError)
 UpstreamEvent = dict[str, Any]
 
 
@@ -65,8 +67,7 @@ class TurnConverter(ABC):
         for event in upstream:
             try:
                 self._read(event, events)
-            except (AttributeError, LookupError, TypeError, ValueError):
-                # An upstream may send any JSON. Catching errors here is simpler and safer than checking every access.
+            except _UNEXPECTED:
                 self.fail(self.malformed)
             if self.over:
                 break
@@ -80,7 +81,12 @@ class TurnConverter(ABC):
 
     def whole(self, answer: UpstreamEvent) -> list[Event]:
         """Return the events of an answer that was not streamed. The time of its first token is unknown."""
-        events = self.feed([self._as_event(answer)])
+        try:
+            event = self._as_event(answer)
+        except _UNEXPECTED:
+            self.fail(self.malformed)
+            return []
+        events = self.feed([event])
         self.first_token_at = None
         return events
 

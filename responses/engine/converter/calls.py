@@ -74,7 +74,8 @@ class CallSegment(Segment):
     @property
     @override
     def is_whole(self) -> bool:
-        return self.native or not self.arguments or is_object("".join(self.arguments))
+        # Without any arguments, they may have been about to come.
+        return self.native or is_object("".join(self.arguments))
 
     @property
     def tool(self) -> FunctionTool:
@@ -96,16 +97,9 @@ class CallSegment(Segment):
         text = self.text if self.tool.form is CallForm.CUSTOM else self.text or "{}"
         return Call(item_id=self.id, call_id=self.call_id, name=self.name, arguments=text)
 
-    def is_over(self, upstream_id: str | None, name: str | None, arguments: str | None) -> bool:
-        """Return True if a delta with this call's index starts another call."""
-        # Some upstreams use the same index for several calls. They differ in their ids, or, without ids, a named delta
-        # follows complete arguments.
-        if upstream_id and self.upstream_id:
-            return upstream_id != self.upstream_id
-        return bool(name and arguments and self.arguments) and self._may_be_whole and is_object("".join(self.arguments))
-
     @property
-    def _may_be_whole(self) -> bool:
+    def may_be_whole(self) -> bool:
+        """False if the arguments certainly are no complete object."""
         # A cheap test by the last character, because parsing long arguments again for each piece takes quadratic time.
         last = next((piece for piece in reversed(self.arguments) if not piece.isspace()), "")
         return last.rstrip().endswith("}")

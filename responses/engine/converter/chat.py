@@ -4,15 +4,18 @@ One converter serves one turn. Comments mark the behaviour of real upstreams tha
 docs/reference/upstream-quirks.md.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import orjson
+import regex
 from typing_extensions import override
 
 from kernel.errors import Failure
 from responses.engine.converter.base import TurnConverter, citations, later_usage, nested_usage
 from responses.engine.converter.calls import CallSegment
+from responses.engine.converter.chat_calls import CallJoiner, CallPiece, is_cut, new_arguments, read_calls
+from responses.engine.converter.chat_choices import ChoiceSelector
+from responses.engine.converter.chat_content import ContentPiece, read_content
 from responses.engine.converter.chat_reasoning import (
     ChatReasoning,
     ExtrasSegment,
@@ -20,19 +23,31 @@ from responses.engine.converter.chat_reasoning import (
     extras_of,
     read_reasoning,
 )
+from responses.engine.converter.finish_reasons import FinishKind, finish_kind
 from responses.engine.converter.search_sources import Source, cited, read_sources
 from responses.engine.converter.segments import MessageSegment, PartKind, ReasoningCipher
 from responses.engine.converter.think_tags import ThinkTags
 from responses.engine.events.types import Body, Event
 from responses.engine.turn import Finish, Sampling
 
-_CALLED = {"tool_calls", "function_call"}
-_FINISHES = {"length": Finish.LENGTH, "content_filter": Finish.CONTENT_FILTER}
+_FINISHES = {FinishKind.LENGTH: Finish.LENGTH, FinishKind.CONTENT_FILTER: Finish.CONTENT_FILTER}
+# Reasons of answers that are not complete. No later reason makes them so.
+_CUT = {FinishKind.FAILED, *_FINISHES}
+_WORD = regex.compile(r"[\w :.-]{1,60}")
+_TOO_EARLY = "The model's server ended its answer too early."
 Chunk = dict[str, Any]
 
 
+def _unnamed_failure(_: object) -> Failure:
+    return Failure(code="server_error", message="The model's server failed.")
+
+
 class ChatConverter(TurnConverter):
-    """Conversion of one turn. `think_tags`: the text may start with `<think>…</think>`."""
+    """Conversion of one turn.
+
+    `think_tags`: the text may contain reasoning between tags such as `<think>…</think>`. `to_failure` maps an error
+    inside a choice to a failure.
+    """
 
     malformed = Failure(code="server_error", message="The model's server sent something that is not a chat completion.")
 
@@ -44,12 +59,16 @@ class ChatConverter(TurnConverter):
         cipher: ReasoningCipher | None = None,
         show_raw: bool = True,
         think_tags: bool = False,
+        to_failure: Callable[[object], Failure] = _unnamed_failure,
     ) -> None:
         super().__init__(first_output_index=first_output_index, sampling=sampling, cipher=cipher, show_raw=show_raw)
         self._think_tags = ThinkTags() if think_tags else None
-        # The last call of each index, and the indexes of calls that are ignored.
-        self._calls: dict[int, CallSegment] = {}
-        self._surplus_calls: set[int] = set()
+        self._to_failure = to_failure
+        self._choices = ChoiceSelector()
+        self._calls = CallJoiner()
+        self._finish_kind: FinishKind | None = None
+        self._reported: Failure | None = None
+        self._is_document = False
         self._late_extras: list[tuple[CallSegment, Body]] = []
         self._loose_logprobs: list[Body] = []
         self._citations: list[Body] = []
@@ -60,10 +79,10 @@ class ChatConverter(TurnConverter):
         if usage := event.get("usage"):
             # The last one wins: some upstreams send cumulative usage with every chunk.
             self._usage = later_usage(self._usage, usage)
-        # `choices` is empty in the usage chunk, and in Azure's first chunk with content filter results. `n` is never
-        # sent, but some upstreams return several choices anyway.
-        if (choices := event.get("choices")) and not choices[0].get("index"):
-            self._choice(choices[0], events)
+        # `choices` is empty in the usage chunk, and in Azure's first chunk with content filter results.
+        if choices := event.get("choices"):
+            for choice in self._choices.select(choices):
+                self._choice(choice, events)
             if self.finish_reason is not None and not usage:
                 self._usage = later_usage(self._usage, nested_usage(event))
         if self.finish_reason is not None or usage:
@@ -78,15 +97,25 @@ class ChatConverter(TurnConverter):
         if not choices:
             self.fail(Failure(code="server_error", message="The model's server sent an answer without choices."))
             return {}
-        choice = choices[0] if isinstance(choices, list) and isinstance(choices[0], dict) else {}
-        reason = choice.get("finish_reason") or "stop"
-        return {**answer, "choices": [{**choice, "delta": choice.get("message"), "finish_reason": reason}]}
+        self._is_document = True
+        choice = choices[0]
+        message = choice.get("message")
+        if message is None and choice.get("text") is not None:
+            message = {"content": choice["text"]}
+        if message is None and not choice.get("finish_reason") and not choice.get("error"):
+            self.fail(Failure(code="server_error", message="The model's server sent a choice without a message."))
+        return {**answer, "choices": [{**choice, "delta": message}]}
 
     @override
     def end(self, *, done: bool = False) -> list[Event]:
-        if defect := self._defect(done=done):
+        events = self._end_choices()
+        self._end_text(events)
+        self._made = [call for call in self._made if call.name or call.arguments]
+        if self._reported is not None:
+            self.fail(self._reported)
+        elif defect := self._defect(done=done or self._is_document):
             self.fail(Failure(code="server_error", message=defect))
-        events = self._end_text()
+        self._made = [call for call in self._made if call.name]
         if self._loose_logprobs and isinstance(self._queue.tail, MessageSegment):
             # Some upstreams send the last log probabilities without text.
             self._write_text("output_text", "", [], events)
@@ -96,15 +125,25 @@ class ChatConverter(TurnConverter):
             events += self._queue.push(ExtrasSegment(self._cipher, self._late_extras))
         return events + self._close_all()
 
+    def _end_choices(self) -> list[Event]:
+        ended_at_stop = self.over and self._failure is None
+        waiting = [] if ended_at_stop else self._choices.end()
+        return [event for choice in waiting for event in self.feed([{"choices": [choice]}])]
+
     def _defect(self, *, done: bool) -> str | None:
+        kind, made = self._finish_kind, self._made
         # Some upstreams send only `[DONE]`, others only a finish reason. A stream with neither was cut.
-        if not done and self.finish_reason is None:
-            return "The model's server ended its answer too early."
-        if self._surplus_calls and not self._queue.began:
+        if self.finish_reason is None and (not done or any(map(is_cut, made))):
+            return _TOO_EARLY
+        if kind is FinishKind.FAILED:
+            return f"The model's server ended its answer{self._named_reason}."
+        if kind is FinishKind.UNKNOWN and (not self._queue.has_output or any(map(is_cut, made))):
+            return f"The model's server ended its answer{self._named_reason} before it was complete."
+        if self._calls.has_ignored and not self._queue.began:
             return "The model called a tool although no call was allowed, and wrote no text."
-        if self.finish_reason in _CALLED and not (self._calls or self._surplus_calls):
+        if kind is FinishKind.CALLS and not (made or self._calls.has_ignored):
             return "The model's server announced tool calls but sent none."
-        if self._finish is Finish.STOP and any(not call.name for call in self._calls.values()):
+        if kind not in _CUT and any(not call.name for call in made) and not self._is_beside_text:
             return "The model's server sent a tool call without a name."
         return None
 
@@ -114,6 +153,17 @@ class ChatConverter(TurnConverter):
             part = tail.parts[-1]
             part.annotations += cited("".join(part.text), self._sources, known=part.annotations)
 
+    @property
+    def _named_reason(self) -> str:
+        is_shown = self.finish_reason is not None and _WORD.fullmatch(self.finish_reason)
+        return f" with the finish reason '{self.finish_reason}'" if is_shown else ""
+
+    @property
+    def _is_beside_text(self) -> bool:
+        # Some upstreams send the frame of a call beside a complete text.
+        has_arguments = any(not call.name and "".join(call.arguments).strip() != "{}" for call in self._made)
+        return not has_arguments and self._finish_kind is not FinishKind.CALLS and self._queue.has_message
+
     def closed_reasoning(self, item_id: str) -> ChatReasoning | None:
         """Return a reasoning item that is complete."""
         found = (segment for segment in self._queue.closed if segment.id == item_id)
@@ -122,28 +172,41 @@ class ChatConverter(TurnConverter):
 
     @override
     def interrupt(self) -> list[Event]:
-        return self._end_text() + super().interrupt()
-
-    def _end_text(self) -> list[Event]:
-        events: list[Event] = []
-        if self._think_tags is not None:
-            # Text that could have been the start of a tag was held back.
-            self._write_split(self._think_tags.end(), [], events)
-        self._write_held(events)
+        events = self._end_choices()
+        self._end_text(events)
         self._made = [call for call in self._made if call.name]
-        return events
+        return events + super().interrupt()
+
+    def _end_text(self, events: list[Event]) -> None:
+        """Write the text that was held back, because what follows is no text."""
+        self._end_tags(events)
+        self._write_held(events)
+
+    def _end_tags(self, events: list[Event]) -> None:
+        if self._think_tags is not None and (held := self._think_tags.end()):
+            self._write_split(held, [], events)
 
     def _choice(self, choice: Chunk, events: list[Event]) -> None:
         logprobs: list[Body] = []
         if self._top_logprobs is not None:
             logprobs = self._logprobs((choice.get("logprobs") or {}).get("content"))
         delta = choice.get("delta")
+        if "delta" not in choice and (text := choice.get("text")):
+            delta = {"content": text}
         if delta or logprobs:
             self._delta(delta or {}, logprobs, events)
         if (reason := choice.get("finish_reason")) and not self.over:
-            self.finish_reason = str(reason)
-            # Some upstreams send "stop" although there are calls, so calls are recognized by themselves.
-            self._finish = _FINISHES.get(self.finish_reason, Finish.STOP)
+            self._read_reason(str(reason))
+        if error := choice.get("error"):
+            self._reported = self._reported or self._to_failure(error)
+
+    def _read_reason(self, reason: str) -> None:
+        kind = finish_kind(reason)
+        if self._finish_kind is FinishKind.FAILED or (self._finish_kind in _CUT and kind not in _CUT):
+            return
+        # Some upstreams send "stop" although there are calls, so calls are recognized by themselves.
+        self.finish_reason, self._finish_kind = reason, kind
+        self._finish = _FINISHES.get(kind, Finish.STOP)
 
     def _delta(self, delta: Chunk, logprobs: list[Body], events: list[Event]) -> None:
         content = delta.get("content")
@@ -155,19 +218,12 @@ class ChatConverter(TurnConverter):
             return
         # Reasoning first: if one delta has both, the model reasoned before it wrote the text.
         if reasoning := read_reasoning(delta):
-            self._write_held(events)
+            self._end_text(events)
             self._write_reasoning(reasoning, events)
         if content:
-            text = content
-            if not isinstance(content, str):
-                # Some upstreams send content as a list of parts of various types.
-                text = "".join(
-                    part.get("text") or part.get("thinking") or part.get("summary") or "" for part in content
-                )
-            if self._think_tags is None:
-                self._write_answer(text, logprobs, events)
-            else:
-                self._write_split(self._think_tags.feed(text), logprobs, events)
+            for piece in [ContentPiece("text", content)] if isinstance(content, str) else read_content(content):
+                self._write_content(piece, logprobs, events)
+                logprobs = []
         elif logprobs:
             # Some upstreams send log probabilities one chunk before their text.
             self._loose_logprobs += logprobs
@@ -181,15 +237,23 @@ class ChatConverter(TurnConverter):
         if self.over:
             return
         if refusal := delta.get("refusal"):
-            self._write_held(events)
+            self._end_text(events)
             self._write_text("refusal", str(refusal), [], events)
-        if calls := delta.get("tool_calls"):
-            self._write_held(events)
-            for position, call in enumerate(calls):
-                self._call(call, position, events)
-        # The format of function calls before `tool_calls`, which some servers still use.
-        if legacy := delta.get("function_call"):
-            self._call({"index": 0, "function": legacy}, 0, events)
+        for call in read_calls(delta):
+            self._end_text(events)
+            self._call(call, events)
+
+    def _write_content(self, piece: ContentPiece, logprobs: list[Body], events: list[Event]) -> None:
+        if piece.kind == "text" and self._think_tags is not None:
+            self._write_split(self._think_tags.feed(piece.text), logprobs, events)
+        elif piece.kind == "text":
+            self._write_answer(piece.text, logprobs, events)
+        elif piece.kind == "refusal" and piece.text:
+            self._end_text(events)
+            self._write_text("refusal", piece.text, [], events)
+        elif piece.kind == "reasoning":
+            self._end_text(events)
+            self._write_reasoning(ReasoningDelta(text=piece.text, details=piece.details), events)
 
     def _write_answer(self, text: str, logprobs: list[Body], events: list[Event]) -> None:
         if text := self._before_stop(text):
@@ -237,34 +301,31 @@ class ChatConverter(TurnConverter):
                 self._loose_logprobs = _last_covering(self._loose_logprobs, text)
                 self._write_answer(text, [], events)
 
-    def _call(self, call: Chunk, position: int, events: list[Event]) -> None:
-        # Some upstreams send no index; then the position in the list has to do.
-        index = call.get("index")
-        index = position if index is None else index
-        if index in self._surplus_calls:
+    def _call(self, piece: CallPiece, events: list[Event]) -> None:
+        if self._calls.ignores(piece):
             return
-        # Upstreams with native custom tools nest the call under `custom`, with `input` instead of `arguments`.
-        native = call.get("type") == "custom" or "custom" in call
-        function = call.get("custom" if native else "function") or {}
-        name, arguments = function.get("name"), _text(function.get("input" if native else "arguments"))
-        upstream_id = call.get("id") or None
-        segment = self._calls.get(index)
-        if segment is None or segment.is_over(upstream_id, name, arguments):
+        segment, extras = self._calls.find(piece), extras_of(piece.source)
+        if segment is None:
+            if piece.is_empty:
+                self._calls.announce(piece)
+                return
             if len(self._made) == self._max_calls:
                 # Some upstreams ignore `parallel_tool_calls: false`. Only the first call is kept.
-                self._surplus_calls.add(index)
+                self._calls.ignore(piece)
                 return
-            segment = self._calls[index] = self._new_call(upstream_id, native=native)
-            segment.write(name, arguments)
-            if extras := extras_of(call):
+            piece = self._calls.announced(piece)
+            segment, extras = self._new_call(piece.id, native=piece.native), extras_of(piece.source)
+            self._calls.add(piece, segment)
+            segment.write(piece.name, piece.arguments)
+            if extras:
                 self._keep_extras(segment, extras, events)
             events += self._queue.push(segment)
             return
-        if upstream_id and not segment.upstream_id:
-            segment.adopt(upstream_id, self._usable_id(upstream_id))
-        if extras := extras_of(call):
+        if piece.id and not segment.upstream_id:
+            segment.adopt(piece.id, self._usable_id(piece.id))
+        if extras:
             self._late_extras.append((segment, extras))
-        events += segment.write(name, arguments)
+        events += segment.write(piece.name, new_arguments(segment, piece))
         if not segment.live:
             events += self._queue.advance()
 
@@ -283,8 +344,3 @@ def _last_covering(logprobs: list[Body], text: str) -> list[Body]:
         first -= 1
         left -= len(logprobs[first]["token"])
     return logprobs[first:]
-
-
-def _text(arguments: object) -> str | None:
-    # Some servers send the arguments as a JSON object instead of text.
-    return arguments if arguments is None or isinstance(arguments, str) else orjson.dumps(arguments).decode()

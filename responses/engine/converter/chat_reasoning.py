@@ -12,12 +12,15 @@ from typing import Any
 from typing_extensions import override
 
 from responses.engine.converter.calls import CallSegment
+from responses.engine.converter.chat_content import reasoning_text
 from responses.engine.converter.segments import Part, ReasoningCipher, ReasoningContent, ReasoningSegment
 from responses.engine.events.types import Body, Event
 
 _SUMMARY = "reasoning.summary"
 # Fields of an entry of `reasoning_details` or `thinking_blocks` whose pieces are concatenated; others are replaced.
 _GROWING = ("text", "summary", "thinking")
+# Of vLLM and DeepSeek, of OpenRouter, of GitHub's models, and of Ollama.
+_FIELDS = ("reasoning_content", "reasoning", "reasoning_text", "thinking", "thoughts")
 # Of Gemini's OpenAI-compatible API, and of LiteLLM.
 _EXTRAS = ("extra_content", "thought_signature", "provider_specific_fields")
 
@@ -38,15 +41,17 @@ class ReasoningDelta:
 
 def read_reasoning(delta: dict[str, Any]) -> ReasoningDelta | None:
     """Return the reasoning in a delta; None if there is none."""
-    # The text is in `reasoning_content` (vLLM, DeepSeek) or `reasoning` (OpenRouter). Some servers repeat it in a list
-    # with signatures, or only send the list. Only the list shows whether the text is a summary.
-    text = delta.get("reasoning_content") or delta.get("reasoning")
+    # Some servers repeat the text in a list with signatures, or only send the list. Only the list shows whether the
+    # text is a summary.
+    text = next(filter(None, (reasoning_text(delta[name]) for name in _FIELDS if name in delta)), "")
     details = delta.get("reasoning_details") or delta.get("thinking_blocks")
+    details = [details] if isinstance(details, dict) else details
+    details = [entry for entry in details if isinstance(entry, dict)] if isinstance(details, list) else []
     if not details:
-        return ReasoningDelta(text=text) if text and isinstance(text, str) else None
+        return ReasoningDelta(text=text) if text else None
     summaries = [(entry["summary"], entry.get("index")) for entry in details if _is_summary(entry)]
-    if summaries or not (text and isinstance(text, str)):
-        text = "".join(entry.get("text") or entry.get("thinking") or "" for entry in details)
+    if summaries or not text:
+        text = "".join(reasoning_text(entry.get("text") or entry.get("thinking")) for entry in details)
     return ReasoningDelta(text=text, summaries=summaries, details=details)
 
 

@@ -227,6 +227,11 @@ class MessageSegment(PartsSegment):
     def ready(self) -> bool:
         return bool(self.parts) and not self._hold_blank
 
+    @property
+    def has_words(self) -> bool:
+        """True if there is more than white space."""
+        return any(piece.strip() for part in self.parts for piece in part.text)
+
     def write(self, kind: PartKind, text: str, logprobs: list[Body]) -> list[Event]:
         """Append text to the current part, or to a new part if the kind changes."""
         if self._hold_blank and text.strip():
@@ -260,6 +265,20 @@ class SegmentQueue:
     def began(self) -> bool:
         """True if the turn has any segment."""
         return bool(self._waiting or self._hidden or self.closed)
+
+    @property
+    def has_message(self) -> bool:
+        """True if the turn has a message with text."""
+        return any(isinstance(segment, MessageSegment) and segment.has_words for segment in self._segments)
+
+    @property
+    def has_output(self) -> bool:
+        """True if the turn has anything beside reasoning."""
+        return self.has_message or any(not isinstance(segment, PartsSegment) for segment in self._segments)
+
+    @property
+    def _segments(self) -> list[Segment]:
+        return [*self.closed, *self._waiting, *self._hidden]
 
     def push(self, segment: Segment) -> list[Event]:
         """Append a segment. Closes the segments before it that cannot be continued."""

@@ -1,0 +1,67 @@
+"""Selection of one choice from the chunks of a chat-completions stream.
+
+`n` is never sent, but some upstreams return several choices anyway, of which the first one is used. Others count the
+index up with each chunk of a single choice. Until it is known which of the two it is, chunks with another index wait.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+Choice = dict[str, Any]
+# An index that has been counted up so often is no number of a choice.
+_MANY = 8
+
+
+class ChoiceSelector:
+    """Selector of the first choice of one turn."""
+
+    def __init__(self) -> None:
+        self._first: Any = None
+        self._next: Any = None
+        self._waiting: list[Choice] = []
+        self._counts = False
+        # True if chunks with another index belong to other choices.
+        self._is_sure = False
+
+    def select(self, choices: Sequence[Choice]) -> Sequence[Choice]:
+        """Return what belongs to the first choice by now. `choices` are those of one chunk."""
+        if len(choices) > 1:
+            self._is_sure = True
+            if self._first is None:
+                self._first = choices[0].get("index")
+            return next(([choice] for choice in choices if choice.get("index") == self._first), [])
+        choice = choices[0]
+        index = choice.get("index")
+        if index is None or self._counts:
+            return choices
+        if self._first is None:
+            self._first = index
+            self._next = index + 1 if isinstance(index, int) else None
+            return choices
+        return self._own(choice) if index == self._first else self._other(choice)
+
+    def _own(self, choice: Choice) -> Sequence[Choice]:
+        waiting, self._waiting = self._waiting, []
+        reason = choice.get("finish_reason")
+        self._is_sure = self._is_sure or bool(waiting or reason)
+        # Some upstreams count the chunks, but not the last one with the finish reason.
+        is_end = reason and not (choice.get("delta") or {}).get("content")
+        if waiting and is_end and not any(other.get("finish_reason") for other in waiting):
+            return [*waiting, choice]
+        return [choice]
+
+    def _other(self, choice: Choice) -> Sequence[Choice]:
+        if self._is_sure or choice.get("index") != self._next:
+            self._is_sure, self._waiting = True, []
+            return ()
+        self._waiting.append(choice)
+        self._next += 1
+        if len(self._waiting) < _MANY:
+            return ()
+        return self.end()
+
+    def end(self) -> Sequence[Choice]:
+        """Return the chunks that still wait: they belong to the first choice."""
+        self._counts = True
+        waiting, self._waiting = self._waiting, []
+        return waiting
