@@ -126,6 +126,7 @@ from conversations.items.union import (
     InputItem,
     StoredItem,
     from_wire,
+    readable_items,
 )
 
 # The public interface of the package; its modules are an internal matter.
@@ -241,4 +242,5 @@ __all__ = [
     "origin",
     "plain_text",
     "project",
+    "readable_items",
 ]

@@ -4,6 +4,7 @@ Branches are chosen by a function instead of pydantic's discriminator field, bec
 message without `type`, and a reference with only an `id`.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from operator import or_
@@ -52,6 +53,7 @@ from conversations.items.messages import (
 )
 from kernel.validation import TAG
 
+logger = logging.getLogger(__name__)
 _Message = InputMessage | AssistantMessage
 _Typed = (
     Reasoning
@@ -134,3 +136,17 @@ def from_wire(body: dict[str, Any]) -> StoredItem:
         return (AssistantMessage if body.get("role") == "assistant" else InputMessage).model_validate(body)
     found = _CLASSES.get(kind) if isinstance(kind, str) else None
     return _STORED.validate_python(body) if found is None else found.model_validate(body)
+
+
+def readable_items(bodies: Iterable[dict[str, Any]]) -> list[StoredItem]:
+    """Return stored bodies as typed items, without those that cannot be read."""
+    items: list[StoredItem] = []
+    for body in bodies:
+        try:
+            items.append(from_wire(body))
+        except ValueError:
+            # Its conversation must remain usable. The content may be confidential and is not logged.
+            logger.warning(
+                "Skipped a stored item that cannot be read: %s of the type %s", body.get("id"), body.get("type")
+            )
+    return items

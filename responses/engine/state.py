@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from conversations.items import StoredItem, from_wire
+from conversations.items import StoredItem, from_wire, readable_items
 from responses.engine.attachments import Attachments
 from responses.engine.calls.outcomes import ToolResult
 from responses.engine.compaction.items import CompactionCipher, CompactionPlan
@@ -198,7 +198,7 @@ class RunState:
             if self.insertions:
                 items += self._insertions_after(position)
             if item.in_context:
-                items.append(from_wire(item.body))
+                items += readable_items([item.body])
         items += self._insertions_after(len(self.output))
         return [*items, *self.rejected.feedback()] if self.rejected else items
 

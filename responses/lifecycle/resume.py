@@ -7,7 +7,7 @@ from datetime import datetime
 
 from django.db.models import Max
 
-from conversations.items import from_wire
+from conversations.items import readable_items
 from conversations.models import Placement, Section
 from kernel.clock import now
 from kernel.leases import Claim, lease_until
@@ -431,7 +431,7 @@ def _call(row: ToolCall) -> Call:
 def _context(response: Response, input_bodies: Sequence[Body]) -> RunContext:
     history = load_history(response)
     instructions, preface = parameters.split_instructions(response.parameters)
-    input_items = [from_wire(body) for body in input_bodies]
+    input_items = readable_items(input_bodies)
     decrypt = TeamCipher(response.team_id).decrypt_compaction
     return build_run_context(
         team_id=response.team_id,

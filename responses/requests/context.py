@@ -10,9 +10,10 @@ from conversations.items import (
     ConfigurationUpdate,
     ItemReference,
     StoredItem,
-    from_wire,
+    readable_items,
 )
 from conversations.selectors import (
+    ContextItems,
     context_items,
     find_conversation,
     referenced,
@@ -131,7 +132,7 @@ def read_context(
 
 
 def _after_unstored(previous: UnstoredResponse, own: RequestContext, body: CreateResponse) -> RequestContext:
-    unstored = [from_wire(item) for item in previous.unstored]
+    unstored = readable_items(previous.unstored)
     if body.store is False:
         return replace(own, history=[*previous.history, *unstored], predecessor_id=previous.predecessor_id)
     # A stored response takes over the unstored items as its own input: anyone who later reads its chain from the
@@ -147,7 +148,7 @@ def _after_unstored(previous: UnstoredResponse, own: RequestContext, body: Creat
 
 def _without_orphans(chain: Chain) -> list[StoredItem]:
     # A response deleted from the middle of the chain may have taken the other half of a call and its output with it.
-    return pairing.without_orphans([from_wire(body) for body in chain.items], settled=chain.settled)
+    return pairing.without_orphans(readable_items(chain.items), settled=chain.settled)
 
 
 def _after_conversation(
@@ -164,7 +165,7 @@ def _after_conversation(
         raise unknown_conversation(conversation_id)
     selectors.reject_oversized_context(sum(len(text) for text in found.texts))
     reject_duplicates(team_id=team_id, conversation_id=conversation_id, items=input_items(body), param="input")
-    context = _resolve_references(principal, body, [from_wire(orjson.loads(text)) for text in found.texts])
+    context = _resolve_references(principal, body, _read(found))
     answered: str | None = None
     if any(pairing.call_output(item) for item in context.input_bodies):
         # Calls are answered by the very next response: an older one of the conversation has no open call left.
@@ -185,7 +186,13 @@ def load_history(response: Response) -> list[StoredItem]:
     if response.history_id is None:
         return []
     found = context_items(team_id=team_id, conversation_id=response.history_id, end=response.history_end)
-    return [from_wire(orjson.loads(text)) for text in found.texts] if found else []
+    return _read(found) if found else []
+
+
+def _read(found: ContextItems) -> list[StoredItem]:
+    items = readable_items(map(orjson.loads, found.texts))
+    # Where a call could not be read, its output must not be sent without it.
+    return items if len(items) == len(found.texts) else pairing.without_orphans(items, settled=0)
 
 
 def _resolve_references(principal: Principal, body: CreateResponse, history: list[StoredItem]) -> RequestContext:
@@ -198,7 +205,7 @@ def _resolve_references(principal: Principal, body: CreateResponse, history: lis
     bodies: list[Body] = []
     items: list[StoredItem] = []
     shared_keys: dict[int, UUID] = {}
-    for position, item in enumerate(given):
+    for item in given:
         if not isinstance(item, ItemReference):
             bodies.append(item.with_id())
             items.append(item)
@@ -208,9 +215,10 @@ def _resolve_references(principal: Principal, body: CreateResponse, history: lis
                 f"Item with id '{item.id}' not found. Items are not persisted when `store` is set to false.",
                 param="input",
             )
-        bodies.append(found[item.id].body)
-        items.append(from_wire(found[item.id].body))
-        shared_keys[position] = found[item.id].key
+        if readable := readable_items([found[item.id].body]):
+            shared_keys[len(bodies)] = found[item.id].key
+            bodies.append(found[item.id].body)
+            items += readable
     return RequestContext(history=history, input_bodies=bodies, input_items=items, shared_keys=shared_keys)
 
 

@@ -343,3 +343,36 @@ def test_the_tokens_of_a_conversation_are_counted_and_nothing_is_kept(api: Api, 
     assert counted >= alone + 1000
     assert len(items(api, name)) == 1
     assert is_free(api, name)
+
+
+def spoil(api: Api, item_type: str) -> None:
+    """Make the team's stored items of a type unreadable, as an earlier version has written some."""
+    with scope.team(api.caller.team.pk):
+        for item in Item.objects.filter(type=item_type):
+            part = {"type": "summary_text", "text": "Hm."}
+            spoilt = {"content": [part]} if item_type == "message" else {"arguments": None}
+            Item.objects.filter(pk=item.key).update(body={**item.body, **spoilt})
+
+
+@pytest.mark.parametrize("chained", [True, False], ids=["chain", "conversation"])
+def test_a_stored_item_that_cannot_be_read_is_skipped(api: Api, script: Script, chained: bool) -> None:
+    script.say("1").say("2")
+    name = begin(api)
+    first = api.create(model=script.model, input="a", **({} if chained else {"conversation": name}))
+    spoil(api, "message")
+    link = {"previous_response_id": first["id"]} if chained else {"conversation": name}
+    second = api.create(model=script.model, input="b", **link)
+    assert second["status"] == "completed"
+    assert script.messages[1] == [user("b")]
+
+
+def test_the_output_of_a_call_that_cannot_be_read_is_skipped(api: Api, script: Script) -> None:
+    look = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+    script.call(look="{}").say("1").say("2")
+    name = begin(api)
+    first = api.create(model=script.model, input="a", conversation=name, tools=[look])
+    output = {"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "A cat."}
+    api.create(model=script.model, input=[output], conversation=name)
+    spoil(api, "function_call")
+    api.create(model=script.model, input="b", conversation=name)
+    assert script.messages[2] == [user("a"), assistant("1"), user("b")]

@@ -20,7 +20,7 @@ from conversations.items import (
     McpApprovalResponse,
     StoredItem,
     ToolSearchCall,
-    from_wire,
+    readable_items,
 )
 from kernel.errors import InvalidEncryptedContent
 
@@ -43,7 +43,7 @@ class CompactionContent:
 
     def items(self) -> list[StoredItem]:
         """Return the kept items."""
-        return [from_wire(body) for body in self.kept]
+        return readable_items(self.kept)
 
 
 class CompactionCipher(Protocol):
