@@ -41,8 +41,8 @@ from conversations.items import (
 )
 from responses.engine.calls.client_tools import upstream_name
 from responses.engine.converter.calls import CUSTOM_INPUT
-from responses.engine.converter.responses_api import ENCRYPTED
 from responses.engine.converter.segments import ReasoningCipher, ReasoningContent
+from responses.engine.converter.upstream_items import ENCRYPTED
 from responses.providers import dialects
 from responses.providers.chat_parts import Media, PartWriter
 from responses.providers.dialects import Dialect

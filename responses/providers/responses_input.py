@@ -19,7 +19,7 @@ from conversations.items import (
     StoredItem,
 )
 from responses.engine.attachments import AttachmentMap
-from responses.engine.converter.responses_api import ENCRYPTED
+from responses.engine.converter.upstream_items import ENCRYPTED
 from responses.engine.turn import TurnRequest
 from responses.providers.chat_messages import (
     NO_OUTPUT,

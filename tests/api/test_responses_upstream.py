@@ -32,6 +32,7 @@ RAW = {"output_index": 0, "content_index": 0, "item_id": "rs_theirs"}
 REFUSAL = {"output_index": 0, "content_index": 0, "item_id": "msg_theirs"}
 REFUSED = {**message(""), "content": [{"type": "refusal", "refusal": "I won't."}]}
 PROGRAM = {"id": "prog_theirs", "type": "program", "call_id": "call_1", "code": "1", "fingerprint": "f"}
+HELLO = message("Hello")
 CUSTOM = {"output_index": 0, "item_id": "ctc_theirs"}
 
 
@@ -239,3 +240,28 @@ def test_the_upstream_request_id_is_stored(api: Api, responses_api_script: Scrip
     api.create(model=responses_api_script.model, input="Hi")
     with scope.team(caller.team.pk):
         assert Turn.objects.get().upstream_request_id == "req_theirs"
+
+
+def test_a_stream_with_reasoning_at_a_message_does_not_break_its_conversation(
+    api: Api, responses_api_script: Script
+) -> None:
+    summary = event("reasoning_summary_text.delta", output_index=0, summary_index=0, delta="Hm.")
+    odd = answer([added(0, message("")), summary, *texts(0, "Hel", "lo"), done(0, message("Hello"))])
+    responses_api_script.then(odd, odd, answer(message_events("84")))
+    name = api.post("/conversations", {}).json()["id"]
+    for stream_it in (True, False):
+        asked = {"model": responses_api_script.model, "input": "Hi", "conversation": name}
+        made = api.events(**asked)[-1]["response"] if stream_it else api.create(**asked)
+        assert [(item["type"], item["content"][0]["text"]) for item in made["output"]] == [("message", "Hello")]
+    assert api.create(model=responses_api_script.model, input="Hi", conversation=name)["status"] == "completed"
+
+
+def test_the_finished_response_replaces_events_that_match_no_item(api: Api, responses_api_script: Script) -> None:
+    lost = event("output_text.delta", output_index=3, content_index=0, delta="Hello", logprobs=[])
+    responses_api_script.then(
+        stream(
+            *reasoning_events("Hm."), lost, event("completed", response=response("completed", reasoning("Hm."), HELLO))
+        )
+    )
+    made = api.events(model=responses_api_script.model, input="Hi")[-1]["response"]
+    assert [item["type"] for item in made["output"]] == ["reasoning", "message"]

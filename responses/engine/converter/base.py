@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from conversations.items import OutputText
+from conversations.items import OutputText, readable_items
 from kernel.clock import now
 from kernel.errors import Failure
 from responses.engine.converter.calls import CallSegment
@@ -109,9 +109,10 @@ class TurnConverter(ABC):
 
     def result(self, *, interrupted: bool = False, attempts: Sequence[Attempt] | None = None) -> TurnResult:
         """Return the result of the turn; only valid after `end` or `interrupt`."""
+        items = self._valid_items()
         return TurnResult(
             finish=Finish.INTERRUPTED if interrupted else self._ending,
-            items=[segment.body() for segment in self._queue.closed],
+            items=items,
             # A call that was cut is shown but never run.
             calls=[call.as_call() for call in self._made if call.outcome == "completed"],
             usage=replace(self._usage, service_tier=self._service_tier or "") if self._usage is not None else None,
@@ -123,6 +124,16 @@ class TurnConverter(ABC):
             service_tier=self._service_tier,
             attempts=attempts,
         )
+
+    def _valid_items(self) -> list[Body]:
+        """Return the bodies of the items. One that could not be read later is not stored, and fails the turn."""
+        bodies = [segment.body() for segment in self._queue.closed]
+        valid = readable_items(bodies)
+        if len(valid) < len(bodies):
+            self.fail(self.malformed)
+            known = {item.id for item in valid}
+            bodies = [body for body in bodies if body["id"] in known]
+        return bodies
 
     @property
     def _ending(self) -> Finish:

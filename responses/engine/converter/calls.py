@@ -104,6 +104,11 @@ class CallSegment(Segment):
         last = next((piece for piece in reversed(self.arguments) if not piece.isspace()), "")
         return last.rstrip().endswith("}")
 
+    @property
+    def is_cut(self) -> bool:
+        """True if the end of the arguments is certainly missing."""
+        return bool(self.arguments) and not self.native and not is_object("".join(self.arguments))
+
     def adopt(self, upstream_id: str, call_id: str | None) -> None:
         """Set an id that arrived late. The call id stays if it was already emitted."""
         self.upstream_id = upstream_id

@@ -13,7 +13,7 @@ from typing_extensions import override
 from kernel.errors import Failure
 from responses.engine.converter.base import TurnConverter, citations, later_usage, nested_usage
 from responses.engine.converter.calls import CallSegment
-from responses.engine.converter.chat_calls import CallJoiner, CallPiece, is_cut, new_arguments, read_calls
+from responses.engine.converter.chat_calls import CallJoiner, CallPiece, new_arguments, read_calls
 from responses.engine.converter.chat_choices import ChoiceSelector
 from responses.engine.converter.chat_content import ContentPiece, read_content
 from responses.engine.converter.chat_reasoning import (
@@ -133,11 +133,11 @@ class ChatConverter(TurnConverter):
     def _defect(self, *, done: bool) -> str | None:
         kind, made = self._finish_kind, self._made
         # Some upstreams send only `[DONE]`, others only a finish reason. A stream with neither was cut.
-        if self.finish_reason is None and (not done or any(map(is_cut, made))):
+        if self.finish_reason is None and (not done or any(call.is_cut for call in made)):
             return _TOO_EARLY
         if kind is FinishKind.FAILED:
             return f"The model's server ended its answer{self._named_reason}."
-        if kind is FinishKind.UNKNOWN and (not self._queue.has_output or any(map(is_cut, made))):
+        if kind is FinishKind.UNKNOWN and (not self._queue.has_output or any(call.is_cut for call in made)):
             return f"The model's server ended its answer{self._named_reason} before it was complete."
         if self._calls.has_ignored and not self._queue.began:
             return "The model called a tool although no call was allowed, and wrote no text."

@@ -192,8 +192,3 @@ def _is_middle(known: CallSegment, piece: CallPiece) -> bool:
 
 def _is_whole(call: CallSegment) -> bool:
     return call.may_be_whole and is_object("".join(call.arguments))
-
-
-def is_cut(call: CallSegment) -> bool:
-    """Return True if the end of a call's arguments is certainly missing."""
-    return bool(call.arguments) and not call.native and not is_object("".join(call.arguments))

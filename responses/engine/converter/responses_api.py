@@ -2,26 +2,33 @@
 
 One converter serves one turn. Item ids, output indexes and the order of items are our own: an upstream may interleave
 its items, and some send only the finished items or only the finished response.
+
+Events that match no item, or an item of another type, are ignored. The output of the finished response then decides: if
+it agrees with what was already emitted, the rest of it is emitted, and otherwise the turn fails.
 """
 
-from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from typing_extensions import override
 
 from conversations.items import from_wire
 from kernel.errors import Failure
 from kernel.ids import new_id
-from responses.engine.calls import item_events
 from responses.engine.converter.base import TurnConverter, UpstreamEvent, citations, reported_usage
 from responses.engine.converter.calls import CallSegment
-from responses.engine.converter.segments import (
-    MessageSegment,
-    PartKind,
-    PartsSegment,
-    ReasoningCipher,
-    ReasoningSegment,
-    Segment,
+from responses.engine.converter.finish_reasons import FinishKind, finish_kind
+from responses.engine.converter.output_matching import Written, matched
+from responses.engine.converter.segments import PartKind, ReasoningCipher, Segment
+from responses.engine.converter.upstream_items import (
+    ContradictionError,
+    UpstreamItem,
+    UpstreamMessage,
+    UpstreamParts,
+    UpstreamReasoning,
+    phase_of,
+    remainder,
 )
 from responses.engine.events.types import Body, Event
 from responses.engine.turn import Finish, Sampling
@@ -35,16 +42,12 @@ _DELTAS: dict[str, PartKind] = {
     "response.reasoning.delta": "reasoning_text",  # the name in the Open Responses specification
     "response.reasoning_summary_text.delta": "summary_text",
 }
+_REASONING: set[PartKind] = {"reasoning_text", "summary_text"}
 _PARTS: dict[str, PartKind] = {kind: kind for kind in _DELTAS.values()}
 _CALL_DELTAS = {"response.function_call_arguments.delta", "response.custom_tool_call_input.delta"}
 _CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 _ENDS = {f"response.{status}" for status in ("completed", "incomplete", "failed", "cancelled")}
-ENCRYPTED = "encrypted_content"
-"""Type of a reasoning detail that holds the `encrypted_content` of a Responses upstream and the upstream's id."""
-
-
-class _ContradictionError(ValueError):
-    """The final item differs from its deltas."""
+_SegmentT = TypeVar("_SegmentT", bound=Segment)
 
 
 class ResponsesConverter(TurnConverter):
@@ -69,7 +72,15 @@ class ResponsesConverter(TurnConverter):
         super().__init__(first_output_index=first_output_index, sampling=sampling, cipher=cipher, show_raw=show_raw)
         self._upstream_id = upstream_id
         self._failure_of = to_failure
-        self._segments: dict[int, Segment | None] = {}
+        self._segments: dict[Any, Segment | None] = {}
+        self._by_id: dict[str, Segment] = {}
+        # The type of each item.
+        self._kinds: list[str] = []
+        # Indexes of which text was lost because their item had not begun.
+        self._lost: set[Any] = set()
+        self._lost_reasoning = False
+        self._defect: Failure | None = None
+        self._is_ending = False
 
     @override
     def _as_event(self, answer: UpstreamEvent) -> UpstreamEvent:
@@ -85,19 +96,27 @@ class ResponsesConverter(TurnConverter):
     def _read(self, event: UpstreamEvent, events: list[Event]) -> None:
         try:
             self._convert(event, events)
-        except _ContradictionError:
-            self.fail(_CONTRADICTED)
+        except ContradictionError:
+            self._contradicted(_CONTRADICTED)
+            if self._is_ending:
+                self.fail(_CONTRADICTED)
+
+    def _contradicted(self, failure: Failure) -> None:
+        self._defect = self._defect or failure
 
     def _convert(self, event: UpstreamEvent, events: list[Event]) -> None:
         kind = event.get("type") or "error"
         if kind in _DELTAS:
             self._delta(_DELTAS[kind], event, events)
         elif kind in _CALL_DELTAS:
-            call = self._segments[event["output_index"]]
-            if isinstance(call, CallSegment):
+            call = self._target(event, CallSegment)
+            if call is not None:
                 events += call.write(None, _text(event["delta"]))
                 self._show(call, events)
+            elif not self._is_ignored(event):
+                self._lose(event)
         elif kind in _ENDS:
+            self._is_ending = True
             self._ended(event["response"], kind.removeprefix("response."), events)
         else:
             # All other events repeat known content (`.done`) or report the progress of the upstream's own tools.
@@ -113,57 +132,103 @@ class ResponsesConverter(TurnConverter):
                 case "response.reasoning_summary_part.added":
                     self._part(event, event["summary_index"], events)
                 case "response.output_text.annotation.added":
-                    message = self._segments[event["output_index"]]
-                    if isinstance(message, _UpstreamMessage):
+                    message = self._target(event, UpstreamMessage)
+                    if message is not None:
                         events += message.begin("output_text", event["content_index"])
                         message.parts[-1].annotations += citations([event["annotation"]])
                         self._show(message, events)
 
+    def _target(self, event: UpstreamEvent, cls: type[_SegmentT]) -> _SegmentT | None:
+        """Return the segment that an event writes to. Some upstreams send wrong indexes and right ids."""
+        if event.get("output_index") in self._lost:
+            return None
+        for segment in (self._segments.get(event.get("output_index")), self._by_id.get(str(event.get("item_id")))):
+            if isinstance(segment, cls) and not segment.is_done:
+                return segment
+        return None
+
+    def _is_ignored(self, event: UpstreamEvent) -> bool:
+        index = event.get("output_index")
+        return index in self._segments and self._segments[index] is None
+
+    def _lose(self, event: UpstreamEvent) -> None:
+        index = event.get("output_index")
+        if index in self._segments and index not in self._lost:
+            self._contradicted(_CONTRADICTED)
+        else:
+            # The item may follow. It is only emitted when it is complete.
+            self._lost.add(index)
+
     def _delta(self, kind: PartKind, event: UpstreamEvent, events: list[Event]) -> None:
-        segment = self._segments[event["output_index"]]
-        if not isinstance(segment, _UpstreamParts):
-            raise TypeError(kind)
+        text = _text(event["delta"])
+        segment = self._target(event, UpstreamReasoning if kind in _REASONING else UpstreamMessage)
+        if segment is None:
+            if kind in _REASONING:
+                # The answer is complete without it.
+                self._lost_reasoning = True
+            elif text:
+                self._lose(event)
+            return
         index = event["summary_index" if kind == "summary_text" else "content_index"]
         logprobs = self._logprobs(event.get("logprobs")) if kind == "output_text" else []
-        text = _text(event["delta"])
         if kind == "output_text":
             text = self._before_stop(text)
         events += segment.receive(kind, index, text, logprobs)
         self._show(segment, events)
 
     def _part(self, event: UpstreamEvent, index: int, events: list[Event]) -> None:
-        segment, kind = self._segments[event["output_index"]], _PARTS.get(event["part"]["type"])
-        if isinstance(segment, _UpstreamParts) and kind is not None:
+        kind = _PARTS.get(event["part"]["type"])
+        if kind is None:
+            return
+        segment = self._target(event, UpstreamReasoning if kind in _REASONING else UpstreamMessage)
+        if segment is not None:
             events += segment.begin(kind, index)
             self._show(segment, events)
 
-    def _added(self, index: int, item: Body, events: list[Event]) -> None:
+    def _added(self, index: Any, item: Body, events: list[Event]) -> None:
         if index in self._segments:
-            raise _ContradictionError
+            # Some upstreams use one index for all items.
+            earlier = self._segments[index]
+            if earlier is not None and not earlier.is_done:
+                self._contradicted(_CONTRADICTED)
         # None for an item that is only emitted when it is complete, and for a call beyond the allowed number.
         segment: Segment | None = None
         match item["type"]:
             case "message":
-                segment = _UpstreamMessage(phase=_phase(item), read_logprobs=self._logprobs)
+                segment = UpstreamMessage(phase=phase_of(item), read_logprobs=self._logprobs)
             case "reasoning":
-                segment = _UpstreamReasoning(self._upstream_id, cipher=self._cipher, shown=self._show_raw)
+                segment = UpstreamReasoning(self._upstream_id, cipher=self._cipher, shown=self._show_raw)
             case "function_call" | "custom_tool_call" as kind if len(self._made) != self._max_calls:
                 segment = self._new_call(_text(item["call_id"]), native=kind == "custom_tool_call")
                 segment.write(_text(item["name"]), None)
         self._segments[index] = segment
+        self._kinds.append(str(item["type"]))
         if segment is not None:
+            self._by_id[str(item.get("id"))] = segment
             events += self._queue.push(segment)
 
-    def _done(self, index: int, item: Body, events: list[Event]) -> None:
+    def _segment_of(self, index: Any, item: Body, events: list[Event]) -> Segment | None:
+        """Return the segment of a finished item, which begins with it if it has not begun."""
         if index not in self._segments:
             self._added(index, item, events)
         segment = self._segments[index]
-        if isinstance(segment, _UpstreamMessage):
+        if segment is None or (_holds(segment, item) and not segment.is_done):
+            return segment
+        other = self._by_id.get(str(item.get("id")))
+        if other is not None and not other.is_done and _holds(other, item):
+            return other
+        self._added(index, item, events)
+        return self._segments[index]
+
+    def _done(self, index: Any, item: Body, events: list[Event]) -> None:
+        segment = self._segment_of(index, item, events)
+        self._lost.discard(index)
+        if isinstance(segment, UpstreamMessage):
             events += segment.complete(self._cut(item))
-        elif isinstance(segment, _UpstreamParts):
+        elif isinstance(segment, UpstreamParts):
             events += segment.complete(item)
         elif isinstance(segment, CallSegment):
-            events += segment.write(None, _remainder("".join(segment.arguments), item[_CALLS[item["type"]]]))
+            events += segment.write(None, remainder("".join(segment.arguments), item[_CALLS[item["type"]]]))
         elif item["type"] not in _CALLS:
             # Typed clients fail to parse items of unknown types.
             try:
@@ -172,7 +237,7 @@ class ResponsesConverter(TurnConverter):
                 message = f"The model's server sent an item of the unknown type {str(item['type'])[:60]!r}."
                 self.fail(Failure(code="server_error", message=message))
                 raise
-            segment = self._segments[index] = _UpstreamItem({**known.wire(), "id": new_id(known.prefix)})
+            segment = self._segments[index] = UpstreamItem({**known.wire(), "id": new_id(known.prefix)})
             events += self._queue.push(segment)
         if segment is not None:
             segment.is_done = item.get("status") != "incomplete"
@@ -197,10 +262,7 @@ class ResponsesConverter(TurnConverter):
             events += self._queue.advance()
 
     def _ended(self, response: UpstreamEvent, kind: str, events: list[Event]) -> None:
-        if not self._segments:
-            # Some servers send only this event. Otherwise its output repeats what was streamed.
-            for index, item in enumerate(response.get("output") or ()):
-                self._done(index, item, events)
+        self._read_output(response.get("output") or [], events)
         self._usage = reported_usage(response.get("usage"), read="input", written="output")
         self._read_tier(response.get("service_tier"))
         if self.over:
@@ -210,168 +272,87 @@ class ResponsesConverter(TurnConverter):
         status = response["status"] if f"response.{response.get('status')}" in _ENDS else kind
         reason = (response.get("incomplete_details") or {}).get("reason")
         self.finish_reason = str(reason or status)
-        match status, reason:
+        kind_of_end = finish_kind(str(reason or ""))
+        match status, kind_of_end:
+            case "completed", _ if response.get("error"):
+                self.fail(self._failure_of(response["error"]))
             case "completed", _:
                 self._finish = Finish.STOP
-            case "incomplete", "max_output_tokens":
+            case "incomplete", FinishKind.LENGTH:
                 self._finish = Finish.LENGTH
-            case "incomplete", "content_filter":
+            case "incomplete", FinishKind.CONTENT_FILTER:
                 self._finish = Finish.CONTENT_FILTER
             case "failed", _:
                 self.fail(self._failure_of(response.get("error")))
             case _:
                 self.fail(_TOO_EARLY)
+        if self._failure is None and self._defect is not None:
+            self.fail(self._defect)
+        if self._finish is Finish.STOP and any(call.is_cut and not call.is_done for call in self._made):
+            self.fail(_TOO_EARLY)
         self.over = True
 
+    def _read_output(self, output: list[Body], events: list[Event]) -> None:
+        if self._lost:
+            self._contradicted(self.malformed)
+        if not self._segments:
+            # Some servers send only this event. Otherwise its output repeats what was streamed.
+            for index, item in enumerate(output):
+                self._done(index, item, events)
+        elif self._defect is None and not self._lost_reasoning and not self._lacks(output):
+            return
+        elif not self._reconcile(output, events):
+            if self._lacks(output):
+                self._contradicted(_CONTRADICTED)
+            return
+        if output:
+            self._defect = None
 
-class _UpstreamParts(PartsSegment):
-    """Item of text parts, each with the upstream's index as its key.
+    def _lacks(self, output: list[Body]) -> bool:
+        """Return True if the output has calls or a text that no event announced."""
+        missing = Counter(item["type"] for item in output) - Counter(self._kinds)
+        return any(missing[kind] for kind in _CALLS) or ("message" not in self._kinds and missing["message"] > 0)
 
-    Upstreams name the item and the part of each delta, and repeat the whole item at its end. Here the parts of an item
-    are written one after the other. If the final item has more content than its deltas, the rest is emitted as one
-    more delta.
-    """
-
-    stays_open = True
-
-    @override
-    def begin(self, kind: PartKind, key: int | None = None) -> list[Event]:
-        if any((part.kind, part.key) == (kind, key) for part in self.parts[:-1]):
-            raise _ContradictionError
-        return super().begin(kind, key)
-
-    def receive(self, kind: PartKind, key: int | None, text: str, logprobs: list[Body]) -> list[Event]:
-        """Append text to the upstream's part `key`."""
-        events = self.begin(kind, key)
-        return events + self.append(text, logprobs) if text or logprobs else events
-
-    @abstractmethod
-    def complete(self, item: Body) -> list[Event]:
-        """Return the events of what the upstream's final item adds to its deltas."""
-
-    def complete_part(self, kind: PartKind, position: int, final: Body) -> list[Event]:
-        """Return the same for one part. `position` counts the parts of the same list: the summary or the content."""
-        same_list = [part for part in self.parts if (part.kind == "summary_text") is (kind == "summary_text")]
-        known = same_list[position] if position < len(same_list) else None
-        if known is not None and known.kind != kind:
-            raise _ContradictionError
-        rest = _remainder("".join(known.text) if known else "", final.get("refusal" if kind == "refusal" else "text"))
-        if known is None:
-            # A part without deltas. The negative number cannot collide with an index of the upstream.
-            return self.receive(kind, -1 - position, rest, [])
-        return self.receive(kind, known.key, rest, []) if rest else []
-
-
-class _UpstreamMessage(_UpstreamParts, MessageSegment):
-    """Message of the model."""
-
-    def __init__(self, *, phase: str | None, read_logprobs: Callable[[object], list[Body]]) -> None:
-        super().__init__(phase=phase)
-        self._read_logprobs = read_logprobs
-
-    @override
-    def complete(self, item: Body) -> list[Event]:
-        events: list[Event] = []
-        for position, final in enumerate(item.get("content") or ()):
-            kind = final["type"]
-            if kind not in {"output_text", "refusal"}:
-                raise ValueError(kind)
-            events += self.complete_part(kind, position, final)
-            part = self.parts[position]
-            # Some upstreams send citations and log probabilities only in the final item.
-            part.annotations = citations(final.get("annotations") or ()) or part.annotations
-            part.logprobs = part.logprobs or self._read_logprobs(final.get("logprobs"))
-        self.phase = _phase(item) or self.phase
-        return events
+    def _reconcile(self, output: list[Body], events: list[Event]) -> bool:
+        """Emit what the output adds to what was emitted. Return False if they contradict each other."""
+        sent = self._queue.sent
+        pairs = matched([_written(segment) for segment in sent], output)
+        if pairs is None:
+            return False
+        self._queue.drop_unsent()
+        self._made = [call for call in self._made if call in sent]
+        self._call_ids = {call.call_id for call in self._made}
+        self._segments = {}
+        for position, segment in enumerate(sent):
+            if position in pairs and not segment.is_done and segment.outcome is None:
+                self._segments[position] = segment
+                self._done(position, output[pairs[position]], events)
+        used = set(pairs.values())
+        for position, item in enumerate(output):
+            if position not in used:
+                self._done(("output", position), item, events)
+        return True
 
 
-class _UpstreamReasoning(_UpstreamParts, ReasoningSegment):
-    """Reasoning: parts of its summary, the raw text if the upstream sends it, and the encrypted content.
-
-    The upstream's encrypted content is encrypted again together with the upstream's id, because no other upstream can
-    read it.
-    """
-
-    def __init__(self, upstream_id: str, *, cipher: ReasoningCipher | None, shown: bool) -> None:
-        super().__init__(cipher=cipher, shown=shown)
-        self._upstream_id = upstream_id
-        self._upstream_content: object = None
-
-    @override
-    def begin(self, kind: PartKind, key: int | None = None) -> list[Event]:
-        return [] if self._hides(kind) else super().begin(kind, key)
-
-    @override
-    def receive(self, kind: PartKind, key: int | None, text: str, logprobs: list[Body]) -> list[Event]:
-        if not self._hides(kind):
-            return super().receive(kind, key, text, logprobs)
-        self.hidden_text.append(text)
-        return []
-
-    def _hides(self, kind: PartKind) -> bool:
-        return kind == "reasoning_text" and not self.shown
-
-    @override
-    def complete(self, item: Body) -> list[Event]:
-        events: list[Event] = []
-        for position, final in enumerate(item.get("summary") or ()):
-            events += self.complete_part("summary_text", position, final)
-        raw = item.get("content") or ()
-        if self.shown:
-            for position, final in enumerate(raw):
-                events += self.complete_part("reasoning_text", position, final)
-        else:
-            self.hidden_text.append(_remainder("".join(self.hidden_text), "".join(final["text"] for final in raw)))
-        self._upstream_content = item.get("encrypted_content")
-        return events
-
-    @override
-    def details(self) -> list[Body]:
-        if not self._upstream_content or not isinstance(self._upstream_content, str):
-            return []
-        return [{"type": ENCRYPTED, "upstream": self._upstream_id, "data": self._upstream_content}]
+def _holds(segment: Segment, item: Body) -> bool:
+    """Return True if a segment can be that of a finished item."""
+    kind = item["type"]
+    if isinstance(segment, UpstreamParts):
+        return kind == ("message" if isinstance(segment, UpstreamMessage) else "reasoning")
+    return isinstance(segment, CallSegment) and kind == ("custom_tool_call" if segment.native else "function_call")
 
 
-class _UpstreamItem(Segment):
-    """Complete item of the upstream, passed on unchanged."""
-
-    prefix = "item"
-    stays_open = True
-    is_done = True
-
-    def __init__(self, item: Body) -> None:
-        super().__init__()
-        self.id = item["id"]
-        self._item = item
-
-    @override
-    def body(self, *, empty: bool = False) -> Body:
-        if not empty:
-            return self._item
-        emptied = item_events.announced(self._item)
-        return {**emptied, "status": "in_progress"} if "status" in emptied else emptied
-
-    @override
-    def flush(self) -> list[Event]:
-        return item_events.before_result(self._item, output_index=self.output_index)
-
-    @override
-    def finish(self) -> list[Event]:
-        return item_events.after_result(self._item, output_index=self.output_index)
-
-
-def _remainder(written: str, whole: object) -> str:
-    # The part of the final text that no delta had. Some upstreams leave the final text empty instead of repeating it.
-    if not isinstance(whole, str) or not whole:
-        return ""
-    if not whole.startswith(written):
-        raise _ContradictionError
-    return whole[len(written) :]
-
-
-def _phase(item: Body) -> str | None:
-    phase = item.get("phase")
-    return phase if phase in {"commentary", "final_answer"} else None
+def _written(segment: Segment) -> Written:
+    is_closed = segment.outcome is not None
+    if isinstance(segment, UpstreamParts):
+        kind = "message" if isinstance(segment, UpstreamMessage) else "reasoning"
+        texts = [(part.kind, "".join(part.text)) for part in segment.parts]
+        return Written(kind=kind, parts=texts, is_whole=is_closed)
+    if isinstance(segment, CallSegment):
+        kind = "custom_tool_call" if segment.native else "function_call"
+        text = "".join(segment.arguments)
+        return Written(kind=kind, parts=[(_CALLS[kind], text)], is_whole=is_closed, call_id=segment.upstream_id)
+    return Written(kind=str(segment.body()["type"]), parts=[], is_whole=True)
 
 
 def _text(value: object) -> str:

@@ -280,6 +280,16 @@ class SegmentQueue:
     def _segments(self) -> list[Segment]:
         return [*self.closed, *self._waiting, *self._hidden]
 
+    @property
+    def sent(self) -> list[Segment]:
+        """Segments of which events were emitted."""
+        return [*self.closed, *(segment for segment in self._waiting if segment.live)]
+
+    def drop_unsent(self) -> None:
+        """Remove the segments of which nothing was emitted."""
+        self._waiting = [segment for segment in self._waiting if segment.live]
+        self._hidden = []
+
     def push(self, segment: Segment) -> list[Event]:
         """Append a segment. Closes the segments before it that cannot be continued."""
         self._waiting.append(segment)
