@@ -21,6 +21,7 @@ from responses.engine.calls.hosted import HostedCalls, whole_item
 from responses.engine.calls.toolbox import Toolbox
 from responses.engine.compaction import token_estimate
 from responses.engine.compaction.run import Compactor
+from responses.engine.constraints.code_fence import without_fence
 from responses.engine.constraints.gate import Gate, gate_for
 from responses.engine.events.response_body import Ending, closing, failed, response_body
 from responses.engine.events.types import Body, Event, ResponseInProgress
@@ -285,6 +286,8 @@ class Run:
                 if passed:
                     yield Emitted(passed)
         result = stream.result()
+        if context.sampling.response_format is not None and result.finish is Finish.STOP:
+            result = without_fence(result, gate)
         outcome = await self._evaluator.evaluate(result, request=request, gate=gate)
         # Cleared only now: an interrupt during the evaluation still has to find the turn.
         self._turn = None

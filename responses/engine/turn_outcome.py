@@ -109,10 +109,11 @@ class TurnEvaluator:
 
     def _reject(self, defect: str, result: TurnResult, gate: Gate | None) -> RetryTurn | FailRun:
         failure = Failure(code="server_error", message=defect)
+        shown = len(result.items) if gate is None else gate.shown
         # Text that was already streamed cannot be taken back, so there is nothing to retry.
-        if gate is None or any(item["type"] == "message" for item in result.items[: gate.shown]):
+        if any(item["type"] != "reasoning" for item in result.items[:shown]):
             return FailRun(failure)
-        discarded = DiscardedTurn(defect=defect, items=result.items[gate.shown :])
+        discarded = DiscardedTurn(defect=defect, items=result.items[shown:])
         # Only one retry in a row: every further one costs a whole turn.
         if self.state.rejected is not None or self._is_last_turn:
             return FailRun(failure, discarded)

@@ -152,3 +152,65 @@ def test_the_sdk_parses_the_answer(client: OpenAI, script: Script) -> None:
 
     parsed = client.responses.parse(model=script.say(KEPT).model, input="Hi", text_format=Weather)
     assert parsed.output_parsed == Weather(city="Oslo", degrees=3)
+
+
+FORMATS = {"strict": strict(), "json_object": {"format": {"type": "json_object"}}, "loose": strict(strict=False)}
+NO_ANSWER = {
+    "nothing": [chunk(finish="stop")],
+    "empty content": [chunk(content=""), chunk(finish="stop")],
+    "the document in the reasoning": [chunk(reasoning_content=KEPT), chunk(finish="stop")],
+}
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["validated", "native"])
+@pytest.mark.parametrize("what", NO_ANSWER)
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_formatted_response_without_a_message_is_not_completed(
+    api: Api, script: Script, form: str, what: str, native: bool
+) -> None:
+    if native:
+        describe(script, structured_output="native")
+    script.then(stream(*NO_ANSWER[what]), stream(*NO_ANSWER[what]))
+    response = api.events(model=script.model, input="Hi", text=FORMATS[form])[-1]["response"]
+    assert (response["status"], "no answer" in response["error"]["message"]) == ("failed", True)
+
+
+@pytest.mark.parametrize("what", NO_ANSWER)
+def test_a_second_request_may_give_the_missing_answer(api: Api, script: Script, what: str) -> None:
+    script.then(stream(*NO_ANSWER[what])).say(KEPT)
+    response = api.create(model=script.model, input="Hi", text=strict())
+    assert (response["status"], response["output"][-1]["content"][0]["text"]) == ("completed", KEPT)
+
+
+@pytest.mark.parametrize(
+    "fence", ["```json\n{}\n```", "```\n{}\n```\n", " \n```JSON\n{}```", "```{}```", "```json\r\n{}\r\n```"]
+)
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_document_in_a_code_fence_is_unwrapped(api: Api, script: Script, form: str, fence: str) -> None:
+    fenced = fence.replace("{}", KEPT)
+    model = script.say(*fenced).say(fenced).model
+    events = api.events(model=model, input="Hi", text=FORMATS[form])
+    response = events[-1]["response"]
+    assert (response["status"], response["output"][0]["content"][0]["text"]) == ("completed", KEPT)
+    assert "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta") == KEPT
+    assert api.create(model=model, input="Hi", text=FORMATS[form])["output"][0]["content"][0]["text"] == KEPT
+
+
+@pytest.mark.parametrize(
+    "around", ["Here: ```json\n{}\n```", "```json\n{}\n``` Done.", "```json\n{}\n```\n```json\n{}\n```"]
+)
+def test_text_around_a_code_fence_violates_the_format(api: Api, script: Script, around: str) -> None:
+    script.say(around.replace("{}", KEPT)).say(KEPT)
+    assert api.create(model=script.model, input="Hi", text=strict())["output"][0]["content"][0]["text"] == KEPT
+
+
+def test_log_probabilities_of_a_code_fence_are_dropped(api: Api, script: Script) -> None:
+    pieces = []
+    for token in ("```json\n", KEPT, "\n```"):
+        piece = chunk(content=token)
+        piece["choices"][0]["logprobs"] = {"content": [{"token": token, "logprob": -0.5, "bytes": None}]}
+        pieces.append(piece)
+    script.then(stream(*pieces, chunk(finish="stop")))
+    include = ["message.output_text.logprobs"]
+    (part,) = api.create(model=script.model, input="Hi", text=strict(), include=include)["output"][0]["content"]
+    assert [entry["token"] for entry in part["logprobs"]] == [KEPT]

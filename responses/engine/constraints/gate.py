@@ -4,7 +4,7 @@ It holds back everything from the first doubtful item on: text when a format or 
 input has a grammar. Reasoning is never held back, and a turn without constraints needs no gate.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from responses.engine.events.types import Body, Event, OutputItemAdded
 from responses.engine.turn import CallForm, FunctionTool, Sampling
@@ -46,6 +46,13 @@ class Gate:
         held, self._held, self._holding = self._held, [], False
         self.shown += sum(isinstance(event, OutputItemAdded) for event in held)
         return held
+
+    def replace_item(self, item_id: str, events: Callable[[int], list[Event]]) -> None:
+        """Replace the held events of an item by those for its output index."""
+        index = next(e.output_index for e in self._held if isinstance(e, OutputItemAdded) and e.item["id"] == item_id)
+        places = [place for place, event in enumerate(self._held) if getattr(event, "output_index", None) == index]
+        # Events of different items never alternate.
+        self._held[places[0] : places[-1] + 1] = events(index)
 
     def _update(self, item: Body, passed: list[Event]) -> None:
         # A required call settles the doubt about the text before it, unless the text itself is validated.

@@ -41,11 +41,13 @@ _deadline: ContextVar[float] = ContextVar("_deadline")
 async def defect(items: Sequence[Body], response_format: dict[str, Any] | None) -> str | None:
     """Return how the text of a finished turn violates the response format; None if it does not.
 
-    `response_format` has the shape of chat completions. A refusal, or a turn with calls only, need not match it.
+    `response_format` has the shape of chat completions. A refusal need not match it. The turn has no calls.
     """
     parts = [part for item in items if item["type"] == "message" for part in item["content"]]
-    if response_format is None or not parts or any(part["type"] == "refusal" for part in parts):
+    if response_format is None or any(part["type"] == "refusal" for part in parts):
         return None
+    if not parts:
+        return "The model wrote no answer in the format that was required."
     try:
         document = orjson.loads("".join(part["text"] for part in parts))
     except orjson.JSONDecodeError:
