@@ -17,6 +17,7 @@ import orjson
 
 from kernel.ids import new_id
 from responses.chat import capabilities, stored
+from responses.chat.answer_check import AnswerCheck
 from responses.chat.chunks import ChunkWriter, CompletionAccumulator, as_chunk, with_valid_usage
 from responses.chat.images import with_loaded_images
 from responses.chat.requests import ChatRequest
@@ -30,6 +31,7 @@ from responses.providers.clients import UpstreamFailed, for_client, post, read_b
 from responses.providers.dialects import dialect_of
 from responses.providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event
 from responses.providers.http_client import Answer
+from responses.providers.upstream_errors import failure_from_error
 from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo
 from responses.runs.rows import Row
@@ -58,6 +60,11 @@ async def complete(*, principal: Principal, body: ChatRequest, request: RequestI
         await call.end(outcome="interrupted")
         raise
     call.observe_whole(completion)
+    check = call.check()
+    completion = check.read_whole(completion)
+    if (failure := check.end(done=False)) is not None:
+        await call.end(outcome="failed")
+        raise for_client(call.route, failure).as_api_error()
     row = call.row_for(completion)
     await call.end(outcome="stop", row=row)
     return completion if row is None else {**row.values["body"], "metadata": row.values["metadata"]}
@@ -94,7 +101,7 @@ async def _events(
     accumulator = None if call.own_id is None else CompletionAccumulator()
     async with stack:
         try:
-            async for chunks in _chunks(response):
+            async for chunks in _chunks(response, call.check()):
                 for chunk in chunks:
                     call.observe(chunk)
                     if accumulator is not None:
@@ -111,21 +118,24 @@ async def _events(
             await call.end(outcome="interrupted")
 
 
-async def _chunks(response: Answer) -> AsyncGenerator[list[Chunk], None]:
+async def _chunks(response: Answer, check: AnswerCheck) -> AsyncGenerator[list[Chunk], None]:
     """Yield the chunks of each read from the network; raises `UpstreamFailed`."""
     # Some servers ignore `stream` and send a complete completion, which is treated as a single chunk.
     if not is_streamed(response):
-        yield [as_chunk(await read_document(response))]
+        completion = check.read_whole(await read_document(response))
+        if (failure := check.end(done=False)) is not None:
+            raise UpstreamFailed(failure)
+        yield [as_chunk(completion)]
         return
     lines = EventStreamDecoder()
     async for piece in read_bytes(response):
-        yield lines.feed(piece)
-        if lines.done or lines.failure is not None:
+        yield [check.read(chunk) for chunk in lines.feed(piece)]
+        if lines.done or lines.failure is not None or check.has_failed:
             break
     else:
-        yield lines.end()
-    if lines.failure is not None:
-        raise UpstreamFailed(lines.failure)
+        yield [check.read(chunk) for chunk in lines.end()]
+    if (failure := lines.failure or check.end(done=lines.done)) is not None:
+        raise UpstreamFailed(failure)
 
 
 class _ChatCall:
@@ -194,6 +204,10 @@ class _ChatCall:
         messages = [choice.get("message") for choice in choices or () if isinstance(choice, dict)]
         if self._usage is None or not self._usage.output_tokens:
             self._chunks = tokens(*(orjson.dumps(message).decode() for message in messages))
+
+    def check(self) -> AnswerCheck:
+        """Return the check of the answer."""
+        return AnswerCheck(several=(self._request.body.n or 1) > 1, to_failure=failure_from_error)
 
     def row_for(self, completion: Chunk) -> Row | None:
         """Return the row of the completion; None if it is not to be stored."""
