@@ -9,6 +9,7 @@ from kernel.storable_json import MAX_DEPTH
 from responses.engine.calls.client_tools import hidden_function, item_fields
 from responses.engine.calls.outcomes import ToolResult, parse_object
 from responses.engine.converter.calls import CallSegment
+from responses.engine.converter.chat_calls import CallJoiner, CallPiece, new_arguments, read_calls
 from responses.engine.turn import CallForm
 
 DEEP = '{"a":' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}"
@@ -38,19 +39,27 @@ def test_a_client_tool_search_that_is_nested_too_deeply_is_not_an_item() -> None
     assert item_fields(hidden_function(CallForm.TOOL_SEARCH), DEEP) is None
 
 
+def piece(name: str, arguments: str) -> CallPiece:
+    """Return a piece of a call with the index 0 and without an id."""
+    (read,) = read_calls({"tool_calls": [{"index": 0, "function": {"name": name, "arguments": arguments}}]})
+    return read
+
+
 def test_a_name_with_each_piece_of_long_arguments_takes_linear_time() -> None:
-    call = CallSegment(upstream_id=None, call_id=None)
+    call, calls, more = CallSegment(upstream_id=None, call_id=None), CallJoiner(), piece("f", "x" * 20)
     call.write("f", '{"a":"')
+    calls.add(more, call)
     started = time.process_time()
     for _ in range(50_000):
-        assert not call.is_over(None, "f", "x" * 20)
-        call.write(None, "x" * 20)
+        assert calls.find(more) is call
+        call.write(None, new_arguments(call, more))
     assert time.process_time() - started < 3
 
 
 @pytest.mark.parametrize("end", ["}", "} ", "}\n"])
 def test_complete_arguments_are_followed_by_another_call(end: str) -> None:
-    call = CallSegment(upstream_id=None, call_id=None)
-    for piece in ('{"a":', "1", end, " "):
-        call.write("f", piece)
-    assert call.is_over(None, "g", "{}")
+    call, calls = CallSegment(upstream_id=None, call_id=None), CallJoiner()
+    calls.add(piece("f", "{"), call)
+    for arguments in ('{"a":', "1", end, " "):
+        call.write("f", arguments)
+    assert calls.find(piece("g", "{}")) is None

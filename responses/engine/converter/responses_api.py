@@ -336,7 +336,7 @@ class ResponsesConverter(TurnConverter):
 
 def _holds(segment: Segment, item: Body) -> bool:
     """Return True if a segment can be that of a finished item."""
-    kind = item["type"]
+    kind = str(item["type"])
     if isinstance(segment, UpstreamParts):
         return kind == ("message" if isinstance(segment, UpstreamMessage) else "reasoning")
     return isinstance(segment, CallSegment) and kind == ("custom_tool_call" if segment.native else "function_call")

@@ -1,0 +1,112 @@
+"""Random answers made out of all quirks of upstreams at once, through the converter and the loop."""
+
+import copy
+from collections.abc import AsyncGenerator
+from random import Random
+from typing import Any
+
+import pytest
+
+from kernel.clock import now
+from responses.engine.converter.chat import ChatConverter
+from responses.engine.events.response_body import opening
+from responses.engine.events.types import Event
+from responses.engine.loop import Run
+from responses.engine.state import RunState
+from responses.engine.turn import TurnRequest, TurnResult
+from tests.support.chunks import text
+from tests.support.odd_upstreams import HOSTED, OWN, OddAnswer, odd_answer
+from tests.support.runs import Played, context, events_of, on_the_wire
+from tests.support.sampling import SEED, sized
+from tests.support.scripted import ScriptedTools, toolbox
+from tests.support.streams import assert_stream_equals_stored
+
+BATCHES = 4
+ANSWERS = sized(25, full=2_500)
+TOOLS = [{"type": "function", "name": OWN, "parameters": {"type": "object", "properties": {}}}]
+
+
+class OddModel:
+    """Model that gives one odd answer, and then a plain one."""
+
+    def __init__(self, answer: OddAnswer) -> None:
+        self._answers = [answer, OddAnswer(pieces=text("end"))]
+
+    def open(self, request: TurnRequest) -> "OddTurn":
+        """Open the next turn."""
+        return OddTurn(request, self._answers.pop(0))
+
+
+class OddTurn:
+    """Turn of an odd answer."""
+
+    def __init__(self, request: TurnRequest, answer: OddAnswer) -> None:
+        self._answer = answer
+        self._converter = ChatConverter(
+            first_output_index=request.first_output_index, sampling=request.sampling, think_tags=answer.tags
+        )
+
+    async def events(self) -> AsyncGenerator[list[Event], None]:
+        """Yield the events of each chunk, as `UpstreamTurn` does."""
+        converter = self._converter
+        for piece in self._answer.pieces:
+            yield converter.whole(piece) if self._answer.is_document else converter.feed([piece])
+            if converter.over:
+                break
+        yield converter.end(done=self._answer.has_done and not self._answer.is_document)
+
+    def result(self) -> TurnResult:
+        """Return the result of the turn."""
+        return self._converter.result()
+
+    def interrupt(self) -> tuple[list[Event], TurnResult]:
+        """Close open items."""
+        return self._converter.interrupt(), self._converter.result(interrupted=True)
+
+
+async def played(answer: OddAnswer, hosted: ScriptedTools) -> Played:
+    """Run a response whose first turn has this answer."""
+    given = context(tools=TOOLS)
+    run = Run(given, RunState(), model=OddModel(answer), tools=toolbox(hosted), now=now)
+    steps = [step async for step in run.steps()]
+    return Played(steps=steps, events=on_the_wire([*opening(given.parameters), *events_of(steps)]))
+
+
+def texts(items: list[dict[str, Any]], kind: str) -> str:
+    """Return the text of all items of a type."""
+    return "".join(part["text"] for item in items if item["type"] == kind for part in item["content"])
+
+
+async def check(answer: OddAnswer) -> None:
+    """Assert what holds for every answer."""
+    hosted = ScriptedTools(look=["found"] * 3)
+    run = await played(answer, hosted)
+    assert_stream_equals_stored(copy.deepcopy(run.events), run.end.response)
+    executed = [call.arguments for call in hosted.calls]
+    own = [item for item in run.output if item["type"] == "function_call"]
+    words, thoughts = texts(run.output, "message"), texts(run.output, "reasoning")
+    if answer.is_cut:
+        assert run.end.ending.status in {"failed", "incomplete"}
+        assert executed == []
+        assert run.end.calls == [] or {call.state for call in run.end.calls} <= {"refused", "waiting"}
+        # Half a tag may be part of either, and what precedes a missing tag as well.
+        assert answer.tags or (answer.text.startswith(words) and answer.reasoning.startswith(thoughts))
+        assert all(item["status"] == "incomplete" or (OWN, item["arguments"]) in answer.calls for item in own)
+        return
+    assert run.end.ending.status == "completed"
+    assert executed == [arguments for name, arguments in answer.calls if name == HOSTED]
+    assert [item["arguments"] for item in own] == [arguments for name, arguments in answer.calls if name == OWN]
+    only_hosted = {name for name, _ in answer.calls} == {HOSTED}
+    assert (words, thoughts) == (answer.text + ("end" if only_hosted else ""), answer.reasoning)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(BATCHES))
+async def test_an_answer_of_all_quirks_is_read_as_it_was_meant(batch: int) -> None:
+    for number in range(ANSWERS):
+        seed = f"{SEED} {batch} {number}"
+        try:
+            await check(odd_answer(Random(seed)))
+        except Exception as error:
+            error.add_note(f"the answer: {odd_answer(Random(seed))}")
+            raise
