@@ -150,6 +150,7 @@ class Sampling:
     prompt_cache_retention: str | None = None
     user: str | None = None
     stop: tuple[str, ...] = ()  # enforced by the converters
+    include: frozenset[str] = frozenset()  # what events show of items that an upstream's own tools have made
     extra: dict[str, Any] | None = None  # e.g. `top_k`, for upstreams that know it
 
     @property

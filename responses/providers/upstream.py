@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from opentelemetry.trace import Span
 
+from conversations.items import project
 from kernel import telemetry_names, tracing
 from kernel.errors import Failure
 from kernel.large_work import off_loop
@@ -22,7 +23,7 @@ from responses.engine.attachments import AttachmentMap
 from responses.engine.converter.base import TurnConverter
 from responses.engine.converter.chat import ChatConverter
 from responses.engine.converter.responses_api import ResponsesConverter
-from responses.engine.events.types import Event, OutputItemDone
+from responses.engine.events.types import Event, OutputItemAdded, OutputItemDone
 from responses.engine.turn import Attempt, TurnRequest, TurnResult
 from responses.providers import chat_completions, responses_api
 from responses.providers.clients import UpstreamFailed, for_client, post, read_piece
@@ -116,20 +117,32 @@ class UpstreamTurn:
             attachments = await load_attachments(self._route, self._request)
             async with await self._post(attachments) as response:
                 if not is_streamed(response):
-                    yield converter.whole(await read_document(response, check=self._check))
+                    yield self._shown(converter.whole(await read_document(response, check=self._check)))
                 else:
                     # Not a generator: each takes 0.4 to 0.5 KB per open stream, and time for each read.
                     while piece := await read_piece(response):
-                        yield converter.feed(lines.feed(piece))
+                        yield self._shown(converter.feed(lines.feed(piece)))
                         if lines.done or lines.failure is not None or converter.over:
                             break
                     else:
-                        yield converter.feed(lines.end())
+                        yield self._shown(converter.feed(lines.end()))
                     if lines.failure is not None and not converter.over:
                         converter.fail(for_client(self._route, lines.failure))
         except UpstreamFailed as failed:
             converter.fail(failed.failure)
-        yield converter.end(done=lines.done)
+        yield self._shown(converter.end(done=lines.done))
+
+    def _shown(self, events: list[Event]) -> list[Event]:
+        """Return the events without what the client did not ask for, as the final response shows the items."""
+        # Only a Responses upstream has tools of its own, whose items contain such fields.
+        if not isinstance(self._converter, ResponsesConverter):
+            return events
+        include = self._request.sampling.include
+        for position, event in enumerate(events):
+            if isinstance(event, OutputItemAdded | OutputItemDone):
+                # The item itself is stored as a whole.
+                events[position] = replace(event, item=project(event.item, include))
+        return events
 
     async def _post(self, attachments: AttachmentMap) -> AbstractAsyncContextManager[Answer]:
         body = await off_loop(partial(self._body, self._route, self._request, attachments))
@@ -171,7 +184,7 @@ class UpstreamTurn:
 
     def interrupt(self) -> tuple[list[Event], TurnResult]:
         """Return the events that close open items, and the partial result."""
-        events = [*self._unsent, *self._converter.interrupt()]
+        events = [*self._unsent, *self._shown(self._converter.interrupt())]
         return events, self._traced(self._converter.result(interrupted=True, attempts=self.attempts))
 
     def _traced(self, result: TurnResult) -> TurnResult:

@@ -215,6 +215,7 @@ def build_sampling(parameters: dict[str, Any], options: dict[str, Any], items: I
         tools=tool_offer.visible_tools(tools),
         tool_choice=tool_offer.upstream_tool_choice(choice, tools),
         logprobs=options["logprobs"],
+        include=frozenset(options["include"]),
         reasoning_effort=parameters["reasoning"]["effort"],
         reasoning_context=parameters["reasoning"].get("context"),
         reasoning_summary=parameters["reasoning"]["summary"],

@@ -80,3 +80,25 @@ def test_items_of_upstream_tools_can_be_sent_back(api: Api, responses_api_script
     again = [{"role": "user", "content": "Cats?"}, *first["output"], {"role": "user", "content": "Dogs?"}]
     assert api.create(model=responses_api_script.model, input=again)["status"] == "completed"
     assert [item["type"] for item in responses_api_script.bodies[1]["input"]] == ["message"] * 3
+
+
+FOUND = {**SEARCH, "action": {**PLACE, "sources": [{"type": "url", "url": "https://a.example"}]}}
+RESULT = {"file_id": "file-1", "filename": "cats.txt", "score": 0.5, "text": "Cats.", "attributes": {}}
+LONG_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
+    "sources": (FOUND, "web_search_call.action.sources"),
+    "results": ({**LOOKED, "results": [RESULT]}, "file_search_call.results"),
+    "outputs": ({**CODE, "outputs": [{"type": "logs", "logs": "1"}]}, "code_interpreter_call.outputs"),
+}
+
+
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("field", LONG_FIELDS)
+def test_events_and_the_response_show_the_same_fields(
+    api: Api, responses_api_script: Script, field: str, asks: bool
+) -> None:
+    item, include = LONG_FIELDS[field]
+    responses_api_script.then(answer_after(item))
+    events = api.events(model=responses_api_script.model, input="Cats?", include=[include] if asks else [])
+    (shown, _) = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert shown == events[-1]["response"]["output"][0]
+    assert (field in str({key: value for key, value in shown.items() if value})) is asks
