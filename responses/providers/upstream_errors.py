@@ -156,7 +156,8 @@ _UNKNOWN_MODEL = re.compile(
     r"|\bmodel (does )?not (exist|found)|\b(invalid|unknown|no such) model\b|is not a valid model|model_not_found",
     re.IGNORECASE,
 )
-_WRONG_KEY = re.compile(r"(invalid|incorrect) api key|api key (is )?(not valid|invalid|incorrect)", re.IGNORECASE)
+# Google's, with status 400. Others have a status or a name for it.
+_WRONG_KEY = re.compile(r"api key (not valid|expired)", re.IGNORECASE)
 _TOO_MANY = re.compile(r"\brate[ -]limit|too many requests", re.IGNORECASE)
 _FLAGGED = re.compile(
     r"content[ _](management )?(policy|filter)|inappropriate content|was flagged|responsible ai policy|usage policies",

@@ -124,7 +124,7 @@ KINDS: dict[str, tuple[Answer, tuple[int, str | None, str]]] = {
         (400, None, "content_policy_violation"),
     ),
     "a long input": (
-        whole([{"error": {"message": "The input token count (9) exceeds the maximum", "code": 400}}], status=400),
+        whole(raw([{"error": {"message": "The input token count (9) exceeds the maximum", "code": 400}}]), status=400),
         (400, "input", "context_length_exceeded"),
     ),
     "credentials": (

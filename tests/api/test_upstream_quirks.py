@@ -263,7 +263,7 @@ def test_citations_with_more_or_fewer_fields_are_kept(ask: Ask, annotation: dict
     assert found == {**expected, "start_index": 0, "end_index": 0}
 
 
-FOUND = {
+FOUND: dict[str, Any] = {
     "citations": ["https://a.example", "https://b.example"],
     "search_results": [{"url": "https://a.example", "title": "A"}],
 }
