@@ -256,4 +256,4 @@ def test_invalid_usage_is_estimated(api: Api, responses_api_script: Script) -> N
     nonsense = {"input_tokens": "many", "output_tokens": -3, "input_tokens_details": None}
     responses_api_script.then(answer(message_events("Hello"), usage=nonsense))
     usage = api.create(model=responses_api_script.model, input="Hi")["usage"]
-    assert (usage["input_tokens"], usage["output_tokens"]) == (0, 0)
+    assert (usage["input_tokens"], usage["output_tokens"]) == (1, 2)
