@@ -148,12 +148,13 @@ class EventStreamDecoder:
         for line in lines:
             if line.startswith(b"data:"):
                 self._line(line[5:], chunks)
+            elif not line:
+                if self._begun is not None or self._is_error:
+                    self._end_event(chunks)
             elif line.startswith(b"event:"):
-                self._is_error = line[6:].strip() == b"error"
-            elif line.strip():
+                self._is_error = line.endswith(b"error") and line[6:].strip() == b"error"
+            else:
                 self._other_line(line, chunks)
-            elif self._begun is not None or self._is_error:
-                self._end_event(chunks)
             if self.done or self.failure is not None:
                 break
         return chunks
@@ -204,7 +205,10 @@ class EventStreamDecoder:
 
     def _other_line(self, line: bytes, chunks: list[Chunk]) -> None:
         """Read a line that is not empty and begins with none of the usual fields."""
-        if self._is_bare:
+        if not line.strip():
+            if self._begun is not None or self._is_error:
+                self._end_event(chunks)
+        elif self._is_bare:
             self._begin(line)
         elif self._begun is None and line.lstrip()[:1] in {b"{", b"["}:
             self._is_bare = True
@@ -241,7 +245,14 @@ class EventStreamDecoder:
             if data and not (data.startswith(b":") or _KEEP_ALIVE.fullmatch(data)):
                 self._begin(raw)
             return
-        self._read(parsed, data, chunks)
+        if not parsed or self._is_error or type(parsed) is not dict:
+            self._read(parsed, data, chunks)
+            return
+        # Nearly every line: without a further call.
+        try:
+            chunks.append(self._check(parsed, data))
+        except UpstreamFailed as failed:
+            self.failure = failed.failure
 
     def _read(self, parsed: object, data: bytes, chunks: list[Chunk]) -> None:
         if self._is_error:
