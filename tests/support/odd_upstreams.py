@@ -153,7 +153,8 @@ def odd_answer(random: Random) -> OddAnswer:
         has_done = random.random() < 0.7
         end["choices"][0] |= _failure(random) if has_done else {"finish_reason": None}
     pieces = _numbered([*pieces, end], random)
-    for extra in (usage(), {"choices": []}, {"choices": None, "service_tier": "default"}):
+    extras: list[Chunk] = [usage(), {"choices": []}, {"choices": None, "service_tier": "default"}]
+    for extra in extras:
         if random.random() < 0.5:
             pieces.insert(random.randint(0, len(pieces)), extra)
     return OddAnswer(pieces=pieces, is_cut=is_cut, has_done=has_done, **expected)

@@ -106,8 +106,9 @@ class CallSegment(Segment):
 
     @property
     def is_cut(self) -> bool:
-        """True if the end of the arguments is certainly missing."""
-        return bool(self.arguments) and not self.native and not is_object("".join(self.arguments))
+        """True if the arguments are the beginning of a JSON object, and not a whole one."""
+        text = "".join(self.arguments)
+        return not self.native and text.lstrip().startswith("{") and not is_object(text)
 
     def adopt(self, upstream_id: str, call_id: str | None) -> None:
         """Set an id that arrived late. The call id stays if it was already emitted."""
