@@ -1,5 +1,6 @@
 """JSON that is nested 100,000 deep, wherever somebody else's JSON is read: a documented error, and no traceback."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -83,7 +84,7 @@ def test_a_websocket_message_is_refused(server: WebProcess, caller: Caller, kind
     assert "Traceback" not in server.output(since=written)
 
 
-def test_arguments_of_a_function_are_returned_unchanged(api: Api, script: Script) -> None:
+def test_arguments_of_a_function_are_stored_unchanged(api: Api, script: Script) -> None:
     script.call(look=ARGUMENTS).say("Thanks")
     first = api.create(model=script.model, input="Hi", tools=[FUNCTION])
     assert first["output"][0]["arguments"] == ARGUMENTS
@@ -92,7 +93,8 @@ def test_arguments_of_a_function_are_returned_unchanged(api: Api, script: Script
     second = api.create(model=script.model, previous_response_id=first["id"], input=[output], tools=[FUNCTION])
     assert second["status"] == "completed"
     *_, called, answered = script.messages[1]
-    assert called["tool_calls"][0]["function"]["arguments"] == ARGUMENTS
+    # Parsers have different limits of depth, so that the upstream gets the arguments as a text.
+    assert json.loads(called["tool_calls"][0]["function"]["arguments"]) == {"unreadable_arguments": ARGUMENTS}
     assert answered["content"] == LISTS.decode()
     assert api.input_items(second["id"])[-1]["output"] == LISTS.decode()
 
