@@ -43,6 +43,9 @@ def _set_environment(servers: PrivateServers) -> None:
         WORKER_DRAIN_SECONDS="3",
         # Takes a second of CPU for each process that a test starts.
         WARM_UP="0",
+        # Enough for two retries.
+        UPSTREAM_RETRY_SECONDS="2",
+        UPSTREAM_BACKGROUND_RETRY_SECONDS="2",
         # The worker of one test must not deliver webhooks that another test inspects.
         WEBHOOK_CONCURRENCY="0",
         WEBHOOK_TIMEOUT_SECONDS="2",

@@ -316,6 +316,8 @@ DRAIN_SECONDS = env.integer("DRAIN_SECONDS", default=20)
 BATCH_CONCURRENCY = env.integer("BATCH_CONCURRENCY", default=32, minimum=1)
 # Time between the first and second attempt of a line; doubled for each further attempt.
 BATCH_RETRY_SECONDS = env.integer("BATCH_RETRY_SECONDS", default=5)
+UPSTREAM_RETRY_SECONDS = env.integer("UPSTREAM_RETRY_SECONDS", default=10)
+UPSTREAM_BACKGROUND_RETRY_SECONDS = env.integer("UPSTREAM_BACKGROUND_RETRY_SECONDS", default=300)
 UPSTREAM_CONNECT_TIMEOUT = env.integer("UPSTREAM_CONNECT_TIMEOUT", default=10, minimum=1)
 UPSTREAM_IDLE_TIMEOUT = env.integer("UPSTREAM_IDLE_TIMEOUT", default=300, minimum=1)
 UPSTREAM_ANSWER_TIMEOUT = env.integer("UPSTREAM_ANSWER_TIMEOUT", default=1800, minimum=1)

@@ -244,7 +244,9 @@ def _load(claimed: Claim, queued: QueuedRun | None = None) -> ResumedRun | None:
         request_id=response.request_id,
         end_user=response.end_user or "",
     )
-    model: LanguageModel = UpstreamModel(route, summarizer=TeamSummarizer(account))
+    # No client could repeat a run in the background, and those of its tools that were called have taken effect.
+    patience = settings.UPSTREAM_BACKGROUND_RETRY_SECONDS if response.background else None
+    model: LanguageModel = UpstreamModel(route, summarizer=TeamSummarizer(account), patience=patience)
     reservation = None
     if is_limited(principal):
         reservation = RunReservation(

@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import re
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -54,12 +53,11 @@ from responses.providers.http_client import (
     request_failed,
     tls_context,
 )
+from responses.providers.retries import Retries
 from responses.providers.upstream_errors import MAX_MESSAGE, failure_from_status
 from tenants.directory import Route, UpstreamEndpoint
 
-# Pauses before retries, in seconds. Requests are only retried before the first byte of the answer: later the client may
-# already have received output.
-_RETRY_PAUSES = (0.3, 1.0)
+_TOO_MANY = int(httpx2.codes.TOO_MANY_REQUESTS)
 _MAX_CONNECTIONS = 2000
 # Those that have a name: a server may send any number.
 _STATUSES = frozenset(int(code) for code in httpx2.codes)
@@ -155,15 +153,16 @@ async def post(
     retry_body: Callable[[], dict[str, Any]] | None = None,
     silent: bool = False,
     may_repeat: bool = True,
+    patience: float | None = None,
     span: Span | None = None,
 ) -> AsyncIterator[Answer]:
     """Send a request and yield the answer: its status is 200, its body is unread. Raises `UpstreamFailed`.
 
     Each HTTP request is added to `attempts` when it begins: the upstream may charge for any of them. `silent`: the
     upstream sends nothing until the whole answer is complete. `retry_body` makes the body of retries if it is another
-    one, whose answer is streamed. Not `may_repeat`: a request that the upstream may charge for is not retried. On exit
-    the connection is closed unless the body was read completely. The upstream continues the trace of `span`, or of the
-    current one.
+    one, whose answer is streamed. Not `may_repeat`: a request that the upstream may charge for is not retried.
+    `patience`: see `Retries`. On exit the connection is closed unless the body was read completely. The upstream
+    continues the trace of `span`, or of the current one.
     """
     admission.started()
     trace_headers = tracing.headers(span)
@@ -171,9 +170,9 @@ async def post(
     content = body if isinstance(body, Form) else await off_loop(partial(large_json.dumps, body))
     # Freed here and below: the answer may take minutes, and the request may have images.
     del body
-    pauses, is_renamed = deque([*_RETRY_PAUSES, None]), False
+    retries, is_renamed = Retries(route, patience=patience), False
+    await retries.wait_for_others()
     for number in itertools.count(1):
-        pause = pauses.popleft()
         name = FIRST_ATTEMPT if number == 1 else f"Request {number}"
         attempt = Attempt(began=now())
         attempts.append(attempt)
@@ -195,13 +194,13 @@ async def post(
             spans.record(Activity.ATTEMPT, name, began=attempt.began, state="failed", note=_reason(error))
             if not is_renamed and (renamed := await _with_other_limit(route, content, error)) is not None:
                 content, is_renamed = renamed, True
-                pauses.appendleft(pause)
                 continue
-            if pause is None or not _is_retryable(error) or (attempt.may_be_charged and not may_repeat):
-                raise UpstreamFailed(for_client(route, to_failure(error))) from error
+            failure = to_failure(error)
+            may_retry = _is_retryable(error, failure) and (may_repeat or not attempt.may_be_charged)
+            if not may_retry or not await retries.pause(failure):
+                raise UpstreamFailed(for_client(route, failure)) from error
         if retry_body is not None:
             content, silent = await off_loop(partial(large_json.dumps, await off_loop(retry_body))), False
-        await asyncio.sleep(pause)
     del content
     with spans.span(Activity.ATTEMPT, name, began=attempt.began) as measured:
         measured.note = f"HTTP {answer.status} after {(now() - attempt.began).total_seconds():.2f} s"
@@ -341,13 +340,13 @@ def from_sdk(error: openai.APIError | aiohttp.ClientError | TimeoutError) -> Req
     return request_failed(cause if isinstance(cause, Exception) else None)
 
 
-def _is_retryable(error: RequestFailed) -> bool:
-    # A timeout is not retried, because it has already taken long. Neither is a 429: the client should wait and retry
-    # itself, rather than keep a connection open here.
+def _is_retryable(error: RequestFailed, failure: Failure) -> bool:
+    # A timeout is not retried, because it has already taken long. Neither is a quota that is used up.
     if isinstance(error, ErrorStatus):
         # OpenAI's servers say in this header whether a retry makes sense.
-        advice = error.headers.get("x-should-retry")
-        return advice != "false" and (error.status >= httpx2.codes.INTERNAL_SERVER_ERROR or advice == "true")
+        advice = error.headers.get("x-should-retry") or failure.headers.get("x-should-retry")
+        is_temporary = error.status >= httpx2.codes.INTERNAL_SERVER_ERROR or failure.status == _TOO_MANY
+        return advice == "true" or (advice != "false" and is_temporary)
     return isinstance(error, Unreachable)
 
 

@@ -37,22 +37,33 @@ from tenants.models import WireApi
 
 
 class UpstreamModel:
-    """Implementation of `LanguageModel` for the upstream of a route."""
+    """Implementation of `LanguageModel` for the upstream of a route. `patience`: see `Retries`."""
 
-    def __init__(self, route: Route, *, summarizer: ReasoningSummarizer | None = None) -> None:
+    def __init__(
+        self, route: Route, *, summarizer: ReasoningSummarizer | None = None, patience: float | None = None
+    ) -> None:
         self._route = route
         self._summarizer = summarizer
+        self._patience = patience
 
     def open(self, request: TurnRequest) -> "UpstreamTurn":
         """Start a turn. The request is sent when its events are iterated."""
-        return UpstreamTurn(self._route, request, summarizer=self._summarizer)
+        return UpstreamTurn(self._route, request, summarizer=self._summarizer, patience=self._patience)
 
 
 class UpstreamTurn:
     """One upstream call. `attempts` are its HTTP requests so far."""
 
-    def __init__(self, route: Route, request: TurnRequest, *, summarizer: ReasoningSummarizer | None = None) -> None:
+    def __init__(
+        self,
+        route: Route,
+        request: TurnRequest,
+        *,
+        summarizer: ReasoningSummarizer | None = None,
+        patience: float | None = None,
+    ) -> None:
         self._route = route
+        self._patience = patience
         if not request.streamed and (route.capabilities.always_stream or long_answers.come_from(route)):
             request = replace(request, streamed=True)
         self._request = request
@@ -149,7 +160,15 @@ class UpstreamTurn:
         if not self._request.streamed:
             return self._post_silent(body, attachments)
         may_repeat = self._request.may_repeat
-        return post(self._route, self._path, body, attempts=self.attempts, may_repeat=may_repeat, span=self._span)
+        return post(
+            self._route,
+            self._path,
+            body,
+            attempts=self.attempts,
+            may_repeat=may_repeat,
+            patience=self._patience,
+            span=self._span,
+        )
 
     @property
     def _span(self) -> Span | None:
@@ -171,6 +190,7 @@ class UpstreamTurn:
                 retry_body=streamed_body,
                 silent=True,
                 may_repeat=request.may_repeat,
+                patience=self._patience,
                 span=self._span,
             )
             async with sent as response:

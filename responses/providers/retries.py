@@ -1,0 +1,75 @@
+"""Pauses before an upstream gets a request again: how long, until when, and shared by all requests for one model.
+
+Requests are only repeated before the first byte of their answer: later the client may already have received output.
+"""
+
+import asyncio
+import random
+import time
+from collections import OrderedDict
+
+from django.conf import settings
+
+from kernel.errors import Failure
+from tenants.directory import Route
+
+# In seconds. Each further pause is twice as long as the one before, up to the longest.
+_FIRST, _SECOND, _LONGEST = 0.3, 1.0, 30.0
+# One request may be told to wait for an hour, because it is too large. That does not hold for all others.
+_LONGEST_SHARED = 60.0
+_MAX_SHARED = 10_000
+# When an upstream that refused has asked to be left alone until, by upstream and model, in seconds of `monotonic`.
+_quiet_until: OrderedDict[tuple[str, str], float] = OrderedDict()
+
+
+class Retries:
+    """The pauses of one upstream call. `patience`: seconds after which it is not repeated; None: those of a client."""
+
+    def __init__(self, route: Route, *, patience: float | None = None) -> None:
+        self._model = (route.upstream.id, route.upstream_model)
+        self._deadline = time.monotonic() + (settings.UPSTREAM_RETRY_SECONDS if patience is None else patience)
+        self._pauses = 0
+
+    async def wait_for_others(self) -> None:
+        """Wait as long as the upstream has asked another request for the model, unless that is too long."""
+        while (until := _quiet_until.get(self._model)) is not None:
+            seconds = until - time.monotonic()
+            if seconds <= 0:
+                _quiet_until.pop(self._model, None)
+            if not 0 < seconds <= self._deadline - time.monotonic():
+                return
+            # Spread, so that those who wait do not come back at the same moment.
+            await asyncio.sleep(seconds * random.uniform(1.0, 1.2))  # noqa: S311
+
+    async def pause(self, failure: Failure) -> bool:
+        """Wait before the next attempt, at least as long as the upstream asks for. Return False if that is too long."""
+        asked = _asked_seconds(failure)
+        if asked:
+            self._share(asked)
+        seconds = max(asked, self._next_pause())
+        if seconds > self._deadline - time.monotonic():
+            return False
+        self._pauses += 1
+        await asyncio.sleep(seconds)
+        return True
+
+    def _next_pause(self) -> float:
+        if self._pauses == 0:
+            return _FIRST
+        return min(_LONGEST, _SECOND * 2 ** (self._pauses - 1)) * random.uniform(0.9, 1.1)  # noqa: S311
+
+    def _share(self, seconds: float) -> None:
+        until = time.monotonic() + min(seconds, _LONGEST_SHARED)
+        _quiet_until[self._model] = max(until, _quiet_until.get(self._model, 0.0))
+        if len(_quiet_until) > _MAX_SHARED:
+            _quiet_until.popitem(last=False)
+
+
+def _asked_seconds(failure: Failure) -> float:
+    """Return how long an upstream asks to wait; 0 if it asks for nothing, or with a date."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            return float(failure.headers[name]) * unit
+        except (KeyError, ValueError):
+            continue
+    return 0.0
