@@ -56,7 +56,7 @@ class Retries:
     def _next_pause(self) -> float:
         if self._pauses == 0:
             return _FIRST
-        return min(_LONGEST, _SECOND * 2 ** (self._pauses - 1)) * random.uniform(0.9, 1.1)  # noqa: S311
+        return min(_LONGEST, _SECOND * 2.0 ** (self._pauses - 1)) * random.uniform(0.9, 1.1)  # noqa: S311
 
     def _share(self, seconds: float) -> None:
         until = time.monotonic() + min(seconds, _LONGEST_SHARED)

@@ -61,7 +61,7 @@ class StoreClient:
         def is_read() -> bool:
             # A worker of another test may have claimed the file, or its embeddings may have failed for the moment.
             read_waiting_files()
-            return self.entry(file_id)["status"] != "in_progress"
+            return bool(self.entry(file_id)["status"] != "in_progress")
 
         eventually(is_read)
         return file_id
