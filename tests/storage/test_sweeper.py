@@ -195,14 +195,23 @@ def test_a_dead_unstored_run_ends_without_a_log(database: None, caller: Caller) 
 def test_an_unreadable_dead_run_does_not_stop_the_sweep(database: None, caller: Caller) -> None:
     broken, whole = begin(caller), begin(caller)
     with scope.team(caller.team.pk):
-        odd = Item.objects.create(team=caller.team, id="x_1", type="nonsense", body={"id": "x_1", "type": "nonsense"})
-        Placement.objects.create(
-            team=caller.team, owner=broken.who.response_id, section=Section.INPUT, position=1, item=odd
-        )
+        Response.objects.filter(pk=broken.who.response_id).update(options={"prices": "nonsense"})
     expire_lease(broken)
     expire_lease(whole)
     sweeper.sweep_dead_runs()
     assert [response_of(begun).status for begun in (broken, whole)] == [Status.IN_PROGRESS, Status.FAILED]
+
+
+def test_a_dead_run_with_an_unreadable_item_is_ended(database: None, caller: Caller) -> None:
+    begun = begin(caller)
+    with scope.team(caller.team.pk):
+        odd = Item.objects.create(team=caller.team, id="x_1", type="nonsense", body={"id": "x_1", "type": "nonsense"})
+        Placement.objects.create(
+            team=caller.team, owner=begun.who.response_id, section=Section.INPUT, position=1, item=odd
+        )
+    expire_lease(begun)
+    sweeper.sweep_dead_runs()
+    assert response_of(begun).status == Status.FAILED
 
 
 def test_a_released_run_without_attempts_left_is_ended(database: None, caller: Caller) -> None:
