@@ -26,9 +26,12 @@ class ChunkWriter:
 
     def write(self, chunk: Chunk) -> bytes:
         """Return the event for a chunk; empty for a chunk that contains only the usage."""
-        if chunk.get("usage"):
+        if reported := chunk.get("usage"):
             chunk = with_valid_usage(chunk)
-        if chunk.get("usage"):
+        if reported and not chunk.get("usage"):
+            # Nothing else is in such a chunk, and its numbers mean nothing.
+            return self._event(chunk) if chunk.get("choices") else b""
+        if reported:
             self._usage_chunk = {**chunk, "choices": []}
             if not chunk.get("choices"):
                 return b""
