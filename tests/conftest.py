@@ -150,9 +150,7 @@ def worker(upstream: ScriptedUpstream) -> Iterator[WorkerProcess]:
 @pytest.fixture
 def no_worker() -> Iterator[None]:
     """Stop all workers with SIGSTOP during the test, so that queued work stays in the queue."""
-    with ExitStack() as stack:
-        for process in workers.RUNNING:
-            stack.enter_context(process.suspended())
+    with workers.other_workers_suspended():
         yield
 
 

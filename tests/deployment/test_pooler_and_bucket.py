@@ -30,7 +30,7 @@ from tests.support.programs import need
 from tests.support.upstream import Script, ScriptedUpstream, stream
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess, running_web
-from tests.support.workers import running_worker
+from tests.support.workers import other_workers_suspended, running_worker
 
 pytestmark = pytest.mark.slow
 
@@ -152,7 +152,12 @@ def _options(port: int, *, name: str = BUCKET) -> dict[str, object]:
 def pooled_web(upstream: ScriptedUpstream, pooled_url: str, bucket: S3Storage) -> Iterator[WebProcess]:
     """A web process and a worker behind the pooler, with files in the bucket."""
     variables = {"DATABASE_URL": pooled_url, **variables_of(bucket)}
-    with running_worker(concurrency=200, **variables), running_web(**variables) as process:
+    # A worker of other tests would write results to files of its own.
+    with (
+        other_workers_suspended(),
+        running_worker(concurrency=200, **variables),
+        running_web(**variables) as process,
+    ):
         yield process
 
 

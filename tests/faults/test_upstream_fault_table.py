@@ -7,7 +7,7 @@ than 4 MiB.
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import httpx2
@@ -20,13 +20,12 @@ from responses.models import RUNNING, Response
 from tenants import scope, services
 from tenants.models import UsageRecord
 from tests.support import faulty_upstream as faults
-from tests.support import workers
 from tests.support.api import Api, MakeCaller
 from tests.support.background import ended
 from tests.support.faulty_upstream import FaultyUpstream
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess, running_web
-from tests.support.workers import WorkerProcess, running_worker
+from tests.support.workers import WorkerProcess, other_workers_suspended, running_worker
 
 MODEL = "faulty/model"
 # Of the same server, by the Responses API.
@@ -269,11 +268,9 @@ def strict_web(faulty: FaultyUpstream) -> Iterator[WebProcess]:
 
 @pytest.fixture(scope="module")
 def strict_worker(faulty: FaultyUpstream) -> Iterator[WorkerProcess]:
-    with ExitStack() as stack:
-        # Those of other tests have other limits.
-        for process in workers.RUNNING:
-            stack.enter_context(process.suspended())
-        yield stack.enter_context(running_worker(concurrency=200, **LIMITS))
+    # Those of other tests have other limits.
+    with other_workers_suspended(), running_worker(concurrency=200, **LIMITS) as process:
+        yield process
 
 
 def call_all(apis: dict[str, Api]) -> dict[str, Outcome]:

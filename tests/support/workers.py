@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from launcher.processes import wait_for_start
 from tests.support import preloaded
@@ -85,6 +85,15 @@ def running_worker(*, concurrency: int = 200, prefix: Sequence[str] = (), **vari
         if process in RUNNING:
             RUNNING.remove(process)
         process.stop()
+
+
+@contextmanager
+def other_workers_suspended() -> Iterator[None]:
+    """Stop the workers that run with SIGSTOP inside the block, so that only those that are started in it claim work."""
+    with ExitStack() as stack:
+        for process in RUNNING:
+            stack.enter_context(process.suspended())
+        yield
 
 
 MakeWorker = Callable[..., WorkerProcess]
