@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from pydantic import Discriminator, Tag, TypeAdapter
 
-from conversations.items.base import by_type
+from conversations.items.base import MAX_TEXT, by_type
 from conversations.items.calls import (
     ApplyPatchCall,
     ApplyPatchCallOutput,
@@ -139,14 +139,34 @@ def from_wire(body: dict[str, Any]) -> StoredItem:
 
 
 def readable_items(bodies: Iterable[dict[str, Any]]) -> list[StoredItem]:
-    """Return stored bodies as typed items, without those that cannot be read."""
+    """Return stored bodies as typed items, without those that cannot be read; texts end at the limit of requests."""
     items: list[StoredItem] = []
     for body in bodies:
-        try:
-            items.append(from_wire(body))
-        except ValueError:
+        item = _readable(body) or _readable(_shortened(body))
+        if item is not None:
+            items.append(item)
+        else:
             # Its conversation must remain usable. The content may be confidential and is not logged.
             logger.warning(
                 "Skipped a stored item that cannot be read: %s of the type %s", body.get("id"), body.get("type")
             )
     return items
+
+
+def _readable(body: dict[str, Any]) -> StoredItem | None:
+    try:
+        return from_wire(body)
+    except ValueError:
+        return None
+
+
+def _shortened(value: Any) -> Any:
+    """Return a body with texts that a request could contain: a model may have written longer ones."""
+    match value:
+        case str():
+            return value[:MAX_TEXT]
+        case dict():
+            return {name: _shortened(entry) for name, entry in value.items()}
+        case list():
+            return [_shortened(entry) for entry in value]
+    return value

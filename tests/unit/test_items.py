@@ -6,7 +6,16 @@ import pytest
 from openai.types.responses import ResponseItem
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from conversations.items import InputItem, StoredItem, from_wire, plain_text
+from conversations.items import (
+    MAX_TEXT,
+    AssistantMessage,
+    InputItem,
+    OutputText,
+    StoredItem,
+    from_wire,
+    plain_text,
+    readable_items,
+)
 from kernel.validation import first_defect
 from tests.support.items import PIXEL, SAMPLES
 
@@ -230,3 +239,11 @@ def test_the_plain_text_of_an_item_is_extracted(name: str) -> None:
 def test_plain_text_is_defined_for_every_item(item: dict[str, Any]) -> None:
     assert isinstance(plain_text(read(required_only(item)).wire()), str)
     assert isinstance(plain_text(item), str)
+
+
+def test_a_stored_text_that_is_longer_than_requests_allow_is_read_up_to_the_limit() -> None:
+    part = {"type": "output_text", "text": "x" * (MAX_TEXT + 5), "annotations": []}
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    (item,) = readable_items([message, {"id": "x_1", "type": "nonsense"}])
+    assert isinstance(item, AssistantMessage)
+    assert [len(part.text) for part in item.parts() if isinstance(part, OutputText)] == [MAX_TEXT]
