@@ -19,7 +19,7 @@ import orjson
 import pytest
 
 # In seconds, by the `-m` of a suite; generous, as the pace of other machines differs from run to run.
-_BUDGETS = {"not slow": 1400.0, "slow": 4000.0}
+_BUDGETS = {"not slow": 900.0, "slow": 4000.0}
 _SHOWN = {"tests": 10, "files": 40, "fixtures": 10}
 _FIXTURE = "fixture"
 # Shorter fixtures are of no interest, and there are tens of thousands.
