@@ -499,6 +499,8 @@ class Unauthorized(ApiError):
     """Missing or invalid API key."""
 
     status = 401
+    # Anthropic's clients repeat any error otherwise, for minutes and without a word.
+    is_final = True
     default_code: ClassVar[str | None] = "invalid_api_key"
     codes = {
         "api_key_revoked": "The API key was revoked.",
@@ -518,6 +520,7 @@ class Forbidden(ApiError):
     """The API key does not have permission to perform this operation."""
 
     status = 403
+    is_final = True
     type = "permission_error"
     default_code = "insufficient_scope"
     codes = {

@@ -41,6 +41,7 @@ def anonymous(web: WebProcess, http: httpx2.Client) -> Api:
 def test_a_request_without_a_key_is_rejected(anonymous: Api, method: str, path: str, body: dict[str, object]) -> None:
     answer = anonymous.request(method, path, json=body or None)
     assert error(answer) == (401, None, None)
+    assert answer.headers["x-should-retry"] == "false"
     assert answer.json()["error"]["message"].startswith("You didn't provide an API key.")
 
 
