@@ -237,12 +237,15 @@ class Message(Wire):
         | Annotated[list[ContentBlock], Field(max_length=MAX_ITEMS, fail_fast=True), Tag(f"{TAG}blocks")],
         string_or("blocks"),
     ]
+    # What the message was asked for with, which Claude Code repeats.
+    output_config: dict[str, Any] | None = None
 
 
 class _Tool(Wire):
     cache_control: _CacheControl | None = None
-    # Only with a search for tools and with programs could these have an effect; this server has neither here.
-    defer_loading: Literal[False] | None = None
+    # Claude Code defers tools although it sends no search for them. There is none here, so they are all loaded.
+    defer_loading: bool | None = None
+    # Only with programs could this have an effect; this server has none here.
     allowed_callers: list[Literal["direct"]] | None = None
     strict: bool | None = None
 
@@ -374,6 +377,7 @@ class ThinkingDisabled(Wire):
     """No thinking, if the model can be told so; its thinking is not shown."""
 
     type: Literal["disabled"]
+    display: Literal["summarized", "omitted"] | None = None
 
 
 class RequestMetadata(Wire):
@@ -479,6 +483,8 @@ class CreateMessage(CountTokens):
     metadata: RequestMetadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     diagnostics: Diagnostics | None = None
+    # Of a beta of Claude Code: what Anthropic's own filters may do. This server has those of the team.
+    safeguards: Any = None
 
 
 _MAX_NAME = 64

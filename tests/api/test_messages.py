@@ -230,6 +230,22 @@ def test_a_tool_choice_reaches_the_upstream(api: Api, script: Script, choice: di
         assert message["content"] == [{"type": "tool_use", "id": "call_look", "name": "look", "input": {}}]
 
 
+def test_fields_of_the_betas_of_claude_code_are_accepted(api: Api, script: Script) -> None:
+    script.say("Hello")
+    tool = {"name": "look", "input_schema": {"type": "object"}, "defer_loading": True}
+    body = {
+        "model": script.model,
+        "max_tokens": 16,
+        "tools": [tool],
+        "thinking": {"type": "disabled", "display": "omitted"},
+        "messages": [{"role": "user", "content": "Hi", "output_config": {"effort": "low"}}],
+        "safeguards": {"type": "default"},
+    }
+    assert ok(api.post("/messages", body))["stop_reason"] == "end_turn"
+    # There is no search for tools, so that the model gets all of them.
+    assert [sent["function"]["name"] for sent in script.bodies[0]["tools"]] == ["look"]
+
+
 def test_parallel_tool_use_can_be_disabled(api: Api, script: Script) -> None:
     script.then(stream(*calls(look="{}", find="{}")))
     choice = {"type": "auto", "disable_parallel_tool_use": True}
