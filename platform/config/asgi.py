@@ -55,8 +55,20 @@ from tenants.authentication import authenticate
 
 limit_waits(settings.DATABASE_TIMEOUT_SECONDS)
 _site = get_asgi_application()
-_views: App = ApiHandler()
 _endpoints = EndpointIndex(ENDPOINTS)
+
+
+def _unknown_url(method: str, path: str) -> NotFound:
+    """Return the error for a path without an endpoint, which names a wrong base URL of the client."""
+    advice = ""
+    if _endpoints.at(f"/v1{path}"):
+        advice = ": the base URL of the API ends with /v1."
+    elif _endpoints.at(path.removeprefix("/v1")):
+        advice = ": the base URL of the API ends with one /v1."
+    return NotFound(f"Invalid URL ({method} {path}){advice}")
+
+
+_views: App = ApiHandler(unknown=_unknown_url)
 # By method and path.
 _streams: dict[tuple[str, str], App] = {
     (endpoint.method, endpoint.path): counted(EndpointApp(endpoint)) if endpoint.calls_model else EndpointApp(endpoint)
@@ -110,7 +122,7 @@ async def _admit_session(scope: Scope) -> str:
 def _api_rule(scope: Scope) -> BodyRule:
     method, path = scope["method"], scope["path"]
     if not _endpoints.at(path):
-        raise NotFound(f"Invalid URL ({method} {path})")
+        raise _unknown_url(method, path)
     largest, endpoint = FREE_BYTES, _endpoint_of(scope)
     if endpoint is not None and endpoint.spooled:
         largest = settings.MAX_UPLOAD_BODY_BYTES
@@ -147,8 +159,9 @@ _guarded_site: App = BodyGuard(_page, rule=_page_rule, pace=_pace, render=_page_
 
 
 def _http(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-    # Clients with a wrong base URL ask for "/v1" itself, and they read JSON errors only.
-    is_api = scope["path"] == "/v1" or scope["path"].startswith("/v1/")
+    # Clients with a wrong base URL ask for "/v1" itself, or for a path without it. They read JSON errors only.
+    path: str = scope["path"]
+    is_api = path == "/v1" or path.startswith("/v1/") or bool(_endpoints.at(f"/v1{path}"))
     return (_guarded_api if is_api else _guarded_site)(scope, receive, send)
 
 

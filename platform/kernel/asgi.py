@@ -344,7 +344,14 @@ def headers_of(response: HttpResponseBase) -> list[tuple[bytes, bytes]]:
 
 
 class ApiHandler(ASGIHandler):
-    """Django handler that runs the API's views without middleware and without a thread for each request."""
+    """Django handler that runs the API's views without middleware and without a thread for each request.
+
+    `unknown` returns the error for a method and a path that no view has.
+    """
+
+    def __init__(self, *, unknown: Callable[[str, str], NotFound]) -> None:
+        super().__init__()
+        self._unknown = unknown
 
     @override
     def load_middleware(self, is_async: bool = False) -> None:
@@ -383,7 +390,7 @@ class ApiHandler(ASGIHandler):
         try:
             match = resolve(request.path_info)
         except Resolver404:
-            return error_response(NotFound(f"Invalid URL ({request.method} {request.path})"))
+            return error_response(self._unknown(str(request.method), request.path))
         request.resolver_match = match
         view = partial(match.func, request, *match.args, **match.kwargs)
         try:

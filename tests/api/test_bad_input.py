@@ -269,6 +269,29 @@ def test_an_unknown_url_gets_an_error_envelope(api: Api, path: str) -> None:
     assert answer.json()["error"]["message"] == f"Invalid URL (GET /v1{path})"
 
 
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        ("/responses", "ends with /v1."),
+        ("/chat/completions", "ends with /v1."),
+        ("/v1/v1/models", "ends with one /v1."),
+    ],
+)
+def test_a_wrong_base_url_is_named(web: WebProcess, http: httpx2.Client, path: str, advice: str) -> None:
+    url = f"{web.url}{path}"
+    for answer in (http.post(url, json={"model": "m"}), http.get(url)):
+        assert answer.status_code == 404
+        assert answer.json()["error"]["message"].endswith(
+            f"({answer.request.method} {path}): the base URL of the API {advice}"
+        )
+
+
+def test_unknown_pages_are_no_part_of_the_api(web: WebProcess, http: httpx2.Client) -> None:
+    answer = http.get(f"{web.url}/unknown")
+    assert answer.status_code == 404
+    assert "base URL" not in answer.text
+
+
 @pytest.mark.parametrize("name", ["%ed%a0%80", "%ff", "..%2f..", "x" * 5000, "%27%3b--", "🦀"])
 def test_models_with_odd_names_are_not_found(api: Api, name: str) -> None:
     assert error(api.get(f"/models/{name}"))[0] == 404
