@@ -38,15 +38,21 @@ class ChoiceSelector:
             self._first = index
             self._next = index + 1 if isinstance(index, int) else None
             return choices
-        return self._own(choice) if index == self._first else self._other(choice)
+        if index != self._first:
+            return self._other(choice)
+        if self._waiting:
+            return self._own(choice)
+        if choice.get("finish_reason"):
+            self._is_sure = True
+        return choices
 
     def _own(self, choice: Choice) -> Sequence[Choice]:
         waiting, self._waiting = self._waiting, []
         reason = choice.get("finish_reason")
-        self._is_sure = self._is_sure or bool(waiting or reason)
+        self._is_sure = True
         # Some upstreams count the chunks, but not the last one with the finish reason.
         is_end = reason and not (choice.get("delta") or {}).get("content")
-        if waiting and is_end and not any(other.get("finish_reason") for other in waiting):
+        if is_end and not any(other.get("finish_reason") for other in waiting):
             return [*waiting, choice]
         return [choice]
 
