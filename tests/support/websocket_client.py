@@ -94,6 +94,8 @@ class Socket:
         self.send(event)
         (error,) = self.rest()
         assert error["type"] == "error", error
+        # Errors that are not to be repeated say so in a header.
+        assert error["error"].pop("headers", {}).keys() <= {"x-should-retry"}
         assert error["error"].keys() == {"type", "code", "message", "param"}
         assert error["error"].pop("message")
         return error
