@@ -24,8 +24,8 @@ class AnswerCheck:
     def __init__(self, *, several: bool, to_failure: Callable[[object], Failure]) -> None:
         self._several = several
         self._to_failure = to_failure
-        self._converters: dict[Any, ChatConverter] = {}
-        self._called: set[Any] = set()
+        self._converters: dict[str, ChatConverter] = {}
+        self._called = set[str]()
 
     def read(self, chunk: Chunk) -> Chunk:
         """Read a chunk of a stream; return it with OpenAI's finish reasons."""
@@ -64,7 +64,7 @@ class AnswerCheck:
         return next(filter(None, failures), None)
 
     def _of(self, choice: Any) -> ChatConverter:
-        index = (choice.get("index") or 0) if self._several and isinstance(choice, dict) else 0
+        index = str(choice.get("index") or 0) if self._several and isinstance(choice, dict) else "0"
         if index not in self._converters:
             self._converters[index] = ChatConverter(first_output_index=0, to_failure=self._to_failure)
         return self._converters[index]
@@ -80,17 +80,17 @@ class AnswerCheck:
             return choice
         message = choice.get("message") or choice.get("delta")
         if isinstance(message, dict) and message.get("tool_calls"):
-            self._called.add(choice.get("index"))
+            self._called.add(str(choice.get("index")))
         if choice.get("error"):
             # Reported at the end, as all errors are.
             return {**{name: value for name, value in choice.items() if name != "error"}, "finish_reason": None}
         reason = choice.get("finish_reason")
-        if reason in _DEFINED or (not reason and not whole):
+        if (isinstance(reason, str) and reason in _DEFINED) or (not reason and not whole):
             return choice
         kind = finish_kind(str(reason or ""))
         if kind is FinishKind.FAILED:
             return {**choice, "finish_reason": None}
-        complete = "tool_calls" if choice.get("index") in self._called else "stop"
+        complete = "tool_calls" if str(choice.get("index")) in self._called else "stop"
         return {**choice, "finish_reason": _WORDS.get(kind, complete)}
 
 

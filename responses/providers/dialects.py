@@ -25,7 +25,7 @@ OUTPUT_LIMITS = (OutputLimit.MAX_TOKENS.value, OutputLimit.MAX_COMPLETION_TOKENS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What an upstream accepts.
+    """Form of the requests that an upstream accepts.
 
     `limit`: the parameter that limits the output. `short_call_ids`: ids of calls have nine letters or digits.
     `reasoning_field`: the field of assistant messages for their reasoning, or a constant of this module; none if empty.

@@ -38,7 +38,7 @@ _CODE = regex.compile(r"[a-z_]{1,60}")
 
 
 class _Kind(Enum):
-    """What an error means for the client."""
+    """Meaning of an error for the client."""
 
     RATE_LIMIT = auto()
     QUOTA = auto()
@@ -180,7 +180,7 @@ def reported_error(document: Mapping[str, Any]) -> ErrorReport | None:
     if error or (not choices and isinstance(error, dict)) or "error" in (document.get("type"), document.get("object")):
         return parse_error(document)
     base = document.get("base_resp")
-    if isinstance(base, dict) and base.get("status_code") not in {0, "0", None}:
+    if isinstance(base, dict) and base.get("status_code") not in (0, "0", None):
         return parse_error(base)
     if isinstance(choices, list) and choices:
         error = choices[0].get("error") if isinstance(choices[0], dict) else None
@@ -254,8 +254,8 @@ def _of_object(error: dict[str, Any], depth: int) -> ErrorReport:
         # OpenRouter's own text says only that a provider failed.
         inner["raw"] = raw = parse_error(metadata["raw"], depth=depth + 1)
         message = ": ".join(filter(None, [message, raw.message]))
-    if "status_msg" in error and (name := _BASE_RESP.get(error.get("status_code", 0))):
-        names.append(name)
+    if "status_msg" in error and isinstance(number := error.get("status_code"), int) and number in _BASE_RESP:
+        names.append(_BASE_RESP[number])
     if isinstance(details := error.get("details"), list):
         # Google names the reason there.
         names += [

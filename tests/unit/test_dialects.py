@@ -1,4 +1,4 @@
-"""What providers and families of models accept, and what is sent back to them."""
+"""Requests in the form that each provider and family of models accepts, with earlier reasoning."""
 
 import re
 from typing import Any

@@ -278,3 +278,10 @@ def test_errors_inside_of_errors_are_read_to_a_limit() -> None:
     for _ in range(50):
         error = {"error": error}
     assert parse_error(error).message == ""
+
+
+@pytest.mark.parametrize("number", [[1002], {"a": 1}, "1002", True])
+def test_a_number_of_another_type_is_no_reason_to_fail(number: object) -> None:
+    report = reported_error({"base_resp": {"status_code": number, "status_msg": "Busy."}})
+    assert report is not None
+    assert report.message == "Busy."

@@ -10,7 +10,7 @@ import regex
 
 
 class FinishKind(Enum):
-    """What a finish reason says about the answer. `UNKNOWN`: also an empty reason."""
+    """Kind of a finish reason. `UNKNOWN`: also an empty reason."""
 
     STOP = "stop"
     CALLS = "calls"

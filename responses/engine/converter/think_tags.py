@@ -88,12 +88,12 @@ class ThinkTags:
         return True
 
     def _next_tag(self) -> "regex.Match[str] | None":
-        for found in _TAG.finditer(self._held):
+        for tag in _TAG.finditer(self._held):
             if self._state == "thinking":
-                if found[0].lower() == self._closing:
-                    return found
-            elif (self._held[found.start() - 1] if found.start() else self._last) not in _QUOTES:
-                return found
+                if tag[0].lower() == self._closing:
+                    return tag
+            elif (self._held[tag.start() - 1] if tag.start() else self._last) not in _QUOTES:
+                return tag
         return None
 
     def _partial(self) -> int:
