@@ -8,7 +8,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,8 @@ from responses.rollups import aggregate  # noqa: E402
 from tenants import scope, services  # noqa: E402 - support modules are rewritten before anything imports them
 from tenants.models import AdminScope, UsageRecord  # noqa: E402
 from tests.servers import SERVERS  # noqa: E402
+from tests.support import interfaces, workers  # noqa: E402
 from tests.support import web as web_processes  # noqa: E402
-from tests.support import workers  # noqa: E402
 from tests.support.api import Api, Caller, MakeApi, MakeCaller  # noqa: E402
 from tests.support.callers import CallerPool  # noqa: E402
 from tests.support.mcp_servers import McpServer, mcp_server  # noqa: E402
@@ -170,6 +170,13 @@ def sandbox() -> Iterator[Sandbox]:
     """The sandbox service of this test run. Without bubblewrap, tests that need it are skipped, except in CI."""
     with running_sandbox(os.environ["SANDBOX_URL"], os.environ["SANDBOX_TOKEN"]) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def _unchanged_interfaces(request: pytest.FixtureRequest) -> Iterator[None]:
+    has_pages = "browser" in request.fixturenames or hasattr(request.module, "chromium")
+    with interfaces.unchanged() if has_pages else nullcontext():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import psycopg
 import redis
 
 from benchmarks.stack import Servers
+from tests.support import interfaces
 from tests.support.programs import need, skip
 
 PROCESSES = ("web", "worker", "beat")
@@ -119,10 +120,13 @@ def network() -> Iterator[Network]:
     need("ip", package="iproute2")
     with ExitStack() as undo:
         try:
-            made = Network(undo)
+            with interfaces.changing():
+                made = Network(undo)
         except subprocess.CalledProcessError as error:
             skip(f"network namespaces are not possible here: {error.stderr.strip()}")
         yield made
+        with interfaces.changing():
+            undo.close()
 
 
 def _run(*command: str) -> None:
