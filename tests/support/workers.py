@@ -6,7 +6,9 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+
+import psutil
 
 from launcher.processes import wait_for_start
 from tests.support import preloaded
@@ -54,9 +56,15 @@ class WorkerProcess:
     def suspended(self) -> Iterator[None]:
         """Stop the process with SIGSTOP inside the block, so that it claims nothing."""
         self._process.send_signal(signal.SIGSTOP)
+        # It cannot start others any more. Those with isolated runs look for more for ten seconds, and claim them.
+        children = psutil.Process(self.pid).children(recursive=True) if self._process.poll() is None else []
+        for child in children:
+            _signal(child, signal.SIGSTOP)
         try:
             yield
         finally:
+            for child in children:
+                _signal(child, signal.SIGCONT)
             self._process.send_signal(signal.SIGCONT)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> float:
@@ -71,6 +79,11 @@ class WorkerProcess:
             self._process.wait()
             raise
         return time.monotonic() - began
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
 
 
 @contextmanager
