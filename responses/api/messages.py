@@ -90,6 +90,7 @@ class MessageEvents(EventStream):
     async def open(self, principal: Principal, body: CreateMessage) -> AsyncIterator[bytes]:  # type: ignore[override]
         self._run = await anthropic.stream_message(principal=principal, body=body, request=info_of(self.scope))
         self.headers |= warning_headers(self._run.warnings)
+        await self._run.opened()
         return self._run.frames(self.disconnect)
 
     @override

@@ -229,6 +229,7 @@ class ResponseStream(EventStream):
             return follow.follow_new(principal=principal, response_id=queued.body["id"], opening=queued.opening)
         self._run = await create.create_response(principal=principal, body=body, request=request, mode=Mode.STREAM)
         self.headers |= warning_headers(self._run.warnings)
+        await self._run.opened()
         return self._run.frames(self.disconnect)
 
     @override

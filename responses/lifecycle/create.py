@@ -27,6 +27,7 @@ from responses.lifecycle.queue import notify_workers
 from responses.models import Mode, Response, Status
 from responses.models.stored_request import stored_options, stored_parameters
 from responses.passthrough.reasoning_summaries import TeamSummarizer
+from responses.providers.first_answer import FirstAnswer
 from responses.providers.upstream import UpstreamModel
 from responses.requests import capabilities, pairing, prompts, tool_offer
 from responses.requests.context import RequestContext, UnstoredResponse
@@ -132,10 +133,12 @@ async def start_response(
             request_id=request.request_id,
             end_user=new.identity.end_user,
         )
+        # A WebSocket has no status line.
+        first_answer = FirstAnswer() if is_stream else None
         run = Run(
             new.prepared.run_context,
             state,
-            model=new.model(UpstreamModel(new.route, summarizer=TeamSummarizer(account))),
+            model=new.model(UpstreamModel(new.route, summarizer=TeamSummarizer(account), first_answer=first_answer)),
             tools=replace(new.tools.toolbox, budget=new.reservation),
             now=now,
             checks=new.checks if new.prepared.body.generates else None,
@@ -150,6 +153,7 @@ async def start_response(
             stream_format=stream_format,
             is_streamed=mode is Mode.STREAM,
             encrypted_secrets=new.tools.encrypted_secrets,
+            first_answer=first_answer,
         )
         commit = new.store()
         try:

@@ -36,6 +36,7 @@ from responses.engine import spans
 from responses.engine.spans import FIRST_ATTEMPT, Activity
 from responses.engine.turn import Attempt
 from responses.providers.dialects import is_refused_limit, learn_limit, without_refused_limit
+from responses.providers.first_answer import FirstAnswer
 from responses.providers.http_client import (
     Answer,
     AnswerBounds,
@@ -154,6 +155,7 @@ async def post(
     silent: bool = False,
     may_repeat: bool = True,
     patience: float | None = None,
+    first_answer: FirstAnswer | None = None,
     span: Span | None = None,
 ) -> AsyncIterator[Answer]:
     """Send a request and yield the answer: its status is 200, its body is unread. Raises `UpstreamFailed`.
@@ -161,8 +163,8 @@ async def post(
     Each HTTP request is added to `attempts` when it begins: the upstream may charge for any of them. `silent`: the
     upstream sends nothing until the whole answer is complete. `retry_body` makes the body of retries if it is another
     one, whose answer is streamed. Not `may_repeat`: a request that the upstream may charge for is not retried.
-    `patience`: see `Retries`. On exit the connection is closed unless the body was read completely. The upstream
-    continues the trace of `span`, or of the current one.
+    `patience`: see `Retries`. The `first_answer` begins with this one. On exit the connection is closed unless the body
+    was read completely. The upstream continues the trace of `span`, or of the current one.
     """
     admission.started()
     trace_headers = tracing.headers(span)
@@ -170,7 +172,7 @@ async def post(
     content = body if isinstance(body, Form) else await off_loop(partial(large_json.dumps, body))
     # Freed here and below: the answer may take minutes, and the request may have images.
     del body
-    retries, is_renamed = Retries(route, patience=patience), False
+    retries, is_renamed = Retries(route, patience=patience, first_answer=first_answer), False
     await retries.wait_for_others()
     for number in itertools.count(1):
         name = FIRST_ATTEMPT if number == 1 else f"Request {number}"
@@ -202,6 +204,8 @@ async def post(
         if retry_body is not None:
             content, silent = await off_loop(partial(large_json.dumps, await off_loop(retry_body))), False
     del content
+    if first_answer is not None:
+        first_answer.begin()
     with spans.span(Activity.ATTEMPT, name, began=attempt.began) as measured:
         measured.note = f"HTTP {answer.status} after {(now() - attempt.began).total_seconds():.2f} s"
         try:

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from django.conf import settings
 
 from kernel.errors import Failure
+from responses.providers.first_answer import FirstAnswer
 from tenants.directory import Route
 
 # In seconds. Each further pause is twice as long as the one before, up to the longest.
@@ -23,9 +24,13 @@ _quiet_until: OrderedDict[tuple[str, str], float] = OrderedDict()
 
 
 class Retries:
-    """The pauses of one upstream call. `patience`: seconds after which it is not repeated; None: those of a client."""
+    """The pauses of one upstream call. `patience`: seconds after which it is not repeated; None: those of a client.
 
-    def __init__(self, route: Route, *, patience: float | None = None) -> None:
+    A stream that waits for the `first_answer` waits during the pauses as well.
+    """
+
+    def __init__(self, route: Route, *, patience: float | None = None, first_answer: FirstAnswer | None = None) -> None:
+        self._first_answer = first_answer
         self._model = (route.upstream.id, route.upstream_model)
         self._deadline = time.monotonic() + (settings.UPSTREAM_RETRY_SECONDS if patience is None else patience)
         self._pauses = 0
@@ -39,7 +44,7 @@ class Retries:
             if not 0 < seconds <= self._deadline - time.monotonic():
                 return
             # Spread, so that those who wait do not come back at the same moment.
-            await asyncio.sleep(seconds * random.uniform(1.0, 1.2))  # noqa: S311
+            await self._sleep(seconds * random.uniform(1.0, 1.2))  # noqa: S311
 
     async def pause(self, failure: Failure) -> bool:
         """Wait before the next attempt, at least as long as the upstream asks for. Return False if that is too long."""
@@ -50,8 +55,13 @@ class Retries:
         if seconds > self._deadline - time.monotonic():
             return False
         self._pauses += 1
-        await asyncio.sleep(seconds)
+        await self._sleep(seconds)
         return True
+
+    async def _sleep(self, seconds: float) -> None:
+        if self._first_answer is not None:
+            self._first_answer.postpone(seconds)
+        await asyncio.sleep(seconds)
 
     def _next_pause(self) -> float:
         if self._pauses == 0:

@@ -28,6 +28,7 @@ from responses.engine.turn import Attempt, TurnRequest, TurnResult
 from responses.providers import chat_completions, responses_api
 from responses.providers.clients import UpstreamFailed, for_client, post, read_piece
 from responses.providers.event_stream import EventStreamDecoder, check_chunk, check_event, is_streamed, read_document
+from responses.providers.first_answer import FirstAnswer
 from responses.providers.http_client import Answer
 from responses.providers.long_answers import long_answers
 from responses.providers.reasoning_summaries import ReasoningSummarizer, summarize
@@ -37,18 +38,33 @@ from tenants.models import WireApi
 
 
 class UpstreamModel:
-    """Implementation of `LanguageModel` for the upstream of a route. `patience`: see `Retries`."""
+    """Implementation of `LanguageModel` for the upstream of a route. `patience`: see `Retries`.
+
+    `first_answer` is told of the first answer to any of its turns.
+    """
 
     def __init__(
-        self, route: Route, *, summarizer: ReasoningSummarizer | None = None, patience: float | None = None
+        self,
+        route: Route,
+        *,
+        summarizer: ReasoningSummarizer | None = None,
+        patience: float | None = None,
+        first_answer: FirstAnswer | None = None,
     ) -> None:
         self._route = route
         self._summarizer = summarizer
         self._patience = patience
+        self._first_answer = first_answer
 
     def open(self, request: TurnRequest) -> "UpstreamTurn":
         """Start a turn. The request is sent when its events are iterated."""
-        return UpstreamTurn(self._route, request, summarizer=self._summarizer, patience=self._patience)
+        return UpstreamTurn(
+            self._route,
+            request,
+            summarizer=self._summarizer,
+            patience=self._patience,
+            first_answer=self._first_answer,
+        )
 
 
 class UpstreamTurn:
@@ -61,9 +77,11 @@ class UpstreamTurn:
         *,
         summarizer: ReasoningSummarizer | None = None,
         patience: float | None = None,
+        first_answer: FirstAnswer | None = None,
     ) -> None:
         self._route = route
         self._patience = patience
+        self._first_answer = first_answer
         if not request.streamed and (route.capabilities.always_stream or long_answers.come_from(route)):
             request = replace(request, streamed=True)
         self._request = request
@@ -167,6 +185,7 @@ class UpstreamTurn:
             attempts=self.attempts,
             may_repeat=may_repeat,
             patience=self._patience,
+            first_answer=self._first_answer,
             span=self._span,
         )
 
@@ -191,6 +210,7 @@ class UpstreamTurn:
                 silent=True,
                 may_repeat=request.may_repeat,
                 patience=self._patience,
+                first_answer=self._first_answer,
                 span=self._span,
             )
             async with sent as response:

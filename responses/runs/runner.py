@@ -28,8 +28,18 @@ from kernel.timed_event import TimedEvent
 from responses.engine.events.response_body import Ending, failed
 from responses.engine.events.types import DONE_FRAME, Event
 from responses.engine.loop import Run
-from responses.engine.steps import Emitted, RunEnded, Step, TurnDiscarded, TurnEnded, TurnRecord
+from responses.engine.steps import (
+    Emitted,
+    RunEnded,
+    Step,
+    ToolsPrepared,
+    ToolsStarted,
+    TurnDiscarded,
+    TurnEnded,
+    TurnRecord,
+)
 from responses.models import RUNNING, Response, Status
+from responses.providers.first_answer import FirstAnswer
 from responses.runs.identity import OBSERVED, RunIdentity, channel_of_process
 from responses.runs.recorder import Recorder
 from responses.runs.store import LeaseLost
@@ -81,7 +91,8 @@ class LiveRun:
     a stored run continues without its client; None: until it ends. An unstored run stops immediately. `claim` is that
     of a worker's background run, `warnings` are for the client that created the run. Without a `stream_format` the
     stream is that of the Responses API. A run that is not `is_streamed` keeps no bytes for its client.
-    `encrypted_secrets` returns what workers need to know about the request, besides what is stored.
+    `encrypted_secrets` returns what workers need to know about the request, besides what is stored. A stream waits for
+    the `first_answer` of the upstream.
     """
 
     def __init__(
@@ -97,6 +108,7 @@ class LiveRun:
         stream_format: StreamFormat | None = None,
         is_streamed: bool = True,
         encrypted_secrets: Callable[[], str] = str,
+        first_answer: FirstAnswer | None = None,
     ) -> None:
         self.identity = identity
         self.warnings = warnings
@@ -112,6 +124,7 @@ class LiveRun:
         self._has_reader = is_streamed and not identity.in_worker
         self._is_streamed = is_streamed
         self._encrypted_secrets = encrypted_secrets
+        self._first_answer = first_answer
         # Not a `deque`, which takes 0.8 KB even when it is empty.
         self._ready: list[bytes] = []
         self._unread = 0
@@ -143,6 +156,18 @@ class LiveRun:
         self._task = asyncio.get_running_loop().create_task(self._execute())
 
     # -- for the client ------------------------------------------------------------------------------------------------
+
+    async def opened(self) -> None:
+        """Wait until the upstream has begun to answer, for at most two seconds without a sign of it.
+
+        Raises an API error if the run has failed before. Otherwise, `frames` has the stream.
+        """
+        if self._first_answer is not None:
+            await self._first_answer.wait()
+            failure = None if self.end is None else self.end.ending.failure
+            if failure is not None and not self._first_answer.has_begun:
+                self._leave_reader()
+                raise failure.as_api_error()
 
     async def frames(self, disconnect: Callable[[], None] | None = None) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of the stream as they become ready, with pings in between while there are none.
@@ -375,6 +400,8 @@ class LiveRun:
         finally:
             _registry.discard(self)
             self._wake.set()
+            if self._first_answer is not None:
+                self._first_answer.give_up()
             self._recorder.release_reservation()
             if self._grace is not None:
                 self._grace.cancel()
@@ -394,6 +421,8 @@ class LiveRun:
         self.next_sequence = self._recorder.next_sequence
         if isinstance(step, RunEnded):
             self.end = step
+        elif self._first_answer is not None and _has_effects(step):
+            self._first_answer.begin()
         if not isinstance(step, Emitted) and (limit := wait_limit.current()) is not None:
             limit.renew()
         self._keep(data)
@@ -521,6 +550,13 @@ class _Registry:
                     runs.pop(response_id).lose()
                 for run in runs.values():
                     run.misses_database = False
+
+
+def _has_effects(step: Step) -> bool:
+    """Return true if the client must learn from events what the run has done, although its model was not asked."""
+    # If it repeated the request, it would repeat the effects of the calls that it has approved. Of a tool server that
+    # cannot be used, the events say which one.
+    return isinstance(step, ToolsStarted) or (isinstance(step, ToolsPrepared) and step.failure is not None)
 
 
 def _find_lost(tokens: Mapping[str, int]) -> list[str]:

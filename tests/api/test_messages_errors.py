@@ -192,11 +192,14 @@ def test_errors_of_the_upstream_have_anthropics_types(
     ("status", "expected"),
     [(400, "invalid_request_error"), (429, "rate_limit_error"), (503, "overloaded_error"), (500, "api_error")],
 )
-def test_errors_in_a_stream_are_events(api: Api, script: Script, status: int, expected: str) -> None:
-    script.then(refusal(status, "Too many words."))
-    with api.stream("/messages", **sent(script)) as live:
-        first, last = live.rest()
-    assert (first["type"], last["type"], last["error"]["type"]) == ("message_start", "error", expected)
+def test_a_stream_that_the_upstream_refuses_has_the_status_of_its_error(
+    api: Api, script: Script, status: int, expected: str
+) -> None:
+    script.then(refusal(status, "Too many words.", headers={"Retry-After": "7"}))
+    answer = api.post("/messages", sent(script, stream=True))
+    status = 529 if status == 503 else status
+    assert kind(answer) == (status, expected)
+    assert answer.headers.get("retry-after") == ("7" if status in {429, 529} else None)
 
 
 def test_a_broken_stream_ends_with_an_error(api: Api, script: Script) -> None:

@@ -1,0 +1,49 @@
+"""The wait of a stream for the status line with which the upstream answers the first request of its run.
+
+A stream that has sent its own status line can only report a failure as an event, which SDKs do not repeat.
+"""
+
+import asyncio
+
+# Servers send their status line when they accept a request, or with the first token. Clients should not wait for that
+# one without a sign of life.
+SECONDS = 2.0
+
+
+class FirstAnswer:
+    """Whether the upstream `has_begun` to answer a run, for the one stream that waits for it."""
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        self._loop = asyncio.get_running_loop()
+        self._until = self._loop.time() + SECONDS
+        self._over: asyncio.Future[None] = self._loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """End the wait: the upstream answers, or the run has taken effect in another way."""
+        self.has_begun = True
+        self.give_up()
+
+    def give_up(self) -> None:
+        """End the wait without an answer."""
+        if not self._over.done():
+            self._over.set_result(None)
+
+    def postpone(self, seconds: float) -> None:
+        """Extend the wait: the upstream has refused the request, and gets it again after so many seconds."""
+        self._until = max(self._until, self._loop.time() + seconds + SECONDS)
+
+    async def wait(self) -> None:
+        """Wait until the upstream has begun to answer, or the time for it is over."""
+        self._timer = self._loop.call_at(self._until, self._check)
+        try:
+            await self._over
+        finally:
+            self._timer.cancel()
+
+    def _check(self) -> None:
+        if self._until > self._loop.time():
+            self._timer = self._loop.call_at(self._until, self._check)
+        else:
+            self.give_up()
