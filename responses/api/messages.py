@@ -1,10 +1,12 @@
-"""Endpoints of `/v1/messages`, Anthropic's API, and what differs for its clients: authentication and errors."""
+"""Endpoints of `/v1/messages`, Anthropic's API, and what differs for its clients: keys, errors, the list of models."""
 
 import re
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import orjson
+from django.http import QueryDict
 from rest_framework.response import Response
 from typing_extensions import override
 
@@ -142,14 +144,18 @@ class CountMessageTokensView(ApiView, path="messages/count_tokens"):
 
 
 def with_anthropic_clients(app: App) -> App:
-    """Wrap the API so that requests to `/v1/messages` may use `x-api-key`, and get Anthropic's headers and errors."""
+    """Wrap the API so that Anthropic's clients may use `x-api-key`, and get Anthropic's headers, errors and models.
+
+    These are all requests to `/v1/messages`, and those for models with one of the headers of Anthropic's clients.
+    """
 
     # Other requests have no coroutine here, which would live as long as their streams.
     def routed(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return (messages if is_messages(scope["path"]) else app)(scope, receive, send)
+        is_anthropic = is_messages(scope["path"]) or (_is_models(scope["path"]) and _has_anthropic_headers(scope))
+        return (anthropic_app if is_anthropic else app)(scope, receive, send)
 
-    async def messages(scope: Scope, receive: Receive, send: Send) -> None:
-        sender = _Sender(scope, send)
+    async def anthropic_app(scope: Scope, receive: Receive, send: Send) -> None:
+        sender = _Sender(scope, send, convert=partial(_models, scope) if _is_models(scope["path"]) else None)
         version = header(scope, b"anthropic-version")
         if version and not _VERSION.fullmatch(version):
             await send_error(BadRequest(f"anthropic-version: '{version[:20]}' is not a valid version."), sender.send)
@@ -157,6 +163,9 @@ def with_anthropic_clients(app: App) -> App:
         if key := header(scope, b"x-api-key"):
             headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
             scope = {**scope, "headers": [*headers, (b"authorization", f"Bearer {key}".encode("latin-1"))]}
+        if _is_models(scope["path"]):
+            # OpenAI's list has no pages.
+            scope = {**scope, "query_string": b""}
         await app(scope, receive, sender.send)
 
     return routed
@@ -167,11 +176,33 @@ def is_messages(path: str) -> bool:
     return path == "/v1/messages" or path.startswith("/v1/messages/")
 
 
-class _Sender:
-    """Adds Anthropic's request id to a response, and converts an error, whatever part of the server raised it."""
+def _is_models(path: str) -> bool:
+    return path == "/v1/models" or path.startswith("/v1/models/")
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+
+def _has_anthropic_headers(scope: Scope) -> bool:
+    has_key = bool(header(scope, b"x-api-key")) and not header(scope, b"authorization")
+    return has_key or bool(header(scope, b"anthropic-version"))
+
+
+def _models(scope: Scope, answer: dict[str, Any]) -> dict[str, Any]:
+    """Return a model or all models as Anthropic's clients read them. Raises `BadRequest`."""
+    if answer.get("object") != "list":
+        return anthropic.public_model(answer)
+    return anthropic.model_page(answer["data"], QueryDict(scope["query_string"]))
+
+
+class _Sender:
+    """Adds Anthropic's request id to a response, and converts an error, whatever part of the server raised it.
+
+    `convert` returns Anthropic's form of a JSON answer; it may raise `BadRequest`.
+    """
+
+    def __init__(
+        self, scope: Scope, send: Send, *, convert: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    ) -> None:
         self._send = send
+        self._convert = convert
         self._request_id: str = scope["request_id"]
         self._has_key = bool(header(scope, b"authorization") or header(scope, b"x-api-key"))
         self._start: Message | None = None
@@ -181,7 +212,7 @@ class _Sender:
         if message["type"] == "http.response.start":
             headers = [*message.get("headers", ()), (b"request-id", self._request_id.encode())]
             message = {**message, "headers": headers}
-            if message["status"] >= 400:
+            if message["status"] >= 400 or (self._convert is not None and message["status"] == 200):
                 self._start = message
                 return
         elif self._start is not None and message["type"] == "http.response.body":
@@ -191,12 +222,19 @@ class _Sender:
             length = dict(self._start["headers"]).get(b"content-length", b"")
             if not has_more or length == str(len(self._body)).encode():
                 start, self._start = self._start, None
-                await self._send_error(start, has_more=has_more)
+                await self._send_converted(start, has_more=has_more)
             return
         await self._send(message)
 
-    async def _send_error(self, start: Message, *, has_more: bool) -> None:
+    async def _send_converted(self, start: Message, *, has_more: bool) -> None:
         status, data = start["status"], self._body
+        if self._convert is not None and status == 200:
+            try:
+                await self._send_json(start, 200, self._convert(orjson.loads(data)), has_more=has_more)
+            except BadRequest as error:
+                _, body = errors.convert(error.status, error.detail(), request_id=self._request_id)
+                await self._send_json(start, error.status, body, has_more=has_more)
+            return
         try:
             detail = orjson.loads(data)["error"]
         except (orjson.JSONDecodeError, KeyError, TypeError):
@@ -204,6 +242,9 @@ class _Sender:
         if status == 401 and not self._has_key:
             detail = {"message": _MISSING}
         status, body = errors.convert(status, detail, request_id=self._request_id)
+        await self._send_json(start, status, body, has_more=has_more)
+
+    async def _send_json(self, start: Message, status: int, body: dict[str, Any], *, has_more: bool) -> None:
         data = orjson.dumps(body)
         replaced = {b"content-length": str(len(data)).encode(), b"content-type": b"application/json"}
         headers = [(name, value) for name, value in start["headers"] if name.lower() not in replaced]

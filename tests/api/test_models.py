@@ -4,6 +4,7 @@ import asyncio
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from openai import OpenAI
 from tenants import scope, services
 from tenants.models import Model, Team
 from tests.support.aiohttp_server import serving
-from tests.support.api import Api, Caller, MakeApi, error, ok
+from tests.support.api import Api, Caller, MakeApi, MakeCaller, error, ok
 from tests.support.upstream import ScriptedUpstream
 from tests.support.waiting import eventually
 
@@ -250,3 +251,89 @@ def test_a_wildcard_for_a_single_model_lists_that_model(api: Api, lister: Lister
     Model.objects.filter(name="*", upstream__base_url=lister.url).update(upstream_model="the-only-one")
     assert "the-only-one" in names(api)
     assert lister.asked == 0
+
+
+ANTHROPIC = {"anthropic-version": "2023-06-01"}
+
+
+def anthropic_list(api: Api, **query: object) -> dict[str, Any]:
+    """Return the list of models as a client of Anthropic's API gets it, with nothing but its key."""
+    page: dict[str, Any] = ok(api.get("/models", **query))
+    return page
+
+
+@pytest.fixture
+def anthropic_api(api: Api) -> Api:
+    """A client that sends the headers of Anthropic's SDK."""
+    api.headers = {"x-api-key": api.caller.secret, **ANTHROPIC}
+    return api
+
+
+def test_anthropics_clients_get_the_list_in_their_form(anthropic_api: Api, add_model: AddModel) -> None:
+    name = add_model()
+    page = anthropic_list(anthropic_api, limit=1000)
+    (shown,) = [model for model in page["data"] if model["id"] == name]
+    assert shown["type"] == "model"
+    assert shown["display_name"] == name
+    assert datetime.fromisoformat(shown["created_at"]).tzinfo is not None
+    assert (page["first_id"], page["last_id"]) == (page["data"][0]["id"], page["data"][-1]["id"])
+    assert page["has_more"] is False
+    assert ok(anthropic_api.get(f"/models/{name}")) == shown
+
+
+def test_a_key_of_anthropics_header_alone_is_enough(api: Api, add_model: AddModel) -> None:
+    name = add_model()
+    api.headers = {"x-api-key": api.caller.secret}
+    assert ok(api.get(f"/models/{name}"))["type"] == "model"
+
+
+def test_a_bearer_key_with_anthropics_version_gets_their_form(api: Api, add_model: AddModel) -> None:
+    name = add_model()
+    api.headers |= ANTHROPIC
+    assert ok(api.get(f"/models/{name}"))["type"] == "model"
+
+
+def test_anthropics_clients_read_the_list_in_pages(anthropic_api: Api, add_model: AddModel) -> None:
+    added = {add_model() for _ in range(3)}
+    seen: list[str] = []
+    after = {}
+    while True:
+        page = anthropic_list(anthropic_api, limit=2, **after)
+        seen += [model["id"] for model in page["data"]]
+        if not page["has_more"]:
+            break
+        after = {"after_id": page["last_id"]}
+    assert added <= set(seen)
+    assert len(seen) == len(set(seen))
+    before = anthropic_list(anthropic_api, limit=2, before_id=seen[3])
+    assert [model["id"] for model in before["data"]] == seen[1:3]
+    assert before["has_more"] is True
+
+
+@pytest.mark.parametrize("query", [{"limit": "0"}, {"limit": "1001"}, {"limit": "x"}, {"after_id": "no-such-model"}])
+def test_anthropics_clients_get_their_errors_for_invalid_pages(anthropic_api: Api, query: dict[str, str]) -> None:
+    answer = anthropic_api.get("/models", **query)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_anthropics_clients_get_their_error_for_an_unknown_model(anthropic_api: Api) -> None:
+    answer = anthropic_api.get("/models/no-such-model")
+    assert (answer.status_code, answer.json()["type"]) == (404, "error")
+    assert answer.json()["error"]["type"] == "not_found_error"
+
+
+def test_anthropics_clients_with_a_wrong_key_get_their_error(anthropic_api: Api) -> None:
+    anthropic_api.headers["x-api-key"] = "sk-wrong"
+    answer = anthropic_api.get("/models")
+    assert (answer.status_code, answer.json()["error"]["type"]) == (401, "authentication_error")
+    assert answer.headers["x-should-retry"] == "false"
+
+
+def test_anthropics_clients_see_no_model_of_another_team(
+    api: Api, make_caller: MakeCaller, add_model: AddModel
+) -> None:
+    name = add_model(teams=[make_caller().team])
+    api.headers = {"x-api-key": api.caller.secret, **ANTHROPIC}
+    assert api.get(f"/models/{name}").status_code == 404
+    assert name not in {model["id"] for model in anthropic_list(api, limit=1000)["data"]}

@@ -1,4 +1,4 @@
-"""Types of Anthropic's API, strict and closed, for the answers of `/v1/messages`. The SDK itself validates nothing."""
+"""Types of Anthropic's API, strict and closed. The SDK itself validates nothing."""
 
 from typing import Annotated, Any, Literal
 
@@ -225,15 +225,33 @@ _EVENT: TypeAdapter[Any] = TypeAdapter(
 )
 
 
+class _Model(_Closed):
+    type: Literal["model"]
+    id: str
+    display_name: str
+    created_at: str
+    max_input_tokens: int | None
+    max_tokens: int | None
+    capabilities: None
+
+
+class _Models(_Closed):
+    data: list[_Model]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
 def check_message_answer(path: str, answer: httpx2.Response) -> None:
-    """Validate a response of an endpoint below `/messages`."""
+    """Validate a response of an endpoint below `/messages` or `/models`."""
     assert answer.headers["content-type"] == "application/json", answer.text
     assert answer.headers["request-id"] == answer.headers["x-request-id"]
     if answer.status_code >= 400:
         error = _Error.model_validate_json(answer.content)
         assert error.request_id == answer.headers["request-id"]
-    else:
-        (_Tokens if path.endswith("/count_tokens") else _Message).model_validate_json(answer.content)
+        return
+    kinds = {"/messages": _Message, "/messages/count_tokens": _Tokens, "/models": _Models}
+    kinds.get(path, _Model).model_validate_json(answer.content)
 
 
 def check_message_event(event: Json) -> None:

@@ -432,7 +432,8 @@ def check_answer(method: str, path: str, answer: httpx2.Response) -> None:
     """Validate a response against the type of its endpoint. `path` is below `/v1`."""
     if method == "HEAD" or 300 <= answer.status_code < 400:
         return
-    if path == "/messages" or path.startswith("/messages/"):
+    is_anthropic = "anthropic-version" in answer.request.headers or "x-api-key" in answer.request.headers
+    if re.fullmatch("/messages(/.*)?", path) or (is_anthropic and re.fullmatch("/models(/.*)?", path)):
         check_message_answer(path, answer)
         return
     if answer.status_code >= 400:

@@ -1,0 +1,56 @@
+"""Anthropic's form of the list of models, https://platform.claude.com/docs/en/api/models/list."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from django.http import QueryDict
+
+from kernel.errors import BadRequest
+from kernel.query import integer
+
+_DEFAULT_LIMIT, _MOST = 20, 1000
+Model = Mapping[str, Any]
+
+
+def model_page(models: Sequence[Model], query: QueryDict) -> dict[str, Any]:
+    """Return the page of a list of models in OpenAI's form that `limit`, `after_id` and `before_id` ask for.
+
+    Raises `BadRequest`.
+    """
+    limit = integer(query, "limit", least=1, most=_MOST) or _DEFAULT_LIMIT
+    after, before = query.get("after_id"), query.get("before_id")
+    start, end = 0, len(models)
+    if after:
+        start = _position(models, after, name="after_id") + 1
+    elif before:
+        end = _position(models, before, name="before_id")
+    page = models[max(start, end - limit) : end] if before and not after else models[start : start + limit]
+    data = [public_model(model) for model in page]
+    return {
+        "data": data,
+        "has_more": len(data) < end - start,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+    }
+
+
+def public_model(model: Model) -> dict[str, Any]:
+    """Return a model in OpenAI's form as Anthropic's clients read it."""
+    return {
+        "type": "model",
+        "id": model["id"],
+        "display_name": model["id"],
+        "created_at": datetime.fromtimestamp(model["created"], UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        # Null is Anthropic's value for what is not known.
+        "max_input_tokens": None,
+        "max_tokens": None,
+        "capabilities": None,
+    }
+
+
+def _position(models: Sequence[Model], cursor: str, *, name: str) -> int:
+    for position, model in enumerate(models):
+        if model["id"] == cursor:
+            return position
+    raise BadRequest(f"There is no model '{cursor[:100]}'.", param=name)
