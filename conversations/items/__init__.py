@@ -58,12 +58,14 @@ from conversations.items.calls import (
     origin,
 )
 from conversations.items.hosted import (
+    HOSTED_CALLS,
     CodeImage,
     CodeInterpreterCall,
     CodeLogs,
     FileSearchCall,
     FileSearchResult,
     FindInPage,
+    HostedCall,
     ImageError,
     ImageGenerationCall,
     McpApprovalRequest,
@@ -117,7 +119,7 @@ from conversations.items.parts import (
     SummaryText,
     UrlCitation,
 )
-from conversations.items.projection import INCLUDABLE, Includable, project
+from conversations.items.projection import INCLUDABLE, UPSTREAM_CALL_ID, Includable, project
 from conversations.items.text import (
     image_details,
     plain_text,
@@ -131,6 +133,7 @@ from conversations.items.union import (
 
 # The public interface of the package; its modules are an internal matter.
 __all__ = [
+    "HOSTED_CALLS",
     "INCLUDABLE",
     "MAX_FILE_DATA",
     "MAX_ID",
@@ -138,6 +141,7 @@ __all__ = [
     "MAX_ITEMS",
     "MAX_TEXT",
     "MAX_URL",
+    "UPSTREAM_CALL_ID",
     "AdditionalTools",
     "Annotation",
     "ApplyPatchCall",
@@ -174,6 +178,7 @@ __all__ = [
     "FindInPage",
     "FunctionCall",
     "FunctionCallOutput",
+    "HostedCall",
     "ImageError",
     "ImageGenerationCall",
     "ImageUrl",

@@ -2,12 +2,20 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Tag
+from pydantic import Discriminator, Field, Tag
+from pydantic.json_schema import SkipJsonSchema
 from typing_extensions import override
 
 from conversations.items.base import ItemBase, WrittenFile, by_type
 from kernel.validation import TAG
 from kernel.wire import LongInteger, Wire
+
+
+class HostedCall(ItemBase):
+    """A call that the server runs. The id that its upstream gave the call is stored and never shown."""
+
+    upstream_call_id: SkipJsonSchema[str | None] = Field(default=None, repr=False)
+
 
 # -- MCP servers -------------------------------------------------------------------------------------------------------
 
@@ -63,7 +71,7 @@ McpError = Annotated[
 ]
 
 
-class McpCall(ItemBase):
+class McpCall(HostedCall):
     """A call of an MCP tool, with its output or error."""
 
     prefix = "mcp"
@@ -79,7 +87,7 @@ class McpCall(ItemBase):
     error: McpError | None = None
 
 
-class McpApprovalRequest(ItemBase):
+class McpApprovalRequest(HostedCall):
     """A call that waits for the client's approval."""
 
     prefix = "mcpr"
@@ -129,7 +137,7 @@ class FileSearchResult(Wire):
     attributes: dict[str, Attribute] | None = None
 
 
-class FileSearchCall(ItemBase):
+class FileSearchCall(HostedCall):
     """A file search call. Its results are stored, and shown on request (`include`)."""
 
     prefix = "fs"
@@ -180,7 +188,7 @@ class WebResult(Wire):
     text: str | None = None
 
 
-class WebSearchCall(ItemBase):
+class WebSearchCall(HostedCall):
     """One step of a web search. Its results are stored, and shown on request (`include`).
 
     OpenAI names `results` as includable but does not document their shape; this one is the platform's own.
@@ -216,7 +224,7 @@ class CodeImage(Wire):
     url: str
 
 
-class CodeInterpreterCall(ItemBase):
+class CodeInterpreterCall(HostedCall):
     """A program that the model wrote and the server ran. Its outputs are stored, and shown on request (`include`).
 
     `files` is an addition of the platform, used for citations: files that the program created or removed. It is never
@@ -269,7 +277,7 @@ class SvgUsage(Wire):
     total_tokens: LongInteger
 
 
-class ImageGenerationCall(ItemBase):
+class ImageGenerationCall(HostedCall):
     """An image generation call."""
 
     prefix = "ig"
@@ -321,3 +329,16 @@ class ProgramOutput(ItemBase):
     status: Literal["completed", "incomplete"] | None = None
     call_id: str
     result: str
+
+
+HOSTED_CALLS = frozenset(
+    {
+        "mcp_call",
+        "mcp_approval_request",
+        "file_search_call",
+        "web_search_call",
+        "code_interpreter_call",
+        "image_generation_call",
+    }
+)
+"""Types of items that are stored with the id that their upstream gave the call."""

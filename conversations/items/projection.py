@@ -17,11 +17,14 @@ Includable = Literal[
 """Values of `include`. Encrypted content and log probabilities are not filtered: they are shown wherever stored."""
 INCLUDABLE: tuple[Includable, ...] = get_args(Includable)
 
+UPSTREAM_CALL_ID = "upstream_call_id"
+"""Key of stored hosted calls: the id that their upstream gave them. It is never shown."""
 Body = dict[str, Any]
 
 
 def project(body: Body, include: AbstractSet[str]) -> Body:
     """Return the item as shown to a client that asked for `include`: the same object if nothing is left out."""
+    body = _less(body, UPSTREAM_CALL_ID)
     projection = _PROJECTIONS.get(body["type"])
     return body if projection is None else projection(body, include)
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import Enum, auto
 from typing import assert_never
 
-from conversations.items import plain_text
+from conversations.items import plain_text, project
 from kernel.clock import unix
 from kernel.errors import Failure
 from responses.engine import citation_markers, turn_request
@@ -314,7 +314,8 @@ class Run:
         state.rejected = None
         state.unproductive_turns = 0 if calls.makes_progress else state.unproductive_turns + 1
         for body in calls.approval_requests:
-            events += whole_item(body, output_index=state.next_output_index)
+            shown = project(body, self._context.include)
+            events += whole_item(shown, output_index=state.next_output_index)
             items = [*items, OutputItem(body=body)]
             state.output.append(items[-1])
         records = calls.records(turn=record.number, after=len(state.output))

@@ -24,6 +24,7 @@ from conversations.items import (
     CustomToolCallOutput,
     FunctionCall,
     FunctionCallOutput,
+    HostedCall,
     InputImage,
     InputMessage,
     LocalShellCall,
@@ -46,7 +47,7 @@ from responses.engine.converter.upstream_items import ENCRYPTED
 from responses.providers import dialects
 from responses.providers.chat_parts import Media, PartWriter
 from responses.providers.dialects import Dialect
-from responses.providers.hosted_calls import past_call
+from responses.providers.hosted_calls import past_call, upstream_call_ids
 
 Message = dict[str, Any]
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
@@ -67,11 +68,12 @@ class CallExtras:
                 content = cipher.decrypt(item.encrypted_content) if cipher is not None else None
                 self._kept += content.calls if content is not None else ()
 
-    def add_to(self, call: Message) -> Message:
+    def add_to(self, call: Message, *, upstream_call_id: str | None = None) -> Message:
         """Return the call with its extras, if it has any. Each extra is used once."""
-        # By id, or else by name: a hosted call is sent with the id of its item instead of the upstream's call id.
+        # By id, or else by name: clients that keep the conversation send hosted calls with the ids of their items only.
+        call_id = upstream_call_id or call["id"]
         name = (call.get("function") or call.get("custom") or {}).get("name")
-        found = next((kept for kept in self._kept if kept["call_id"] == call["id"]), None)
+        found = next((kept for kept in self._kept if kept["call_id"] == call_id), None)
         found = found or next((kept for kept in self._kept if kept["name"] == name), None)
         if found is None:
             return call
@@ -97,7 +99,10 @@ class CallWriter:
             return None
         call_id, name, arguments = called
         function = {"name": name, "arguments": as_object(arguments)}
-        return self.extras.add_to({"id": call_id, "type": "function", "function": function})
+        upstream_call_id = item.upstream_call_id if isinstance(item, HostedCall) else None
+        return self.extras.add_to(
+            {"id": call_id, "type": "function", "function": function}, upstream_call_id=upstream_call_id
+        )
 
     def output(self, item: StoredItem) -> tuple[Message, list[Media]] | None:
         """Return a tool message and the media for a user message; None if the item is not an output."""
@@ -167,6 +172,17 @@ def as_object(arguments: str) -> str:
             if isinstance(value, dict):
                 return orjson.dumps(value).decode()
     return _json({UNREADABLE_ARGUMENTS: arguments}) if arguments.strip() else "{}"
+
+
+def rename_calls(messages: Iterable[Message], new_ids: Mapping[str, str]) -> None:
+    """Give the calls with these ids, and their outputs, their new ids."""
+    if not new_ids:
+        return
+    for message in messages:
+        if (answered := message.get("tool_call_id")) is not None:
+            message["tool_call_id"] = new_ids.get(answered, answered)
+        if calls := message.get("tool_calls"):
+            message["tool_calls"] = [{**call, "id": new_ids.get(call["id"], call["id"])} for call in calls]
 
 
 def shorten_call_ids(messages: Iterable[Message]) -> None:
@@ -380,6 +396,8 @@ def messages(
     paired = pair_outputs(written + _flush_media(pending_media))
     if reasoning is not None:
         reasoning.complete(paired)
+    # Only now: upstreams may use an id several times, while those of items are unique.
+    rename_calls(paired, upstream_call_ids(items))
     if short_call_ids:
         shorten_call_ids(paired)
     return paired

@@ -4,11 +4,11 @@ An item of a hosted call contains its result, so it becomes both a call and an o
 `history`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from conversations.items import StoredItem
+from conversations.items import HostedCall, StoredItem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +37,12 @@ def past_call(item: StoredItem) -> PastCall | None:
     """
     convert = HISTORY.get(type(item))
     return convert(item) if convert is not None else None
+
+
+def upstream_call_ids(items: Sequence[StoredItem]) -> dict[str, str]:
+    """Return the ids that upstreams gave to hosted calls and approval requests, by the ids of their items."""
+    return {
+        item.id: item.upstream_call_id
+        for item in items
+        if isinstance(item, HostedCall) and item.id is not None and item.upstream_call_id
+    }

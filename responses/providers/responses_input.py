@@ -29,6 +29,7 @@ from responses.providers.chat_messages import (
     without_executed_approvals,
 )
 from responses.providers.chat_parts import Media, PartWriter, single_text
+from responses.providers.hosted_calls import upstream_call_ids
 from tenants.directory import Route
 
 Entry = dict[str, Any]
@@ -68,6 +69,11 @@ class InputWriter:
                 if outputs[entry["call_id"]] < 0:
                     kind = _CALLS[entry["type"]]
                     written.append({"type": kind, "call_id": entry["call_id"], "output": NO_OUTPUT})
+        # Only now: upstreams may use an id several times, while those of items are unique.
+        if new_ids := upstream_call_ids(items):
+            for entry in written:
+                if (call_id := entry.get("call_id")) in new_ids:
+                    entry["call_id"] = new_ids[call_id]
         return written
 
     def _item(self, item: StoredItem) -> list[Entry]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
+from conversations.items import UPSTREAM_CALL_ID
 from responses.engine.calls.client_tools import shape_defect
 from responses.engine.calls.outcomes import Execute, Refuse, RequireApproval
 from responses.engine.calls.toolbox import Toolbox
@@ -45,7 +46,7 @@ class ClassifiedCalls:
     @property
     def approval_requests(self) -> list[Body]:
         """Approval request items, in the order of the calls."""
-        return [ask.item for _, _, ask in self.awaiting_approval]
+        return [{**ask.item, UPSTREAM_CALL_ID: call.call_id} for call, _, ask in self.awaiting_approval]
 
     def withhold(self, item_ids: Container[str], offered: Mapping[str, FunctionTool]) -> None:
         """Refuse the client's calls among these items, which were dropped because of an invalid call."""

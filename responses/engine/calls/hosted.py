@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 
-from conversations.items import project
+from conversations.items import HOSTED_CALLS, UPSTREAM_CALL_ID, project
 from responses.engine.calls.item_events import after_result, announced, before_result, inside
 from responses.engine.calls.outcomes import Refuse, ToolResult, parse_object
 from responses.engine.calls.toolbox import ProgressEvent, Toolbox
@@ -199,8 +199,11 @@ class HostedCalls:
         events = [*self._open(call), *self._progress_events(call)]
         index, opened, self._opened = self._state.next_output_index, self._opened, None
         closed, *more = self._tools[call.name].close_items(opened or {}, call, result)
+        shown = project(closed, self._include)
+        if closed["type"] in HOSTED_CALLS:
+            closed = {UPSTREAM_CALL_ID: call.call_id, **closed}
         events += after_result(closed, output_index=index)
-        events.append(OutputItemDone(output_index=index, item=project(closed, self._include)))
+        events.append(OutputItemDone(output_index=index, item=shown))
         for offset, body in enumerate(more, start=1):
             events += whole_item(project(body, self._include), output_index=index + offset)
         return events, [OutputItem(body=body) for body in (closed, *more)]

@@ -7,6 +7,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from conversations.items import UPSTREAM_CALL_ID
 from kernel.errors import ExternalConnectorError, Failure, McpServerForbidden, McpServerUnauthorized
 from kernel.ids import new_id
 from responses.engine.calls.client_tools import upstream_name
@@ -214,6 +215,10 @@ class McpTools(HostedTool):
             # The loop itself fails calls that time out or have invalid arguments; their text is in the form of MCP.
             content = [{"type": "text", "text": result.output}]
             result = replace(result, fields={"error": {"type": "mcp_tool_execution_error", "content": content}})
+        approved = self._approved.get(call.call_id)
+        if approved is not None and approved.request.upstream_call_id:
+            # The call itself has the id of its approval request.
+            body = {**body, UPSTREAM_CALL_ID: approved.request.upstream_call_id}
         return super().close_items(body, call, result)
 
     @override
