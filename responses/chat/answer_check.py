@@ -4,12 +4,13 @@ Each choice is converted like the answer of a response, only for its outcome. Cl
 finish reasons that OpenAI does not define in OpenAI's words.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kernel.errors import Failure
 from responses.engine.converter.chat import ChatConverter, Chunk
 from responses.engine.converter.finish_reasons import FinishKind, finish_kind
+from responses.engine.turn import Sampling
 
 _DEFINED = {"stop", "length", "tool_calls", "content_filter", "function_call"}
 _WORDS = {FinishKind.LENGTH: "length", FinishKind.CONTENT_FILTER: "content_filter"}
@@ -18,17 +19,27 @@ _WORDS = {FinishKind.LENGTH: "length", FinishKind.CONTENT_FILTER: "content_filte
 class AnswerCheck:
     """Check of one answer. `several`: the client asked for more than one choice.
 
-    `to_failure` maps an error inside a choice to a failure.
+    `to_failure` maps an error inside a choice to a failure. `limit` is the output limit of a single choice in tokens,
+    which several servers ignore.
     """
 
-    def __init__(self, *, several: bool, to_failure: Callable[[object], Failure]) -> None:
+    def __init__(self, *, several: bool, to_failure: Callable[[object], Failure], limit: int | None = None) -> None:
         self._several = several
+        self._sampling = Sampling(max_output_tokens=None if several else limit)
         self._to_failure = to_failure
         self._converters: dict[str, ChatConverter] = {}
         self._called = set[str]()
 
-    def read(self, chunk: Chunk) -> Chunk:
-        """Read a chunk of a stream; return it with OpenAI's finish reasons."""
+    def read_all(self, chunks: Iterable[Chunk]) -> list[Chunk]:
+        """Read the chunks of one network read; return those up to the end, with OpenAI's finish reasons."""
+        checked: list[Chunk] = []
+        for chunk in chunks:
+            checked.append(self._read(chunk))
+            if self.is_over:
+                break
+        return checked
+
+    def _read(self, chunk: Chunk) -> Chunk:
         choices = chunk.get("choices")
         if not isinstance(choices, list) or not choices:
             return chunk
@@ -36,7 +47,10 @@ class AnswerCheck:
             for choice in choices:
                 self._of(choice).feed([{"choices": [_only(choice)]}])
         else:
-            self._of(None).feed([{"choices": choices}])
+            converter = self._of(None)
+            converter.feed([{"choices": choices}])
+            if converter.limited_to is not None:
+                return {**chunk, "choices": [{**choice, "finish_reason": "length"} for choice in choices]}
         return self._in_our_words(chunk, choices, whole=False)
 
     def read_whole(self, completion: Chunk) -> Chunk:
@@ -46,11 +60,14 @@ class AnswerCheck:
             self._of(None).whole(completion)
             return completion
         for choice in choices if self._several else choices[:1]:
-            self._of(choice).whole({"choices": [_only(choice)]})
+            converter = self._of(choice)
+            converter.whole({"choices": [_only(choice)], "usage": completion.get("usage")})
+            if (length := converter.limited_to) is not None:
+                return {**completion, "choices": [_cut(choice, length)]}
         return self._in_our_words(completion, choices, whole=True)
 
     @property
-    def has_failed(self) -> bool:
+    def is_over(self) -> bool:
         """True if the rest of the answer is not needed."""
         return any(converter.over for converter in self._converters.values())
 
@@ -66,7 +83,9 @@ class AnswerCheck:
     def _of(self, choice: Any) -> ChatConverter:
         index = str(choice.get("index") or 0) if self._several and isinstance(choice, dict) else "0"
         if index not in self._converters:
-            self._converters[index] = ChatConverter(first_output_index=0, to_failure=self._to_failure)
+            self._converters[index] = ChatConverter(
+                first_output_index=0, sampling=self._sampling, to_failure=self._to_failure
+            )
         return self._converters[index]
 
     def _in_our_words(self, chunk: Chunk, choices: list[Any], *, whole: bool) -> Chunk:
@@ -92,6 +111,14 @@ class AnswerCheck:
             return {**choice, "finish_reason": None}
         complete = "tool_calls" if str(choice.get("index")) in self._called else "stop"
         return {**choice, "finish_reason": _WORDS.get(kind, complete)}
+
+
+def _cut(choice: Chunk, length: int) -> Chunk:
+    """Return a whole choice that the output limit ends after so many characters of its text."""
+    message = choice.get("message")
+    if isinstance(message, dict) and isinstance(message.get("content"), str):
+        message = {**message, "content": message["content"][:length]}
+    return {**choice, "message": message, "finish_reason": "length"}
 
 
 def _only(choice: Any) -> Any:

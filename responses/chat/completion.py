@@ -129,11 +129,11 @@ async def _chunks(response: Answer, check: AnswerCheck) -> AsyncGenerator[list[C
         return
     lines = EventStreamDecoder()
     async for piece in read_bytes(response):
-        yield [check.read(chunk) for chunk in lines.feed(piece)]
-        if lines.done or lines.failure is not None or check.has_failed:
+        yield check.read_all(lines.feed(piece))
+        if lines.done or lines.failure is not None or check.is_over:
             break
     else:
-        yield [check.read(chunk) for chunk in lines.end()]
+        yield check.read_all(lines.end())
     if (failure := lines.failure or check.end(done=lines.done)) is not None:
         raise UpstreamFailed(failure)
 
@@ -156,6 +156,7 @@ class _ChatCall:
         self._usage: Usage | None = None
         self._tier = ""
         self._id = new_id("chatcmpl")
+        self._limit = request.body.max_completion_tokens or request.body.max_tokens
         self._ended: asyncio.Future[None] | None = None
 
     @property
@@ -183,6 +184,7 @@ class _ChatCall:
         )
         if stated is None and allowed is not None:
             stated = max(1, allowed // choices)
+        self._limit = stated or self._limit
         return {} if stated is None else {dialect_of(self.route).limit: stated}
 
     async def open(self) -> None:
@@ -207,7 +209,8 @@ class _ChatCall:
 
     def check(self) -> AnswerCheck:
         """Return the check of the answer."""
-        return AnswerCheck(several=(self._request.body.n or 1) > 1, to_failure=failure_from_error)
+        several = (self._request.body.n or 1) > 1
+        return AnswerCheck(several=several, to_failure=failure_from_error, limit=self._limit)
 
     def row_for(self, completion: Chunk) -> Row | None:
         """Return the row of the completion; None if it is not to be stored."""

@@ -5,6 +5,7 @@ docs/reference/upstream-quirks.md.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import regex
@@ -24,6 +25,7 @@ from responses.engine.converter.chat_reasoning import (
     read_reasoning,
 )
 from responses.engine.converter.finish_reasons import FinishKind, finish_kind
+from responses.engine.converter.output_bound import OutputBound
 from responses.engine.converter.search_sources import Source, cited, read_sources
 from responses.engine.converter.segments import MessageSegment, PartKind, ReasoningCipher
 from responses.engine.converter.think_tags import ThinkTags
@@ -69,6 +71,8 @@ class ChatConverter(TurnConverter):
         self._finish_kind: FinishKind | None = None
         self._reported: Failure | None = None
         self._is_document = False
+        limit = sampling.max_output_tokens if sampling is not None else None
+        self._bound = OutputBound(limit) if limit is not None else None
         self._late_extras: list[tuple[CallSegment, Body]] = []
         self._loose_logprobs: list[Body] = []
         self._citations: list[Body] = []
@@ -79,6 +83,8 @@ class ChatConverter(TurnConverter):
         if usage := event.get("usage"):
             # The last one wins: some upstreams send cumulative usage with every chunk.
             self._usage = later_usage(self._usage, usage)
+            if self._bound is not None and self._usage is not None:
+                self._bound.report(self._usage.output_tokens)
         # `choices` is empty in the usage chunk, and in Azure's first chunk with content filter results.
         if choices := event.get("choices"):
             for choice in self._choices.select(choices):
@@ -243,6 +249,22 @@ class ChatConverter(TurnConverter):
             self._end_text(events)
             self._call(call, events)
 
+    @property
+    def limited_to(self) -> int | None:
+        """The number of characters of the last piece that the output limit allows; None while it is not reached."""
+        return self._bound.kept if self._bound is not None and self._bound.is_reached else None
+
+    def _within_limit(self, text: str) -> str:
+        """Return as much of a piece of the output as the limit allows. The turn ends where it does not."""
+        if self._bound is None:
+            return text
+        text = self._bound.take(text)
+        if self._bound.is_reached:
+            # Nothing more is needed, so the connection to the upstream is closed.
+            self.finish_reason, self._finish_kind, self._finish = "length", FinishKind.LENGTH, Finish.LENGTH
+            self.over = True
+        return text
+
     def _write_content(self, piece: ContentPiece, logprobs: list[Body], events: list[Event]) -> None:
         if piece.kind == "text" and self._think_tags is not None:
             self._write_split(self._think_tags.feed(piece.text), logprobs, events)
@@ -256,7 +278,7 @@ class ChatConverter(TurnConverter):
             self._write_reasoning(ReasoningDelta(text=piece.text, details=piece.details), events)
 
     def _write_answer(self, text: str, logprobs: list[Body], events: list[Event]) -> None:
-        if text := self._before_stop(text):
+        if text := self._before_stop(self._within_limit(text)):
             self._write_text("output_text", text, logprobs, events)
         else:
             self._loose_logprobs += logprobs
@@ -282,6 +304,8 @@ class ChatConverter(TurnConverter):
         events += self._queue.push(message)
 
     def _write_reasoning(self, piece: ReasoningDelta, events: list[Event]) -> None:
+        if self._bound is not None:
+            piece = replace(piece, text=self._within_limit(piece.text))
         tail = self._queue.tail
         if isinstance(tail, ChatReasoning) and tail.takes(piece):
             events += tail.write(piece)
@@ -304,6 +328,8 @@ class ChatConverter(TurnConverter):
     def _call(self, piece: CallPiece, events: list[Event]) -> None:
         if self._calls.ignores(piece):
             return
+        # A call that is cut off here is shown and never run.
+        self._within_limit(piece.arguments or "")
         segment, extras = self._calls.find(piece), extras_of(piece.source)
         if segment is None:
             if piece.is_empty:
