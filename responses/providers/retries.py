@@ -7,9 +7,11 @@ import asyncio
 import random
 import time
 from collections import OrderedDict
+from email.utils import parsedate_to_datetime
 
 from django.conf import settings
 
+from kernel.clock import now
 from kernel.errors import Failure
 from responses.providers.first_answer import FirstAnswer
 from tenants.directory import Route
@@ -76,10 +78,22 @@ class Retries:
 
 
 def _asked_seconds(failure: Failure) -> float:
-    """Return how long an upstream asks to wait; 0 if it asks for nothing, or with a date."""
+    """Return how long an upstream asks to wait; 0 if it asks for nothing."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        text = failure.headers.get(name, "")
         try:
-            return float(failure.headers[name]) * unit
-        except (KeyError, ValueError):
-            continue
+            seconds = float(text) * unit
+        except ValueError:
+            seconds = _seconds_until(text)
+        if seconds > 0:
+            return seconds
     return 0.0
+
+
+def _seconds_until(date: str) -> float:
+    """Return the time until a date of HTTP (RFC 9110, section 5.6.7); 0 if there is none."""
+    try:
+        return (parsedate_to_datetime(date) - now()).total_seconds()
+    except (TypeError, ValueError):
+        # The date is invalid, or has no time zone.
+        return 0.0

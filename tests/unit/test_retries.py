@@ -1,11 +1,16 @@
 """Pauses before an upstream gets a request again."""
 
+import asyncio
 import time
+from datetime import timedelta
+from email.utils import format_datetime
 from uuid import uuid4
 
 import pytest
 
+from kernel.clock import now
 from kernel.errors import Failure
+from responses.providers.first_answer import FirstAnswer
 from responses.providers.retries import Retries
 from tenants.directory import Route, UpstreamEndpoint
 
@@ -68,3 +73,26 @@ async def test_other_requests_for_the_model_wait_as_well() -> None:
     await Retries(shared, patience=1).wait_for_others()
     await Retries(route(), patience=60).wait_for_others()
     assert time.monotonic() - began < 0.4
+
+
+@pytest.mark.parametrize(
+    ("header", "repeats"),
+    [
+        (format_datetime(now() + timedelta(minutes=1), usegmt=True), False),
+        (format_datetime(now() - timedelta(minutes=1), usegmt=True), True),
+        ("soon", True),
+    ],
+)
+async def test_a_date_is_respected_like_a_number_of_seconds(header: str, repeats: bool) -> None:
+    assert await Retries(route(), patience=2).pause(busy(retry_after=header)) is repeats
+
+
+async def test_a_stream_waits_during_pauses_for_the_first_answer() -> None:
+    waiting = FirstAnswer()
+    retries = Retries(route(), patience=2, first_answer=waiting)
+    waiter = asyncio.ensure_future(waiting.wait())
+    assert await retries.pause(busy())
+    assert not waiter.done()
+    waiting.begin()
+    await waiter
+    assert waiting.has_begun
