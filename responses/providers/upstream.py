@@ -85,23 +85,27 @@ class UpstreamTurn:
         if not request.streamed and (route.capabilities.always_stream or long_answers.come_from(route)):
             request = replace(request, streamed=True)
         self._request = request
+        self._speaks_responses = route.upstream.wire_api == WireApi.RESPONSES
         self._summarizer = summarizer
         self._chat: tracing.ChatSpan | None = None
         # Events that wait for a summary.
         self._unsent: list[Event] = []
         self.attempts: list[Attempt] = []
+        # The platform summarizes what chat completions reason. Clients show all that they get, and would show the raw
+        # reasoning beside its summary. OpenAI returns summaries only, too.
+        is_summarized = request.sampling.reasoning_summary is not None and not self._speaks_responses
         shared: dict[str, Any] = {
             "first_output_index": request.first_output_index,
             "sampling": request.sampling,
             "cipher": request.cipher,
-            "show_raw": route.capabilities.raw_reasoning,
+            "show_raw": route.capabilities.raw_reasoning and not is_summarized,
         }
 
         def to_failure(error: object) -> Failure:
             return for_client(route, failure_from_error(error))
 
         self._converter: TurnConverter
-        if route.upstream.wire_api == WireApi.RESPONSES:
+        if self._speaks_responses:
             self._path, self._check, self._body = "/responses", check_event, responses_api.request_body
             self._converter = ResponsesConverter(
                 **shared,

@@ -7,7 +7,7 @@ import pytest
 from tenants import scope
 from tenants.models import Team, UsageRecord
 from tests.support.api import Api
-from tests.support.chunks import chunk, text, usage
+from tests.support.chunks import calls, chunk, text, usage
 from tests.support.model_capabilities import describe
 from tests.support.upstream import Gate, Script, ScriptedUpstream, refusal, stream
 from tests.support.waiting import eventually
@@ -74,12 +74,25 @@ def test_a_summary_is_streamed_in_openais_order(api: Api, script: Script) -> Non
     assert summary_of(events[-1]["response"]) == events[first + 1]["delta"] == events[first + 2]["text"]
 
 
-def test_a_summary_of_hidden_reasoning_does_not_show_the_rest(api: Api, script: Script) -> None:
-    describe(script, raw_reasoning=False)
+@pytest.mark.parametrize("raw_reasoning", [True, False])
+def test_a_summary_takes_the_place_of_the_raw_reasoning(api: Api, script: Script, raw_reasoning: bool) -> None:
+    describe(script, raw_reasoning=raw_reasoning)
     script.then(THOUGHT)
     events = api.events(model=script.model, input="Hi", reasoning={"summary": "concise"})
     assert summary_of(events[-1]["response"]) == "First I multiply."
     assert "The result is even." not in str(events)
+
+
+def test_the_next_turn_has_the_raw_reasoning_of_a_summary(api: Api, script: Script) -> None:
+    describe(script, reasoning_field="reasoning_content")
+    calling = stream(chunk(reasoning=RAW), *calls(look="{}"))
+    script.then(calling).say("Done.")
+    function = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+    first = api.create(model=script.model, input="Hi", reasoning={"summary": "auto"}, tools=[function])
+    (call,) = [item for item in first["output"] if item["type"] == "function_call"]
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "A cat."}
+    api.create(model=script.model, input=[output], previous_response_id=first["id"])
+    assert [message["reasoning_content"] for message in script.messages[1] if message.get("tool_calls")] == [RAW]
 
 
 def test_a_summary_of_the_upstream_is_kept(api: Api, script: Script) -> None:
