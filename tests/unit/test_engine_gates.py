@@ -156,7 +156,7 @@ async def test_a_required_call_is_streamed_from_its_start() -> None:
 
 
 async def test_text_before_a_required_call_is_held_back_until_the_call() -> None:
-    words, made = text("Let me look.")[:2], calls(look="{}")
+    words, made = text("Let me look.")[:2], calls(look='{"at":1}')
     played = await play([*words, *made], **REQUIRED)
     assert [item["type"] for item in played.output] == ["message", "function_call"]
     first = next(step for step in played.steps if isinstance(step, Emitted))

@@ -59,7 +59,12 @@ class CallSegment(Segment):
     @property
     @override
     def ready(self) -> bool:
-        return bool(self.name and self.arguments) and self._format.streams
+        return bool(self.name and self.arguments) and self._format.streams and not self.is_blank
+
+    @property
+    def is_blank(self) -> bool:
+        """True if all that is written is an empty object, which no client has seen and which may not be the end."""
+        return not self.live and len(self.arguments) == 1 and self.arguments[0].strip() == "{}"
 
     @property
     @override

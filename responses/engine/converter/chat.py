@@ -14,7 +14,7 @@ from typing_extensions import override
 from kernel.errors import Failure
 from responses.engine.converter.base import TurnConverter, citations, later_usage, nested_usage
 from responses.engine.converter.calls import CallSegment
-from responses.engine.converter.chat_calls import CallJoiner, CallPiece, new_arguments, read_calls
+from responses.engine.converter.chat_calls import CallJoiner, CallPiece, new_arguments, read_calls, split_glued
 from responses.engine.converter.chat_choices import ChoiceSelector
 from responses.engine.converter.chat_content import ContentPiece, read_content
 from responses.engine.converter.chat_reasoning import (
@@ -342,18 +342,47 @@ class ChatConverter(TurnConverter):
             piece = self._calls.announced(piece)
             segment, extras = self._new_call(piece.id, native=piece.native), extras_of(piece.source)
             self._calls.add(piece, segment)
-            segment.write(piece.name, piece.arguments)
+            arguments, rest = self._split(segment, piece, piece.arguments)
+            segment.write(piece.name, arguments)
             if extras:
                 self._keep_extras(segment, extras, events)
             events += self._queue.push(segment)
+            self._call_again(segment, piece, rest, events)
             return
         if piece.id and not segment.upstream_id:
             segment.adopt(piece.id, self._usable_id(piece.id))
         if extras:
             self._late_extras.append((segment, extras))
-        events += segment.write(piece.name, new_arguments(segment, piece))
+        if piece.opens_object and segment.is_blank:
+            # Gateways to Claude begin with an empty object, and send the arguments after it.
+            segment.arguments.clear()
+        arguments, rest = self._split(segment, piece, new_arguments(segment, piece))
+        events += segment.write(piece.name, arguments)
         if not segment.live:
             events += self._queue.advance()
+        self._call_again(segment, piece, rest, events)
+
+    @staticmethod
+    def _split(segment: CallSegment, piece: CallPiece, arguments: str | None) -> tuple[str | None, str]:
+        return (arguments, "") if piece.native or not arguments else split_glued(segment, arguments)
+
+    def _call_again(self, segment: CallSegment, piece: CallPiece, arguments: str, events: list[Event]) -> None:
+        """Begin another call of the same function with arguments that were glued to those of its last call."""
+        piece = replace(piece, id=None)
+        while arguments:
+            is_new = not segment.is_blank
+            if is_new and len(self._made) == self._max_calls:
+                self._calls.ignore(piece)
+                return
+            if is_new:
+                name, segment = segment.name, self._new_call(None, native=False)
+                segment.write(name, None)
+                self._calls.add(piece, segment)
+            else:
+                segment.arguments.clear()
+            written, arguments = split_glued(segment, arguments)
+            segment.write(None, written)
+            events += self._queue.push(segment) if is_new else self._queue.advance()
 
     def _keep_extras(self, call: CallSegment, extras: Body, events: list[Event]) -> None:
         # The item with the extras precedes its call. If the call has no id yet, it has to wait for the end of the turn.

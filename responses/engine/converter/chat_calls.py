@@ -5,6 +5,7 @@ calls, some give each piece a new id, and some repeat a call when it is complete
 once in any case.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -171,6 +172,23 @@ def new_arguments(call: CallSegment, piece: CallPiece) -> str | None:
         written = "".join(call.arguments)
         return piece.arguments[len(written) :] if piece.arguments.startswith(written) else piece.arguments
     return None if _is_whole(call) and _repeats(call, piece) else piece.arguments
+
+
+_GLUED = re.compile(r"\}\s*(?=\{)")
+
+
+def split_glued(call: CallSegment, text: str) -> tuple[str, str]:
+    """Return how much of the text belongs to a call, and the rest, which is the arguments of another one.
+
+    Some servers put the arguments of several calls of a function into one, such as `{"a":1}{"a":2}`.
+    """
+    if text.lstrip().startswith("{") and call.arguments and _is_whole(call):
+        return "", text
+    for border in _GLUED.finditer(text):
+        head = text[: border.end()]
+        if is_object("".join(call.arguments) + head):
+            return head, text[border.end() :]
+    return text, ""
 
 
 def _begins_another(known: CallSegment, piece: CallPiece, *, at_another_index: bool) -> bool:
