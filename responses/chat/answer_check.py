@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kernel.errors import Failure
+from responses.chat.chunks import as_chunk
 from responses.engine.converter.chat import ChatConverter, Chunk
 from responses.engine.converter.finish_reasons import FinishKind, finish_kind
 from responses.engine.turn import Sampling
@@ -43,6 +44,10 @@ class AnswerCheck:
         choices = chunk.get("choices")
         if not isinstance(choices, list) or not choices:
             return chunk
+        if any(isinstance(choice, dict) and "message" in choice and "delta" not in choice for choice in choices):
+            # Some servers send a whole completion as the only event of a stream.
+            chunk = as_chunk(chunk)
+            choices = chunk["choices"]
         if self._several:
             for choice in choices:
                 self._of(choice).feed([{"choices": [_only(choice)]}])

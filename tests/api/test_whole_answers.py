@@ -122,3 +122,17 @@ def test_a_disconnect_closes_the_connection_to_the_upstream(api: Api, script: Sc
     assert written is not None
     assert (written.outcome, written.estimated, written.output_tokens) == ("interrupted", True, 0)
     assert written.input_tokens > 0
+
+
+def test_a_whole_completion_may_be_the_only_event_of_a_stream(api: Api, script: Script) -> None:
+    script.then(stream(completion("Hello")))
+    response = api.events(model=script.model, input="Hi")[-1]["response"]
+    assert response["output"][0]["content"][0]["text"] == "Hello"
+
+
+def test_a_chat_completion_may_be_the_only_event_of_a_stream(api: Api, script: Script) -> None:
+    script.then(stream(completion("Hello")))
+    body = {"model": script.model, "messages": [{"role": "user", "content": "Hi"}]}
+    with api.stream("/chat/completions", **body) as live:
+        (choice,) = (choice for event in live.rest() for choice in event["choices"])
+    assert (choice["delta"]["content"], choice["finish_reason"]) == ("Hello", "stop")

@@ -197,8 +197,9 @@ class ChatConverter(TurnConverter):
         if self._top_logprobs is not None:
             logprobs = self._logprobs((choice.get("logprobs") or {}).get("content"))
         delta = choice.get("delta")
-        if "delta" not in choice and (text := choice.get("text")):
-            delta = {"content": text}
+        if "delta" not in choice:
+            # Some servers send a whole completion as the only event of a stream.
+            delta = {"content": text} if (text := choice.get("text")) else choice.get("message")
         if delta or logprobs:
             self._delta(delta or {}, logprobs, events)
         if (reason := choice.get("finish_reason")) and not self.over:
