@@ -60,7 +60,7 @@ def test_the_image_is_returned_in_an_item(ask: Ask, api: Api, script: Script, im
     assert message["content"][0]["text"] == "There it is."
     assert [(one.path, one.fields["prompt"]) for one in images.asked] == [("/images/generations", "A cat")]
     *_, result, shown = script.messages[1]
-    assert (result["role"], result["tool_call_id"]) == ("tool", call["id"])
+    assert (result["role"], result["tool_call_id"]) == ("tool", "call_image_generation")
     assert result["content"].endswith("[Image 1: it follows in a user message.]")
     assert shown["content"][0]["text"] == f"Image 1 of the output of 'image_generation' (call {call['id']}):"
     assert shown["content"][1]["image_url"]["url"] == f"data:image/png;base64,{PNG}"

@@ -84,5 +84,5 @@ def test_auto_retries_with_less_after_a_context_length_error(api: Api, script: S
 
 def test_a_second_context_length_error_fails_the_response(api: Api, script: Script) -> None:
     script.then(TOO_LONG["vLLM"], TOO_LONG["vLLM"])
-    events = api.events(model=script.model, input=LONG, truncation="auto")
-    assert events[-1]["response"]["error"]["code"] == "context_length_exceeded"
+    answer = api.post("/responses", {"model": script.model, "input": LONG, "truncation": "auto", "stream": True})
+    assert error(answer) == (400, "input", "context_length_exceeded")

@@ -170,7 +170,15 @@ def test_a_json_request_gets_the_status(api: Api, responses_api_script: Script, 
     assert (stored.status, turn.state, ledger.outcome) == ("failed", "failed", "failed")
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", ["a refused request", "an unknown model"])
+def test_a_stream_that_has_not_begun_has_the_status(api: Api, responses_api_script: Script, fault: str) -> None:
+    given, expected, _ = FAULTS[fault]
+    responses_api_script.then(given)
+    got = api.post("/responses", {"model": responses_api_script.model, "input": "Hi", "stream": True})
+    assert error(got) == expected
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in {"a refused request", "an unknown model"}])
 def test_a_stream_sends_error_and_failed(api: Api, responses_api_script: Script, fault: str) -> None:
     given, (_, _, code), sentence = FAULTS[fault]
     responses_api_script.then(given)

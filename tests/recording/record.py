@@ -42,10 +42,10 @@ def functions_of(source: str) -> dict[int, str]:
 def write(data: coverage.CoverageData) -> Record:
     """Write the record of measured data and return it."""
     record: Record = {}
-    for name in data.measured_files():
-        path = Path(name)
+    # Templates are measured as well, by the names under which they are compiled.
+    for path in filter(lambda path: path.suffix == ".py", map(Path, data.measured_files())):
         functions, found = functions_of(path.read_text()), dict[str, set[str]]()
-        for line, contexts in data.contexts_by_lineno(name).items():
+        for line, contexts in data.contexts_by_lineno(str(path)).items():
             found.setdefault(functions.get(line, ""), set()).update(filter(None, contexts))
         record[str(path.relative_to(ROOT))] = {function: sorted(files) for function, files in found.items()}
     RECORD.parent.mkdir(exist_ok=True)
