@@ -15,6 +15,8 @@ from conversations.items.base import (
     ProgramCaller,
     Status,
     by_type,
+    known_fields,
+    reject_additional_fields,
 )
 from conversations.items.calls import (
     ApplyPatchCall,
@@ -244,8 +246,10 @@ __all__ = [
     "by_type",
     "from_wire",
     "image_details",
+    "known_fields",
     "origin",
     "plain_text",
     "project",
     "readable_items",
+    "reject_additional_fields",
 ]

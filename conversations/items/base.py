@@ -4,10 +4,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError
 
 from kernel.ids import new_id
-from kernel.validation import TAG
-from kernel.wire import Wire
+from kernel.validation import ADDITIONAL_FIELD, TAG
+from kernel.wire import OpenWire, Wire
 
 Status = Literal["in_progress", "completed", "incomplete"]
 MAX_ID = 255
@@ -23,10 +24,12 @@ def by_type(value: Any) -> str | None:
     return None if kind is None else f"{TAG}{kind}"
 
 
-class ItemBase(Wire):
-    """Base of all stored items."""
+class ItemBase(OpenWire):
+    """Base of all stored items. They keep the additional fields of other servers' items."""
 
     prefix: ClassVar[str]
+    # True if clients write such items themselves. Without an id, their additional fields are errors of the client.
+    from_clients: ClassVar[bool] = False
     # Keys that the API shows as null when they have no value; all other keys without a value are left out.
     nulls: ClassVar[frozenset[str]] = frozenset()
 
@@ -50,7 +53,7 @@ class ItemBase(Wire):
                 body[key] = "completed"
             elif key in self.nulls:
                 body[key] = None
-        return body
+        return {**body, **self.additional}
 
     def with_id(self) -> dict[str, Any]:
         """Return `wire()`, with a new id if the client sent none."""
@@ -60,13 +63,44 @@ class ItemBase(Wire):
         return body
 
 
-class DirectCaller(Wire):
+def additional_field(value: Any) -> str | None:
+    """Return the path of the first additional field of a validated object, or None."""
+    if isinstance(value, list):
+        paths = ((f"[{position}]", additional_field(entry)) for position, entry in enumerate(value))
+        return next((f"{step}{path}" for step, path in paths if path is not None), None)
+    if not isinstance(value, OpenWire):
+        return None
+    if value.additional:
+        return f".{next(iter(value.additional))}"
+    fields = ((field.alias or name, getattr(value, name)) for name, field in type(value).model_fields.items())
+    paths = ((f".{key}", additional_field(entry)) for key, entry in fields if isinstance(entry, OpenWire | list))
+    return next((f"{step}{path}" for step, path in paths if path is not None), None)
+
+
+def reject_additional_fields(value: Any) -> Any:
+    """Validate that an object has no additional fields."""
+    if (path := additional_field(value)) is not None:
+        raise PydanticCustomError(ADDITIONAL_FIELD, "Unknown parameter: '{path}'", {"path": path})
+    return value
+
+
+def known_fields(value: Any) -> Any:
+    """Return a validated object as JSON, without nulls and additional fields."""
+    if isinstance(value, list):
+        return [known_fields(entry) for entry in value]
+    if not isinstance(value, OpenWire):
+        return value
+    fields = ((field.alias or name, getattr(value, name)) for name, field in type(value).model_fields.items())
+    return {key: known_fields(entry) for key, entry in fields if entry is not None}
+
+
+class DirectCaller(OpenWire):
     """The model made the call itself."""
 
     type: Literal["direct"] = "direct"
 
 
-class ProgramCaller(Wire):
+class ProgramCaller(OpenWire):
     """A program that the model wrote made the call."""
 
     type: Literal["program"] = "program"

@@ -9,10 +9,10 @@ from typing_extensions import override
 from conversations.items.base import Caller, CallId, ItemBase, Status, WrittenFile, by_type
 from conversations.items.parts import ImageUrl, InputContent, input_content
 from kernel.validation import TAG, FileId
-from kernel.wire import LongInteger, Wire
+from kernel.wire import LongInteger, OpenWire, Wire
 
 
-class Point(Wire):
+class Point(OpenWire):
     """A position on the screen, in pixels from the top left."""
 
     x: LongInteger
@@ -34,7 +34,7 @@ class DoubleClick(Point):
     keys: list[str] | None = None
 
 
-class Drag(Wire):
+class Drag(OpenWire):
     """Drag along a path with the left mouse button."""
 
     type: Literal["drag"] = "drag"
@@ -42,7 +42,7 @@ class Drag(Wire):
     keys: list[str] | None = None
 
 
-class Keypress(Wire):
+class Keypress(OpenWire):
     """Press keys together."""
 
     type: Literal["keypress"] = "keypress"
@@ -56,7 +56,7 @@ class Move(Point):
     keys: list[str] | None = None
 
 
-class Screenshot(Wire):
+class Screenshot(OpenWire):
     """Take a screenshot."""
 
     type: Literal["screenshot"] = "screenshot"
@@ -71,14 +71,14 @@ class Scroll(Point):
     keys: list[str] | None = None
 
 
-class TypeText(Wire):
+class TypeText(OpenWire):
     """Type text."""
 
     type: Literal["type"] = "type"
     text: str
 
 
-class Wait(Wire):
+class Wait(OpenWire):
     """Wait for a moment."""
 
     type: Literal["wait"] = "wait"
@@ -125,6 +125,7 @@ class FunctionCallOutput(ItemBase):
     """The output of a function call, sent by the client."""
 
     prefix = "fco"
+    from_clients = True
 
     type: Literal["function_call_output"] = "function_call_output"
     status: Status | None = None
@@ -160,6 +161,7 @@ class CustomToolCallOutput(ItemBase):
     """The output of a custom tool call, sent by the client."""
 
     prefix = "ctco"
+    from_clients = True
 
     type: Literal["custom_tool_call_output"] = "custom_tool_call_output"
     status: Status | None = None
@@ -176,7 +178,7 @@ class CustomToolCallOutput(ItemBase):
 # -- a computer --------------------------------------------------------------------------------------------------------
 
 
-class SafetyCheck(Wire):
+class SafetyCheck(OpenWire):
     """A safety concern about a computer call, which a person has to acknowledge."""
 
     id: str
@@ -197,7 +199,7 @@ class ComputerCall(ItemBase):
     pending_safety_checks: list[SafetyCheck]
 
 
-class ComputerScreenshot(Wire):
+class ComputerScreenshot(OpenWire):
     """A screenshot, by URL, data URL or file. Data URLs are shown only on request (`include`)."""
 
     type: Literal["computer_screenshot"] = "computer_screenshot"
@@ -209,6 +211,7 @@ class ComputerCallOutput(ItemBase):
     """The screenshot taken after a computer call."""
 
     prefix = "cuo"
+    from_clients = True
 
     type: Literal["computer_call_output"] = "computer_call_output"
     status: Literal["in_progress", "completed", "incomplete", "failed"] | None = None
@@ -229,7 +232,7 @@ class LocalSkill(Wire):
     path: str
 
 
-class LocalEnvironment(Wire):
+class LocalEnvironment(OpenWire):
     """The client's own machine."""
 
     type: Literal["local"] = "local"
@@ -237,14 +240,14 @@ class LocalEnvironment(Wire):
     skills: Annotated[list[LocalSkill] | None, Field(max_length=200, exclude=True)] = None
 
 
-class ContainerReference(Wire):
+class ContainerReference(OpenWire):
     """A container of the server."""
 
     type: Literal["container_reference"] = "container_reference"
     container_id: str
 
 
-class ShellAction(Wire):
+class ShellAction(OpenWire):
     """Shell commands to run in order, and their limits."""
 
     commands: list[str]
@@ -278,20 +281,20 @@ class ShellCall(ItemBase):
         return {**super().wire(), "action": self.action.model_dump()}
 
 
-class TimedOut(Wire):
+class TimedOut(OpenWire):
     """The command exceeded its time limit."""
 
     type: Literal["timeout"] = "timeout"
 
 
-class Exited(Wire):
+class Exited(OpenWire):
     """The command exited."""
 
     type: Literal["exit"] = "exit"
     exit_code: LongInteger
 
 
-class ShellOutput(Wire):
+class ShellOutput(OpenWire):
     """Output and outcome of one command."""
 
     stdout: str
@@ -309,6 +312,7 @@ class ShellCallOutput(ItemBase):
     """
 
     prefix = "sho"
+    from_clients = True
     nulls = frozenset({"max_output_length"})
 
     type: Literal["shell_call_output"] = "shell_call_output"
@@ -321,7 +325,7 @@ class ShellCallOutput(ItemBase):
     files: list[WrittenFile] | None = None
 
 
-class LocalShellAction(Wire):
+class LocalShellAction(OpenWire):
     """One command as a list of arguments, with its environment."""
 
     type: Literal["exec"] = "exec"
@@ -358,7 +362,7 @@ class LocalShellCallOutput(ItemBase):
 # -- patches -----------------------------------------------------------------------------------------------------------
 
 
-class CreateFile(Wire):
+class CreateFile(OpenWire):
     """Creation of a file, as a diff against an empty one."""
 
     type: Literal["create_file"] = "create_file"
@@ -366,7 +370,7 @@ class CreateFile(Wire):
     diff: str
 
 
-class UpdateFile(Wire):
+class UpdateFile(OpenWire):
     """Change of a file."""
 
     type: Literal["update_file"] = "update_file"
@@ -374,7 +378,7 @@ class UpdateFile(Wire):
     diff: str
 
 
-class DeleteFile(Wire):
+class DeleteFile(OpenWire):
     """Deletion of a file."""
 
     type: Literal["delete_file"] = "delete_file"
@@ -403,6 +407,7 @@ class ApplyPatchCallOutput(ItemBase):
     """The outcome of an apply patch call."""
 
     prefix = "apco"
+    from_clients = True
 
     type: Literal["apply_patch_call_output"] = "apply_patch_call_output"
     status: Literal["completed", "failed"]
@@ -437,6 +442,7 @@ class ToolSearchOutput(ItemBase):
     """The tools that a search found. The model can call them from here on."""
 
     prefix = "tso"
+    from_clients = True
     nulls = frozenset({"call_id"})
 
     type: Literal["tool_search_output"] = "tool_search_output"

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from conversations.items.base import ItemBase, WrittenFile, by_type
 from kernel.validation import TAG
-from kernel.wire import LongInteger, Wire
+from kernel.wire import LongInteger, OpenWire
 
 
 class HostedCall(ItemBase):
@@ -20,7 +20,7 @@ class HostedCall(ItemBase):
 # -- MCP servers -------------------------------------------------------------------------------------------------------
 
 
-class McpTool(Wire):
+class McpTool(OpenWire):
     """A tool of an MCP server."""
 
     name: str
@@ -40,7 +40,7 @@ class McpListTools(ItemBase):
     error: str | None = None
 
 
-class McpProtocolError(Wire):
+class McpProtocolError(OpenWire):
     """The server violated the protocol or reported an error of it."""
 
     type: Literal["mcp_protocol_error"] = "mcp_protocol_error"
@@ -48,14 +48,14 @@ class McpProtocolError(Wire):
     message: str
 
 
-class McpToolExecutionError(Wire):
+class McpToolExecutionError(OpenWire):
     """The tool ran and failed."""
 
     type: Literal["mcp_tool_execution_error"] = "mcp_tool_execution_error"
     content: Any
 
 
-class McpHttpError(Wire):
+class McpHttpError(OpenWire):
     """The server answered with an HTTP error, or not at all."""
 
     type: Literal["http_error"] = "http_error"
@@ -102,6 +102,7 @@ class McpApprovalResponse(ItemBase):
     """The client's decision about a call that waits for approval."""
 
     prefix = "mcpa"
+    from_clients = True
     nulls = frozenset({"reason"})
 
     type: Literal["mcp_approval_response"] = "mcp_approval_response"
@@ -127,7 +128,7 @@ Attribute = Annotated[
 ]
 
 
-class FileSearchResult(Wire):
+class FileSearchResult(OpenWire):
     """A passage of a file that matches a query."""
 
     file_id: str | None = None
@@ -149,14 +150,14 @@ class FileSearchCall(HostedCall):
     results: list[FileSearchResult] | None = None
 
 
-class WebSource(Wire):
+class WebSource(OpenWire):
     """A page that a web search found."""
 
     type: Literal["url"] = "url"
     url: str
 
 
-class WebSearch(Wire):
+class WebSearch(OpenWire):
     """Search the web."""
 
     type: Literal["search"] = "search"
@@ -165,14 +166,14 @@ class WebSearch(Wire):
     sources: list[WebSource] | None = None
 
 
-class OpenPage(Wire):
+class OpenPage(OpenWire):
     """Open a page."""
 
     type: Literal["open_page"] = "open_page"
     url: str | None = None
 
 
-class FindInPage(Wire):
+class FindInPage(OpenWire):
     """Find a pattern in a page."""
 
     type: Literal["find_in_page"] = "find_in_page"
@@ -180,7 +181,7 @@ class FindInPage(Wire):
     pattern: str
 
 
-class WebResult(Wire):
+class WebResult(OpenWire):
     """A search result or the text of a page, or the reason why the step failed."""
 
     url: str
@@ -210,14 +211,14 @@ class WebSearchCall(HostedCall):
 # -- code and images ---------------------------------------------------------------------------------------------------
 
 
-class CodeLogs(Wire):
+class CodeLogs(OpenWire):
     """The printed output of a program."""
 
     type: Literal["logs"] = "logs"
     logs: str
 
 
-class CodeImage(Wire):
+class CodeImage(OpenWire):
     """An image that a program created."""
 
     type: Literal["image"] = "image"
@@ -250,14 +251,14 @@ class CodeInterpreterCall(HostedCall):
     files: list[WrittenFile] | None = None
 
 
-class ModerationDetails(Wire):
+class ModerationDetails(OpenWire):
     """The moderation categories that blocked an image, and at which stage."""
 
     categories: list[str]
     moderation_stage: Literal["input", "output", "unknown"]
 
 
-class ImageError(Wire):
+class ImageError(OpenWire):
     """The reason why no image was generated."""
 
     code: str | None = None
@@ -267,7 +268,7 @@ class ImageError(Wire):
     moderation_details: ModerationDetails | None = None
 
 
-class SvgUsage(Wire):
+class SvgUsage(OpenWire):
     """Token usage of an image generated as SVG."""
 
     model: str

@@ -20,16 +20,21 @@ from conversations.items.parts import (
 )
 from kernel.wire import Wire
 
+Phase = Literal["commentary", "final_answer"]
+
 
 class InputMessage(ItemBase):
     """A message of the user, system or developer."""
 
     prefix = "msg"
+    from_clients = True
 
     type: Literal["message"] | None = "message"
     role: Literal["user", "system", "developer"]
     content: InputContent
     status: Status | None = None
+    # OpenAI's schema has it for every role, though only assistant messages use it.
+    phase: Phase | None = None
 
     def parts(self) -> list[InputPart]:
         """Return the content as parts. A string becomes one text part."""
@@ -37,13 +42,16 @@ class InputMessage(ItemBase):
 
     @override
     def wire(self) -> dict[str, Any]:
-        return {
+        body: dict[str, Any] = {
             "id": self.id,
             "type": "message",
             "status": self.status or "completed",
             "role": self.role,
             "content": [input_part(part) for part in self.parts()],
         }
+        if self.phase is not None:
+            body["phase"] = self.phase
+        return {**body, **self.additional} if self.model_extra else body
 
 
 class AssistantMessage(ItemBase):
@@ -55,7 +63,7 @@ class AssistantMessage(ItemBase):
     role: Literal["assistant"] = "assistant"
     content: OutputContent
     status: Status | None = None
-    phase: Literal["commentary", "final_answer"] | None = None
+    phase: Phase | None = None
 
     def parts(self) -> list[OutputPart]:
         """Return the content as parts. A string becomes one text part."""
@@ -72,7 +80,7 @@ class AssistantMessage(ItemBase):
         }
         if self.phase is not None:
             body["phase"] = self.phase
-        return body
+        return {**body, **self.additional} if self.model_extra else body
 
 
 class Reasoning(ItemBase):
@@ -108,6 +116,7 @@ class ConfigurationUpdate(ItemBase):
     """A change of reasoning or text settings from here on. Their values are validated where they take effect."""
 
     prefix = "cfg"
+    from_clients = True
 
     type: Literal["configuration_update"] = "configuration_update"
     reasoning: dict[str, Any] | None = None
@@ -124,6 +133,7 @@ class AdditionalTools(ItemBase):
     """Tools that the model can call from here on. They are validated where they are offered."""
 
     prefix = "at"
+    from_clients = True
 
     type: Literal["additional_tools"] = "additional_tools"
     role: Literal["developer"]

@@ -6,7 +6,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from conversations.items.base import MAX_ID, MAX_ITEMS, MAX_TEXT, by_type
 from kernel.validation import TAG, FileId, string_or
-from kernel.wire import LongInteger, Wire
+from kernel.wire import LongInteger, OpenWire
 
 # Data URLs: in characters of base64, a third longer than the bytes.
 MAX_IMAGE_URL = 20_971_520
@@ -16,14 +16,14 @@ MAX_URL = 8_192
 ImageUrl = Annotated[str, Field(min_length=1, max_length=MAX_IMAGE_URL)]
 
 
-class CacheBreakpoint(Wire):
+class CacheBreakpoint(OpenWire):
     """Marks the end of a prompt prefix that the upstream should cache."""
 
     mode: Literal["explicit"]
     ttl: Literal["30m", "12h"] | None = None
 
 
-class InputText(Wire):
+class InputText(OpenWire):
     """Text of an input."""
 
     type: Literal["input_text"] = "input_text"
@@ -31,7 +31,7 @@ class InputText(Wire):
     prompt_cache_breakpoint: CacheBreakpoint | None = None
 
 
-class InputImage(Wire):
+class InputImage(OpenWire):
     """An image, by URL, data URL or file id."""
 
     type: Literal["input_image"] = "input_image"
@@ -46,7 +46,7 @@ class InputImage(Wire):
         return self
 
 
-class InputFile(Wire):
+class InputFile(OpenWire):
     """A file, by file id, URL or base64 data."""
 
     type: Literal["input_file"] = "input_file"
@@ -71,7 +71,7 @@ def _exactly_one(**sources: str | None) -> None:
         raise ValueError(message.replace("2 is", "2 are").replace("3 is", "3 are"))
 
 
-class FileCitation(Wire):
+class FileCitation(OpenWire):
     """Citation of a file."""
 
     type: Literal["file_citation"] = "file_citation"
@@ -80,7 +80,7 @@ class FileCitation(Wire):
     index: LongInteger
 
 
-class UrlCitation(Wire):
+class UrlCitation(OpenWire):
     """Citation of a web page."""
 
     type: Literal["url_citation"] = "url_citation"
@@ -90,7 +90,7 @@ class UrlCitation(Wire):
     end_index: LongInteger
 
 
-class ContainerFileCitation(Wire):
+class ContainerFileCitation(OpenWire):
     """Citation of a file in a container."""
 
     type: Literal["container_file_citation"] = "container_file_citation"
@@ -101,7 +101,7 @@ class ContainerFileCitation(Wire):
     end_index: LongInteger
 
 
-class FilePath(Wire):
+class FilePath(OpenWire):
     """Path of a generated file that the text mentions."""
 
     type: Literal["file_path"] = "file_path"
@@ -118,7 +118,7 @@ Annotation = Annotated[
 ]
 
 
-class OutputText(Wire):
+class OutputText(OpenWire):
     """Text of an output."""
 
     type: Literal["output_text"] = "output_text"
@@ -127,21 +127,21 @@ class OutputText(Wire):
     logprobs: list[dict[str, Any]] | None = None
 
 
-class Refusal(Wire):
+class Refusal(OpenWire):
     """A refusal of the model, with its explanation."""
 
     type: Literal["refusal"] = "refusal"
     refusal: str
 
 
-class SummaryText(Wire):
+class SummaryText(OpenWire):
     """A paragraph of a reasoning summary."""
 
     type: Literal["summary_text"] = "summary_text"
     text: str
 
 
-class ReasoningText(Wire):
+class ReasoningText(OpenWire):
     """Raw reasoning text."""
 
     type: Literal["reasoning_text"] = "reasoning_text"
@@ -176,7 +176,7 @@ def input_part(part: InputPart) -> dict[str, Any]:
     """Return a part of an input in public form."""
     match part:
         # Fast path for the most frequent part.
-        case InputText(prompt_cache_breakpoint=None):
+        case InputText(prompt_cache_breakpoint=None) if not part.model_extra:
             return {"type": "input_text", "text": part.text}
         case InputImage():
             return {**part.model_dump(exclude_none=True), "detail": part.detail or "auto"}
@@ -191,10 +191,11 @@ def input_content(content: str | list[InputPart]) -> str | list[dict[str, Any]]:
 def output_part(part: OutputPart) -> dict[str, Any]:
     """Return a part of an output in public form. Its lists are never null."""
     if isinstance(part, Refusal):
-        return {"type": "refusal", "refusal": part.refusal}
+        return {"type": "refusal", "refusal": part.refusal, **part.additional}
     return {
         "type": "output_text",
         "text": part.text,
         "annotations": [annotation.model_dump() for annotation in part.annotations or ()],
         "logprobs": part.logprobs or [],
+        **part.additional,
     }

@@ -10,9 +10,9 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-from pydantic import Discriminator, Tag, TypeAdapter
+from pydantic import AfterValidator, Discriminator, Tag, TypeAdapter
 
-from conversations.items.base import MAX_TEXT, by_type
+from conversations.items.base import MAX_TEXT, ItemBase, by_type, reject_additional_fields
 from conversations.items.calls import (
     ApplyPatchCall,
     ApplyPatchCallOutput,
@@ -104,6 +104,13 @@ def _role_tag(message: Any) -> str:
     return f"{TAG}assistant" if role == "assistant" else f"{TAG}input"
 
 
+def _reject_additional_fields(item: Any) -> Any:
+    # Items with an id were made by a server, whose fields may be newer than ours.
+    if isinstance(item, ItemBase) and item.from_clients and item.id is None:
+        reject_additional_fields(item)
+    return item
+
+
 def _tagged(classes: Iterable[Any]) -> Any:
     messages = Annotated[
         Annotated[InputMessage, Tag(f"{TAG}input")] | Annotated[AssistantMessage, Tag(f"{TAG}assistant")],
@@ -121,7 +128,9 @@ if TYPE_CHECKING:
     """The items that a request may send in `input`."""
 else:
     # The classes are listed only once, above: type checkers read the plain union, pydantic the one with tags.
-    InputItem = _tagged([*get_args(_Typed), CompactionTrigger, ItemReference])
+    InputItem = Annotated[
+        _tagged([*get_args(_Typed), CompactionTrigger, ItemReference]), AfterValidator(_reject_additional_fields)
+    ]
 
 _STORED: TypeAdapter[StoredItem] = TypeAdapter(_tagged(get_args(_Typed)))
 _CLASSES: Mapping[str, type[StoredItem]] = {cls.model_fields["type"].default: cls for cls in get_args(_Typed)}

@@ -39,6 +39,8 @@ Metadata = Annotated[
 """Up to 16 key-value pairs that clients attach to an object."""
 
 _MALFORMED_ID = "malformed_id"
+ADDITIONAL_FIELD = "additional_field"
+"""Type of the validation error of an object that may have additional fields elsewhere. `path` leads to the field."""
 # The field of an object of an unknown type is `type`, except for items and their parts, as in OpenAI's errors: their
 # short forms have none.
 _IN_ITEMS = re.compile(r"(input|items)\[")
@@ -84,6 +86,7 @@ _EXPECTED = {
     "none_required": "null",
 }
 
+_UNKNOWN = frozenset({"extra_forbidden", ADDITIONAL_FIELD})
 _INTEGER_TYPES = frozenset({"int_type", "int_from_float"})
 _LONG_BOUNDS = (-(2**63), 2**63 - 1)
 
@@ -123,7 +126,7 @@ def first_defect(error: ValidationError, *, prefix: str = "") -> BadRequest:
     """Return the first defect of a validation error as an API error."""
     # Unknown keys come last: a misspelled required field is reported as missing, which is the more helpful message.
     details = error.errors(include_url=False)
-    detail = next((d for d in details if d["type"] != "extra_forbidden"), details[0])
+    detail = next((d for d in details if d["type"] not in _UNKNOWN), details[0])
     return _defect(detail, prefix + path(detail["loc"]))
 
 
@@ -244,6 +247,7 @@ _EXPLAINED: dict[str, Callable[[ErrorDetails, str], BadRequest]] = {
     _MALFORMED_ID: lambda detail, param: malformed_id(detail["input"], param, detail["msg"]),
     "missing": lambda _, param: MissingParameter(param),
     "extra_forbidden": lambda _, param: UnknownParameter(param),
+    ADDITIONAL_FIELD: lambda detail, param: UnknownParameter(param + detail["ctx"]["path"]),
     "literal_error": _literal,
     "union_tag_invalid": _tag,
     "union_tag_not_found": _untagged,

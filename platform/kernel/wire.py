@@ -43,3 +43,15 @@ class Wire(BaseModel):
         schema = handler(source)
         _restrict(schema)
         return schema
+
+
+class OpenWire(Wire):
+    """A JSON object that keeps additional fields, which are not part of its schema."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra={"additionalProperties": False})
+
+    @property
+    def additional(self) -> dict[str, Any]:
+        """The additional fields that have a value."""
+        extra = self.model_extra
+        return {name: value for name, value in extra.items() if value is not None} if extra else {}

@@ -39,6 +39,7 @@ from conversations.items import (
     StoredItem,
     ToolSearchCall,
     ToolSearchOutput,
+    known_fields,
 )
 from responses.engine.calls.client_tools import upstream_name
 from responses.engine.converter.calls import CUSTOM_INPUT
@@ -113,7 +114,7 @@ class CallWriter:
             case ComputerCallOutput():
                 text, media = self.parts.tool_output([item.output])
             case ShellCallOutput():
-                text = _json([entry.model_dump(exclude_none=True) for entry in item.output])
+                text = _json(known_fields(item.output))
             case LocalShellCallOutput():
                 return _tool(item.id, item.output), []
             case ApplyPatchCallOutput():
@@ -142,17 +143,23 @@ def _function(item: StoredItem) -> tuple[str, str, str] | None:
         case CustomToolCall():
             return item.call_id, upstream_name(item.namespace, item.name), _json({CUSTOM_INPUT: item.input})
         case ComputerCall():
-            return item.call_id, "computer", _json(item.model_dump(include={"action", "actions"}, exclude_none=True))
+            return item.call_id, "computer", _json(_actions(item))
         case ShellCall():
-            return item.call_id, "shell", _json(item.action.model_dump(exclude_none=True))
+            return item.call_id, "shell", _json(known_fields(item.action))
         case LocalShellCall():
-            return item.call_id, "local_shell", _json(item.action.model_dump(exclude={"type"}, exclude_none=True))
+            action = known_fields(item.action)
+            return item.call_id, "local_shell", _json({key: action[key] for key in action if key != "type"})
         case ApplyPatchCall():
-            return item.call_id, "apply_patch", _json({"operation": item.operation.model_dump()})
+            return item.call_id, "apply_patch", _json({"operation": known_fields(item.operation)})
         case ToolSearchCall():
             return _search_id(item), "tool_search", _json(item.arguments or {})
     past = past_call(item)
     return (past.id, past.name, past.arguments) if past is not None else None
+
+
+def _actions(call: ComputerCall) -> Message:
+    named = {"action": call.action, "actions": call.actions}
+    return {name: known_fields(action) for name, action in named.items() if action is not None}
 
 
 def as_object(arguments: str) -> str:

@@ -82,9 +82,10 @@ class InputWriter:
                 parts = item.parts()
                 role = "system" if item.role == "developer" and not self._can.developer_role else item.role
                 content: str | list[Entry] | None = single_text(parts)
-                if content is None:
+                if content is None or any(part.additional for part in parts):
                     content = [self._part(part) for part in parts]
-                return [{"type": "message", "role": role, "content": content}]
+                message: Entry = {"type": "message", "role": role, "content": content}
+                return [_with_phase(message, item)]
             case AssistantMessage():
                 return [_assistant(item)]
             case Reasoning():
@@ -98,7 +99,8 @@ class InputWriter:
             entries.append({"type": kind, "call_id": call["id"], **call[call["type"]]})
         if (answer := self._calls.output(item)) is not None:
             entries.append(self._answer(item, *answer))
-        return entries
+        # The fields of an item that becomes two entries belong to neither of them.
+        return [{**item.additional, **entries[0]}] if len(entries) == 1 and item.additional else entries
 
     def _answer(self, item: StoredItem, output_message: Message, media: Sequence[Media]) -> Entry:
         output: str | list[Entry] = output_message["content"]
@@ -118,17 +120,18 @@ class InputWriter:
         # Encrypted reasoning can only be read by the upstream that created it. Raw reasoning is only sent to upstreams
         # whose capabilities name a field for it.
         content = self._cipher.decrypt(item.encrypted_content) if self._cipher and item.encrypted_content else None
-        summary = [{"type": "summary_text", "text": part.text} for part in item.summary]
+        summary = [{"type": "summary_text", "text": part.text, **part.additional} for part in item.summary]
+        reasoning: Entry = {**item.additional, "type": "reasoning", "summary": summary}
         for detail in content.details if content else ():
             if detail.get("type") == ENCRYPTED and detail.get("upstream") == self._upstream_id:
-                return [{"type": "reasoning", "summary": summary, "encrypted_content": detail["data"]}]
+                return [{**reasoning, "encrypted_content": detail["data"]}]
         raw = "".join(part.text for part in item.content or ()) or (content.text if content else "")
         if not self._can.reasoning_field or not raw:
             return []
-        return [{"type": "reasoning", "summary": summary, "content": [{"type": "reasoning_text", "text": raw}]}]
+        return [{**reasoning, "content": [{"type": "reasoning_text", "text": raw}]}]
 
     def _part(self, part: InputPart) -> Entry:
-        entry = _from_chat(self._parts.part(part))
+        entry = {**part.additional, **_from_chat(self._parts.part(part))}
         detail = getattr(part, "detail", None)
         if entry["type"] == "input_text" or (entry["type"] == "input_file" and detail is None):
             return entry
@@ -139,15 +142,18 @@ def _assistant(item: AssistantMessage) -> Entry:
     # Text alone is sent as a string, which every server accepts.
     parts = item.parts()
     content: str | list[Entry] = "".join(part.text for part in parts if isinstance(part, OutputText))
-    if any(not isinstance(part, OutputText) for part in parts):
+    if any(not isinstance(part, OutputText) or part.additional for part in parts):
         content = [
-            {"type": "output_text", "text": part.text}
+            {"type": "output_text", "text": part.text, **part.additional}
             if isinstance(part, OutputText)
-            else {"type": "refusal", "refusal": part.refusal}
+            else {"type": "refusal", "refusal": part.refusal, **part.additional}
             for part in parts
         ]
-    entry: Entry = {"type": "message", "role": "assistant", "content": content}
-    return {**entry, "phase": item.phase} if item.phase else entry
+    return _with_phase({"type": "message", "role": "assistant", "content": content}, item)
+
+
+def _with_phase(entry: Entry, message: InputMessage | AssistantMessage) -> Entry:
+    return {**message.additional, **entry, **({"phase": message.phase} if message.phase else {})}
 
 
 def _from_chat(part: Message) -> Entry:

@@ -13,7 +13,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from conversations.items import MAX_ITEMS, MAX_TEXT, ConfigurationUpdate, InputPart, by_type
+from conversations.items import MAX_ITEMS, MAX_TEXT, ConfigurationUpdate, InputPart, by_type, reject_additional_fields
 from kernel.errors import BadRequest
 from kernel.nulls import validate_without_nulls
 from kernel.validation import TAG, ConversationId, PromptId, ResponseId, Schema, first_defect, string_or
@@ -150,7 +150,8 @@ class ModerationParam(Wire):
 
 
 Variable = Annotated[
-    Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")] | Annotated[InputPart, Tag(f"{TAG}part")],
+    Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")]
+    | Annotated[InputPart, AfterValidator(reject_additional_fields), Tag(f"{TAG}part")],
     string_or("part"),
 ]
 

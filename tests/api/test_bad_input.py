@@ -45,7 +45,7 @@ TABLE: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({**HI, "input": [{**USER, "content": [{}]}]}, "input[0].content[0]", "invalid_value"),
     ({**HI, "input": [{**USER, "content": [{"type": "output_text"}]}]}, "input[0].content[0]", "invalid_value"),
     ({**HI, "input": [{**USER, "name": "Bob"}]}, "input[0].name", "unknown_parameter"),
-    ({**HI, "input": [{**USER, "phase": "commentary"}]}, "input[0].phase", "unknown_parameter"),
+    ({**HI, "input": [{**USER, "phase": "later"}]}, "input[0].phase", "invalid_value"),
     ({**HI, "input": [USER, {"type": "nonsense"}]}, "input[1]", "invalid_value"),
     ({**HI, "input": [{"type": ["message"]}]}, "input[0]", "invalid_value"),
     ({**HI, "input": [{**USER, "id": "i" * 256}]}, "input[0].id", "string_above_max_length"),

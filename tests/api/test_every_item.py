@@ -38,6 +38,15 @@ def test_every_item_is_listed_as_it_was_sent(api: Api, response_id: str) -> None
     assert [item["id"] for item in listed] == [*ITEMS, "msg_q"]
 
 
+def test_additional_fields_of_every_item_are_kept(api: Api, script: Script) -> None:
+    script.say("So it is.")
+    newer = {name: {**item, "later": {"a": 1}} for name, item in ITEMS.items()}
+    response_id = api.create(model=script.model, input=[*newer.values(), ASKED])["id"]
+    listed = api.input_items(response_id, limit=100, include=",".join(EVERYTHING))
+    assert {item["id"]: item for item in listed} == {**newer, "msg_q": ASKED}
+    assert "later" not in str(script.bodies)
+
+
 def test_the_sdk_parses_every_item_by_its_type(client: OpenAI, response_id: str) -> None:
     listed = list(client.responses.input_items.list(response_id, order="asc", limit=10))
     assert [item.id for item in listed] == [*ITEMS, "msg_q"]

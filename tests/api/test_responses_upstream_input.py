@@ -6,13 +6,18 @@ import pytest
 
 from tests.support.api import Api
 from tests.support.responses_upstream import (
+    added,
     answer,
     call_events,
     custom_call,
     done,
     function,
+    function_call,
+    message,
     message_events,
+    reasoning,
     responses_script,
+    texts,
 )
 from tests.support.upstream import Script, ScriptedUpstream
 
@@ -138,6 +143,52 @@ def test_refusals_and_phases_are_sent_back_unchanged(api: Api, responses_api_scr
     api.create(model=responses_api_script.model, input=[refusal, comment, {"role": "user", "content": "Go on."}])
     sent = responses_api_script.bodies[0]["input"]
     assert [{"type": "message", **refusal}, {"type": "message", **comment}] == sent[:2]
+
+
+def test_additional_fields_of_items_are_sent_to_the_upstream(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer(message_events("Hello")))
+    more = {"later": {"a": 1}}
+    asked = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Look.", **more}], **more}
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I do.", **more}]}
+    call = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}", **more}
+    output = {"type": "function_call_output", "call_id": "call_1", "output": "a cat", **more}
+    phased = {"type": "message", "role": "user", "content": "Well?", "phase": "commentary"}
+    items = [{"id": "msg_1", **asked}, {**said, **more}, call, {"id": "fco_1", **output}, phased]
+    api.create(model=responses_api_script.model, input=items)
+    assert responses_api_script.bodies[0]["input"] == [asked, {**said, **more}, call, output, phased]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_additional_fields_of_the_answer_are_stored_and_sent_back(
+    api: Api, responses_api_script: Script, is_streamed: bool
+) -> None:
+    more = {"later": {"a": 1}}
+    cited = {"type": "url_citation", "url": "https://a", "title": "A", "start_index": 0, "end_index": 1, **more}
+    said = message("I look.", **more)
+    said["content"] = [{**said["content"][0], "annotations": [cited], **more}]
+    thought = reasoning("Hm.", encrypted_content="theirs", **more)
+    called = function_call("look", "{}", **more)
+    events = [
+        *(done(0, thought), added(1, message("")), *texts(1, "I look."), done(1, said)),
+        *(added(2, function_call("look", "")), done(2, called)),
+    ]
+    responses_api_script.then(answer(events), answer(message_events("A tree.")))
+    request: dict[str, Any] = {"model": responses_api_script.model, "input": "Hi", "tools": [function("look")]}
+    if is_streamed:
+        with api.stream(**request) as live:
+            first = live.rest()[-1]["response"]
+    else:
+        first = api.create(**request)
+    assert [item["later"] for item in first["output"]] == [more["later"]] * 3
+    assert first["output"][1]["content"] == said["content"]
+    assert api.retrieve(first["id"])["output"] == first["output"]
+    output = {"type": "function_call_output", "call_id": "call_look", "output": "a tree"}
+    second = api.create(model=responses_api_script.model, input=[output], previous_response_id=first["id"])
+    entries = responses_api_script.bodies[1]["input"]
+    assert [entry.get("later") for entry in entries] == [None, *[more["later"]] * 3, None]
+    assert entries[2]["content"] == [{"type": "output_text", "text": "I look.", **more}]
+    listed = api.input_items(second["id"])
+    assert [item.get("later") for item in listed] == [None, *[more["later"]] * 3, None]
 
 
 def test_developer_messages_use_the_role_the_model_supports(

@@ -26,6 +26,10 @@ NEED_THEIR_ID = {"local_shell_call_output"}
 every_item = pytest.mark.parametrize("item", SAMPLES.values(), ids=SAMPLES)
 
 
+# Their values are stored as they are, or as JSON of any shape.
+OPAQUE = {"tools", "logprobs", "reasoning", "text", "input_schema", "arguments"}
+
+
 def read(item: dict[str, Any]) -> Any:
     """Parse an item of a request."""
     (found,) = READ.validate_python([item])
@@ -77,6 +81,39 @@ def test_every_stored_item_type_has_a_sample() -> None:
 def test_an_item_is_returned_as_it_was_sent(item: dict[str, Any]) -> None:
     assert read(item).wire() == item
     assert from_wire(item).wire() == item
+
+
+def with_additional_fields(value: Any) -> Any:
+    """Return JSON with a further field in each object that has a type, except definitions of tools."""
+    match value:
+        case list():
+            return [with_additional_fields(entry) for entry in value]
+        case {"type": _}:
+            parts = {name: part if name in OPAQUE else with_additional_fields(part) for name, part in value.items()}
+            return {**parts, "later": {"a": [1, None]}}
+    return value
+
+
+@every_item
+def test_additional_fields_of_an_item_with_an_id_are_kept(item: dict[str, Any]) -> None:
+    newer = with_additional_fields(item)
+    assert read(newer).wire() == newer
+    assert from_wire(newer).wire() == newer
+
+
+@pytest.mark.parametrize("name", ["msg_2", "rs_1", "fc_1", "ctc_1", "ws_1", "mcp_1"])
+def test_additional_fields_of_items_that_only_servers_make_are_kept_without_an_id(name: str) -> None:
+    newer = with_additional_fields(without_id(name))
+    assert {**read(newer).wire(), "id": None} == {**newer, "id": None}
+
+
+def test_additional_nulls_are_ignored() -> None:
+    assert read({**SAMPLES["fc_1"], "later": None}).wire() == SAMPLES["fc_1"]
+
+
+@pytest.mark.parametrize("role", ["user", "system", "developer"])
+def test_a_message_of_any_role_may_have_a_phase(role: str) -> None:
+    assert read({"role": role, "content": "Hi", "phase": "commentary"}).wire()["phase"] == "commentary"
 
 
 def test_a_tool_list_has_no_nulls_of_its_own() -> None:
@@ -155,8 +192,14 @@ def test_an_unknown_type_is_rejected_with_the_known_ones() -> None:
     assert message.endswith(", 'compaction_trigger', and 'item_reference'.")
 
 
+UNKNOWN = "unknown_parameter"
 IMAGE = {"type": "input_image"}
 FILE = {"type": "input_file"}
+
+
+def without_id(name: str) -> dict[str, Any]:
+    """Return a sample as a client writes it."""
+    return {key: value for key, value in SAMPLES[name].items() if key != "id"}
 
 
 def user_message(part: dict[str, Any]) -> dict[str, Any]:
@@ -170,8 +213,11 @@ def user_message(part: dict[str, Any]) -> dict[str, Any]:
         ({"content": "Hi"}, "input[0]", "invalid_value"),
         ({"role": "user"}, "input[0].content", "missing_required_parameter"),
         ({"role": "tool", "content": "Hi"}, "input[0].role", "invalid_value"),
-        ({"role": "user", "content": "Hi", "phase": "commentary"}, "input[0].phase", "unknown_parameter"),
-        ({**SAMPLES["fc_1"], "more": 1}, "input[0].more", "unknown_parameter"),
+        ({"role": "user", "content": "Hi", "phase": "later"}, "input[0].phase", "invalid_value"),
+        ({"role": "user", "content": "Hi", "more": 1}, "input[0].more", "unknown_parameter"),
+        ({"role": "user", "more": 1}, "input[0].content", "missing_required_parameter"),
+        ({**without_id("fco_1"), "more": 1}, "input[0].more", "unknown_parameter"),
+        ({**without_id("cuo_1"), "output": {**SAMPLES["cuo_1"]["output"], "more": 1}}, "input[0].output.more", UNKNOWN),
         ({**SAMPLES["fc_1"], "call_id": "c" * 65}, "input[0].call_id", "string_above_max_length"),
         ({**SAMPLES["fc_1"], "caller": {"type": "nobody"}}, "input[0].caller", "invalid_value"),
         ({**SAMPLES["sh_1"], "status": "failed"}, "input[0].status", "invalid_value"),
@@ -184,6 +230,7 @@ def user_message(part: dict[str, Any]) -> dict[str, Any]:
         (user_message({"type": "input_audio", "data": "", "format": "mp3"}), "input[0].content[0]", "invalid_value"),
         (user_message({"type": "input_video", "video_url": "https://a"}), "input[0].content[0]", "invalid_value"),
         (user_message({"type": "output_text", "text": "Hi"}), "input[0].content[0]", "invalid_value"),
+        (user_message({"type": "input_text", "text": "Hi", "more": 1}), "input[0].content[0].more", UNKNOWN),
         (user_message(IMAGE), "input[0].content[0]", "invalid_value"),
         (user_message({**IMAGE, "image_url": PIXEL, "file_id": "file-1"}), "input[0].content[0]", "invalid_value"),
         (user_message(FILE), "input[0].content[0]", "invalid_value"),

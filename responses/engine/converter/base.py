@@ -127,7 +127,7 @@ class TurnConverter(ABC):
 
     def _valid_items(self) -> list[Body]:
         """Return the bodies of the items. One that could not be read later is not stored, and fails the turn."""
-        bodies = [segment.body() for segment in self._queue.closed]
+        bodies = [segment.item() for segment in self._queue.closed]
         valid = readable_items(bodies)
         if len(valid) < len(bodies):
             self.fail(self.malformed)
@@ -180,11 +180,11 @@ _DETAILS = ("tokens_details", "token_details")
 _CITATION_FIELDS = ("file_id", "filename", "index", "container_id", "start_index", "end_index")
 
 
-def citations(annotations: Iterable[Any]) -> list[Body]:
+def citations(annotations: Iterable[Any], *, additional: bool = False) -> list[Body]:
     """Return the annotations that OpenAI's API defines; others are dropped, because the text is usable without them.
 
-    Their further fields are dropped, and missing ones added. Chat completions nest the fields under the name of the
-    type.
+    Missing fields are added, and unknown ones kept only if `additional` is true. Chat completions nest the fields under
+    the name of the type.
     """
     known: list[Body] = []
     for annotation in annotations:
@@ -194,15 +194,16 @@ def citations(annotations: Iterable[Any]) -> list[Body]:
         inner = annotation.get(kind)
         fields = {**annotation, **inner} if isinstance(inner, Mapping) else annotation
         url = fields.get("url")
+        more = fields if additional else {}
         if kind == "url_citation" and isinstance(url, str) and url:
-            known.append(url_citation(url, fields))
+            known.append({**more, **url_citation(url, fields)})
             continue
         expected = {name: fields[name] for name in _CITATION_FIELDS if name in fields}
         try:
             part = OutputText.model_validate({"text": "", "annotations": [{**expected, "type": kind}]})
         except ValidationError:
             continue
-        known += [citation.model_dump() for citation in part.annotations or ()]
+        known += [{**more, **citation.model_dump()} for citation in part.annotations or ()]
     return known
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from typing_extensions import override
 
-from conversations.items import from_wire
+from conversations.items import CustomToolCall, FunctionCall, from_wire
 from kernel.errors import Failure
 from kernel.ids import new_id
 from responses.engine.converter.base import TurnConverter, UpstreamEvent, citations, reported_usage
@@ -27,6 +27,7 @@ from responses.engine.converter.upstream_items import (
     UpstreamMessage,
     UpstreamParts,
     UpstreamReasoning,
+    additional_fields,
     phase_of,
     remainder,
 )
@@ -135,7 +136,7 @@ class ResponsesConverter(TurnConverter):
                     message = self._target(event, UpstreamMessage)
                     if message is not None:
                         events += message.begin("output_text", event["content_index"])
-                        message.parts[-1].annotations += citations([event["annotation"]])
+                        message.parts[-1].annotations += citations([event["annotation"]], additional=True)
                         self._show(message, events)
 
     def _target(self, event: UpstreamEvent, cls: type[_SegmentT]) -> _SegmentT | None:
@@ -229,6 +230,7 @@ class ResponsesConverter(TurnConverter):
             events += segment.complete(item)
         elif isinstance(segment, CallSegment):
             events += segment.write(None, remainder("".join(segment.arguments), item[_CALLS[item["type"]]]))
+            segment.additional = additional_fields(item, CustomToolCall if segment.native else FunctionCall)
         elif item["type"] not in _CALLS:
             # Typed clients fail to parse items of unknown types.
             try:

@@ -52,6 +52,8 @@ class Segment(ABC):
         self.status: ItemStatus = "in_progress"
         # Final status. Set before the segment is closed, and also for segments that become no item.
         self.outcome: ItemStatus | None = None
+        # Fields of the upstream's item that the platform does not know. Final, as the outcome.
+        self.additional: Body = {}
 
     @property
     def live(self) -> bool:
@@ -66,7 +68,7 @@ class Segment(ABC):
     def close(self, status: ItemStatus) -> list[Event]:
         """Return the closing events. The item is final afterwards."""
         self.status = status
-        return [*self.finish(), OutputItemDone(output_index=self.output_index, item=self.body())]
+        return [*self.finish(), OutputItemDone(output_index=self.output_index, item=self.item())]
 
     @property
     def ready(self) -> bool:
@@ -92,6 +94,10 @@ class Segment(ABC):
     def body(self, *, empty: bool = False) -> Body:
         """Return the current item. `empty`: with empty values, as in `output_item.added`."""
 
+    def item(self) -> Body:
+        """Return the finished item."""
+        return {**self.body(), **self.additional} if self.additional else self.body()
+
     def flush(self) -> list[Event]:
         """Return the deltas that were held back until the segment became live."""
         return []
@@ -114,15 +120,18 @@ class Part:
         self.text: list[str] = []
         self.logprobs: list[Body] = []
         self.annotations: list[Body] = []
+        self.additional: Body = {}
 
     def body(self, *, empty: bool = False) -> Body:
         """Return the part as in the API. `empty`: as in the event that announces it."""
         text = "" if empty else "".join(self.text)
         if self.kind != "output_text":
-            return {"type": self.kind, "refusal" if self.kind == "refusal" else "text": text}
+            additional = {} if empty else self.additional
+            return {"type": self.kind, "refusal" if self.kind == "refusal" else "text": text, **additional}
         if empty:
             return {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        return {"type": "output_text", "text": text, "annotations": self.annotations, "logprobs": self.logprobs}
+        body: Body = {"type": "output_text", "text": text, "annotations": self.annotations, "logprobs": self.logprobs}
+        return {**body, **self.additional} if self.additional else body
 
     def added(self, item_id: str, output_index: int) -> Event:
         """Return the event that announces the part."""

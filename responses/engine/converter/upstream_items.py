@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 from typing_extensions import override
 
+from conversations.items import AssistantMessage, OutputText, Reasoning, ReasoningText, Refusal, SummaryText
+from kernel.wire import OpenWire
 from responses.engine.calls import item_events
 from responses.engine.converter.base import citations
 from responses.engine.converter.output_matching import wanted
@@ -22,6 +24,12 @@ from responses.engine.converter.segments import (
 )
 from responses.engine.events.types import Body, Event
 
+_PARTS: dict[PartKind, type[OpenWire]] = {
+    "output_text": OutputText,
+    "refusal": Refusal,
+    "reasoning_text": ReasoningText,
+    "summary_text": SummaryText,
+}
 ENCRYPTED = "encrypted_content"
 """Type of a reasoning detail that holds the `encrypted_content` of a Responses upstream and the upstream's id."""
 
@@ -63,10 +71,14 @@ class UpstreamParts(PartsSegment):
         if known is not None and known.kind != kind:
             raise ContradictionError
         rest = remainder("".join(known.text) if known else "", final.get("refusal" if kind == "refusal" else "text"))
-        if known is None:
-            # A part without deltas. The negative number cannot collide with an index of the upstream.
-            return self.receive(kind, -1 - position, rest, [])
-        return self.receive(kind, known.key, rest, []) if rest else []
+        additional = additional_fields(final, _PARTS[kind])
+        if known is not None:
+            known.additional = additional
+            return self.receive(kind, known.key, rest, []) if rest else []
+        # A part without deltas. The negative number cannot collide with an index of the upstream.
+        events = self.receive(kind, -1 - position, rest, [])
+        self.parts[-1].additional = additional
+        return events
 
 
 class UpstreamMessage(UpstreamParts, MessageSegment):
@@ -88,9 +100,10 @@ class UpstreamMessage(UpstreamParts, MessageSegment):
             events += self.complete_part(kind, position, final)
             part = self.parts[position]
             # Some upstreams send citations and log probabilities only in the final item.
-            part.annotations = citations(final.get("annotations") or ()) or part.annotations
+            part.annotations = citations(final.get("annotations") or (), additional=True) or part.annotations
             part.logprobs = part.logprobs or self._read_logprobs(final.get("logprobs"))
         self.phase = phase_of(item) or self.phase
+        self.additional = additional_fields(item, AssistantMessage)
         return events
 
 
@@ -136,6 +149,7 @@ class UpstreamReasoning(UpstreamParts, ReasoningSegment):
         else:
             self.hidden_text.append(remainder("".join(self.hidden_text), "".join(final["text"] for final in raw)))
         self._upstream_content = item.get("encrypted_content")
+        self.additional = additional_fields(item, Reasoning)
         return events
 
     @override
@@ -181,6 +195,12 @@ def remainder(written: str, whole: object) -> str:
     if not whole.startswith(written):
         raise ContradictionError
     return whole[len(written) :]
+
+
+def additional_fields(body: Body, known: type[OpenWire]) -> Body:
+    """Return the fields of an item or part of an upstream that `known` does not have."""
+    names = {field.alias or name for name, field in known.model_fields.items()}
+    return {name: value for name, value in body.items() if name not in names and value is not None}
 
 
 def phase_of(item: Body) -> str | None:
