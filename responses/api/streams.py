@@ -18,7 +18,7 @@ from kernel.asgi import ABORT, Receive, Send, header, headers_of, send_error
 from kernel.asgi import Scope as AsgiScope
 from kernel.draining import ConnectionCut, draining
 from kernel.endpoints import Endpoint
-from kernel.errors import ApiError, UnsupportedParameter
+from kernel.errors import ApiError
 from kernel.http import JSON, as_api_error
 from kernel.ids import new_id
 from kernel.large_work import off_loop
@@ -252,16 +252,13 @@ class ResponseReplay(EventStream):
     async def open(  # type: ignore[override]
         self, principal: Principal, response_id: str, include: frozenset[str], replay: Replay
     ) -> AsyncIterator[bytes]:
-        # The event log contains what was sent to the first client; nothing can be included afterwards.
-        if include:
-            name = "include" if b"include=" in self.scope["query_string"] else "include[]"
-            raise UnsupportedParameter(f"The parameter '{name}' is not supported by this server.", param=name)
         await self.reserve(principal)
         return await follow.follow(
             principal=principal,
             response_id=response_id,
             after=replay.after,
             obfuscation=replay.obfuscation,
+            include=include,
         )
 
 

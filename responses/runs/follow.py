@@ -9,22 +9,25 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from datetime import timedelta
 from functools import partial
 from typing import NamedTuple
 
+import orjson
 from django.db import Error as DatabaseError
 
+from conversations.items import project
 from kernel import wait_limit
 from kernel.clock import shared_now
 from kernel.db_threads import in_db_thread
 from kernel.errors import BadRequest
 from kernel.notifications import Notifier, loop_notifications, wait_within
 from responses.engine.events.compression import decompress
-from responses.engine.events.types import DONE_FRAME
+from responses.engine.events.types import DONE_FRAME, Body
 from responses.models import EventBatch, Response
-from responses.runs import access
+from responses.runs import access, selectors
 from responses.runs.identity import channel_of, channel_of_process
 from responses.runs.log_messages import LogMessage, split_frames
 from responses.runs.runner import PING, PING_SECONDS
@@ -41,18 +44,58 @@ _MOST_WAITS, _MOST_WAITS_IN_BACKGROUND = 3, 30
 _RETRY_SECONDS = 1.0
 # How long a foreground run counts as followed after a client was seen following it.
 _FOLLOWED = timedelta(seconds=10)
+# The events that have finished items.
+_WITH_ITEMS = [
+    f"event: response.{name}\n".encode() for name in ("output_item.done", "completed", "incomplete", "failed")
+]
 _OBFUSCATION = re.compile(rb',"obfuscation":"[^"]*"(?=}\n\n)')
 
 
 async def follow(
-    *, principal: Principal, response_id: str, after: int, obfuscation: bool
+    *, principal: Principal, response_id: str, after: int, obfuscation: bool, include: AbstractSet[str] = frozenset()
 ) -> AsyncGenerator[bytes, None]:
     """Return the stream of a response's events with numbers above `after`, up to the end of its run.
+
+    `include` adds parts of items to those of the original request, as far as the items are stored.
 
     Raises `NotFound` for an unknown id, and `BadRequest` (400) if the event log was deleted.
     """
     response = await in_db_thread(partial(_get_followable, principal, response_id))
-    return _frames(_tail_of(response), after=after, obfuscation=obfuscation)
+    frames = _frames(_tail_of(response), after=after, obfuscation=obfuscation)
+    if include <= response.included:
+        return frames
+    return _with_included(frames, response, include | response.included)
+
+
+async def _with_included(
+    frames: AsyncGenerator[bytes, None], response: Response, include: AbstractSet[str]
+) -> AsyncGenerator[bytes, None]:
+    """Yield the frames with whole items: the log has them as the first client asked for them."""
+
+    def load() -> dict[str, Body]:
+        with scope.team(response.team_id):
+            return {item["id"]: project(item, include) for item in selectors.outputs([response]).get(response.pk, [])}
+
+    async with aclosing(frames):
+        async for data in frames:
+            if not any(mark in data for mark in _WITH_ITEMS):
+                yield data
+                continue
+            items = await in_db_thread(load)
+            yield b"".join(_with_items(frame, items) for frame in split_frames(data))
+
+
+def _with_items(frame: bytes, items: dict[str, Body]) -> bytes:
+    if not any(mark in frame for mark in _WITH_ITEMS):
+        return frame
+    head, separator, data = frame.partition(b"data: ")
+    event = orjson.loads(data)
+    if "item" in event:
+        event["item"] = items.get(event["item"]["id"], event["item"])
+    else:
+        response = event["response"]
+        response["output"] = [items.get(item["id"], item) for item in response["output"]]
+    return head + separator + orjson.dumps(event) + b"\n\n"
 
 
 def follow_new(*, principal: Principal, response_id: str, opening: bytes) -> AsyncGenerator[bytes, None]:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import orjson
 import pytest
 
 from tests.support.api import Api
@@ -102,3 +103,22 @@ def test_events_and_the_response_show_the_same_fields(
     (shown, _) = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     assert shown == events[-1]["response"]["output"][0]
     assert (field in str({key: value for key, value in shown.items() if value})) is asks
+
+
+@pytest.mark.parametrize("name", ["include", "include[]"])
+@pytest.mark.parametrize("field", LONG_FIELDS)
+def test_a_replay_shows_the_fields_that_it_includes(
+    api: Api, responses_api_script: Script, field: str, name: str
+) -> None:
+    item, include = LONG_FIELDS[field]
+    responses_api_script.then(answer_after(item))
+    first = api.events(model=responses_api_script.model, input="Cats?")
+    path = f"/responses/{first[0]['response']['id']}"
+    raw = api.get(path, stream="true", **{name: include}).content
+    assert raw.endswith(b"data: [DONE]\n\n")
+    replayed = [orjson.loads(line[6:]) for line in raw.splitlines() if line.startswith(b"data: {")]
+    assert types(replayed) == types(first)
+    last = replayed[-1]["response"]
+    assert last == api.get(path, include=include).json()
+    assert last != first[-1]["response"]
+    assert last["output"] == [event["item"] for event in replayed if event["type"] == "response.output_item.done"]

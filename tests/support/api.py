@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -111,21 +112,22 @@ class Api:
         answer = self._http.request(method, self._url + path, headers=headers, **options)
         path = path.partition("?")[0]
         if answer.headers.get("content-type", "").startswith("text/event-stream"):
-            LiveStream(answer, check=self._check_of(path), retrieve=self._retrieve(path)).rest()
+            LiveStream(answer, check=self._check_of(path), retrieve=self._retrieve(path, options.get("params"))).rest()
         else:
             check_answer(method, path, answer)
         return answer
 
-    def _retrieve(self, path: str) -> Retrieve | None:
-        return self.stored if path.startswith("/responses") else None
+    def _retrieve(self, path: str, query: Mapping[str, Any] | None = None) -> Retrieve | None:
+        include = {name: value for name, value in (query or {}).items() if name in {"include", "include[]"}}
+        return partial(self.stored, **include) if path.startswith("/responses") else None
 
     @staticmethod
     def _check_of(path: str) -> Callable[[Event], None]:
         return check_message_event if path.startswith("/messages") else check_chunk
 
-    def stored(self, response_id: str) -> dict[str, Any] | None:
+    def stored(self, response_id: str, **include: Any) -> dict[str, Any] | None:
         """Return a stored response, or None if it does not exist for this key."""
-        answer = self.get(f"/responses/{response_id}")
+        answer = self.get(f"/responses/{response_id}", **include)
         return answer.json() if answer.status_code == 200 else None
 
     def get(self, path: str, **query: Any) -> httpx2.Response:
