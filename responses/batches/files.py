@@ -33,6 +33,7 @@ from responses.batches.requests import (
     BatchInputLine,
     InvalidLine,
     parse_line,
+    too_many_inputs,
 )
 from responses.models.batches import Batch, BatchLine, BatchStatus, LineState
 from responses.webhooks.outbox import announce
@@ -83,11 +84,7 @@ class _Summary:
         self.models.add(line.model)
         self.inputs += line.inputs
         if self.inputs > MAX_EMBEDDING_INPUTS:
-            raise InvalidLine(
-                "too_many_tasks",
-                f"The batch has more than {MAX_EMBEDDING_INPUTS} embedding inputs.",
-                param="body.input",
-            )
+            raise too_many_inputs()
 
 
 async def read_input(job: Job) -> None:
@@ -160,8 +157,12 @@ def _valid_lines(endpoint: str, summary: _Summary, content: "Content[bytes]") ->
         # After these errors, reading on is pointless.
         if summary.lines > MAX_LINES:
             message = f"The input file has more than {MAX_LINES} lines."
+            summary.errors.clear()
             summary.add_error(InvalidLine("too_many_tasks", message), number)
             return
+        # A file with too many lines is reported as such, so the lines are counted to the end.
+        if len(summary.errors) >= _MAX_ERRORS:
+            continue
         # `readline` stopped at its limit, so the next one would start in the middle of this line.
         if len(raw) >= _MAX_LINE_BYTES:
             message = "This line exceeds the maximum size of a request body."
@@ -174,8 +175,6 @@ def _valid_lines(endpoint: str, summary: _Summary, content: "Content[bytes]") ->
             summary.add_error(error, number)
         else:
             yield line
-        if len(summary.errors) >= _MAX_ERRORS:
-            return
     if not summary.lines:
         summary.add_error(InvalidLine("empty_batch", "The input file has no lines."))
 

@@ -62,9 +62,15 @@ class InvalidLine(Exception):
         super().__init__(message)
 
 
+def too_many_inputs() -> InvalidLine:
+    """Return the error of a batch with more embedding inputs than allowed."""
+    message = f"The batch has more than {MAX_EMBEDDING_INPUTS} embedding inputs."
+    return InvalidLine("too_many_tasks", message, param="body.input")
+
+
 def parse_line(raw: bytes, *, endpoint: str) -> BatchInputLine:
     """Parse one line. Raises InvalidLine."""
-    # The body is validated when the line is executed: an invalid body fails only its line, not the whole batch.
+    # The rest of the body is validated when the line is executed: it fails only its line, not the whole batch.
     try:
         values = orjson.loads(raw)
     except orjson.JSONDecodeError as broken:
@@ -73,7 +79,7 @@ def parse_line(raw: bytes, *, endpoint: str) -> BatchInputLine:
         raise InvalidLine("invalid_json_line", "This line is not a JSON object, or is nested too deeply.")
     for name in _KEYS:
         if values.get(name) is None:
-            raise InvalidLine("invalid_request", f"Missing required parameter: '{name}'.", param=name)
+            raise _missing(name)
     for name in values:
         if name not in _KEYS:
             raise InvalidLine("invalid_request", f"Unknown parameter: '{name[:64]}'.", param=name[:64])
@@ -88,7 +94,7 @@ def parse_line(raw: bytes, *, endpoint: str) -> BatchInputLine:
         raise InvalidLine("invalid_request", "Invalid 'method': only 'POST' is supported.", param="method")
     if values["url"] != endpoint:
         raise InvalidLine(
-            "url_mismatch",
+            "invalid_url",
             f"The 'url' of this line does not match the endpoint of the batch, '{endpoint}'.",
             param="url",
         )
@@ -97,9 +103,22 @@ def parse_line(raw: bytes, *, endpoint: str) -> BatchInputLine:
     model, given = body.get("model"), body.get("input")
     # An embedding input is a text or a list of token numbers, or a list of either.
     several = given if isinstance(given, list) and given and isinstance(given[0], str | list) else [given]
+    inputs = len(several) if endpoint == EMBEDDINGS else 0
+    if inputs > MAX_EMBEDDING_INPUTS:
+        raise too_many_inputs()
+    # The prompt of a response may name the model.
+    if model is None and body.get("prompt") is None:
+        raise _missing("body.model")
+    # No client is connected that could read a stream.
+    if body.get("stream") is True:
+        raise InvalidLine("streaming_unsupported", "Streaming is not supported in batches.", param="body.stream")
     return BatchInputLine(
         custom_id=custom_id,
         body=orjson.dumps(body).decode(),
         model=model if isinstance(model, str) and len(model) <= 200 else None,
-        inputs=len(several) if endpoint == EMBEDDINGS else 0,
+        inputs=inputs,
     )
+
+
+def _missing(param: str) -> InvalidLine:
+    return InvalidLine("missing_required_parameter", f"Missing required parameter: '{param}'.", param=param)

@@ -16,7 +16,7 @@ from responses.runs.identity import RequestInfo
 from tenants import directory, scope, services
 from tenants.models import ApiKey, UsageRecord
 from tests.support.api import Api, Caller, MakeCaller, error, ok
-from tests.support.batches import answers, asked, ended, jsonl, line, retrieved, uploaded
+from tests.support.batches import URL, answers, asked, ended, jsonl, line, retrieved, uploaded
 from tests.support.chunks import chunk, completion, text
 from tests.support.upstream import Gate, Script, refusal, running_upstream, stream, whole
 from tests.support.waiting import eventually
@@ -46,7 +46,7 @@ def codes(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def test_a_batch_writes_an_output_file_and_an_error_file(client: OpenAI, script: Script, api: Api) -> None:
     script.say("Hello").say("Hello")
     lines = [line(name, model=script.model, input=name) for name in ("a", "b")]
-    lines += [line("c", model=script.model, input="c", stream=True), line("d", model="nobody", input="d")]
+    lines += [line("c", model=script.model, input="c", background=True), line("d", model="nobody", input="d")]
     file = client.files.create(file=("in.jsonl", jsonl(*lines)), purpose="batch")
     batch = client.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h")
     ended(api, batch.id)
@@ -111,16 +111,28 @@ def test_an_invalid_input_file_fails_the_batch_with_all_defects(api: Api, script
         {**good, "custom_id": "b", "url": CHAT},
         {**good, "custom_id": "c", "method": "GET"},
     ]
-    batch = ended(api, asked(api, *given, b"", {**good, "custom_id": 7}, {**good, "priority": 1}, b"[]")["id"])
+    body = good["body"]
+    last = [
+        {"custom_id": "d", "method": "POST", "url": URL},
+        {"method": "POST", "url": URL, "body": body},
+        {**good, "custom_id": "e", "body": {"input": "Hi"}},
+        {**good, "custom_id": "f", "body": {**body, "stream": True}},
+        {**good, "custom_id": "g", "body": {"input": "Hi", "prompt": {"id": "pmpt_1"}, "stream": False}},
+    ]
+    batch = ended(api, asked(api, *given, b"", {**good, "custom_id": 7}, {**good, "priority": 1}, b"[]", *last)["id"])
     assert (batch["status"], batch["output_file_id"], batch["request_counts"]["total"]) == ("failed", None, 0)
     assert [(one["line"], one["code"], one["param"]) for one in batch["errors"]["data"]] == [
         (1, "invalid_json_line", None),
         (3, "duplicate_custom_id", "custom_id"),
-        (4, "url_mismatch", "url"),
+        (4, "invalid_url", "url"),
         (5, "invalid_request", "method"),
         (7, "invalid_request", "custom_id"),
         (8, "invalid_request", "priority"),
         (9, "invalid_json_line", None),
+        (10, "missing_required_parameter", "body"),
+        (11, "missing_required_parameter", "custom_id"),
+        (12, "missing_required_parameter", "body.model"),
+        (13, "streaming_unsupported", "body.stream"),
     ]
     assert batch["failed_at"] is not None
     assert error(api.post(f"/batches/{batch['id']}/cancel", {})) == (409, None, None)
