@@ -31,6 +31,12 @@ from responses.engine.events.types import (
 from responses.engine.steps import RunEnded, Step
 
 Body = dict[str, Any]
+_NO_USAGE = {
+    "input_tokens": 0,
+    "cache_creation_input_tokens": 0,
+    "cache_read_input_tokens": 0,
+    "output_tokens": 0,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,14 +239,11 @@ class MessageStream:
         self._held: list[Body] = []
         self._over = False
 
-    def open(self, events: Sequence[Event]) -> bytes:
-        """Return `message_start`."""
+    def open(self, events: Sequence[Event], *, input_tokens: int) -> bytes:
+        """Return `message_start`. The upstream counts at the end; `message_delta` has its numbers."""
+        usage = {**_NO_USAGE, "input_tokens": input_tokens}
         return b"".join(
-            # The number of input tokens is known at the end; `message_delta` has it.
-            _event(
-                "message_start",
-                message={**_head(event.response, self._options), "usage": {"input_tokens": 0, "output_tokens": 0}},
-            )
+            _event("message_start", message={**_head(event.response, self._options), "usage": usage})
             for event in events
             if isinstance(event, ResponseCreated)
         )

@@ -104,6 +104,15 @@ async def create_response(
     return started.run
 
 
+def _input_tokens(context: RunContext) -> int:
+    return token_estimate.input_tokens(
+        instructions=context.instructions,
+        items=context.items,
+        sampling=context.sampling,
+        attachments=context.attachments,
+    )
+
+
 async def start_response(
     *,
     principal: Principal,
@@ -123,7 +132,14 @@ async def start_response(
     spans.begin()
     async with conversation_runs.release_on_failure(principal=principal, body=body, response_id=response_id):
         new = await _check(
-            principal, body, previous, response_id=response_id, mode=mode, request=request, is_stream=is_stream
+            principal,
+            body,
+            previous,
+            response_id=response_id,
+            mode=mode,
+            request=request,
+            is_stream=is_stream,
+            counts_input=stream_format is not None,
         )
         state = RunState()
         account = UsageAccount(
@@ -143,11 +159,14 @@ async def start_response(
             now=now,
             checks=new.checks if new.prepared.body.generates else None,
         )
+        first_frames = new.opening
+        if stream_format is not None:
+            first_frames = stream_format.open(new.first_events, input_tokens=new.input_tokens)
         live = LiveRun(
             run,
             new.recorder,
             new.identity,
-            opening=new.opening if stream_format is None else stream_format.open(new.first_events),
+            opening=first_frames,
             grace_seconds=principal.grace_seconds,
             warnings=new.warnings,
             stream_format=stream_format,
@@ -222,6 +241,7 @@ class _NewResponse:
     opening: bytes
     change: Change
     reservation: RunReservation | None
+    input_tokens: int = 0
 
     def model(self, model: LanguageModel) -> LanguageModel:
         """Return the model as the run calls it: within its limits."""
@@ -243,8 +263,12 @@ async def _check(
     mode: Mode,
     request: RequestInfo,
     is_stream: bool = False,
+    counts_input: bool = False,
 ) -> _NewResponse:
-    """Check a request completely, with everything that may refuse it. What it has reserved is stored with it."""
+    """Check a request completely, with everything that may refuse it. What it has reserved is stored with it.
+
+    `counts_input`: the stream begins with an estimate of the input tokens.
+    """
     principal.require(Scope.RESPONSES_WRITE)
     # The prompt comes first: it may provide the model and defaults of other parameters.
     body, preface = await prompts.resolve(principal=principal, body=body)
@@ -266,6 +290,7 @@ async def _check(
     with spans.span(spans.Activity.PREPARE, "Request", began=prepared.created_at):
         await tool_offer.check_grammars(prepared.body)
         await off_loop(partial(capabilities.check_length, prepared.run_context))
+        input_tokens = await off_loop(partial(_input_tokens, prepared.run_context)) if counts_input else 0
     # Requests that would be refused in any case take nothing of the limits; all others ask before anything is spent.
     reservation = None
     if is_limited(principal):
@@ -285,7 +310,7 @@ async def _check(
         else:
             await reservation.take(_first_call(prepared.run_context), stream=is_stream)
     try:
-        return await _build(
+        new = await _build(
             principal,
             prepared,
             route,
@@ -296,6 +321,7 @@ async def _check(
             mode=mode,
             request=request,
         )
+        return replace(new, input_tokens=input_tokens) if counts_input else new
     except BaseException:
         if reservation is not None:
             reservation.give_up()

@@ -71,8 +71,8 @@ class StreamFormat(Protocol):
 
     ping: bytes
 
-    def open(self, events: Sequence[Event]) -> bytes:
-        """Return the bytes of the first events."""
+    def open(self, events: Sequence[Event], *, input_tokens: int) -> bytes:
+        """Return the bytes of the first events. The number of input tokens is an estimate."""
         ...
 
     def write(self, step: Step) -> bytes:

@@ -80,6 +80,20 @@ def test_a_message_is_streamed(api: Api, script: Script) -> None:
     assert (message["stop_reason"], message["usage"]["input_tokens"]) == ("end_turn", 7)
 
 
+def test_a_stream_starts_with_the_estimated_input_tokens(api: Api, script: Script) -> None:
+    script.say("Hello")
+    question = [{"role": "user", "content": "What is a cat? " * 100}]
+    usage = streamed(api, script, messages=question, system="Be kind.")[0]["message"]["usage"]
+    body = {"model": script.model, "messages": question, "system": "Be kind."}
+    assert usage == {
+        "input_tokens": api.post("/messages/count_tokens", body).json()["input_tokens"],
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+        "output_tokens": 0,
+    }
+    assert usage["input_tokens"] > 300
+
+
 BLOCKS: dict[str, Any] = {
     "text": text("Hel", "lo"),
     "calls": calls(look='{"at": "sofa"}', find="{}"),
