@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from conversations.items import ComputerScreenshot, InputFile, InputPart, InputText
+from conversations.items import ComputerScreenshot, InputFile, InputImage, InputPart, InputText
 from responses.engine.attachments import (
     AttachmentFile,
     AttachmentImage,
@@ -49,7 +49,7 @@ class PartWriter:
 
     def part(self, part: InputPart | ComputerScreenshot) -> Message:
         """Return one part, with its prompt cache breakpoint if it has one."""
-        breakpoint_ = getattr(part, "prompt_cache_breakpoint", None)
+        breakpoint_ = None if isinstance(part, ComputerScreenshot) else part.prompt_cache_breakpoint
         written = self._convert(part)
         if breakpoint_ is None:
             return written
@@ -113,6 +113,6 @@ _DETAILS: Mapping[str, str] = {"original": "high"}
 
 def _image(url: str, part: Any) -> Message:
     image: Message = {"url": url}
-    if (detail := getattr(part, "detail", None)) is not None:
+    if isinstance(part, InputImage) and (detail := part.detail) is not None:
         image["detail"] = _DETAILS.get(detail, detail)
     return {"type": "image_url", "image_url": image}

@@ -14,6 +14,7 @@ from conversations.items import (
     FunctionCallOutput,
     InputMessage,
     InputPart,
+    InputText,
     OutputText,
     Reasoning,
     StoredItem,
@@ -132,7 +133,7 @@ class InputWriter:
 
     def _part(self, part: InputPart) -> Entry:
         entry = {**part.additional, **_from_chat(self._parts.part(part))}
-        detail = getattr(part, "detail", None)
+        detail = None if isinstance(part, InputText) else part.detail
         if entry["type"] == "input_text" or (entry["type"] == "input_file" and detail is None):
             return entry
         return {**entry, "detail": detail or "auto"}

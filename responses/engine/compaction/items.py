@@ -138,7 +138,8 @@ def _open_calls(items: Iterable[StoredItem]) -> list[StoredItem]:
                 waiting.pop(name, None)
             case ToolSearchCall(execution="server"):
                 continue
-            case _ if (call_id := getattr(item, "call_id", None)) is not None:
+            # Items of other types may have an additional field of this name.
+            case _ if "call_id" in type(item).model_fields and (call_id := getattr(item, "call_id", None)) is not None:
                 if (item.type or "").endswith("_call"):
                     waiting[call_id] = item
                 else:

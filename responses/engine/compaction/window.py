@@ -109,4 +109,4 @@ def _call_id(item: StoredItem) -> str | None:
             return item.approval_request_id
         case ToolSearchCall() | ToolSearchOutput():
             return item.call_id or item.execution
-    return getattr(item, "call_id", None)
+    return getattr(item, "call_id", None) if "call_id" in type(item).model_fields else None
