@@ -304,6 +304,7 @@ class WebSearchTool(_Tool):
     name: Literal["web_search"]
     max_uses: Annotated[int, Field(ge=1)] | None = None
     allowed_domains: list[str] | None = None
+    blocked_domains: list[str] | None = None
     user_location: SearchLocation | None = None
 
 

@@ -111,8 +111,9 @@ def _tool(tool: CustomTool | BashTool | TextEditorTool | MemoryTool | WebSearchT
     match tool:
         case WebSearchTool():
             values: Body = {"type": "web_search"}
-            if tool.allowed_domains:
-                values["filters"] = {"allowed_domains": tool.allowed_domains}
+            filters = {"allowed_domains": tool.allowed_domains, "blocked_domains": tool.blocked_domains}
+            if any(filters.values()):
+                values["filters"] = {name: domains for name, domains in filters.items() if domains}
             if tool.user_location is not None:
                 values["user_location"] = tool.user_location.model_dump(exclude_none=True)
             return values

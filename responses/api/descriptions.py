@@ -756,7 +756,10 @@ OBJECTS: dict[str, dict[str, str]] = {
         "action": "The search, or what was done with a page.",
         "results": "The results, if they were requested with `include`.",
     },
-    "WebSearchFilters": {"allowed_domains": "Domains, with their subdomains, that results may come from."},
+    "WebSearchFilters": {
+        "allowed_domains": "Domains, with their subdomains, that results may come from.",
+        "blocked_domains": "Domains, with their subdomains, that results must not come from.",
+    },
     "WebSearchParam": {
         "external_web_access": "False to use no live web pages. This server has no others, so it leaves the tool out.",
         "filters": "Restrictions of the results.",

@@ -175,6 +175,21 @@ def test_only_pages_of_allowed_domains_are_used(reaching: Api, script: Script, s
     assert (page["status"], search_engine.pages) == ("failed", [])
 
 
+def test_pages_of_blocked_domains_are_not_used(reaching: Api, script: Script, search_engine: SearchServer) -> None:
+    search_engine.results = [
+        {"url": f"https://{host}/", "title": host, "content": "x"}
+        for host in ("cats.example", "dogs.example", "www.DOGS.example", "hotdogs.example")
+    ]
+    searching(script).call(open_page=arguments(url="https://dogs.example/")).say("Oh.")
+    search_tool = {"type": "web_search_20250305", "name": "web_search", "blocked_domains": ["dogs.example"]}
+    body = {"model": script.model, "max_tokens": 99, "messages": [{"role": "user", "content": "Hi"}]}
+    content = ok(reaching.post("/messages", {**body, "tools": [search_tool]}))["content"]
+    found, page = (block["content"] for block in content if block["type"].endswith("_tool_result"))
+    assert [result["title"] for result in found] == ["cats.example", "hotdogs.example"]
+    assert search_engine.queries[0]["q"] == "cats -site:dogs.example"
+    assert page["error_code"] == "url_not_accessible"
+
+
 def test_location_and_context_size_reach_the_model(reaching: Api, script: Script, search_engine: SearchServer) -> None:
     search_engine.results = [{"url": f"https://e.example/{n}", "title": "t", "content": "y" * 900} for n in range(20)]
     location = {"type": "approximate", "city": "Bern", "country": "CH"}

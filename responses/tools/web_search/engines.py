@@ -20,20 +20,22 @@ class Query:
     """A search query.
 
     `most` is the maximum number of results, `country` a two-letter code. `domains` limits the search to these domains;
-    empty means no limit.
+    empty means no limit. Results of `blocked` domains are not wanted.
     """
 
     words: str
     most: int
     country: str | None = None
     domains: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()
 
     @property
     def text_with_sites(self) -> str:
         """Return the query with `site:` operators, for engines that have no domain parameter."""
         # At most ten domains, because engines limit the length of a query.
         sites = " OR ".join(f"site:{domain}" for domain in self.domains[:10])
-        return f"{self.words} ({sites})" if sites else self.words
+        excluded = "".join(f" -site:{domain}" for domain in self.blocked[:10])
+        return (f"{self.words} ({sites})" if sites else self.words) + excluded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,13 @@ class Tavily(_Rest):
     """The Tavily API."""
 
     async def search(self, query: Query) -> list[EngineResult]:
-        body = {"query": query.words, "max_results": query.most, "include_domains": [*query.domains]}
+        body: dict[str, Any] = {
+            "query": query.words,
+            "max_results": query.most,
+            "include_domains": [*query.domains],
+        }
+        if query.blocked:
+            body["exclude_domains"] = [*query.blocked]
         answer = await self._post("/search", body, {"authorization": f"Bearer {self.key}"})
         return _results(answer, ("results",), text="content", most=query.most)
 

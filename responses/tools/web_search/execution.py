@@ -63,9 +63,9 @@ class WebSearchTool(HostedTool):
         self.kind = shown["type"]
         self._size = _CONTEXT_SIZES[shown["search_context_size"]]
         self._location: Mapping[str, Any] = shown["user_location"] or {}
-        self._domains = tuple(
-            domain.lower().rstrip(".") for domain in (shown.get("filters") or {}).get("allowed_domains") or ()
-        )
+        filters = shown.get("filters") or {}
+        self._domains = _domains(filters.get("allowed_domains"))
+        self._blocked = _domains(filters.get("blocked_domains"))
         # None: every page may be opened.
         self._found = set(found) if shown.get("indexed_web_access") else None
         self._engine = engine
@@ -131,7 +131,9 @@ class WebSearchTool(HostedTool):
             raise _InvalidStep("'queries' must be an array of strings")
         country, most = self._location.get("country"), self._size.results
         searches = [
-            self._engine.search(Query(words=words, most=most, country=country, domains=self._domains))
+            self._engine.search(
+                Query(words=words, most=most, country=country, domains=self._domains, blocked=self._blocked)
+            )
             for words in queries
         ]
         answers = await asyncio.gather(*searches, return_exceptions=True)
@@ -182,13 +184,21 @@ class WebSearchTool(HostedTool):
         return page
 
     def _is_allowed(self, url: str) -> bool:
-        if not self._domains:
+        if not self._domains and not self._blocked:
             return True
         try:
             host = (urlsplit(url).hostname or "").rstrip(".")
         except ValueError:
             return False
-        return any(host == domain or host.endswith(f".{domain}") for domain in self._domains)
+        return not _is_in(host, self._blocked) and (not self._domains or _is_in(host, self._domains))
+
+
+def _domains(names: Iterable[str] | None) -> tuple[str, ...]:
+    return tuple(name.lower().rstrip(".") for name in names or ())
+
+
+def _is_in(host: str, domains: Iterable[str]) -> bool:
+    return any(host == domain or host.endswith(f".{domain}") for domain in domains)
 
 
 def _action(call: Call) -> Body:

@@ -20,9 +20,15 @@ _Place = Annotated[str, Field(max_length=200)]
 
 
 class WebSearchFilters(Wire):
-    """Filters for the search. Subdomains of the allowed domains are allowed as well."""
+    """Filters for the search. They apply to subdomains as well."""
 
     allowed_domains: Annotated[list[_Domain], Field(max_length=MAX_DOMAINS)] | None = None
+    # Only Anthropic's web search has it.
+    blocked_domains: Annotated[list[_Domain], Field(max_length=MAX_DOMAINS)] | None = None
+
+    def shown(self) -> dict[str, Any]:
+        """Return the filters as the response shows them."""
+        return {"allowed_domains": self.allowed_domains, **present(blocked_domains=self.blocked_domains)}
 
 
 class UserLocation(Wire):
@@ -65,7 +71,7 @@ class WebSearchParam(_Search):
 
     @override
     def shown(self) -> dict[str, Any]:
-        filters = self.filters.model_dump() if self.filters else None
+        filters = self.filters.shown() if self.filters else None
         sent = present(
             external_web_access=self.external_web_access,
             indexed_web_access=self.indexed_web_access,
