@@ -162,8 +162,13 @@ def malformed_id(text: str, param: str, expected: str) -> InvalidValue:
 def _literal(detail: ErrorDetails, param: str) -> BadRequest:
     expected = detail.get("ctx", {}).get("expected", "")
     supported = [part.strip(" '") for part in expected.replace(" or ", ", ").split(",")]
+    is_boolean = set(supported) <= {"True", "False"}
+    if is_boolean and isinstance(detail["input"], bool):
+        known = [name.lower() for name in supported]
+        return InvalidValue.unsupported(str(detail["input"]).lower(), known, param=param)
     if not isinstance(detail["input"], str):
-        return InvalidType(param, expected="a string", got=json_type(detail["input"]))
+        expected = "a boolean" if is_boolean else "a string"
+        return InvalidType(param, expected=expected, got=json_type(detail["input"]))
     return InvalidValue.unsupported(detail["input"], supported, param=param)
 
 

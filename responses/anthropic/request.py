@@ -1,6 +1,7 @@
 """Execution of message requests: each becomes a response that is not stored, and runs like any other."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -8,7 +9,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from kernel.errors import BadRequest, ServerError
+from kernel.errors import BadRequest, InvalidEncryptedContent, ServerError
 from kernel.large_work import off_loop
 from responses.anthropic.blocks import InputWriter
 from responses.anthropic.message import MessageOptions, MessageStream, whole
@@ -41,7 +42,9 @@ _PARAMETERS = (
     ("user", "metadata.user_id"),
     ("stop", "stop_sequences"),
 )
-_FIELDS = ((".parameters", ".input_schema"), (".filters.allowed_domains", ".allowed_domains"))
+_ORPHANED_RESULT = re.compile(r"No tool call found for .* with call_id (.*)\.")
+_UNANSWERED_CALL = re.compile(r"No tool output found for .* (\S+)\.")
+_FIELDS = ((".parameters", ".input_schema"), (".filters.", "."))
 
 
 async def create_message(
@@ -100,6 +103,7 @@ async def _translated(body: CountTokens, route: Route) -> AsyncIterator[CreateRe
         yield await off_loop(partial(_response_body, body, writer.items, route))
     except BadRequest as error:
         writer.locate(error)
+        error.message = _in_blocks(error)
         for name, known in _PARAMETERS:
             if error.param == name:
                 error.message, error.param = error.message.replace(f"'{name}'", f"'{known}'"), known
@@ -107,6 +111,25 @@ async def _translated(body: CountTokens, route: Route) -> AsyncIterator[CreateRe
             if error.param is not None and error.param.startswith("tools[") and name in error.param:
                 error.message, error.param = error.message.replace(name, known), error.param.replace(name, known)
         raise
+
+
+def _in_blocks(error: BadRequest) -> str:
+    """Return the message of an error about items as one about content blocks, in Anthropic's words."""
+    if found := _ORPHANED_RESULT.fullmatch(error.message):
+        return (
+            f"unexpected `tool_use_id` found in `tool_result` blocks: {found[1]}. Each `tool_result` block must have a "
+            "corresponding `tool_use` block in an earlier message."
+        )
+    if found := _UNANSWERED_CALL.fullmatch(error.message):
+        return (
+            f"`tool_use` ids were found without `tool_result` blocks: {found[1]}. Each `tool_use` block must have a "
+            "corresponding `tool_result` block in the next message."
+        )
+    if isinstance(error, InvalidEncryptedContent):
+        return "Invalid `signature` in `thinking` block."
+    if error.message.startswith('One of "input" or '):
+        return "at least one message is required that has content."
+    return error.message
 
 
 def _response_body(body: CountTokens, items: list[dict[str, Any]], route: Route) -> CreateResponse:
