@@ -43,6 +43,8 @@ _USUAL_PARAMETERS: dict[str, Any] = {
     "user": None,
     "metadata": {},
     "access_programs": None,
+    "prompt_cache_retention": None,
+    "moderation": None,
 }
 _USUAL_OPTIONS: dict[str, Any] = {
     "sent": [],

@@ -126,6 +126,9 @@ def public_parameters(
         "metadata": body.metadata or {},
         # Null is the standard program, unless it was named.
         "access_programs": body.access_programs and {"cyber": "standard"},
+        "prompt_cache_retention": body.prompt_cache_retention,
+        # The result, which is known at the end.
+        "moderation": None,
         **_only_if_sent(body),
     }
 
@@ -145,7 +148,6 @@ def _only_if_sent(body: CreateResponse) -> dict[str, Any]:
         "conversation": body.conversation and {"id": body.conversation.id},
         "prompt": prompt and {"id": prompt.id, "variables": variables, "version": prompt.version},
         "request_id": body.request_id,
-        "prompt_cache_retention": body.prompt_cache_retention,
         # The effective value, which is the only one that this server supports.
         "image": body.image and {"context_compression": "disabled"},
     }

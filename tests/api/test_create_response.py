@@ -49,6 +49,8 @@ EMPTY: dict[str, Any] = {
     "user": None,
     "metadata": {},
     "access_programs": None,
+    "prompt_cache_retention": None,
+    "moderation": None,
 }
 
 

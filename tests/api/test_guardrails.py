@@ -49,7 +49,7 @@ def test_content_that_passes_is_unchanged(reaching: Api, script: Script, hook: H
     hook.then(FINE, FINE)
     response = reaching.create(model=script.say("Hello.").model, input="Hi")
     assert response["output"][0]["content"][0]["text"] == "Hello."
-    assert "moderation" not in response
+    assert response["moderation"] is None
     about = {"team": reaching.caller.team.pk, "model": script.model, "response_id": response["id"], "images": []}
     assert hook.asked == [{**about, "stage": "input", "text": "Hi"}, {**about, "stage": "output", "text": "Hello."}]
     documented = next(one for one in blocks(ROOT / "docs/howto/guardrails.md") if one.language == "json")
