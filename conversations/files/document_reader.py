@@ -5,6 +5,7 @@ Documents are untrusted and their parsers are large. The module must not import 
 
 import io
 import posixpath
+import re
 import zipfile
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -33,6 +34,7 @@ _BLOCK_CONTAINERS = {
     "graphicData",
     "txBody",
 }
+_OBJECT_NUMBER = re.compile(rb"\d+ +\d+\Z")
 _LINE_CONTAINERS = {"r", "hyperlink", "fld", "fldSimple", "smartTag", "sdt", "sdtContent", "customXml", "ins", "moveTo"}
 
 
@@ -69,13 +71,28 @@ class _UnknownError(Exception):
 def _pdf(content: bytes) -> Iterator[str]:
     # The pool has loaded it; the platform itself needs none of it.
     from pypdf import PasswordType, PdfReader
+    from pypdf.errors import PyPdfError
 
-    reader = PdfReader(io.BytesIO(content))
+    try:
+        reader = PdfReader(io.BytesIO(content))
+    except PyPdfError:
+        # The end is missing, as of an upload that was cut. Other readers search for the objects then.
+        reader = PdfReader(io.BytesIO(content + _ending(content)))
     # Many PDFs are encrypted with an empty password only to restrict printing.
     if reader.is_encrypted and reader.decrypt("") == PasswordType.NOT_DECRYPTED:
         raise _LockedError
     for page in reader.pages:
         yield page.extract_text()
+
+
+def _ending(content: bytes) -> bytes:
+    """Return an end for a PDF without one. The offset 0 lets the parser search for the objects."""
+    root = b""
+    if b"trailer" not in content and (catalog := content.rfind(b"/Catalog")) >= 0:
+        begin = content.rfind(b" obj", 0, catalog)
+        if found := _OBJECT_NUMBER.search(content, max(0, begin - 20), begin):
+            root = b"trailer\n<< /Root %b R >>\n" % found[0]
+    return b"\n%bstartxref\n0\n%%%%EOF\n" % root
 
 
 class _Builder(ET.TreeBuilder):

@@ -22,6 +22,9 @@ from tests.support import documents
 from tests.support.sampling import sampled
 
 
+PDF = documents.pdf("Seven apples")
+
+
 def extract_text(content: bytes, *, filename: str = "", content_type: str = "") -> str:
     """Return the text of a document."""
     return asyncio.run(extraction.extract_text(content, filename=filename, content_type=content_type))
@@ -62,6 +65,21 @@ def test_a_byte_order_mark_determines_the_encoding(encoding: str) -> None:
 @pytest.mark.slow
 def test_the_text_of_pdf_pages_is_extracted() -> None:
     assert extract_text(documents.pdf("Seven apples"), filename="any.bin").strip() == "Seven apples"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        PDF.replace(b"%%EOF", b""),
+        PDF[: PDF.rindex(b"startxref")],
+        PDF[: PDF.rindex(b"startxref")] + b"%%EOF\n",
+        PDF[: PDF.rindex(b"trailer")],
+        PDF[: PDF.rindex(b"xref\n0")],
+    ],
+    ids=["no %%EOF", "no startxref", "only %%EOF", "no trailer", "no table"],
+)
+def test_a_pdf_without_its_end_is_read(content: bytes) -> None:
+    assert extract_text(content).strip() == "Seven apples"
 
 
 def test_paragraphs_and_tables_of_a_word_document_are_extracted_in_order() -> None:
