@@ -170,7 +170,26 @@ def test_the_model_reads_the_error_of_a_failed_call(
     script.call(**{f"box__{name}": "{}"}).say("It failed.")
     call = of(respond(model=script.model, input="Go.", tools=[tool(either)]), "mcp_call")[0]
     assert (call["status"], call["output"], call["error"]) == ("failed", None, expected)
-    assert script.messages[1][-1]["content"].startswith("error: ")
+    text = expected.get("message") or expected["content"][0]["text"]
+    assert script.messages[1][-1]["content"] == f"error: {text}"
+
+
+@pytest.mark.parametrize(
+    ("content", "read"),
+    [
+        ([{"type": "text", "text": "Error executing tool add: no"}], "Error executing tool add: no"),
+        ([{"type": "text", "text": "error: no"}], "error: no"),
+        ([{"type": "text", "text": "One."}, {"type": "text", "text": "Two."}], "error: One.\nTwo."),
+        ("No.", "error: No."),
+        ({"code": 1}, 'error: {"code":1}'),
+    ],
+)
+def test_an_error_is_marked_once_when_it_is_sent_back(api: Api, script: Script, content: Any, read: str) -> None:
+    error = {"type": "mcp_tool_execution_error", "content": content}
+    call = {"type": "mcp_call", "id": "mcp_1", "server_label": "box", "name": "add", "arguments": "{}", "error": error}
+    script.say("Oh.")
+    api.create(model=script.model, input=[call, {"role": "user", "content": "Well?"}])
+    assert script.messages[0][1]["content"] == read
 
 
 def test_the_model_reads_an_error_about_invalid_json_arguments(

@@ -21,7 +21,6 @@ from kernel.errors import FileTooLarge, InvalidFile, UnsupportedFile
 from tests.support import documents
 from tests.support.sampling import sampled
 
-
 PDF = documents.pdf("Seven apples")
 
 

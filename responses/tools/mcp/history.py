@@ -1,5 +1,7 @@
 """Calls of MCP tools, and of other tools whose items are MCP calls, as the model reads them in later turns."""
 
+from typing import Any
+
 import orjson
 
 from conversations.items import McpApprovalRequest, McpCall, McpToolExecutionError
@@ -17,8 +19,22 @@ def past_call(item: McpCall | McpApprovalRequest) -> PastCall:
 def _error(item: McpCall) -> str:
     match item.error:
         case McpToolExecutionError(content=content):
-            return f"error: {orjson.dumps(content).decode()}"
+            return _marked(_text(content))
         case None:
             return ""
         case error:
-            return f"error: {error.message}"
+            return _marked(error.message)
+
+
+def _text(content: Any) -> str:
+    """Return the text of an MCP result, or JSON of a content without text."""
+    parts = content if isinstance(content, list) else [content]
+    texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    if texts and len(texts) == len(parts):
+        return "\n".join(texts)
+    return content if isinstance(content, str) else orjson.dumps(content).decode()
+
+
+def _marked(message: str) -> str:
+    # Many servers begin their messages with the word themselves.
+    return message if message[:5].lower() == "error" else f"error: {message}"
