@@ -42,6 +42,17 @@ def test_a_second_answer_that_violates_the_schema_fails_the_response(api: Api, s
     assert "format" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(("city", "answers"), [("O\\nslo", 1), ("Bern", 2)])
+def test_a_pattern_of_ecmascript_is_checked(api: Api, script: Script, city: str, answers: int) -> None:
+    written = f'{{"city":"{city}","degrees":3}}'
+    for _ in range(answers):
+        script.say(written)
+    city_schema = {"type": "string", "pattern": r"^\u{4F}[^]*$"}
+    schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "city": city_schema}}
+    answer = api.post("/responses", {"model": script.model, "input": "Hi", "text": strict(schema=schema)})
+    assert answer.status_code == (200 if answers == 1 else 500)
+
+
 def test_a_corrected_answer_is_completed(api: Api, script: Script) -> None:
     response = api.create(model=script.say("It is cold.").say(KEPT).model, input="Hi", text=strict())
     assert (response["status"], response["output"][0]["content"][0]["text"]) == ("completed", KEPT)

@@ -1,6 +1,7 @@
 """Grammars of custom tools: validation, matching, and protection against expensive ones."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -91,7 +92,16 @@ async def test_the_violation_of_a_grammar_is_reported(grammar: Grammar, text: st
 async def test_a_grammar_that_takes_too_much_memory_or_time_is_aborted() -> None:
     options = " ".join(f"[x{number}]" for number in range(40))
     rules = "\n".join(f'x{number}: "{number}"' for number in range(40))
+    began = time.monotonic()
     assert "too" in (await definition_defect(lark(f"start: {options}\n{rules}")) or "")
+    # The limit is two seconds; the rest is for a busy machine.
+    assert time.monotonic() - began < 4
+
+
+async def test_a_regular_expression_may_be_written_for_ecmascript() -> None:
+    assert await definition_defect(pattern(r"[\u{61}-\u{63}][^]")) is None
+    assert await text_defect(pattern(r"[\u{61}-\u{63}][^]"), "b\n") is None
+    assert await text_defect(pattern(r"[\u{61}-\u{63}][^]"), "d\n") is not None
 
 
 @pytest.mark.slow

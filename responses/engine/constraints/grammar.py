@@ -20,17 +20,22 @@ _SECONDS = 2.0
 # Earley parsers read about 12,000 characters a second, and patches may be long.
 _CHARACTERS_PER_SECOND = 8_000
 _MAX_SECONDS = 10.0
-# The process has its seconds of CPU, which come late on a busy machine.
+# A client waits for the check of its grammar, which ends after two seconds in any case. For a text, the process has
+# its seconds of CPU, which come late on a busy machine.
 _LATE_SECONDS = 8.0
 _LARK = Computation(
     function=f"{grammar_check.__name__}:check_lark",
     imports=("lark", "lark.load_grammar", "regex"),
     cpu_seconds=math.ceil(_SECONDS),
-    seconds=_SECONDS + _LATE_SECONDS,
+    seconds=_SECONDS,
     memory=512 * 1024 * 1024,
     result=16 * 1024,
 )
-_REGEX = replace(_LARK, function=f"{grammar_check.__name__}:check_regex", imports=("regex",))
+_REGEX = replace(
+    _LARK,
+    function=f"{grammar_check.__name__}:check_regex",
+    imports=("regex", "responses.engine.constraints.ecmascript"),
+)
 # Maximum number of valid grammars to remember. Clients send the same few grammars with each request.
 _KEPT = 1_000
 _known_good: OrderedDict[bytes, None] = OrderedDict()
@@ -75,10 +80,12 @@ async def text_defect(grammar: Grammar, text: str) -> str | None:
 
 
 async def _check(grammar: Grammar, text: str | None) -> str | None:
-    computation = _REGEX
-    if grammar.syntax == "lark":
-        seconds = min(_SECONDS + len(text or "") / _CHARACTERS_PER_SECOND, _MAX_SECONDS)
-        computation = replace(_LARK, cpu_seconds=math.ceil(seconds), seconds=seconds + _LATE_SECONDS)
+    computation = _LARK if grammar.syntax == "lark" else _REGEX
+    if text is not None:
+        seconds = _SECONDS
+        if grammar.syntax == "lark":
+            seconds = min(_SECONDS + len(text) / _CHARACTERS_PER_SECOND, _MAX_SECONDS)
+        computation = replace(computation, cpu_seconds=math.ceil(seconds), seconds=seconds + _LATE_SECONDS)
     try:
         # The text is what a model has answered: its run has begun.
         defect = await compute(computation, grammar.definition, text, waits=text is not None)

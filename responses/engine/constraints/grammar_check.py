@@ -29,8 +29,10 @@ def check_regex(definition: str, text: str | None) -> bytes:
     """Return the defect of a regular expression, or of a text that does not match it; empty if there is none."""
     import regex
 
+    from responses.engine.constraints.ecmascript import readable
+
     try:
-        expression = regex.compile(definition)
+        expression = regex.compile(readable(definition))
     except (regex.error, RecursionError) as error:
         return _reason(error)
     is_valid = text is None or expression.fullmatch(text) is not None

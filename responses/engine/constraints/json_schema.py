@@ -24,6 +24,7 @@ from jsonschema.validators import extend
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
+from responses.engine.constraints.ecmascript import readable
 from responses.engine.events.types import Body
 
 _MAX_REASON = 200
@@ -129,7 +130,7 @@ def _forbidden(node: Mapping[str, Any], schema: dict[str, Any]) -> str | None:
         return "'patternProperties' is not permitted"
     if isinstance(pattern := node.get("pattern"), str):
         try:
-            regex.compile(pattern)
+            readable(pattern)
         except regex.error:
             return f"{pattern[:60]!r} is not a regular expression"
     return None
@@ -154,7 +155,9 @@ def _remaining() -> float:
 
 
 def _pattern(_: Validator, pattern: str, instance: Any, __: Mapping[str, Any]) -> Iterator[ValidationError]:
-    if isinstance(instance, str) and not regex.search(pattern, instance, timeout=_remaining(), concurrent=True):
+    if not isinstance(instance, str):
+        return
+    if not regex.search(readable(pattern), instance, timeout=_remaining(), concurrent=True):
         yield ValidationError(f"{instance[:60]!r} does not match {pattern[:60]!r}")
 
 
