@@ -421,7 +421,10 @@ class ApplyPatchCallOutput(ItemBase):
 
 
 class ToolSearchCall(ItemBase):
-    """A search for deferred tools, run by the client or the server."""
+    """A search for deferred tools, run by the client or the server.
+
+    `query` is an addition of the platform: the words that the model searched for. It is stored, but never shown.
+    """
 
     prefix = "tsc"
     nulls = frozenset({"call_id", "arguments"})
@@ -432,6 +435,7 @@ class ToolSearchCall(ItemBase):
     execution: Literal["server", "client"] | None = None
     arguments: Any
     created_by: str | None = None
+    query: str | None = None
 
     @override
     def wire(self) -> dict[str, Any]:

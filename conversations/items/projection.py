@@ -90,4 +90,5 @@ _PROJECTIONS: dict[str, Callable[[Body, AbstractSet[str]], Body]] = {
     "web_search_call": _web_search,
     "code_interpreter_call": _program,
     "shell_call_output": lambda body, _: _less(body, "files"),
+    "tool_search_call": lambda body, _: _less(body, "query"),
 }

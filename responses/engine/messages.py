@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from responses.engine.calls.client_tools import upstream_name
+from responses.engine.calls.client_tools import called_name
 from responses.engine.events.types import Body
 from responses.engine.turn import FunctionTool
 
@@ -94,7 +94,7 @@ def _hosted_call(item: Body) -> list[Message]:
 
 def _recipient(item: Body) -> str:
     if item["type"] in {"function_call", "custom_tool_call"}:
-        return FUNCTIONS + upstream_name(item.get("namespace"), item["name"])
+        return FUNCTIONS + called_name(item.get("namespace"), item["name"])
     return str(item["type"].removesuffix("_call"))
 
 

@@ -41,7 +41,7 @@ from conversations.items import (
     ToolSearchOutput,
     known_fields,
 )
-from responses.engine.calls.client_tools import upstream_name
+from responses.engine.calls.client_tools import called_name, upstream_name
 from responses.engine.converter.calls import CUSTOM_INPUT
 from responses.engine.converter.segments import ReasoningCipher, ReasoningContent
 from responses.engine.converter.upstream_items import ENCRYPTED
@@ -93,7 +93,7 @@ class CallWriter:
     def call(self, item: StoredItem) -> Message | None:
         """Return an entry for the `tool_calls` of an assistant message; None if the item is not a call."""
         if isinstance(item, CustomToolCall) and self.custom_tools:
-            custom = {"name": upstream_name(item.namespace, item.name), "input": item.input}
+            custom = {"name": called_name(item.namespace, item.name), "input": item.input}
             return self.extras.add_to({"id": item.call_id, "type": "custom", "custom": custom})
         called = _function(item)
         if called is None:
@@ -139,9 +139,9 @@ class CallWriter:
 def _function(item: StoredItem) -> tuple[str, str, str] | None:
     match item:
         case FunctionCall():
-            return item.call_id, upstream_name(item.namespace, item.name), item.arguments
+            return item.call_id, called_name(item.namespace, item.name), item.arguments
         case CustomToolCall():
-            return item.call_id, upstream_name(item.namespace, item.name), _json({CUSTOM_INPUT: item.input})
+            return item.call_id, called_name(item.namespace, item.name), _json({CUSTOM_INPUT: item.input})
         case ComputerCall():
             return item.call_id, "computer", _json(_actions(item))
         case ShellCall():
@@ -152,7 +152,8 @@ def _function(item: StoredItem) -> tuple[str, str, str] | None:
         case ApplyPatchCall():
             return item.call_id, "apply_patch", _json({"operation": known_fields(item.operation)})
         case ToolSearchCall():
-            return _search_id(item), "tool_search", _json(item.arguments or {})
+            arguments = item.arguments if item.query is None else {"query": item.query}
+            return _search_id(item), "tool_search", _json(arguments or {})
     past = past_call(item)
     return (past.id, past.name, past.arguments) if past is not None else None
 

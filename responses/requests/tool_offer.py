@@ -160,7 +160,8 @@ def _named(tool: Shown, *, namespace: str | None = None, about: str = "") -> Too
         strict=tool.get("strict"),
         form=CallForm.CUSTOM if tool["type"] == "custom" else CallForm.FUNCTION,
         label=tool["name"],
-        namespace=namespace,
+        # OpenAI's calls of a deferred function outside of a namespace have its name as their namespace.
+        namespace=tool["name"] if namespace is None and _is_deferred_function(tool) else namespace,
         grammar=grammar,
         asynchronous=bool(tool.get("async")),
     )
@@ -168,6 +169,10 @@ def _named(tool: Shown, *, namespace: str | None = None, about: str = "") -> Too
         tool if namespace is None else {"type": "namespace", "name": namespace, "description": about, "tools": [tool]}
     )
     return ToolOffer(tool=function, label=_label(tool), deferred=bool(tool.get("defer_loading")), shown=shown)
+
+
+def _is_deferred_function(tool: Shown) -> bool:
+    return tool["type"] == "function" and bool(tool.get("defer_loading"))
 
 
 def _about(tool: Shown) -> str:

@@ -46,7 +46,8 @@ def test_deferred_tools_are_offered_once_found(api: Api, script: Script) -> None
     assert offered(script, 1)[:2] == ["clock", "tool_search"]
     assert set(offered(script, 1)[2:]) == {"crm__find_customer", "crm__list_orders"}
     call, output, message = response["output"]
-    assert (call["type"], call["execution"], call["arguments"]) == ("tool_search_call", "server", {"query": "customer"})
+    assert (call["type"], call["execution"], call["arguments"]) == ("tool_search_call", "server", {"paths": ["crm"]})
+    assert "query" not in call
     assert (output["type"], output["execution"], message["type"]) == ("tool_search_output", "server", "message")
 
 
@@ -61,10 +62,25 @@ def test_found_tools_can_be_called_and_stay_loaded(api: Api, script: Script) -> 
     script.call(tool_search=query("book a meeting")).call(bookMeeting="{}").say("Booked")
     first = api.create(model=script.model, input="Meet me", tools=TOOLS)
     call = first["output"][-1]
-    assert (call["type"], call["name"]) == ("function_call", "bookMeeting")
+    # As OpenAI's calls of deferred functions outside of a namespace.
+    assert (call["type"], call["name"], call["namespace"]) == ("function_call", "bookMeeting", "bookMeeting")
+    assert first["output"][0]["arguments"] == {"paths": ["bookMeeting"]}
     output = {"type": "function_call_output", "call_id": call["call_id"], "output": "ok"}
     api.create(model=script.model, previous_response_id=first["id"], input=[output], tools=TOOLS)
     assert offered(script, 2) == ["clock", "bookMeeting", "tool_search"]
+    called = script.messages[2][-2]["tool_calls"][0]["function"]["name"]
+    assert called == "bookMeeting"
+
+
+def test_found_tools_of_a_namespace_are_called_with_it(api: Api, script: Script) -> None:
+    script.call(tool_search=query("customers")).call(crm__find_customer="{}")
+    call = api.create(model=script.model, input="Hi", tools=TOOLS)["output"][-1]
+    assert (call["name"], call["namespace"]) == ("find_customer", "crm")
+
+
+def test_functions_that_were_never_deferred_have_no_namespace(api: Api, script: Script) -> None:
+    call = api.create(model=script.call(clock="{}").model, input="Hi", tools=TOOLS)["output"][-1]
+    assert "namespace" not in call
 
 
 def test_the_model_reads_the_found_tools(api: Api, script: Script) -> None:

@@ -51,6 +51,14 @@ def upstream_name(namespace: str | None, name: str) -> str:
     return f"{plain[: MAX_NAME - _DIGEST - 1]}_{digest}"
 
 
+def called_name(namespace: str | None, name: str) -> str:
+    """Return the upstream's name of the tool of a call.
+
+    A deferred function outside of a namespace is called with its name as the namespace.
+    """
+    return upstream_name(None if namespace == name else namespace, name)
+
+
 def hidden_function(form: CallForm, *, description: str = "", parameters: Schema | None = None) -> FunctionTool:
     """Return the function that represents a tool upstream. `description` is appended to the built-in one."""
     function = SHAPES[form].function

@@ -110,12 +110,16 @@ class ToolSearch(HostedTool):
 
     @override
     def open_item(self, call: Call) -> Body:
-        return {**_item("tsc", "tool_search_call", "in_progress"), "arguments": parse_object(call.arguments) or {}}
+        # As in OpenAI's items, the arguments are the paths that are loaded. The model searches by words.
+        query = _query(call)
+        tools = [] if query is None else self._shown(self._ranked(query))
+        paths = [(_family(tool) or ("", tool["name"]))[1] for tool in tools]
+        return {**_item("tsc", "tool_search_call", "in_progress"), "arguments": {"paths": paths}}
 
     @override
     async def call(self, call: Call) -> ToolResult:
-        query = (parse_object(call.arguments) or {}).get("query")
-        if not isinstance(query, str):
+        query = _query(call)
+        if query is None:
             return ToolResult(output="error: 'query' must be a string", error="invalid_arguments")
         names = self._ranked(query)
         self._load(names)
@@ -127,8 +131,9 @@ class ToolSearch(HostedTool):
         # Loaded again: after a resume the result may come from the worker that ran the call before.
         self._load(names)
         found = {**_item("tso", "tool_search_output", "completed"), "tools": self._shown(names)}
-        status = "incomplete" if result.error else "completed"
-        return [{**body, "status": status}, found]
+        query = _query(call)
+        searched = {**body, "status": "incomplete" if result.error else "completed"}
+        return [searched if query is None else {**searched, "query": query}, found]
 
     def _load(self, names: Iterable[str]) -> None:
         tools = [self._deferred[name].tool for name in names if name in self._deferred]
@@ -168,6 +173,11 @@ class ToolSearch(HostedTool):
         listed = list(lines)[:_MAX_LISTED]
         more = [f"and {len(lines) - len(listed)} more"] if len(lines) > len(listed) else []
         return "\n".join(["Available:", *listed, *more]) if listed else ""
+
+
+def _query(call: Call) -> str | None:
+    query = (parse_object(call.arguments) or {}).get("query")
+    return query if isinstance(query, str) else None
 
 
 def _item(prefix: str, kind: str, status: str) -> Body:
