@@ -50,6 +50,11 @@ EVENTS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {**LISTED, "error": "gone"},
         ["mcp_list_tools.in_progress", "mcp_list_tools.failed"],
     ),
+    "the output of a program": (
+        {"id": "progo_theirs", "type": "program_output", "status": "completed", "call_id": "call_1", "result": "1"},
+        [],
+    ),
+    "the output of a patch": ({**SAMPLES["apco_1"], "id": "apco_theirs"}, []),
     "an MCP call": (
         CALLED,
         ["mcp_call.in_progress", "mcp_call_arguments.delta", "mcp_call_arguments.done", "mcp_call.completed"],

@@ -30,6 +30,8 @@ _PARTS: dict[PartKind, type[OpenWire]] = {
     "reasoning_text": ReasoningText,
     "summary_text": SummaryText,
 }
+# Items that OpenAI's types do not know in progress, with the status that announces them.
+_UNFINISHED = {"program_output": "incomplete", "apply_patch_call_output": "completed"}
 ENCRYPTED = "encrypted_content"
 """Type of a reasoning detail that holds the `encrypted_content` of a Responses upstream and the upstream's id."""
 
@@ -176,7 +178,9 @@ class UpstreamItem(Segment):
         if not empty:
             return self._item
         emptied = item_events.announced(self._item)
-        return {**emptied, "status": "in_progress"} if "status" in emptied else emptied
+        if "status" not in emptied:
+            return emptied
+        return {**emptied, "status": _UNFINISHED.get(emptied["type"], "in_progress")}
 
     @override
     def flush(self) -> list[Event]:
