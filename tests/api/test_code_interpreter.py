@@ -210,7 +210,7 @@ def test_another_teams_container_is_not_found(api: Api, outsider: Api, script: S
 
 def test_vllm_clients_can_request_it_as_an_mcp_server_without_url(api: Api, script: Script, sandbox: Sandbox) -> None:
     script.call(code_interpreter__python=code("6 * 7")).say("It is 42.")
-    tools = [{"type": "mcp", "server_label": "code_interpreter"}]
+    tools = [{"type": "mcp", "server_label": "code_interpreter", "server_description": "Runs Python."}]
     response = ask(api, script, tools=tools, enable_response_messages=True)
     call, _ = response["output"]
     assert (call["type"], call["server_label"], call["name"]) == ("mcp_call", "code_interpreter", "python")

@@ -175,6 +175,17 @@ def test_only_pages_of_allowed_domains_are_used(reaching: Api, script: Script, s
     assert (page["status"], search_engine.pages) == ("failed", [])
 
 
+def test_the_response_counts_its_searches(respond: Respond, script: Script, search_engine: SearchServer) -> None:
+    searching(script).call(open_page=arguments(url=search_engine.page)).say("Oh.")
+    tool_usage = respond(model=script.model, **ASKED)["tool_usage"]
+    assert tool_usage["web_search"] == {"num_requests": 1}
+    assert tool_usage["image_gen"]["total_tokens"] == 0
+
+
+def test_a_response_without_searches_counts_none(api: Api, script: Script) -> None:
+    assert "tool_usage" not in api.create(model=script.say("Hello").model, input="Hi")
+
+
 def test_pages_of_blocked_domains_are_not_used(reaching: Api, script: Script, search_engine: SearchServer) -> None:
     search_engine.results = [
         {"url": f"https://{host}/", "title": host, "content": "x"}

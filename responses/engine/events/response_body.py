@@ -67,6 +67,8 @@ def response_body(
     if "input_messages" in parameters:
         # Unfiltered: `include` has no names for parts of messages.
         body["output_messages"] = messages.item_messages(output or [])
+    if not running and (tool_usage := _tool_usage(output or [])) is not None:
+        body["tool_usage"] = tool_usage
     if ending.moderation is not None:
         body["moderation"] = ending.moderation
     return body
@@ -85,6 +87,16 @@ def usage_body(usage: Usage, *, tool_output_tokens: int = 0) -> Body:
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens, **of_tools},
         "total_tokens": usage.input_tokens + usage.output_tokens,
     }
+
+
+def _tool_usage(output: list[Body]) -> Body | None:
+    """Return the `tool_usage` object, None without a search of the web. The tokens of images are not known."""
+    actions = [item["action"]["type"] for item in output if item["type"] == "web_search_call"]
+    if not actions:
+        return None
+    tokens = {"image_tokens": 0, "text_tokens": 0}
+    image_gen = {"input_tokens": 0, "input_tokens_details": tokens, "output_tokens": 0, "total_tokens": 0}
+    return {"image_gen": image_gen, "web_search": {"num_requests": actions.count("search")}}
 
 
 _UNKNOWN = Failure(code="server_error", message="The server had an error while processing your request.")

@@ -206,8 +206,8 @@ def is_built_in(tool: object) -> bool:
 
 
 def _check_built_in(tool: McpToolParam, *, param: str) -> None:
-    # A built-in tool has no connection to configure and never asks for approval.
-    for name in ("headers", "authorization", "allowed_tools", "defer_loading", "server_description"):
+    # A built-in tool has no connection to configure and never asks for approval. It has a description of its own.
+    for name in ("headers", "authorization", "allowed_tools", "defer_loading"):
         if getattr(tool, name):
             raise UnsupportedParameter(
                 f"'{tool.server_label}' without 'server_url' is a built-in tool, which does not support '{name}'.",
