@@ -529,4 +529,7 @@ def _parse(schema: type[Schema], values: dict[str, Any]) -> Schema:
     try:
         return validate_without_nulls(schema, sent)
     except ValidationError as error:
-        raise first_defect(error) from error
+        defect = first_defect(error)
+        # No union of objects has a string as its short form here, unlike those of the Responses API.
+        defect.message = defect.message.replace("expected one of an object or a string", "expected an object")
+        raise defect from error

@@ -147,6 +147,8 @@ INVALID: list[tuple[dict[str, Any], str]] = [
         {"messages": [{"role": "assistant", "content": [{**THOUGHT, "signature": "theirs"}]}, *HI]},
         "messages: Invalid `signature` in `thinking` block.",
     ),
+    ({"thinking": True}, "Invalid type for 'thinking': expected an object, but got a boolean instead."),
+    ({"tool_choice": False}, "Invalid type for 'tool_choice': expected an object, but got a boolean instead."),
     ({"messages": [{"role": "user", "content": []}]}, "messages: at least one message is required that has content."),
     ({"tool_choice": {"type": "any"}}, "tool_choice"),
     ({"tool_choice": {"type": "tool", "name": "look"}}, "look"),
