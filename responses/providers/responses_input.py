@@ -10,7 +10,9 @@ from typing import Any
 
 from conversations.items import (
     AssistantMessage,
+    CustomToolCall,
     CustomToolCallOutput,
+    FunctionCall,
     FunctionCallOutput,
     InputMessage,
     InputPart,
@@ -97,7 +99,10 @@ class InputWriter:
             kind = "custom_tool_call" if call["type"] == "custom" else "function_call"
             if kind == "custom_tool_call":
                 self._custom.add(call["id"])
-            entries.append({"type": kind, "call_id": call["id"], **call[call["type"]]})
+            entry: Entry = {"type": kind, "call_id": call["id"], **call[call["type"]]}
+            if isinstance(item, FunctionCall | CustomToolCall) and item.caller is not None:
+                entry["caller"] = item.caller.model_dump()
+            entries.append(entry)
         if (answer := self._calls.output(item)) is not None:
             entries.append(self._answer(item, *answer))
         # The fields of an item that becomes two entries belong to neither of them.

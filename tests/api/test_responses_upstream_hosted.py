@@ -23,6 +23,10 @@ EVENTS: dict[str, tuple[dict[str, Any], list[str]]] = {
         SEARCH,
         ["web_search_call.in_progress", "web_search_call.searching", "web_search_call.completed"],
     ),
+    "a web search with a newer field": (
+        {**SEARCH, "action": {**PLACE, "later": 1}, "later": {"a": 1}},
+        ["web_search_call.in_progress", "web_search_call.searching", "web_search_call.completed"],
+    ),
     "a file search": (
         LOOKED,
         ["file_search_call.in_progress", "file_search_call.searching", "file_search_call.completed"],

@@ -167,7 +167,7 @@ def test_additional_fields_of_the_answer_are_stored_and_sent_back(
     said = message("I look.", **more)
     said["content"] = [{**said["content"][0], "annotations": [cited], **more}]
     thought = reasoning("Hm.", encrypted_content="theirs", **more)
-    called = function_call("look", "{}", **more)
+    called = function_call("look", "{}", caller={"type": "direct"}, **more)
     events = [
         *(done(0, thought), added(1, message("")), *texts(1, "I look."), done(1, said)),
         *(added(2, function_call("look", "")), done(2, called)),
@@ -186,6 +186,7 @@ def test_additional_fields_of_the_answer_are_stored_and_sent_back(
     second = api.create(model=responses_api_script.model, input=[output], previous_response_id=first["id"])
     entries = responses_api_script.bodies[1]["input"]
     assert [entry.get("later") for entry in entries] == [None, *[more["later"]] * 3, None]
+    assert (first["output"][2]["caller"], entries[3]["caller"]) == ({"type": "direct"}, {"type": "direct"})
     assert entries[2]["content"] == [{"type": "output_text", "text": "I look.", **more}]
     listed = api.input_items(second["id"])
     assert [item.get("later") for item in listed] == [None, *[more["later"]] * 3, None]

@@ -230,7 +230,8 @@ class ResponsesConverter(TurnConverter):
             events += segment.complete(item)
         elif isinstance(segment, CallSegment):
             events += segment.write(None, remainder("".join(segment.arguments), item[_CALLS[item["type"]]]))
-            segment.additional = additional_fields(item, CustomToolCall if segment.native else FunctionCall)
+            additional = additional_fields(item, CustomToolCall if segment.native else FunctionCall)
+            segment.additional = {**_origin(item), **additional}
         elif item["type"] not in _CALLS:
             # Typed clients fail to parse items of unknown types.
             try:
@@ -334,6 +335,16 @@ class ResponsesConverter(TurnConverter):
             if position not in used:
                 self._done(("output", position), item, events)
         return True
+
+
+def _origin(call: Body) -> Body:
+    """Return the fields that name the origin of a call, if they are valid."""
+    fields = {name: call[name] for name in ("caller", "created_by") if call.get(name) is not None}
+    try:
+        FunctionCall.model_validate({"call_id": "call", "name": "name", "arguments": "", **fields})
+    except ValueError:
+        return {}
+    return fields
 
 
 def _holds(segment: Segment, item: Body) -> bool:
