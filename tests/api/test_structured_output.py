@@ -14,7 +14,7 @@ from tests.support.model_capabilities import describe
 from tests.support.streams import assert_stream_equals_stored
 from tests.support.upstream import Gate, Script, stream
 
-SCHEMA = {
+SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "degrees": {"type": "integer"}},
     "required": ["city", "degrees"],
