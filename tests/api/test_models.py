@@ -296,7 +296,7 @@ def test_a_bearer_key_with_anthropics_version_gets_their_form(api: Api, add_mode
 def test_anthropics_clients_read_the_list_in_pages(anthropic_api: Api, add_model: AddModel) -> None:
     added = {add_model() for _ in range(3)}
     seen: list[str] = []
-    after = {}
+    after: dict[str, str] = {}
     while True:
         page = anthropic_list(anthropic_api, limit=2, **after)
         seen += [model["id"] for model in page["data"]]

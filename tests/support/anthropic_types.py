@@ -250,7 +250,7 @@ def check_message_answer(path: str, answer: httpx2.Response) -> None:
         error = _Error.model_validate_json(answer.content)
         assert error.request_id == answer.headers["request-id"]
         return
-    kinds = {"/messages": _Message, "/messages/count_tokens": _Tokens, "/models": _Models}
+    kinds: dict[str, type[BaseModel]] = {"/messages": _Message, "/messages/count_tokens": _Tokens, "/models": _Models}
     kinds.get(path, _Model).model_validate_json(answer.content)
 
 

@@ -200,7 +200,7 @@ def _libraries() -> "_Template":
 class _Order:
     """A process to fork, with the file descriptors of its output and its errors.
 
-    With a single file descriptor, which is that of a socket, the process is a template.
+    `is_template`: it forks other processes, by the orders on a socket, which is its only file descriptor.
     """
 
     arguments: Sequence[str]
@@ -208,6 +208,7 @@ class _Order:
     outputs: Sequence[int]
     new_session: bool = False
     network: str = ""
+    is_template: bool = False
 
 
 class _TemplateEnded(Exception):
@@ -222,7 +223,9 @@ class _Template:
         self._process: Process
         with theirs:
             if command:
-                order = _Order(arguments=(command,), environment=environment, outputs=(theirs.fileno(),))
+                order = _Order(
+                    arguments=(command,), environment=environment, outputs=(theirs.fileno(),), is_template=True
+                )
                 self._process = _libraries().fork(order)
             else:
                 code = f"import sys; sys.path[:0] = {_SOURCES!r}; from tests.support import preloaded; "
@@ -246,6 +249,7 @@ class _Template:
             "environment": dict(order.environment),
             "new_session": order.new_session,
             "network": order.network,
+            "is_template": order.is_template,
         }
         with suppress(BrokenPipeError, ConnectionResetError):
             socket.send_fds(self._control, [orjson.dumps(values)], list(order.outputs))
@@ -383,6 +387,7 @@ def _become(
     environment: Mapping[str, str],
     new_session: bool,
     network: str,
+    is_template: bool,
 ) -> NoReturn:
     """Run a command or a template in this process, which the kernel ends with the one that forked it."""
     if _libc is not None:
@@ -395,7 +400,7 @@ def _become(
                 raise RuntimeError(f"The network namespace {network} cannot be entered.")
     os.environ.clear()
     os.environ.update(environment)
-    if len(outputs) == 1:
+    if is_template:
         _load(arguments[0])
         _fork_processes(socket.socket(fileno=outputs[0]))
         sys.exit()
