@@ -1,11 +1,13 @@
 """Hosted tools run by the upstream: their items are passed on, with the events of each type."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 
-from tests.support.api import Api
+from tests.support.api import Api, ok
 from tests.support.items import SAMPLES
 from tests.support.responses_upstream import answer, event, message_events
 from tests.support.streams import types
@@ -131,3 +133,51 @@ def test_a_replay_shows_the_fields_that_it_includes(
     assert last == api.get(path, include=include).json()
     assert last != first[-1]["response"]
     assert last["output"] == [event["item"] for event in replayed if event["type"] == "response.output_item.done"]
+
+
+SOURCES = [{"type": "url", "url": "https://cats.example/"}]
+
+
+def with_later(item: dict[str, Any], later: dict[str, Any]) -> Answer:
+    """Return an answer whose final response has more of its first item than the event of the item."""
+    words = message_events("Cats.", index=1)
+    places = [event(f"output_item.{step}", output_index=0, item=item) for step in ("added", "done")]
+    whole = answer([*places, *words])
+    *before, last = whole.pieces
+    assert isinstance(last, dict)
+    response = last["response"]
+    output = [later, *response["output"][1:]]
+    return replace(whole, pieces=(*before, {**last, "response": {**response, "output": output}}))
+
+
+@pytest.mark.parametrize(
+    ("item", "later", "include", "shown"),
+    [
+        (
+            SEARCH,
+            {**SEARCH, "action": {**PLACE, "sources": SOURCES}},
+            "web_search_call.action.sources",
+            lambda item: item["action"]["sources"] == SOURCES,
+        ),
+        (
+            CODE,
+            {**CODE, "outputs": [{"type": "logs", "logs": "1"}]},
+            "code_interpreter_call.outputs",
+            lambda item: item["outputs"] == [{"type": "logs", "logs": "1"}],
+        ),
+    ],
+    ids=["sources", "outputs"],
+)
+def test_what_only_the_final_response_has_of_an_item_is_kept(
+    api: Api, responses_api_script: Script, item: Any, later: Any, include: str, shown: Callable[[Any], bool]
+) -> None:
+    responses_api_script.then(with_later(item, later))
+    created = api.events(model=responses_api_script.model, input="Hi")[-1]["response"]
+    stored = ok(api.get(f"/responses/{created['id']}", include=include))
+    assert shown(stored["output"][0])
+
+
+def test_an_unreadable_field_of_the_final_item_costs_nothing(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(with_later(SEARCH, {**SEARCH, "action": {**PLACE, "sources": 7}}))
+    created = api.events(model=responses_api_script.model, input="Hi")[-1]["response"]
+    assert created["status"] == "completed"

@@ -71,7 +71,7 @@ class TurnConverter(ABC):
                 self.fail(self.malformed)
             if self.over:
                 break
-        if self.first_token_at is None and (events or self._queue.began):
+        if self.first_token_at is None and (events or self._made):
             self.first_token_at = now()
         return events
 

@@ -74,6 +74,8 @@ class ResponsesConverter(TurnConverter):
         self._upstream_id = upstream_id
         self._failure_of = to_failure
         self._segments: dict[Any, Segment | None] = {}
+        # Items of the upstream's own tools, by its ids.
+        self._theirs: dict[str, UpstreamItem] = {}
         self._by_id: dict[str, Segment] = {}
         # The type of each item.
         self._kinds: list[str] = []
@@ -241,6 +243,8 @@ class ResponsesConverter(TurnConverter):
                 self.fail(Failure(code="server_error", message=message))
                 raise
             segment = self._segments[index] = UpstreamItem({**known.wire(), "id": new_id(known.prefix)})
+            if isinstance(upstream_id := item.get("id"), str):
+                self._theirs[upstream_id] = segment
             events += self._queue.push(segment)
         if segment is not None:
             segment.is_done = item.get("status") != "incomplete"
@@ -265,7 +269,11 @@ class ResponsesConverter(TurnConverter):
             events += self._queue.advance()
 
     def _ended(self, response: UpstreamEvent, kind: str, events: list[Event]) -> None:
-        self._read_output(response.get("output") or [], events)
+        output = response.get("output") or []
+        for item in output:
+            if (hosted := self._theirs.get(str(item.get("id")))) is not None:
+                hosted.add(item)
+        self._read_output(output, events)
         self._usage = reported_usage(response.get("usage"), read="input", written="output")
         self._read_tier(response.get("service_tier"))
         if self.over:

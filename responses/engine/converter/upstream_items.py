@@ -6,10 +6,19 @@ delta; if it differs from them, `ContradictionError` is raised.
 
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 
 from typing_extensions import override
 
-from conversations.items import AssistantMessage, OutputText, Reasoning, ReasoningText, Refusal, SummaryText
+from conversations.items import (
+    AssistantMessage,
+    OutputText,
+    Reasoning,
+    ReasoningText,
+    Refusal,
+    SummaryText,
+    from_wire,
+)
 from kernel.wire import OpenWire
 from responses.engine.calls import item_events
 from responses.engine.converter.base import citations
@@ -173,6 +182,13 @@ class UpstreamItem(Segment):
         self.id = item["id"]
         self._item = item
 
+    def add(self, later: Body) -> None:
+        """Add what only the final response has of the item, such as the sources of a search."""
+        # A field that cannot be read must not cost the answer.
+        with suppress(ValueError):
+            known = from_wire(_filled(self._item, {key: value for key, value in later.items() if key != "id"}))
+            self._item = {**known.wire(), "id": self.id}
+
     @override
     def body(self, *, empty: bool = False) -> Body:
         if not empty:
@@ -189,6 +205,18 @@ class UpstreamItem(Segment):
     @override
     def finish(self) -> list[Event]:
         return item_events.after_result(self._item, output_index=self.output_index)
+
+
+def _filled(item: Body, later: Body) -> Body:
+    """Return an object with the values of a later one where it has none."""
+    filled = dict(item)
+    for name, value in later.items():
+        known = filled.get(name)
+        if isinstance(known, dict) and isinstance(value, dict):
+            filled[name] = _filled(known, value)
+        elif known in (None, [], "") and value is not None:
+            filled[name] = value
+    return filled
 
 
 def remainder(written: str, whole: object) -> str:
