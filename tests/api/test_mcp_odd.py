@@ -8,7 +8,7 @@ import pytest
 from responses.tools.mcp.sessions import MAX_LIST_BYTES
 from tests.support.api import Api, error
 from tests.support.mcp_requests import of, tool
-from tests.support.mcp_servers import McpServer
+from tests.support.mcp_servers import McpServer, mcp_server
 from tests.support.upstream import Script
 
 FUNCTION = {"type": "function", "name": "box__add", "parameters": {"type": "object"}}
@@ -32,6 +32,23 @@ def test_nul_is_removed_from_an_output(reaching: Api, script: Script, served: Mc
     served.tools[:] = [types.Tool(name="echo", input_schema={"type": "object"})]
     response = reaching.create(model=script.model, input="Hi", tools=[tool(served)])
     assert of(response, "mcp_call")[0]["output"] == "ab"
+
+
+@pytest.mark.parametrize("options", [{}, {"legacy": True}, {"documents": True}], ids=["events", "legacy", "documents"])
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [(rb"\ud83d", "\ufffd"), (b"\xff" * 6, "\ufffd" * 6), (b"\x1f" * 6, "\x1f" * 6)],
+    ids=["half of a surrogate pair", "no UTF-8", "control characters"],
+)
+def test_an_output_that_strict_parsers_refuse_is_read(
+    reaching: Api, script: Script, options: dict[str, bool], written: bytes, read: str
+) -> None:
+    script.call(box__echo='{"text":"<HALFOF>"}').say("Hi")
+    with mcp_server(**options) as server:
+        server.tools[:] = [types.Tool(name="echo", input_schema={"type": "object"})]
+        server.replaced = {b"HALFOF": written}
+        response = reaching.create(model=script.model, input="Hi", tools=[tool(server)])
+    assert of(response, "mcp_call")[0]["output"] == f"<{read}>"
 
 
 def test_a_tool_list_that_is_too_large_is_an_error(reaching: Api, script: Script, served: McpServer) -> None:

@@ -20,7 +20,7 @@ from mcp.shared.exceptions import MCPError
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from typing_extensions import override
 
 from tests.support.waiting import PATIENCE, eventually
@@ -56,7 +56,8 @@ _MORE = tuple(_tool(f"tool_{number:03}", f"Number {number}.", _EMPTY, _READS) fo
 class McpServer:
     """A running server. `calls` are the called tools with their arguments, in order, `metas` the `_meta` of the calls.
 
-    Requests with a `protected` method or path and without the token get the status `refusal`.
+    Requests with a `protected` method or path and without the token get the status `refusal`. In the answers, bytes are
+    `replaced` by others of the same length.
     """
 
     url: str = ""
@@ -72,6 +73,7 @@ class McpServer:
     sessions: int = 0
     opened: threading.Event = field(default_factory=threading.Event)
     here: int = 0
+    replaced: dict[bytes, bytes] = field(default_factory=dict)
     kill: Callable[[], None] = lambda: None
 
     def names(self) -> list[str]:
@@ -142,14 +144,19 @@ def _text(words: str) -> types.CallToolResult:
 
 
 @contextmanager
-def mcp_server(*, legacy: bool = False, token: str | None = None, paged: bool = False) -> Iterator[McpServer]:
-    """Run a server with streamable HTTP, or with the older SSE transport, optionally with a bearer token."""
+def mcp_server(
+    *, legacy: bool = False, token: str | None = None, paged: bool = False, documents: bool = False
+) -> Iterator[McpServer]:
+    """Run a server with streamable HTTP, or with the older SSE transport, optionally with a bearer token.
+
+    With `documents` it answers with JSON instead of events.
+    """
     state = McpServer(token=token, paged=paged)
     # Without `get_tool_input_schema`, the SDK would list its own tools at each call, which would be counted.
     sdk = Server(
         "test", on_list_tools=state.list_tools, on_call_tool=state.call_tool, get_tool_input_schema=lambda _: None
     )
-    app = _legacy(sdk) if legacy else sdk.streamable_http_app()
+    app = _legacy(sdk) if legacy else sdk.streamable_http_app(json_response=documents)
     with _serving(_Authentication(app, state), state) as root:
         state.url = f"{root}/sse" if legacy else f"{root}/mcp"
         yield state
@@ -193,7 +200,14 @@ class _Authentication:
             refused = JSONResponse({"error": "invalid_token"}, status_code=state.refusal)
             await refused(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+
+        async def send_replaced(message: Message) -> None:
+            for old, new in state.replaced.items():
+                if old in message.get("body", b""):
+                    message = {**message, "body": message["body"].replace(old, new)}
+            await send(message)
+
+        await self._app(scope, receive, send_replaced)
 
 
 class _Server(uvicorn.Server):

@@ -7,12 +7,16 @@ that makes it.
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import httpx2
+import orjson
+from pydantic_core import from_json
 from typing_extensions import override
 
+from kernel import lenient_json
 from kernel.egress import Egress
 from kernel.errors import ApiError
 from responses.tools.mcp.servers import RemoteServer
@@ -67,8 +71,8 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
             # The SDK would repeat the target in its error. The target may be internal, and its URL may carry secrets.
             raise httpx2.RemoteProtocolError("The server redirects to another URL.", request=request)
         is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        if not is_stream and isinstance(response.stream, httpx2.AsyncByteStream):
-            response.stream = _BoundedBody(response.stream, request)
+        if isinstance(response.stream, httpx2.AsyncByteStream):
+            response.stream = (_Events if is_stream else _Document)(response.stream, request)
         return response
 
     @override
@@ -87,22 +91,63 @@ def _is_followed(request: httpx2.Request, response: httpx2.Response) -> bool:
     return target.origin == request.url.origin and target.userinfo in {b"", request.url.userinfo}
 
 
-class _BoundedBody(httpx2.AsyncByteStream):
-    """Response body that fails as soon as it exceeds the size limit."""
+class _Messages(httpx2.AsyncByteStream):
+    """Response body with messages that strict parsers read. It fails as soon as a message exceeds the size limit.
+
+    The SDK drops a message that it cannot parse, such as one with half of a surrogate pair, and waits on for it.
+    """
 
     def __init__(self, body: httpx2.AsyncByteStream, request: httpx2.Request) -> None:
         self._body = body
         self._request = request
 
     @override
-    async def __aiter__(self) -> AsyncGenerator[bytes, None]:
-        size = 0
-        async for piece in self._body:
-            size += len(piece)
-            if size > MAX_MESSAGE_BYTES:
-                raise httpx2.ReadError("The response is too large.", request=self._request)
-            yield piece
-
-    @override
     async def aclose(self) -> None:
         await self._body.aclose()
+
+    def _check(self, size: int) -> None:
+        if size > MAX_MESSAGE_BYTES:
+            raise httpx2.ReadError("The response is too large.", request=self._request)
+
+
+class _Document(_Messages):
+    """A single message."""
+
+    @override
+    async def __aiter__(self) -> AsyncGenerator[bytes, None]:
+        pieces, size = list[bytes](), 0
+        async for piece in self._body:
+            size += len(piece)
+            self._check(size)
+            pieces.append(piece)
+        yield _repaired(b"".join(pieces))
+
+
+class _Events(_Messages):
+    """Server-sent events, each with a message in one line."""
+
+    @override
+    async def __aiter__(self) -> AsyncGenerator[bytes, None]:
+        rest = b""
+        async for piece in self._body:
+            *lines, rest = (rest + piece).split(b"\n") if b"\n" in piece else (rest + piece,)
+            self._check(len(rest))
+            if lines:
+                yield b"".join(_repaired_line(line) + b"\n" for line in lines)
+        if rest:
+            yield _repaired_line(rest)
+
+
+def _repaired_line(line: bytes) -> bytes:
+    name, colon, value = line.partition(b":")
+    return name + colon + b" " + _repaired(value.strip()) if name == b"data" and value else line
+
+
+def _repaired(message: bytes) -> bytes:
+    """Return a message as JSON that strict parsers read; unchanged if they do, or if it is no JSON."""
+    try:
+        from_json(message)
+    except ValueError:
+        with suppress(ValueError):
+            return orjson.dumps(lenient_json.loads(message))
+    return message
