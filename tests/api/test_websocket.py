@@ -32,7 +32,7 @@ ANSWERS: dict[str, Answer] = {
     "a refusal": stream(chunk(refusal="I "), chunk(refusal="won't."), chunk(finish="stop")),
     "truncated by length": stream(*text("Hel", finish="length")),
     "a failure": stream(chunk(content="Hel"), Cut()),
-    "a refused request": refusal(400),
+    "an error instead of chunks": stream({"error": {"message": "No.", "code": 400}}),
     "unicode": stream(*text("Grüße", " 👋🏽", "\u2028", '"\\\n\n')),
 }
 
