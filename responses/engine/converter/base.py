@@ -243,8 +243,8 @@ def _token(entry: Mapping[str, Any]) -> Body:
 def read_usage(usage: Mapping[str, Any], *, read: str = "prompt", written: str = "completion") -> Usage:
     """Return the usage of a `usage` object. Values that are not numbers count as 0.
 
-    `read` and `written` are the API's prefixes of its fields; the default is those of chat completions. The input is at
-    least the total without the output: some servers report only the total, or 0 beside it.
+    `read` and `written` are the API's prefixes of its fields; the default is those of chat completions. What the total
+    has beyond both numbers is output, or input if none is reported: some servers report only the total, or 0 beside it.
     """
     reads, writes = (read, *_INPUT), (written, *_OUTPUT)
     # Audio and image endpoints write `input_token_details`.
@@ -255,12 +255,13 @@ def read_usage(usage: Mapping[str, Any], *, read: str = "prompt", written: str =
     by_lifetime = _mapping(usage, "cache_creation") or _mapping(read_details, "cache_creation")
     input_tokens = _first(*(usage.get(f"{name}_tokens") for name in reads))
     output_tokens = _first(*(usage.get(f"{name}_tokens") for name in writes))
-    reasoning_tokens = _count(written_details.get("reasoning_tokens"))
-    if reasoning_tokens and _count(usage.get("total_tokens")) == input_tokens + output_tokens + reasoning_tokens:
-        # xAI and some versions of Gemini count reasoning beside the completion. It is billed as output.
-        output_tokens += reasoning_tokens
+    total = _count(usage.get("total_tokens"))
+    reports_output = any(usage.get(f"{name}_tokens") is not None for name in writes)
+    if input_tokens and reports_output and not _has_cache_beside_input(usage):
+        # xAI counts reasoning beside the completion, and Gemini only in the total. It is billed as output.
+        output_tokens = max(output_tokens, total - input_tokens)
     return Usage(
-        input_tokens=max(input_tokens, _count(usage.get("total_tokens")) - output_tokens),
+        input_tokens=max(input_tokens, total - output_tokens),
         # At the top level by DeepSeek, Moonshot, and gateways to Claude.
         cached_tokens=_first(
             read_details.get("cached_tokens"),
@@ -279,10 +280,15 @@ def read_usage(usage: Mapping[str, Any], *, read: str = "prompt", written: str =
         input_image_tokens=_count(read_details.get("image_tokens")),
         cached_image_tokens=_count(cached_details.get("image_tokens")),
         output_tokens=output_tokens,
-        reasoning_tokens=reasoning_tokens,
+        reasoning_tokens=_count(written_details.get("reasoning_tokens")),
         output_audio_tokens=_count(written_details.get("audio_tokens")),
         output_image_tokens=_count(written_details.get("image_tokens")),
     )
+
+
+def _has_cache_beside_input(usage: Mapping[str, Any]) -> bool:
+    # Gateways to Claude count cached input in the total only, if they forward Anthropic's fields as they are.
+    return any(_count(usage.get(f"cache_{kind}_input_tokens")) for kind in ("read", "creation"))
 
 
 def reported_usage(usage: object, *, read: str = "prompt", written: str = "completion") -> Usage | None:
