@@ -206,7 +206,12 @@ class EventStreamDecoder:
 
     def _other_line(self, line: bytes, chunks: list[Chunk]) -> None:
         """Read a line that is not empty and begins with none of the usual fields."""
-        if not line.strip():
+        if line.startswith(b"error:"):
+            # Versions of llama.cpp from before September 2025 have this field in the place of `data`, and end the
+            # stream with `[DONE]` all the same.
+            self._is_error = True
+            self._line(line.removeprefix(b"error:"), chunks)
+        elif not line.strip():
             if self._begun is not None or self._is_error:
                 self._end_event(chunks)
         elif self._is_bare:

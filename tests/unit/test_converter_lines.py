@@ -160,6 +160,9 @@ def test_documents_without_a_field_are_read() -> None:
         (b"event: error\ndata: {}\n\n", "The model's server failed."),
         (b"event: error\n\n", "The model's server failed."),
         (b"event: error\ndata: [DONE]\n\n", "The model's server failed."),
+        # llama.cpp until September 2025
+        (b'error: {"message": "Gone."}\n\n', "The model's server failed: Gone."),
+        (b"error: Gone.\n\n", "The model's server failed: Gone."),
     ],
 )
 def test_an_event_named_error_is_a_failure(event: bytes, message: str) -> None:
