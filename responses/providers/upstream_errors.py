@@ -156,8 +156,10 @@ _UNKNOWN_MODEL = re.compile(
     r"|\bmodel (does )?not (exist|found)|\b(invalid|unknown|no such) model\b|is not a valid model|model_not_found",
     re.IGNORECASE,
 )
-# Google's, with status 400. Others have a status or a name for it.
-_WRONG_KEY = re.compile(r"api key (not valid|expired)", re.IGNORECASE)
+# Of Google and xAI, with status 400. Others have a status or a name for it.
+_WRONG_KEY = re.compile(r"api key (not valid|expired)|incorrect api key", re.IGNORECASE)
+# Of Zhipu and Cloudflare, with status 429. Another request some seconds later would be refused as well.
+_NO_QUOTA = re.compile(r"insufficient balance|\bin arrears\b|used up your", re.IGNORECASE)
 _TOO_MANY = re.compile(r"\brate[ -]limit|too many requests", re.IGNORECASE)
 _FLAGGED = re.compile(
     r"content[ _](management )?(policy|filter)|inappropriate content|was flagged|responsible ai policy|usage policies",
@@ -327,6 +329,8 @@ def _kind(report: ErrorReport, status: int | None) -> _Kind:
         return _Kind.MODEL
     if status in {None, 400} and _WRONG_KEY.search(words):
         return _Kind.CREDENTIALS
+    if status in {None, 429} and _NO_QUOTA.search(words):
+        return _Kind.QUOTA
     if status is None and _TOO_MANY.search(words):
         return _Kind.RATE_LIMIT
     if status in {400, 403} and _FLAGGED.search(words):

@@ -184,6 +184,7 @@ NAMED: dict[str, list[dict[str, Any]]] = {
         {"code": 401},
         {"code": 403, "message": "No access."},
         {"code": 400, "message": "API key not valid.", "status": "INVALID_ARGUMENT"},
+        {"code": 400, "message": "Incorrect API key provided: sk***1."},
     ],
     "model_not_found": [
         {"code": "model_not_found", "type": "invalid_request_error"},
@@ -207,6 +208,13 @@ NAMED: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize("code", NAMED)
 def test_named_kinds_are_recognised(code: str) -> None:
     assert {failure_from_error(error).code for error in NAMED[code]} == {code}
+
+
+def test_a_used_up_quota_is_no_rate_limit() -> None:
+    limit = failure_from_status(429, {"error": {"code": "1302", "message": "Too much concurrency."}})
+    for text in ("Your account is in arrears.", "Insufficient balance.", "You have used up your allocation."):
+        quota = failure_from_status(429, {"error": {"code": "1113", "message": text}})
+        assert (quota.status, quota.message == limit.message, "quota" in quota.message) == (429, False, True)
 
 
 def test_a_name_decides_over_a_status() -> None:
