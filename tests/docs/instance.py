@@ -30,7 +30,9 @@ from tests.docs.providers import PATHS, PROVIDERS
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120
 # Programs that only record how they were called.
-RECORDED = ("apt-get", "systemctl", "docker", "vllm", "ollama", "llama-server", "nginx", "litellm", "certbot")
+RECORDED = (
+    "apt-get", "systemctl", "docker", "vllm", "sglang", "ollama", "lms", "llama-server", "nginx", "litellm", "certbot",
+)  # fmt: skip
 # `python3 manage.py up` is what this module has started; `install` and `test` have tests of their own. A server that a
 # page starts in the foreground is stopped when it accepts connections.
 _PYTHON = """#!/bin/bash
@@ -191,10 +193,10 @@ def running_instance(directory: Path) -> Iterator[Instance]:
                 r"\b9000\b": str(ports[1]),
                 r"\b9001\b": str(ports[2]),
                 r"\b8090\b": str(ports[4]),
-                # OpenAI, LiteLLM, vLLM, Ollama and llama.cpp. `check_upstreams` compares what arrives there.
+                # Providers and model servers. `check_upstreams` compares what arrives there.
                 **{
-                    rf"https?://{re.escape(host)}/v1": f"http://127.0.0.1:{ports[3]}/{name}/v1"
-                    for host, name in PROVIDERS.items()
+                    rf"https?://{re.escape(address)}": f"http://127.0.0.1:{ports[3]}/{name}/v1"
+                    for address, name in PROVIDERS.items()
                 },
                 # A receiver on the internet.
                 r"https://orders\.example\.com": f"http://127.0.0.1:{ports[2]}",

@@ -1,4 +1,4 @@
-"""Stands in for OpenAI, LiteLLM and model servers: the demo upstream, below a path of its own for each of them.
+"""Stands in for providers, LiteLLM and model servers: the demo upstream, below a path of its own for each of them.
 
 `python -m tests.docs.providers PORT FILE` appends a line of JSON to the file for each request: who was addressed, the
 path, the key and the model.
@@ -15,13 +15,21 @@ from aiohttp.typedefs import Handler
 from demo_upstream import models
 from demo_upstream.app import create_app
 
-# By the host and port in their documented addresses.
+# By their documented addresses.
 PROVIDERS = {
-    "api.openai.com": "openai",
-    "127.0.0.1:4000": "litellm",
-    "127.0.0.1:8001": "vllm",
-    "127.0.0.1:8080": "llama-cpp",
-    "127.0.0.1:11434": "ollama",
+    "api.openai.com/v1": "openai",
+    "127.0.0.1:4000/v1": "litellm",
+    "127.0.0.1:8001/v1": "vllm",
+    "127.0.0.1:30000/v1": "sglang",
+    "127.0.0.1:8080/v1": "llama-cpp",
+    "127.0.0.1:11434/v1": "ollama",
+    "127.0.0.1:1234/v1": "lm-studio",
+    "api.mistral.ai/v1": "mistral",
+    "api.deepseek.com/v1": "deepseek",
+    "generativelanguage.googleapis.com/v1beta/openai": "gemini",
+    "openrouter.ai/api/v1": "openrouter",
+    "api.groq.com/openai/v1": "groq",
+    "api.anthropic.com/v1": "anthropic",
 }
 NAMES = ("qwen3", "qwen3-4b", "llama3.2", "Qwen/Qwen3-8B")
 PATHS = {"chat_completions": "/v1/chat/completions", "responses": "/v1/responses"}
