@@ -104,6 +104,11 @@ def up_parser() -> Parser:
     parser = Parser("up", "Start the whole platform: database, broker, web, worker and beat.")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument("--port", type=_port, help="port to listen on (default PORT, else 8000 or the next free one)")
+    parser.add_argument(
+        "--connect",
+        action="store_true",
+        help="connect the model servers that run on this machine (Ollama, LM Studio, vLLM, llama.cpp, SGLang) unasked",
+    )
     _add_no_input(parser)
     return parser
 

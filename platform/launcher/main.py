@@ -102,7 +102,7 @@ def _up(*, root: Path, argv: Sequence[str], arguments: list[str]) -> int:
     bootstrap.enter(root=root, requirements=bootstrap.RUNTIME, argv=argv, report=Report(plain=options.no_input))
     from launcher import up
 
-    return up.run(root=root, host=options.host, port=options.port, plain=options.no_input, environment=os.environ)
+    return up.run(root=root, options=up.Options.of(options), environment=os.environ)
 
 
 def _install(*, root: Path, arguments: list[str]) -> int:

@@ -47,6 +47,11 @@ class Report:
             self._has_status = False
         self._write(f"{text}\n")
 
+    def question(self, text: str) -> None:
+        """Print a text that is answered on the same line."""
+        self.line()
+        self._write(text)
+
     def strong(self, text: str) -> str:
         return f"\033[1m{text}\033[0m" if self._moving else text
 

@@ -293,6 +293,16 @@ class Supervisor:
             self.check_children(is_starting=True)
             self._interrupts.pause(0.03)
 
+    def keep_until(self, condition: Callable[[], bool], *, seconds: float) -> bool:
+        """Keep all children running until the condition is true. Return False if that takes too long."""
+        deadline = monotonic() + seconds
+        while not condition():
+            if monotonic() > deadline:
+                return False
+            self.check_children(is_starting=True)
+            self._interrupts.pause(0.05)
+        return True
+
     def is_running(self, name: str) -> bool:
         return any(service.command.name == name and service.process.poll() is None for service in self._services)
 

@@ -5,18 +5,21 @@ Servers given by DATABASE_URL, REDIS_URL or UPSTREAM_BASE_URL are used instead o
 
 import json
 import os
+import select
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from argparse import Namespace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from launcher import address, postgres, sandboxes, state, valkey
+from launcher import address, model_servers, postgres, sandboxes, state, valkey
 from launcher.address import LOOPBACK, Address
-from launcher.errors import LaunchError
+from launcher.errors import LaunchError, RefusedStart
 from launcher.home import ServerHome, abandoned_homes, server_home
+from launcher.model_servers import Offer
 from launcher.postgres import DatabaseRole
 from launcher.processes import ChildCommand, Records
 from launcher.report import Report
@@ -27,6 +30,8 @@ from launcher.valkey import Valkey
 # Below the range of outgoing connections, so that none of them can occupy the port.
 POSTGRES_PORTS, VALKEY_PORTS, DEMO_PORTS = 20000, 23000, 26000
 DATABASE = "platform"
+# Without an answer, the start goes on: a terminal may be left alone.
+QUESTION_SECONDS = 60.0
 # Settings of an instance, stored for its other commands, which must use the same values.
 CONFIGURATION = (
     "DATABASE_URL",
@@ -78,13 +83,16 @@ class DemoObjects:
     key: str
     admin_user: str
     admin_password: str | None
+    model_servers: tuple[Offer, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> "DemoObjects":
         """Parse the JSON object of `prepare_demo`. Raises LaunchError if it is invalid."""
         try:
             made = json.loads(text)
-            return cls(**{name: made[name] for name in ("team", "key", "admin_user", "admin_password")})
+            found = tuple(Offer.parse(each) for each in made["model_servers"])
+            known = {name: made[name] for name in ("team", "key", "admin_user", "admin_password")}
+            return cls(**known, model_servers=found)
         except (ValueError, KeyError, TypeError) as unreadable:
             raise LaunchError(f"`prepare_demo` did not return its JSON object: {unreadable!r}.") from unreadable
 
@@ -100,12 +108,26 @@ class DemoObjects:
         return f"your password (or: python3 manage.py changepassword {self.admin_user})"
 
 
-def run(*, root: Path, host: str, port: int | None, plain: bool, environment: Mapping[str, str]) -> int:
-    """Run the platform until a stop signal and return the exit code. Raises LaunchError if it cannot continue.
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of the command line. ``port`` is None if not given.
 
-    ``port`` is None if not given. ``plain`` disables progress lines and colors, even on a terminal.
+    ``no_input`` disables questions, progress lines and colors, even on a terminal.
     """
-    report = Report(plain=plain)
+
+    host: str = LOOPBACK
+    port: int | None = None
+    connect: bool = False
+    no_input: bool = False
+
+    @classmethod
+    def of(cls, parsed: Namespace) -> "Options":
+        return cls(host=parsed.host, port=parsed.port, connect=parsed.connect, no_input=parsed.no_input)
+
+
+def run(*, root: Path, options: Options, environment: Mapping[str, str]) -> int:
+    """Run the platform until a stop signal and return the exit code. Raises LaunchError if it cannot continue."""
+    report = Report(plain=options.no_input)
     here = state.locate(root=root, environment=environment)
     instance_lock = InstanceLock(here)
     interrupts = Interrupts()
@@ -116,8 +138,10 @@ def run(*, root: Path, host: str, port: int | None, plain: bool, environment: Ma
     try:
         for name in records.end_leftovers():
             report.step(f"Ended {name}, left running by a previous instance that was killed")
-        platform = Platform(root=root, here=here, environment=environment, report=report, supervisor=supervisor)
-        platform.start(host=host, port=port, instance_lock=instance_lock)
+        platform = Platform(
+            root=root, here=here, environment=environment, options=options, report=report, supervisor=supervisor
+        )
+        platform.start(instance_lock=instance_lock)
         supervisor.run_forever()
     except Stopped:
         report.line()
@@ -134,10 +158,18 @@ class Platform:
     """The steps of a start in their order. Each step adds to the environment of the child processes."""
 
     def __init__(
-        self, *, root: Path, here: State, environment: Mapping[str, str], report: Report, supervisor: Supervisor
+        self,
+        *,
+        root: Path,
+        here: State,
+        environment: Mapping[str, str],
+        options: Options,
+        report: Report,
+        supervisor: Supervisor,
     ) -> None:
         self._root = root
         self._here = here
+        self._options = options
         self._report = report
         self._supervisor = supervisor
         self._secrets = state.load_secrets(state_dir=here.directory, environment=environment)
@@ -151,9 +183,10 @@ class Platform:
         # There is no load balancer, and everything stops within ten seconds.
         self._default({"DRAIN_DELAY_SECONDS": "0", "DRAIN_SECONDS": "3", "WORKER_DRAIN_SECONDS": "3"})
 
-    def start(self, *, host: str, port: int | None, instance_lock: InstanceLock) -> None:
+    def start(self, *, instance_lock: InstanceLock) -> None:
         """Start everything, print the summary, and return when requests are served."""
-        chosen = self._choose_address(host, port)
+        asked = model_servers.ports(self._environment)
+        chosen = self._choose_address(self._options.host, self._options.port)
         instance_lock.announce(url=chosen.url)
         home = server_home(state_dir=self._here.directory)
         for abandoned in abandoned_homes(state_dir=self._here.directory):
@@ -169,6 +202,8 @@ class Platform:
             command = self._python("demo upstream", "-m", "demo_upstream", "--host", LOOPBACK, "--port", str(port))
             self._supervisor.start(command, stage=Stage.SERVERS)
             prepare += ["--demo-upstream", f"http://{LOOPBACK}:{port}/v1"]
+        prepare += [f"--ask-port={port}" for port in asked if port != chosen.port]
+        prepare += ["--connect"] if self._options.connect else []
         if not self._is_set("DATABASE_URL"):
             self._start_postgres(home)
         # Imports its modules while the database is prepared. Nothing asks it for anything before that is done.
@@ -182,6 +217,9 @@ class Platform:
         finally:
             result.unlink(missing_ok=True)
         self._report.step("Database migrated; team, API key and admin user ready")
+        found = self._offer(prepared.model_servers)
+        # What is connected answers like a model; the demo does not.
+        model = next((name for offer in found if (name := model_servers.chat_model(offer.routed))), model)
         # Stored immediately: if this start fails later, the next one cannot recover a new password.
         hint = prepared.password_hint(state_dir=self._here.directory)
         # Including paths of mounted secrets.
@@ -206,6 +244,8 @@ class Platform:
             ("Try it", curl(address=chosen, key=prepared.key, model=model)),
         ):
             self._report.line(f"  {self._report.strong(f'{label:<7}')} {value}")
+        for offer in found:
+            self._report.line(f"  {self._report.strong('Found  ')} {offer.describe()}")
         self._report.line()
         self._report.step("Ready. Press Ctrl-C to stop.")
 
@@ -219,6 +259,39 @@ class Platform:
         elif chosen.host in address.WILDCARD_HOSTS and not self._is_set("ALLOWED_HOSTS"):
             self._report.step("The admin is only available on localhost; set ALLOWED_HOSTS to allow other host names")
         return chosen
+
+    def _offer(self, found: Iterable[Offer]) -> list[Offer]:
+        """Connect the model servers that the user accepts, and return all of them."""
+        return [self._connect(offer) if self._is_accepted(offer) else offer for offer in found]
+
+    def _is_accepted(self, offer: Offer) -> bool:
+        if not offer.can_connect or self._options.no_input or not _is_in_foreground():
+            return False
+        text = f"{offer.title} runs at {offer.base_url} with {model_servers.listed(offer.models)}. Connect it? [y/N] "
+        self._report.question(text)
+        replies: list[str] = []
+
+        def has_answered() -> bool:
+            if select.select([sys.stdin], [], [], 0)[0]:
+                replies.append(sys.stdin.readline())
+            return bool(replies)
+
+        if not self._supervisor.keep_until(has_answered, seconds=QUESTION_SECONDS):
+            self._report.line("no answer")
+        return "".join(replies).strip().lower() in {"y", "yes"}
+
+    def _connect(self, offer: Offer) -> Offer:
+        command = self._python("add upstream", str(self._root / "manage.py"), *offer.arguments)
+        try:
+            self._supervisor.run_once(command)
+        except RefusedStart:
+            raise
+        except LaunchError as failed:
+            # The platform works without it, and the summary shows the command.
+            self._report.step(str(failed))
+            return offer
+        self._report.step(f"Connected {offer.title} as the upstream {offer.upstream}")
+        return replace(offer, is_connected=True, routed=offer.models)
 
     def _start_postgres(self, home: ServerHome) -> None:
         password = self._secrets["POSTGRES_SUPERUSER_PASSWORD"]
@@ -284,6 +357,15 @@ class Platform:
 
     def _default(self, values: Mapping[str, str]) -> None:
         self._environment.update({name: value for name, value in values.items() if not self._is_set(name)})
+
+
+def _is_in_foreground() -> bool:
+    # A process in the background that reads from its terminal is stopped.
+    try:
+        is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        return is_terminal and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError):
+        return False
 
 
 def curl(*, address: Address, key: str, model: str) -> str:

@@ -153,8 +153,8 @@ def running_instance(directory: Path) -> Iterator[Instance]:
     # Without the part of `manage.py up` that installs: the environment is the one of the tests.
     start = (
         "import os, pathlib, sys; from launcher import up; "
-        "sys.exit(up.run(root=pathlib.Path.cwd(), host='127.0.0.1', port=int(sys.argv[1]), plain=True,"
-        " environment=os.environ))"
+        "sys.exit(up.run(root=pathlib.Path.cwd(),"
+        " options=up.Options(port=int(sys.argv[1]), no_input=True), environment=os.environ))"
     )
     with terminal.open("wb") as output:
         up = subprocess.Popen(

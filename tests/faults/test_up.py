@@ -58,8 +58,7 @@ class Up:
     def __init__(self, state_dir: Path, *arguments: str, **variables: str) -> None:
         state_dir.mkdir(exist_ok=True)
         self.state_dir = state_dir
-        kept = {name: value for name, value in os.environ.items() if name not in OURS}
-        self.environment = {**kept, "STATE_DIR": str(state_dir), **variables}
+        self.environment = {**self.variables(state_dir), **variables}
         self._output = state_dir / "terminal"
         with self._output.open("wb") as terminal:
             self.process = subprocess.Popen(
@@ -71,6 +70,13 @@ class Up:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    @staticmethod
+    def variables(state_dir: Path) -> dict[str, str]:
+        """Return the environment: that of the tests without their servers."""
+        kept = {name: value for name, value in os.environ.items() if name not in OURS}
+        # What else runs on this machine has no influence.
+        return {**kept, "STATE_DIR": str(state_dir), "MODEL_SERVER_PORTS": "none"}
 
     @property
     def output(self) -> str:

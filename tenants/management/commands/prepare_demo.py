@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand
+from django.db.models import Prefetch
 from typing_extensions import override
 
 from kernel.crypto import keyed_digest
@@ -57,8 +58,22 @@ class Command(BaseCommand):
         uses_demo = bool(options["demo_upstream"]) and not settings.UPSTREAM_BASE_URL
         _set_demo_model("embedding_model", _EMBEDDING_MODEL, used=uses_demo and not settings.EMBEDDING_MODEL)
         _set_demo_model("image_model", _IMAGE_MODEL, used=uses_demo and not settings.IMAGE_MODEL)
-        shown = {"team": _TEAM, "key": key, "admin_user": _ADMIN, "admin_password": password}
+        shown = {
+            "team": _TEAM,
+            "key": key,
+            "admin_user": _ADMIN,
+            "admin_password": password,
+            "upstreams": _upstreams(),
+        }
         self.stdout.write(json.dumps(shown) if options["json"] else key)
+
+
+def _upstreams() -> list[dict[str, Any]]:
+    models = Prefetch("models", queryset=Model.objects.filter(enabled=True))
+    return [
+        {"name": each.name, "base_url": each.base_url, "models": [model.name for model in each.models.all()]}
+        for each in Upstream.objects.prefetch_related(models).order_by("created_at")
+    ]
 
 
 def _set_demo_model(field: str, model: str, *, used: bool) -> None:
