@@ -258,7 +258,9 @@ class ModelNotFound(BadRequest):
     default_code = "model_not_found"
 
     def __init__(self, model: str) -> None:
-        super().__init__(f"The requested model '{model}' does not exist.", param="model")
+        # The first sentence is OpenAI's.
+        where = "`GET /v1/models` lists the models that this API key may use."
+        super().__init__(f"The requested model '{model}' does not exist. {where}", param="model")
 
 
 class MutuallyExclusive(BadRequest):

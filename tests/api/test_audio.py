@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web as aiohttp
 from openai import OpenAI
 
+from kernel.errors import ModelNotFound
 from tenants import scope, services
 from tenants.models import Model
 from tenants.prices import PriceEntry, PriceList
@@ -370,7 +371,7 @@ def test_another_teams_model_is_not_found(api: Api, outsider: Api, script: Scrip
 def test_a_model_the_key_may_not_use_is_not_found(make_api: MakeApi, script: Script, path: str) -> None:
     answer = ask(make_api(allowed_models=["other"]), path, script.model)
     assert error(answer) == (400, "model", "model_not_found")
-    assert answer.json()["error"]["message"] == f"The requested model '{script.model}' does not exist."
+    assert answer.json()["error"]["message"] == ModelNotFound(script.model).message
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
+from kernel.errors import ModelNotFound
 from tenants import scope
 from tenants.models import UsageRecord
 from tests.support.api import Api, Caller, MakeApi, error, ok
@@ -217,7 +218,7 @@ def test_errors_of_the_upstream_become_api_errors(
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_model_that_the_upstream_does_not_know_is_named(api: Api, script: Script, streamed: bool) -> None:
-    message = f"The requested model '{script.model}' does not exist."
+    message = ModelNotFound(script.model).message
     body = {"model": script.model, "messages": HI, "stream": streamed}
     script.then(refusal(404, "model 'internal' not found"), whole({"error": {"message": "No.", "code": 404}}))
     assert api.post("/chat/completions", body).json()["error"]["message"] == message

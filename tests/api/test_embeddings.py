@@ -8,6 +8,7 @@ from aiohttp import web as aiohttp
 from openai import OpenAI
 
 from demo_upstream.embeddings import embed
+from kernel.errors import ModelNotFound
 from tenants import scope, services
 from tenants.models import Model, UsageRecord
 from tests.support.aiohttp_server import serving
@@ -260,7 +261,7 @@ def test_a_model_unknown_to_the_upstream_is_not_found(api: Api, script: Script, 
     script.then(whole(UNKNOWN[wording].replace(b"NAME", script.model.encode()), status=404))
     answer = api.post("/embeddings", {"model": script.model, "input": "Hi"})
     assert error(answer) == (400, "model", "model_not_found")
-    assert answer.json()["error"]["message"] == f"The requested model '{script.model}' does not exist."
+    assert answer.json()["error"]["message"] == ModelNotFound(script.model).message
 
 
 BROKEN: dict[str, Answer] = {

@@ -49,6 +49,20 @@ def test_a_model_name_may_contain_slashes(api: Api, add_model: AddModel) -> None
     assert shown in ok(api.get("/models"))["data"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/responses", {"input": "Hi"}),
+        ("/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
+        ("/messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}),
+    ],
+)
+def test_the_error_of_an_unknown_model_says_where_the_models_are(api: Api, path: str, body: dict[str, Any]) -> None:
+    refused = api.post(path, {"model": "x", **body}).json()["error"]
+    first, second = "The requested model 'x' does not exist.", "lists the models that this API key may use."
+    assert refused["message"] == f"{first} `GET /v1/models` {second}"
+
+
 def test_a_model_name_may_be_percent_encoded(api: Api, add_model: AddModel) -> None:
     name = add_model()
     assert ok(api.get(f"/models/{name.replace('/', '%2F')}"))["id"] == name

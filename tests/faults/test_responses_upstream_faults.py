@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from kernel.errors import ModelNotFound
 from responses.models import Response, Turn
 from tenants import scope
 from tenants.models import UsageRecord
@@ -49,7 +50,7 @@ def text_of(index: int, piece: str) -> dict[str, Any]:
     return event("output_text.delta", output_index=index, content_index=0, delta=piece, logprobs=[])
 
 
-UNKNOWN_MODEL, UNKNOWN = (400, "model", "model_not_found"), "The requested model '{model}' does not exist."
+UNKNOWN_MODEL, UNKNOWN = (400, "model", "model_not_found"), ModelNotFound("{model}").message
 # The upstream's answer, the error of a JSON request (status, param, code), and its message.
 FAULTS: dict[str, tuple[Answer, Outcome, str]] = {
     "a failed response": (failing("server_error"), SERVER_ERROR, f"{FAILED} (server_error): Trace at […]"),

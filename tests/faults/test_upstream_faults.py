@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from kernel.errors import ModelNotFound
 from launcher.address import any_free_port
 from responses.models import Response, Turn
 from tenants import scope, services
@@ -27,7 +28,7 @@ FAULTS: dict[str, tuple[Answer, tuple[int, str | None, str], str]] = {
     ),
     "401": (refusal(401, "Bad key sk-upstream."), (500, None, "server_error"), REFUSED),
     "403": (refusal(403), (500, None, "server_error"), REFUSED),
-    "404": (refusal(404), (400, "model", "model_not_found"), "The requested model '{model}' does not exist."),
+    "404": (refusal(404), (400, "model", "model_not_found"), ModelNotFound("{model}").message),
     "429": (refusal(429), (429, None, "rate_limit_exceeded"), BUSY),
     "500": (refusal(500, "Trace at 10.0.0.7"), (500, None, "server_error"), FAILED),
     "503": (refusal(503), (503, None, "server_is_overloaded"), "The model's server is overloaded."),
@@ -41,12 +42,12 @@ FAULTS: dict[str, tuple[Answer, tuple[int, str | None, str], str]] = {
     "an unknown model with status 200": (
         whole({"error": {"message": "No such model.", "code": 404}}),
         (400, "model", "model_not_found"),
-        "The requested model '{model}' does not exist.",
+        ModelNotFound("{model}").message,
     ),
     "an unknown model inside of the stream": (
         stream({"error": {"message": "No such model.", "code": 404}}),
         (400, "model", "model_not_found"),
-        "The requested model '{model}' does not exist.",
+        ModelNotFound("{model}").message,
     ),
     "an error inside of the stream": (
         stream(chunk(content="Hel"), {"error": {"message": "Out of memory.", "code": 500}}),
