@@ -7,7 +7,7 @@ import json
 import shlex
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from itertools import chain, count
@@ -31,6 +31,12 @@ OWNERS = {
     "sglang": "sglang",
 }
 OTHER = "local"
+# What the guide recommends for models of these servers.
+CAPABILITIES: dict[str, dict[str, Any]] = {
+    "ollama": {"forced_tool_choice": False, "logprobs": False},
+    "llama-cpp": {"forced_tool_choice": False},
+    "vllm": {"structured_output": "native", "extra_sampling": True, "token_counting": "tokenize"},
+}
 # A server on this machine answers at once, also while it loads a model. The second limit is for all of them together.
 ANSWER_SECONDS, ALL_SECONDS = 1.0, 3.0
 MAX_ANSWER_BYTES = 1024 * 1024
@@ -39,11 +45,15 @@ MAX_MODELS, MAX_NAME, SHOWN_MODELS = 200, 200, 3
 
 @dataclass(frozen=True, kw_only=True)
 class ModelServer:
-    """A model server on the loopback interface. ``kind`` is a key of TITLES, or OTHER."""
+    """A model server on the loopback interface. ``kind`` is a key of TITLES, or OTHER.
+
+    ``context_window`` is that of all its models, or None if it is unknown or they differ.
+    """
 
     kind: str
     port: int
     models: tuple[str, ...]
+    context_window: int | None = None
 
     @property
     def base_url(self) -> str:
@@ -52,6 +62,11 @@ class ModelServer:
     @property
     def title(self) -> str:
         return TITLES.get(self.kind, "A model server")
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        known = CAPABILITIES.get(self.kind, {})
+        return {"context_window": self.context_window, **known} if self.context_window else known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +82,7 @@ class Offer:
     models: tuple[str, ...]
     is_connected: bool
     routed: tuple[str, ...] = ()
+    capabilities: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, made: Mapping[str, Any]) -> Self:
@@ -81,7 +97,8 @@ class Offer:
     def arguments(self) -> tuple[str, ...]:
         """Return the arguments of `manage.py` that connect the server."""
         names = ",".join(self.models)
-        return "add_upstream", "--name", self.upstream, "--base-url", self.base_url, "--models", names
+        required = ("add_upstream", "--name", self.upstream, "--base-url", self.base_url, "--models", names)
+        return (*required, "--capabilities", json.dumps(self.capabilities)) if self.capabilities else required
 
     @property
     def command(self) -> str:
@@ -163,13 +180,23 @@ def recognize(port: int) -> ModelServer | None:
         return None
     models = tuple(name for entry in entries if _is_usable(name := entry.get("id")))[:MAX_MODELS]
     kinds = [OWNERS[owner] for entry in entries if isinstance(owner := entry.get("owned_by"), str) and owner in OWNERS]
+    window = _context_window(entries)
     if kinds and kinds[0] != "ollama":
-        return ModelServer(kind=kinds[0], port=port, models=models)
+        return ModelServer(kind=kinds[0], port=port, models=models, context_window=window)
     # In Ollama, models of a user are owned by that user.
     version = _get(port, "/api/version")
     if version is not None and isinstance(version.get("version"), str):
         return ModelServer(kind="ollama", port=port, models=models)
-    return ModelServer(kind=OTHER, port=port, models=models) if models else None
+    return ModelServer(kind=OTHER, port=port, models=models, context_window=window) if models else None
+
+
+def _context_window(entries: Collection[Mapping[str, Any]]) -> int | None:
+    # Named like this by vLLM and SGLang, and by llama.cpp.
+    metas = [meta if isinstance(meta := entry.get("meta"), dict) else {} for entry in entries]
+    windows = [entry.get("max_model_len") or meta.get("n_ctx") for entry, meta in zip(entries, metas, strict=True)]
+    first = windows[0] if windows else None
+    is_one = isinstance(first, int) and first > 0 and all(window == first for window in windows)
+    return first if is_one else None
 
 
 def _is_usable(name: object) -> bool:
@@ -220,6 +247,7 @@ def offers(servers: Iterable[ModelServer], *, known: Collection[KnownUpstream]) 
                 upstream=existing[0].name if existing else _free_name(server, taken={one.name for one in known}),
                 base_url=server.base_url,
                 models=server.models,
+                capabilities=server.capabilities,
                 is_connected=bool(existing),
                 routed=tuple(model for model in server.models if model in routed or "*" in routed),
             )

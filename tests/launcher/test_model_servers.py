@@ -1,5 +1,6 @@
 """Model servers on this machine are found and recognized by their answers."""
 
+import json
 import shlex
 import socket
 from collections.abc import Iterator
@@ -67,6 +68,27 @@ def test_what_is_no_model_server_is_ignored(servers: ExitStack, pages: dict[str,
     assert found(servers, pages) is None
 
 
+@pytest.mark.parametrize(
+    ("entries", "window"),
+    [
+        ([{"max_model_len": 40960}], 40960),
+        ([{"meta": {"n_ctx": 8192}}], 8192),
+        ([{"max_model_len": 4096}, {"max_model_len": 4096}], 4096),
+        ([{"max_model_len": 4096}, {"max_model_len": 8192}], None),
+        ([{"max_model_len": "long"}], None),
+        ([{"max_model_len": [1]}, {"meta": "none"}], None),
+    ],
+)
+def test_the_context_window_is_stated_if_the_server_says_it(
+    servers: ExitStack, entries: list[dict[str, Any]], window: int | None
+) -> None:
+    data = [{"id": f"model-{number}", "owned_by": "llamacpp", **entry} for number, entry in enumerate(entries)]
+    server = found(servers, {"/v1/models": {"object": "list", "data": data}})
+    assert server is not None
+    (offer,) = model_servers.offers([server], known=[])
+    assert (offer.capabilities["forced_tool_choice"], offer.capabilities.get("context_window")) == (False, window)
+
+
 def test_ollama_without_models_is_found(servers: ExitStack) -> None:
     server = found(servers, ollama())
     assert server is not None
@@ -93,8 +115,11 @@ def test_all_ports_are_asked_at_the_same_time(servers: ExitStack) -> None:
 def test_the_offered_command_is_one_line_for_the_shell() -> None:
     server = ModelServer(kind="vllm", port=8000, models=("Qwen/Qwen3-8B", "my model"))
     (offer,) = model_servers.offers([server], known=[])
-    words = ["add_upstream", "--name", "vllm", "--base-url", "http://127.0.0.1:8000/v1"]
-    assert shlex.split(offer.command) == ["python3", "manage.py", *words, "--models", "Qwen/Qwen3-8B,my model"]
+    words = ["python3", "manage.py", "add_upstream", "--name", "vllm", "--base-url", "http://127.0.0.1:8000/v1"]
+    words += ["--models", "Qwen/Qwen3-8B,my model", "--capabilities"]
+    shown = shlex.split(offer.command)
+    assert shown[:-1] == words
+    assert json.loads(shown[-1])["structured_output"] == "native"
     assert offer.command in offer.describe()
 
 
