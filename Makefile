@@ -40,3 +40,5 @@ lock: development ## resolve the dependencies of pyproject.toml and export requi
 	$(bin)/uv export --quiet --frozen --no-dev --group docs --no-header --no-annotate -o requirements/runtime.txt
 	$(bin)/uv export --quiet --frozen --no-header --no-annotate -o requirements/development.txt
 	$(bin)/uv export --quiet --frozen --only-group telemetry --no-header --no-annotate -o requirements/telemetry.txt
+	$(bin)/uv export --quiet --frozen --only-group llama --no-header --no-annotate -o requirements/llama.txt
+	$(bin)/uv export --quiet --frozen --only-group smollm2 --no-header --no-annotate -o requirements/smollm2.txt

@@ -21,6 +21,8 @@ def locked() -> set[str]:
         ("runtime.txt", ["--no-dev", "--group", "docs"]),
         ("development.txt", []),
         ("telemetry.txt", ["--only-group", "telemetry"]),
+        ("llama.txt", ["--only-group", "llama"]),
+        ("smollm2.txt", ["--only-group", "smollm2"]),
     ],
 )
 def test_the_requirements_are_exported_from_the_lock(file: str, options: list[str]) -> None:

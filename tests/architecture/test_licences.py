@@ -30,7 +30,7 @@ READ = {"qrcode": "BSD License"}
 
 def installed_packages() -> list[str]:
     """Return the packages of the requirements that this platform needs."""
-    files = [ROOT / "requirements" / name for name in ("runtime.txt", "telemetry.txt")]
+    files = [ROOT / "requirements" / name for name in ("runtime.txt", "telemetry.txt", "smollm2.txt")]
     names = {name for file in files for name in re.findall(r"^([\w.-]+)==", file.read_text(), re.MULTILINE)}
     return sorted(name for name in names if is_installed(name))
 
