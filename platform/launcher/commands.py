@@ -6,6 +6,7 @@ from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
 from typing import NoReturn
 
+from launcher import model_file
 from launcher.errors import LaunchError
 
 GROUPS = {
@@ -104,6 +105,13 @@ def up_parser() -> Parser:
     parser = Parser("up", "Start the whole platform: database, broker, web, worker and beat.")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument("--port", type=_port, help="port to listen on (default PORT, else 8000 or the next free one)")
+    model = parser.add_mutually_exclusive_group()
+    model.add_argument(
+        "--model-file", type=Path, metavar="FILE", help="serve this model, a file in the format GGUF, with llama.cpp"
+    )
+    model.add_argument(
+        "--model", choices=model_file.SHIPPED, help="serve this small model, which is installed if it is missing"
+    )
     parser.add_argument(
         "--connect",
         action="store_true",
@@ -120,6 +128,7 @@ def install_parser() -> Parser:
     parser.add_argument(
         "--telemetry", action="store_true", help="also install what exports traces and metrics over OpenTelemetry"
     )
+    parser.add_argument("--llama", action="store_true", help="also install llama.cpp, for `up --model-file`")
     parser.add_argument(
         "--compile", action="store_true", help="compile bytecode, for images in which processes may not write it"
     )

@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from importlib import invalidate_caches
 from itertools import takewhile
 from pathlib import Path
 from tempfile import gettempdir
@@ -11,6 +12,7 @@ from typing import NoReturn
 
 from launcher import address, bootstrap, commands, deployment, installation_errors, sandboxes, state
 from launcher.errors import LaunchError, RefusedStart
+from launcher.model_file import ModelFile
 from launcher.report import Report
 
 # Required by the settings, but not used by `api_coverage`, which writes a document, nor by help texts.
@@ -96,10 +98,18 @@ def _help(*, root: Path, command: str) -> int:
 def _up(*, root: Path, argv: Sequence[str], arguments: list[str]) -> int:
     # Parsed first, so that a wrong option is reported before the installation, which may take half a minute.
     options = commands.up_parser().parse_args(arguments)
+    if options.model_file:
+        # So is a file that cannot be a model.
+        ModelFile.at(options.model_file)
     if not bootstrap.is_prepared(environment=bootstrap.Environment(root=root), requirements=bootstrap.RUNTIME):
-        # So is a port that cannot be used.
+        # And a port that cannot be used.
         address.choose(host=options.host, port=options.port, environment=os.environ)
     bootstrap.enter(root=root, requirements=bootstrap.RUNTIME, argv=argv, report=Report(plain=options.no_input))
+    if options.model:
+        added = bootstrap.SHIPPED_MODELS[options.model]
+        bootstrap.install(root=root, requirements=added, report=Report(plain=options.no_input))
+        # The finders of modules remember what a directory contains.
+        invalidate_caches()
     from launcher import up
 
     return up.run(root=root, options=up.Options.of(options), environment=os.environ)
@@ -110,6 +120,7 @@ def _install(*, root: Path, arguments: list[str]) -> int:
     report = Report(plain=options.no_input)
     files = [bootstrap.DEVELOPMENT if options.dev else bootstrap.RUNTIME]
     files += [bootstrap.TELEMETRY] if options.telemetry else []
+    files += [bootstrap.LLAMA] if options.llama else []
     for requirements in files:
         bootstrap.install(root=root, requirements=requirements, report=report)
     if options.compile:

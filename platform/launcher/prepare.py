@@ -35,6 +35,9 @@ def main(arguments: Sequence[str]) -> None:
     django.setup()
     call_command("migrate", "--noinput")
     output = StringIO()
+    # A variable, because arguments of processes are visible to other users.
+    if key := os.environ.get("MODEL_FILE_KEY"):
+        others += ["--model-file-key", key]
     call_command("prepare_demo", "--json", *others, stdout=output)
     made = json.loads(output.getvalue())
     known = [KnownUpstream(**{**each, "models": tuple(each["models"])}) for each in made.pop("upstreams")]

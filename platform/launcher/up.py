@@ -5,6 +5,7 @@ Servers given by DATABASE_URL, REDIS_URL or UPSTREAM_BASE_URL are used instead o
 
 import json
 import os
+import secrets
 import select
 import shlex
 import shutil
@@ -15,10 +16,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from launcher import address, model_servers, postgres, sandboxes, state, valkey
+from launcher import address, model_file, model_servers, postgres, sandboxes, state, valkey
 from launcher.address import LOOPBACK, Address
 from launcher.errors import LaunchError, RefusedStart
 from launcher.home import ServerHome, abandoned_homes, server_home
+from launcher.model_file import ModelFile, ModelFileServer
 from launcher.model_servers import Offer
 from launcher.postgres import DatabaseRole
 from launcher.processes import ChildCommand, Records
@@ -117,12 +119,19 @@ class Options:
 
     host: str = LOOPBACK
     port: int | None = None
+    model_file: ModelFile | None = None
     connect: bool = False
     no_input: bool = False
 
     @classmethod
     def of(cls, parsed: Namespace) -> "Options":
-        return cls(host=parsed.host, port=parsed.port, connect=parsed.connect, no_input=parsed.no_input)
+        """Return the options of parsed arguments. Raises LaunchError if the model file cannot be one."""
+        file = ModelFile.at(parsed.model_file) if parsed.model_file else None
+        if parsed.model:
+            file = ModelFile.shipped(parsed.model)
+        return cls(
+            host=parsed.host, port=parsed.port, model_file=file, connect=parsed.connect, no_input=parsed.no_input
+        )
 
 
 def run(*, root: Path, options: Options, environment: Mapping[str, str]) -> int:
@@ -186,6 +195,10 @@ class Platform:
     def start(self, *, instance_lock: InstanceLock) -> None:
         """Start everything, print the summary, and return when requests are served."""
         asked = model_servers.ports(self._environment)
+        file = self._options.model_file
+        if file:
+            # Before anything is started.
+            model_file.program(self._environment)
         chosen = self._choose_address(self._options.host, self._options.port)
         instance_lock.announce(url=chosen.url)
         home = server_home(state_dir=self._here.directory)
@@ -202,6 +215,9 @@ class Platform:
             command = self._python("demo upstream", "-m", "demo_upstream", "--host", LOOPBACK, "--port", str(port))
             self._supervisor.start(command, stage=Stage.SERVERS)
             prepare += ["--demo-upstream", f"http://{LOOPBACK}:{port}/v1"]
+        served = self._start_model_file(file) if file else None
+        if served:
+            prepare += ["--model-file-url", served.base_url, "--model-file-name", served.file.name]
         prepare += [f"--ask-port={port}" for port in asked if port != chosen.port]
         prepare += ["--connect"] if self._options.connect else []
         if not self._is_set("DATABASE_URL"):
@@ -212,13 +228,16 @@ class Platform:
         self._supervisor.start(web, stage=Stage.APPLICATION)
         result = Path(prepare[2])
         try:
-            self._supervisor.run_once(self._python("prepare", *prepare))
+            command = self._python("prepare", *prepare)
+            # Not an option, which would appear in process lists.
+            variables = {**command.environment, "MODEL_FILE_KEY": served.key} if served else command.environment
+            self._supervisor.run_once(replace(command, environment=variables))
             prepared = DemoObjects.parse(result.read_text())
         finally:
             result.unlink(missing_ok=True)
         self._report.step("Database migrated; team, API key and admin user ready")
         found = self._offer(prepared.model_servers)
-        # What is connected answers like a model; the demo does not.
+        # The demo is the model to try only if there is no other.
         model = next((name for offer in found if (name := model_servers.chat_model(offer.routed))), model)
         # Stored immediately: if this start fails later, the next one cannot recover a new password.
         hint = prepared.password_hint(state_dir=self._here.directory)
@@ -235,6 +254,10 @@ class Platform:
             options = ("--metrics-port", str(metrics_port + number)) if metrics_port else ()
             self._supervisor.start(self._python(name, manage, name, *options), stage=Stage.APPLICATION)
         self._report.step("Web server ready; worker and beat are starting")
+        if served:
+            self._supervisor.wait_for(served.is_ready, name=model_file.NAME)
+            self._report.step(f"llama.cpp serves {served.file.path.name} as {served.file.name}")
+            model = served.file.name
         self._report.line()
         for label, value in (
             ("API", f"{chosen.url}/v1"),
@@ -320,6 +343,13 @@ class Platform:
         self._supervisor.wait_for(ready, name="valkey")
         self._report.step(f"Valkey on {LOOPBACK}:{server.port}")
         self._environment["REDIS_URL"] = server.url
+
+    def _start_model_file(self, file: ModelFile) -> ModelFileServer:
+        served = ModelFileServer(file=file, port=self._port(model_file.PORTS), key=secrets.token_urlsafe(24))
+        log = self._here.logs / "model-server.log"
+        command = served.command(root=self._root, log=log, environment=self._environment)
+        self._supervisor.start(command, stage=Stage.SERVERS)
+        return served
 
     def _start_sandbox(self) -> None:
         if shutil.which("bwrap") is None:

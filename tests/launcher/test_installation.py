@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.bootstrap import TELEMETRY
+from launcher.bootstrap import LLAMA, TELEMETRY
 from tests.launcher.checkout import UV, Checkout, PackageIndex, build_wheel, requirement
 
 pytestmark = pytest.mark.slow
@@ -49,20 +49,21 @@ def test_a_missing_uv_is_fetched_from_the_index_and_kept(
     assert index.paths.count(f"/files/{uv_wheel.name}") == fetched == 1
 
 
-def test_the_packages_for_telemetry_are_added(
-    checkout: Checkout, index: PackageIndex, wheel: Path, tmp_path: Path
+@pytest.mark.parametrize(("option", "requirements"), [("--telemetry", TELEMETRY), ("--llama", LLAMA)])
+def test_packages_are_added(
+    checkout: Checkout, index: PackageIndex, wheel: Path, tmp_path: Path, option: str, requirements: str
 ) -> None:
     added = build_wheel(directory=tmp_path, name="exporter", version="1.0", files={"exporter.py": b""})
     index.wheels.append(added)
     checkout.require(requirement(wheel))
-    (checkout.root / TELEMETRY).write_text(requirement(added))
+    (checkout.root / requirements).write_text(requirement(added))
     assert checkout.run("install", "--no-input").returncode == 0
     assert names_of_packages(checkout) == {"tinything"}
-    assert checkout.run("install", "--telemetry", "--no-input").returncode == 0
+    assert checkout.run("install", option, "--no-input").returncode == 0
     assert names_of_packages(checkout) == {"tinything", "exporter"}
     # Neither removes what the other installed.
     index.paths.clear()
-    for options in ([], ["--telemetry"]):
+    for options in ([], [option]):
         assert checkout.run("install", *options, "--no-input").returncode == 0
     assert (index.paths, names_of_packages(checkout)) == ([], {"tinything", "exporter"})
 

@@ -39,8 +39,11 @@ def ollama(*names: str, owner: str = "library") -> dict[str, Any]:
 
 
 @contextmanager
-def model_server(pages: dict[str, Any]) -> Iterator[ModelServer]:
-    """Run a server with these pages, which answers every chat completion with the same sentence."""
+def model_server(pages: dict[str, Any], *, port: int = 0, key: str = "") -> Iterator[ModelServer]:
+    """Run a server with these pages, which answers every chat completion with the same sentence.
+
+    With a ``key``, it refuses chat completions without it.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -52,7 +55,9 @@ def model_server(pages: dict[str, Any]) -> Iterator[ModelServer]:
             state.paths.append(self.path)
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             known = [each["id"] for each in state.pages["/v1/models"]["data"] or ()]
-            if self.path != "/v1/chat/completions" or asked["model"] not in known:
+            if key and self.headers["Authorization"] != f"Bearer {key}":
+                self._send(401, {"error": {"message": "Invalid API Key", "type": "authentication_error"}})
+            elif self.path != "/v1/chat/completions" or asked["model"] not in known:
                 self._send(404, {"error": {"message": f"model {asked.get('model')} not found", "type": "not_found"}})
             elif asked.get("stream"):
                 self._stream([{"role": "assistant", "content": ANSWER}], model=asked["model"])
@@ -90,7 +95,7 @@ def model_server(pages: dict[str, Any]) -> Iterator[ModelServer]:
         def log_message(self, format: str, *args: object) -> None:
             """Print nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
         state = ModelServer(port=server.server_address[1], pages=pages)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()

@@ -18,6 +18,8 @@ from tenants.models import ApiKey, Model, Team, Upstream
 
 _TEAM = "demo"
 _ADMIN = "admin"
+_MODEL_FILE = "model-file"
+_LLAMA_CAPABILITIES = {"forced_tool_choice": False}
 _EMBEDDING_MODEL = "demo-embedding"
 _IMAGE_MODEL = "demo-image"
 _DEMO_MODELS = ("demo", "demo-reasoning", _EMBEDDING_MODEL, _IMAGE_MODEL, "demo-speech", "demo-transcribe")
@@ -31,6 +33,9 @@ class Command(BaseCommand):
     @override
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--demo-upstream", default="", help="address of the demo upstream, up to and including /v1")
+        parser.add_argument("--model-file-url", default="", help="address of a server started with a model file")
+        parser.add_argument("--model-file-name", default="", help="name of its model")
+        parser.add_argument("--model-file-key", default="", help="API key of this server")
         parser.add_argument("--json", action="store_true")
 
     @override
@@ -49,6 +54,7 @@ class Command(BaseCommand):
             services.add_upstream(name="demo", base_url=options["demo_upstream"], models=_DEMO_MODELS)
             Model.objects.filter(upstream__name="demo").update(enabled=True)
             Upstream.objects.filter(name="default").update(is_default=False)
+        _route_model_file(options["model_file_url"], name=options["model_file_name"], key=options["model_file_key"])
         password = None
         # The password is not stored anywhere, so it is only known for an account created just now.
         if not User.objects.filter(is_superuser=True).exists():
@@ -66,6 +72,17 @@ class Command(BaseCommand):
             "upstreams": _upstreams(),
         }
         self.stdout.write(json.dumps(shown) if options["json"] else key)
+
+
+def _route_model_file(url: str, *, name: str, key: str) -> None:
+    # Without its server, nothing would answer.
+    Model.objects.filter(upstream__name=_MODEL_FILE).exclude(name=name).update(enabled=False)
+    if url:
+        model = Model.objects.filter(upstream__name=_MODEL_FILE, name=name)
+        # Later, what an operator has chosen stays.
+        capabilities = {} if model.exists() else _LLAMA_CAPABILITIES
+        services.add_upstream(name=_MODEL_FILE, base_url=url, api_key=key, models=[name], capabilities=capabilities)
+        model.update(enabled=True)
 
 
 def _upstreams() -> list[dict[str, Any]]:

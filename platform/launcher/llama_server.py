@@ -1,0 +1,53 @@
+"""llama.cpp's server from the package xllamacpp: `python -m launcher.llama_server --model FILE --port PORT …`.
+
+It understands the options and variables of llama.cpp's own program that `up` uses.
+"""
+
+import os
+import signal
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher.errors import WRONG_SETTINGS
+from launcher.model_file import KEY_VARIABLE, THREADS_VARIABLE
+
+
+def main(arguments: Sequence[str]) -> int:
+    import xllamacpp
+
+    parser = ArgumentParser(prog="launcher.llama_server")
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--alias", required=True)
+    options = parser.parse_args(arguments)
+    params = xllamacpp.CommonParams()
+    params.model.path = str(options.model)
+    params.model_alias = [options.alias]
+    params.hostnames = [options.host]
+    params.port = options.port
+    # Pages of other sites could use a server on this machine that asks for no key.
+    params.api_keys = [os.environ[KEY_VARIABLE]]
+    params.ui = False
+    for cpu in (params.cpuparams, params.cpuparams_batch):
+        cpu.n_threads = int(os.environ[THREADS_VARIABLE])
+        # Threads that wait do not occupy a core, which the platform may need.
+        cpu.poll = 0
+    try:
+        if size := os.environ.get("LLAMA_ARG_CTX_SIZE"):
+            params.n_ctx = int(size)
+        server = xllamacpp.Server(params)
+    except (RuntimeError, ValueError) as failed:
+        # A restart would not help. What llama.cpp prints before says more than its error.
+        print(f"error: llama.cpp cannot load {options.model}; model-server.log has the cause ({failed})", flush=True)
+        return WRONG_SETTINGS
+    print(f"Listening on {server.listening_address}", flush=True)
+    # It serves from threads of its own, until a signal ends the process.
+    while True:
+        signal.pause()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
