@@ -41,7 +41,7 @@ def test_nul_is_removed_from_an_output(reaching: Api, script: Script, served: Mc
     ids=["half of a surrogate pair", "no UTF-8", "control characters"],
 )
 def test_an_output_that_strict_parsers_refuse_is_read(
-    reaching: Api, script: Script, options: dict[str, bool], written: bytes, read: str
+    reaching: Api, script: Script, options: dict[str, Any], written: bytes, read: str
 ) -> None:
     script.call(box__echo='{"text":"<HALFOF>"}').say("Hi")
     with mcp_server(**options) as server:

@@ -28,7 +28,7 @@ from demo_upstream.app import running
 from responses.api.openapi import document
 from responses.schema import CreateResponse
 from tenants import members, scope, services
-from tenants.models import AdminScope, Role, Team
+from tenants.models import AdminScope, Model, Role, Team
 from tests.support.api import Api, ok
 from tests.support.sampling import SEED, sized
 from tests.support.sandboxes import Sandbox
@@ -101,7 +101,7 @@ SAMPLES = 40
 """A few requests may all be refused for their combination of values; then more are generated."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def demo(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     """The demo upstream in a separate thread."""
     loop = asyncio.new_event_loop()
@@ -111,8 +111,11 @@ def demo(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     url = asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(60)
     with django_db_blocker.unblock():
         models = [MODEL, "omni-moderation-latest", EMBEDDINGS]
-        services.add_upstream(name="demo of schemathesis", base_url=url, models=models)
+        upstream = services.add_upstream(name="demo of schemathesis", base_url=url, models=models)
     yield
+    with django_db_blocker.unblock():
+        # Other tests have an upstream of their own for the default model of moderations.
+        Model.objects.filter(upstream=upstream).delete()
     asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(60)
     loop.call_soon_threadsafe(loop.stop)
     thread.join(10)
