@@ -53,9 +53,9 @@ STREAMS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # Messages, and what none may contain after redaction.
 MESSAGES = {
-    "the key": f"Incorrect API key provided: {KEY}.",
+    "the key": f"The account cannot do this with: {KEY}.",
     "a header": f"Bad header: Authorization: Bearer {KEY}",
-    "a masked key": "Incorrect API key provided: sk-upstr****c3e7.",
+    "a masked key": "The account cannot do this with: sk-upstr****c3e7.",
     "a key cut at the end": "x" * (500 - 12) + KEY,
     "a key after the end": " ".join([KEY] * 60),
 }
@@ -141,7 +141,7 @@ def test_a_key_in_an_error_with_status_200_is_redacted(
 ) -> None:
     script.then(whole(rejection(MESSAGES["the key"])))
     shown = api.post(path, {"model": script.model, **body}).text
-    assert "Incorrect API key provided: [redacted]." in shown
+    assert "The account cannot do this with: [redacted]." in shown
     assert_not_revealed(api, shown)
 
 
