@@ -1,5 +1,6 @@
 """Every scenario with each of the clients that speak the Responses API, all unmodified."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.support.web import WebProcess
 
 pytestmark = pytest.mark.slow
 CLIENTS = ("agents", "langchain", "llama_index", "openai_node", "pydantic_ai", "vercel")
+AT_NIGHT = ("agent_framework", "agents_js")
 SUMMARY = {"type": "reasoning.summary", "summary": "Let me think.", "index": 0}
 CAT = {"name": "Tom", "lives": 9}
 ANSWERS: dict[str, list[Answer]] = {
@@ -37,7 +39,8 @@ RESULTS: dict[str, dict[str, Any]] = {
     "reasoning": {"text": "Hello", "reasoning": "Let me think."},
     "mcp": {"text": "It is 5.", "pieces": ["It is ", "5."]},
 }
-CASES = [(name, scenario) for name in CLIENTS for scenario in sampled(ANSWERS, 1, key=name)]
+CASES: list[Any] = [(name, scenario) for name in CLIENTS for scenario in sampled(ANSWERS, 1, key=name)]
+CASES += [pytest.param(*case, marks=pytest.mark.nightly) for case in product(AT_NIGHT, ANSWERS)]
 
 
 @pytest.mark.parametrize(("name", "scenario"), CASES)
