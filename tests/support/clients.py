@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,18 @@ CLIENTS = ROOT / "tests" / "contract" / "clients"
 MINIMUM_NODE = 20
 RUN_SECONDS = 100
 _INSTALL_SECONDS = 600
+# Without these they report their use to their makers, or look for newer versions.
+_SILENT = {
+    "CREWAI_DISABLE_TELEMETRY": "true",
+    "CREWAI_TRACING_ENABLED": "false",
+    "OTEL_SDK_DISABLED": "true",
+    "HF_HUB_OFFLINE": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "OPENCODE_DISABLE_AUTOUPDATE": "true",
+    "OPENCODE_DISABLE_MODELS_FETCH": "true",
+    "OPENCODE_DISABLE_LSP_DOWNLOAD": "true",
+    "OPENCODE_DISABLE_DEFAULT_PLUGINS": "true",
+}
 _MANIFESTS = ("package.json", "package-lock.json", "requirements.txt")
 
 
@@ -68,6 +81,25 @@ class Client:
 def client(name: str) -> Client:
     """Return a client of `tests/contract/clients/`, installed."""
     return Client(name)
+
+
+@contextmanager
+def watched() -> Iterator[dict[str, str]]:
+    """Return variables for a client that contacts this machine only, and assert that it has tried nothing else."""
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxy.setblocking(False)
+        url = f"http://127.0.0.1:{proxy.getsockname()[1]}"
+        way = {"http_proxy": url, "https_proxy": url, "no_proxy": "127.0.0.1,localhost"}
+        yield {**_SILENT, **way, **{name.upper(): value for name, value in way.items()}}
+        assert _is_idle(proxy), "the client contacted another machine"
+
+
+def _is_idle(server: socket.socket) -> bool:
+    try:
+        server.accept()[0].close()
+    except BlockingIOError:
+        return True
+    return False
 
 
 @dataclass(frozen=True)
