@@ -91,15 +91,18 @@ def watched() -> Iterator[dict[str, str]]:
         url = f"http://127.0.0.1:{proxy.getsockname()[1]}"
         way = {"http_proxy": url, "https_proxy": url, "no_proxy": "127.0.0.1,localhost"}
         yield {**_SILENT, **way, **{name.upper(): value for name, value in way.items()}}
-        assert _is_idle(proxy), "the client contacted another machine"
+        assert (wanted := _first_request(proxy)) == "", f"the client contacted another machine: {wanted}"
 
 
-def _is_idle(server: socket.socket) -> bool:
+def _first_request(server: socket.socket) -> str:
+    """Return the first line that a client has sent to a server, if any has."""
     try:
-        server.accept()[0].close()
+        connection, _ = server.accept()
     except BlockingIOError:
-        return True
-    return False
+        return ""
+    with connection:
+        connection.settimeout(1)
+        return connection.recv(2000).decode(errors="replace").partition("\r")[0] or "(nothing)"
 
 
 @dataclass(frozen=True)

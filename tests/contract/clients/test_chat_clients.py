@@ -82,3 +82,19 @@ def test_the_client_completes_the_scenario(
     assert {key: result[key] for key in expected} == expected
     if scenario == "tools":
         assert "a cat on the sofa" in str(script.messages[1][-1]["content"])
+
+
+@pytest.mark.nightly
+def test_litellm_stands_in_front(web: WebProcess, caller: Caller, script: Script) -> None:
+    """All in one test, because its proxy takes long to start."""
+    steps = {**USUAL, "response": (SAID, HELLO), "streamed_response": (SAID, {"pieces": ["Hel", "lo"]})}
+    steps |= {"streaming": (SAID, {"pieces": ["Hel", "lo"]}), "response_with_tools": (SEEN, A_CAT)}
+    for answers, _ in steps.values():
+        script.then(*answers)
+    address = {"OPENAI_BASE_URL": f"{web.url}/v1", "OPENAI_API_KEY": caller.secret}
+    with watched() as silent:
+        environment = {**silent, **address}
+        results = client("litellm").run("run", environment=environment, model=script.model, scenarios=[*steps])
+    assert dict(zip(steps, results, strict=True)) == {name: result for name, (_, result) in steps.items()}
+    outputs = [message["content"] for messages in script.messages for message in messages if message["role"] == "tool"]
+    assert outputs == ["a cat on the sofa"] * 2
