@@ -1,18 +1,23 @@
-"""Unmodified command-line programs: llm and aider."""
+"""Unmodified command-line programs: llm, aider and opencode."""
 
 import json
+import platform
 from typing import Any
 
 import pytest
 
 from tests.support.api import Caller
+from tests.support.chunks import calls, text
 from tests.support.clients import client, watched
-from tests.support.upstream import Script
+from tests.support.upstream import Script, stream
 from tests.support.web import WebProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 LOOK = 'def look(place: str) -> str:\n    """Look at a place."""\n    return f"a cat on the {place}"\n'
 EDIT = "note.txt\n```\n<<<<<<< SEARCH\nHello\n=======\nGood morning\n>>>>>>> REPLACE\n```\n"
+is_linux = pytest.mark.skipif(
+    (platform.system(), platform.machine()) != ("Linux", "x86_64"), reason="the lock has the program for Linux"
+)
 
 
 class Program:
@@ -73,3 +78,29 @@ def test_aider_edits_a_file(program: Program, script: Script, options: list[str]
     assert (result["status"], result["files"]) == (0, {"note.txt": "Good morning\n"}), result
     assert result["commits"] == ["docs: Greet properly", "Begin"]
     assert "Hello" in str(script.messages[0])
+
+
+def said(run: dict[str, Any]) -> str:
+    """Return the text that opencode shows in a run."""
+    assert run["status"] == 0, run
+    return "".join(event["part"]["text"] for event in run["events"] if event["type"] == "text")
+
+
+@is_linux
+@pytest.mark.parametrize("package", ["@ai-sdk/openai", "@ai-sdk/openai-compatible"])
+class TestOpencode:
+    """opencode, with the provider for responses and the one for chat completions."""
+
+    def test_a_session_is_continued(self, program: Program, script: Script, package: str) -> None:
+        script.say("Hi, ", "Tom.").say("Tom.")
+        result = program.run("opencode", script, package=package, prompts=["I am Tom.", "Who am I?"])
+        assert [said(run) for run in result["runs"]] == ["Hi, Tom.", "Tom."]
+        assert "Hi, Tom." in str(script.messages[1])
+
+    def test_its_tools_run_and_their_results_are_read(self, program: Program, script: Script, package: str) -> None:
+        script.then(stream(*calls(bash='{"command": "echo a cat > note.txt; cat note.txt", "description": "Write"}')))
+        script.then(stream(*text("Done.")))
+        result = program.run("opencode", script, package=package, prompts=["Write a note."])
+        assert said(result["runs"][0]) == "Done."
+        assert result["files"] == {"note.txt": "a cat\n"}
+        assert (script.messages[1][-1]["role"], "a cat" in script.messages[1][-1]["content"]) == ("tool", True)
