@@ -244,7 +244,9 @@ def offers(servers: Iterable[ModelServer], *, known: Collection[KnownUpstream]) 
         made.append(
             Offer(
                 title=server.title,
-                upstream=existing[0].name if existing else _free_name(server, taken={one.name for one in known}),
+                upstream=existing[0].name
+                if existing
+                else _free_name(server, taken={upstream.name for upstream in known}),
                 base_url=server.base_url,
                 models=server.models,
                 capabilities=server.capabilities,
@@ -258,7 +260,8 @@ def offers(servers: Iterable[ModelServer], *, known: Collection[KnownUpstream]) 
 def _free_name(server: ModelServer, *, taken: Collection[str]) -> str:
     # An upstream of the same name with another address belongs to an operator, and must not be changed.
     name = f"{OTHER}-{server.port}" if server.kind == OTHER else server.kind
-    return next(each for each in chain([name], (f"{name}-{number}" for number in count(2))) if each not in taken)
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(free for free in names if free not in taken)
 
 
 def _place(url: str) -> tuple[str | None, int | None, str]:

@@ -40,7 +40,8 @@ def main(arguments: Sequence[str]) -> None:
         others += ["--model-file-key", key]
     call_command("prepare_demo", "--json", *others, stdout=output)
     made = json.loads(output.getvalue())
-    known = [KnownUpstream(**{**each, "models": tuple(each["models"])}) for each in made.pop("upstreams")]
+    upstreams = made.pop("upstreams")
+    known = [KnownUpstream(**{**upstream, "models": tuple(upstream["models"])}) for upstream in upstreams]
     found = model_servers.offers(search.result(), known=known)
     made["model_servers"] = [asdict(offer) for offer in (_connect(found) if options.connect else found)]
     write_private(path=options.file, text=json.dumps(made))

@@ -92,7 +92,7 @@ class DemoObjects:
         """Parse the JSON object of `prepare_demo`. Raises LaunchError if it is invalid."""
         try:
             made = json.loads(text)
-            found = tuple(Offer.parse(each) for each in made["model_servers"])
+            found = tuple(Offer.parse(offer) for offer in made["model_servers"])
             known = {name: made[name] for name in ("team", "key", "admin_user", "admin_password")}
             return cls(**known, model_servers=found)
         except (ValueError, KeyError, TypeError) as unreadable:

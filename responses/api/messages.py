@@ -155,7 +155,8 @@ def with_anthropic_clients(app: App) -> App:
         return (anthropic_app if is_anthropic else app)(scope, receive, send)
 
     async def anthropic_app(scope: Scope, receive: Receive, send: Send) -> None:
-        sender = _Sender(scope, send, convert=partial(_models, scope) if _is_models(scope["path"]) else None)
+        asks_for_models = _is_models(scope["path"])
+        sender = _Sender(scope, send, convert=partial(_models, scope) if asks_for_models else None)
         version = header(scope, b"anthropic-version")
         if version and not _VERSION.fullmatch(version):
             await send_error(BadRequest(f"anthropic-version: '{version[:20]}' is not a valid version."), sender.send)
@@ -163,7 +164,7 @@ def with_anthropic_clients(app: App) -> App:
         if key := header(scope, b"x-api-key"):
             headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
             scope = {**scope, "headers": [*headers, (b"authorization", f"Bearer {key}".encode("latin-1"))]}
-        if _is_models(scope["path"]):
+        if asks_for_models:
             # OpenAI's list has no pages.
             scope = {**scope, "query_string": b""}
         await app(scope, receive, sender.send)

@@ -44,7 +44,7 @@ class AnswerCheck:
         choices = chunk.get("choices")
         if not isinstance(choices, list) or not choices:
             return chunk
-        if any(isinstance(choice, dict) and "message" in choice and "delta" not in choice for choice in choices):
+        if all(isinstance(choice, dict) and "message" in choice and "delta" not in choice for choice in choices):
             # Some servers send a whole completion as the only event of a stream.
             chunk = as_chunk(chunk)
             choices = chunk["choices"]
@@ -55,7 +55,8 @@ class AnswerCheck:
             converter = self._of(None)
             converter.feed([{"choices": choices}])
             if converter.limited_to is not None:
-                return {**chunk, "choices": [{**choice, "finish_reason": "length"} for choice in choices]}
+                limited = [{**choice, "finish_reason": "length"} for choice in choices if isinstance(choice, dict)]
+                return {**chunk, "choices": limited}
         return self._in_our_words(chunk, choices, whole=False)
 
     def read_whole(self, completion: Chunk) -> Chunk:

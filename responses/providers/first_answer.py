@@ -11,7 +11,7 @@ SECONDS = 2.0
 
 
 class FirstAnswer:
-    """Whether the upstream `has_begun` to answer a run, for the one stream that waits for it."""
+    """Wait of one stream for its upstream; `has_begun` is true once that answers."""
 
     def __init__(self) -> None:
         self.has_begun = False

@@ -46,7 +46,7 @@ def codes(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def test_a_batch_writes_an_output_file_and_an_error_file(client: OpenAI, script: Script, api: Api) -> None:
     script.say("Hello").say("Hello")
     lines = [line(name, model=script.model, input=name) for name in ("a", "b")]
-    lines += [line("c", model=script.model, input="c", background=True), line("d", model="nobody", input="d")]
+    lines += [line("c", model=script.model, input="c", background=True), line("d", model="unknown-model", input="d")]
     file = client.files.create(file=("in.jsonl", jsonl(*lines)), purpose="batch")
     batch = client.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h")
     ended(api, batch.id)

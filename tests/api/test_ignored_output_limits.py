@@ -95,6 +95,17 @@ def test_a_chat_completion_ends_at_its_limit(api: Api, script: Script, name: str
     assert (choice["finish_reason"], len(choice["message"]["content"])) == ("length", MOST_BYTES_OF_FEW_PIECES)
 
 
+def test_the_text_before_a_call_beyond_the_limit_is_whole(api: Api, script: Script) -> None:
+    words = "Let me look. " * 24
+    answer = completion(words)
+    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"at":"' + "x" * 1000}}
+    answer["choices"][0]["message"]["tool_calls"] = [call]
+    script.then(whole(answer))
+    body = {"model": script.model, "messages": HI, "max_tokens": LIMIT}
+    (choice,) = ok(api.post("/chat/completions", body))["choices"]
+    assert (choice["finish_reason"], choice["message"]["content"]) == ("length", words)
+
+
 def test_without_a_limit_nothing_is_cut(api: Api, script: Script) -> None:
     script.then(stream(*WORDS, chunk(finish="stop"), usage()))
     response = api.events(model=script.model, input="Hi")[-1]["response"]

@@ -44,10 +44,10 @@ def readable(pattern: str) -> str:
 
 def _translated(pattern: str) -> str:
     pieces, end, is_class = [], 0, False
-    for found in _PIECE.finditer(pattern):
-        pieces.append(pattern[end : found.start()])
-        end = found.end()
-        piece, kind = found[0], found.lastgroup
+    for match in _PIECE.finditer(pattern):
+        pieces.append(pattern[end : match.start()])
+        end = match.end()
+        piece, kind = match[0], match.lastgroup
         if is_class and kind in {"any", "none", "open"}:
             # A bracket inside of a class is a character, and an empty pair ends the class.
             piece = rf"\{piece}" if kind == "open" else piece.replace("[", r"\[")
@@ -57,7 +57,7 @@ def _translated(pattern: str) -> str:
         elif kind == "close":
             is_class = False
         else:
-            piece = _written(found, is_class=is_class)
+            piece = _written(match, is_class=is_class)
         pieces.append(piece)
     return "".join([*pieces, pattern[end:]])
 

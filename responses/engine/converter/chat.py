@@ -73,6 +73,7 @@ class ChatConverter(TurnConverter):
         self._is_document = False
         limit = sampling.max_output_tokens if sampling is not None else None
         self._bound = OutputBound(limit) if limit is not None else None
+        self._answer_length = 0
         self._late_extras: list[tuple[CallSegment, Body]] = []
         self._loose_logprobs: list[Body] = []
         self._citations: list[Body] = []
@@ -252,8 +253,8 @@ class ChatConverter(TurnConverter):
 
     @property
     def limited_to(self) -> int | None:
-        """The number of characters of the last piece that the output limit allows; None while it is not reached."""
-        return self._bound.kept if self._bound is not None and self._bound.is_reached else None
+        """The number of characters of the answer before the output limit; None while that is not reached."""
+        return self._answer_length if self._bound is not None and self._bound.is_reached else None
 
     def _within_limit(self, text: str) -> str:
         """Return as much of a piece of the output as the limit allows. The turn ends where it does not."""
@@ -279,7 +280,10 @@ class ChatConverter(TurnConverter):
             self._write_reasoning(ReasoningDelta(text=piece.text, details=piece.details), events)
 
     def _write_answer(self, text: str, logprobs: list[Body], events: list[Event]) -> None:
-        if text := self._before_stop(self._within_limit(text)):
+        if self._bound is not None:
+            text = self._within_limit(text)
+            self._answer_length += len(text)
+        if text := self._before_stop(text):
             self._write_text("output_text", text, logprobs, events)
         else:
             self._loose_logprobs += logprobs

@@ -18,8 +18,6 @@ class OutputBound:
         self._bytes = self._pieces = 0
         self.is_reached = False
         """True if the rest of the answer is beyond the limit."""
-        self.kept = 0
-        """Number of characters that were allowed of the last piece."""
 
     def report(self, tokens: int) -> None:
         """Note how many tokens the upstream says that it has written."""
@@ -36,5 +34,4 @@ class OutputBound:
             self.is_reached = True
             text = text.encode(errors="replace")[: max(0, allowed - self._bytes)].decode(errors="ignore")
         self._bytes += size
-        self.kept = len(text)
         return text

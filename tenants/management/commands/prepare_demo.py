@@ -88,8 +88,12 @@ def _route_model_file(url: str, *, name: str, key: str) -> None:
 def _upstreams() -> list[dict[str, Any]]:
     models = Prefetch("models", queryset=Model.objects.filter(enabled=True))
     return [
-        {"name": each.name, "base_url": each.base_url, "models": [model.name for model in each.models.all()]}
-        for each in Upstream.objects.prefetch_related(models).order_by("created_at")
+        {
+            "name": upstream.name,
+            "base_url": upstream.base_url,
+            "models": [model.name for model in upstream.models.all()],
+        }
+        for upstream in Upstream.objects.prefetch_related(models).order_by("created_at")
     ]
 
 
