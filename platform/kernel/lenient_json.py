@@ -7,6 +7,7 @@ that are not UTF-8. The result has none of them: PostgreSQL can store it, and ev
 import json
 import math
 import re
+from dataclasses import dataclass, field
 from typing import Any
 
 # The value that OpenAI's API has for the logarithm of a very small probability.
@@ -15,6 +16,25 @@ _MINUS_INFINITY = -9999.0
 _LONGEST_INTEGER = len(str(-(2**64)))
 _BOM = "\ufeff"
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# Invalid bytes, as Python's error handler `surrogateescape` writes them, and the beginnings of a character.
+_BYTES = re.compile("(?<![\ud800-\udbff])[\udc80-\udcff]+")
+_BEGUN = re.compile("(?:[\ud800-\udbff]|[\udcc2-\udcf4][\udc80-\udcbf]{0,2})\\Z")
+# Names of objects, positions in arrays, and the indexes that entries state.
+_Place = tuple[object, ...]
+
+
+@dataclass(slots=True)
+class Halves:
+    """Halves of characters, by the place of their string in a document of a stream.
+
+    `first` has those with which earlier strings ended, until the second one is found; `later` those at the end of a
+    document.
+    """
+
+    first: dict[_Place, str] = field(default_factory=dict)
+    later: dict[_Place, str] = field(default_factory=dict)
+
+
 # A string, or what C's `printf` and languages other than JavaScript write for a constant, or a comma before the end.
 _TOKEN = re.compile(
     r'"(?:[^"\\]|\\.)*"|[-+]?\b(?:nan|inf(?:inity)?|null|none|undefined|true|false)\b|,(?=\s*[}\]])',
@@ -24,11 +44,14 @@ _ESCAPE = re.compile(r"\\(?:([\"\\/bfnrt]|u[0-9a-fA-F]{4})|(.))", re.DOTALL)
 _CONSTANTS = {"null": "null", "none": "null", "undefined": "null", "nan": "NaN", "true": "true", "false": "false"}
 
 
-def loads(raw: bytes) -> Any:
+def loads(raw: bytes, *, halves: Halves | None = None) -> Any:
     """Parse JSON that `orjson.loads` has refused. Raises `ValueError` if it is not complete JSON.
 
     NaN, infinity and numbers beyond those of floats become null, and -Infinity the smallest logarithm of a probability.
     Invalid bytes and halves of surrogate pairs become U+FFFD, and NUL characters are removed.
+
+    With `halves`, a half at the end of a string is left out and kept there, and one at the beginning is joined with the
+    first half of an earlier document: the texts of a stream may be divided inside of a character.
     """
     text = _decoded(raw).lstrip(_BOM)
     try:
@@ -37,7 +60,7 @@ def loads(raw: bytes) -> Any:
         except ValueError:
             # Not at first, as most odd values are not of this kind.
             parsed = _DECODER.decode(_TOKEN.sub(_repaired, text))
-        return _storable(parsed)
+        return _storable(parsed, (), halves)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
@@ -47,7 +70,7 @@ def _decoded(raw: bytes) -> str:
         # Some encoders write both halves of a pair as UTF-8; they are joined below.
         return raw.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        return raw.decode("utf-8", "replace")
+        return raw.decode("utf-8", "surrogateescape")
 
 
 def _repaired(token: re.Match[str]) -> str:
@@ -87,18 +110,33 @@ def _integer(text: str) -> int | float | None:
 _DECODER = json.JSONDecoder(strict=False, parse_constant=_constant, parse_float=_float, parse_int=_integer)
 
 
-def _storable(value: Any) -> Any:
+def _storable(value: Any, place: _Place, halves: Halves | None) -> Any:
     match value:
         case str():
-            return _text(value)
+            return _text(value if halves is None else _joined(value, place, halves))
         case list():
-            return [_storable(entry) for entry in value]
+            return [_storable(entry, (*place, number), halves) for number, entry in enumerate(value)]
         case dict():
-            return {_text(key): _storable(entry) for key, entry in value.items()}
+            # Entries of one array alternate in a stream, such as choices and calls.
+            inner = (*place, index) if isinstance(index := value.get("index"), int) else place
+            return {_text(key): _storable(entry, (*inner, key), halves) for key, entry in value.items()}
     return value
+
+
+def _joined(text: str, place: _Place, halves: Halves) -> str:
+    if place in halves.first and "\udc00" <= text[:1] <= "\udfff":
+        text = _BYTES.sub(_from_bytes, halves.first.pop(place) + text)
+    if begun := _BEGUN.search(text):
+        halves.later[place], text = begun[0], text[: begun.start()]
+    return text
 
 
 def _text(text: str) -> str:
     if _SURROGATE.search(text):
+        text = _BYTES.sub(_from_bytes, text)
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text.replace("\x00", "")
+
+
+def _from_bytes(escaped: re.Match[str]) -> str:
+    return escaped[0].encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")

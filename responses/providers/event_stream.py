@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -71,13 +72,13 @@ def _raise_error(document: Chunk) -> None:
         raise UpstreamFailed(failure_from_error(error))
 
 
-def parse(data: bytes) -> object:
-    """Parse an upstream's JSON. Raises `ValueError`."""
+def parse(data: bytes, *, halves: lenient_json.Halves | None = None) -> object:
+    """Parse an upstream's JSON. Raises `ValueError`. `halves`: see `lenient_json.loads`."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
         # Only after an error, so that valid answers take no longer.
-        return lenient_json.loads(data)
+        return lenient_json.loads(data, halves=halves)
 
 
 def decode(data: bytes, *, check: Check = check_chunk) -> Chunk:
@@ -103,6 +104,15 @@ def unnamed_event(body: Chunk) -> bytes:
     return b"data: %b\n\n" % orjson.dumps(body)
 
 
+@dataclass(frozen=True, slots=True)
+class _Halved:
+    """Document of which a text ends inside of a character. `parsed` is without that half, which is in `halves`."""
+
+    data: bytes
+    parsed: object
+    halves: lenient_json.Halves
+
+
 class EventStreamDecoder:
     """Incremental decoder of server-sent events with JSON data. `done` is set after `[DONE]`.
 
@@ -111,7 +121,7 @@ class EventStreamDecoder:
     Normally each event has one `data:` line with a whole JSON document, which is decoded immediately. A line that is
     not valid JSON is joined with further `data:` lines of the same event, and decoded at its end. So are lines of a
     document without `data:`, in which form some servers report errors. Comments and other fields are ignored; lines may
-    end with LF, CR or both.
+    end with LF, CR or both. A document whose text ends inside of a character waits for the next one.
     """
 
     def __init__(self, *, check: Check = check_chunk, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
@@ -129,6 +139,7 @@ class EventStreamDecoder:
         self._ended_with_cr = False
         # True in an event with the name `error`.
         self._is_error = False
+        self._halved: _Halved | None = None
         self.done = False
         self.failure: Failure | None = None
 
@@ -157,6 +168,7 @@ class EventStreamDecoder:
             else:
                 self._other_line(line, chunks)
             if self.done or self.failure is not None:
+                self._end_halved(chunks)
                 break
         return chunks
 
@@ -179,7 +191,9 @@ class EventStreamDecoder:
 
     def end(self) -> list[Chunk]:
         """Return the chunk of a last event without a blank line after it."""
-        return self.feed(b"\n\n")
+        chunks = self.feed(b"\n\n")
+        self._end_halved(chunks)
+        return chunks
 
     def _line(self, value: bytes, chunks: list[Chunk]) -> None:
         data = value.strip()
@@ -234,7 +248,7 @@ class EventStreamDecoder:
             self.done = True
         elif data:
             try:
-                self._read(parse(data), data, chunks)
+                self._read_odd(data, chunks)
             except ValueError:
                 # Lines without `data:` that are no document are ignored like other unknown fields.
                 if not is_bare:
@@ -251,6 +265,8 @@ class EventStreamDecoder:
             if data and not (data.startswith(b":") or _KEEP_ALIVE.fullmatch(data)):
                 self._begin(raw)
             return
+        if self._halved is not None:
+            self._end_halved(chunks)
         if not parsed or self._is_error or type(parsed) is not dict:
             self._read(parsed, data, chunks)
             return
@@ -259,6 +275,27 @@ class EventStreamDecoder:
             chunks.append(self._check(parsed, data))
         except UpstreamFailed as failed:
             self.failure = failed.failure
+
+    def _read_odd(self, data: bytes, chunks: list[Chunk]) -> None:
+        """Read a document of several lines, or one that `orjson` refuses. Raises `ValueError`."""
+        halved = self._halved
+        halves = lenient_json.Halves(first={} if halved is None else dict(halved.halves.later))
+        parsed = parse(data, halves=halves)
+        if halved is not None and not halves.first:
+            # Its second half is in this document.
+            self._halved = None
+            self._read(halved.parsed, halved.data, chunks)
+        self._end_halved(chunks)
+        if halves.later:
+            self._halved = _Halved(data, parsed, halves)
+        else:
+            self._read(parsed, data, chunks)
+
+    def _end_halved(self, chunks: list[Chunk]) -> None:
+        """Read the document that waits, with U+FFFD at its end."""
+        halved, self._halved = self._halved, None
+        if halved is not None:
+            self._read(parse(halved.data), halved.data, chunks)
 
     def _read(self, parsed: object, data: bytes, chunks: list[Chunk]) -> None:
         if self._is_error:

@@ -190,6 +190,46 @@ def test_an_odd_value_does_not_end_the_stream(value: bytes) -> None:
     orjson.dumps(chunks)
 
 
+def texts(raw: bytes) -> list[str]:
+    """Return the texts that are read from a stream."""
+    return [chunk["choices"][0]["delta"]["content"] for chunk in read(raw)[0]]
+
+
+def content(*values: bytes, index: int = 0) -> bytes:
+    """Return a stream with these JSON strings as texts."""
+    event = b'data: {"choices":[{"index":%d,"delta":{"content":%b}}]}\n\n'
+    return b"".join(event % (index, value) for value in values)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([rb'"a\ud83d"', rb'"\ude00b"'], ["a", "😀b"]),
+        ([rb'"\ud83d"', rb'"\ude00\ud83d"', rb'"\ude01"'], ["", "😀", "😁"]),
+        # The second half has a value that an invalid byte has as well.
+        ([rb'"\ud83d"', rb'"\udc8a"'], ["", "💊"]),
+        ([b'"a\xf0\x9f"', b'"\x98\x80b"'], ["a", "😀b"]),
+        ([b'"\xf0"', b'"\x9f"', b'"\x98"', b'"\x80"'], ["", "", "", "😀"]),
+        ([b'"\xc3"', b'"\xbcb\xe2\x82"', b'"\xac"'], ["", "üb", "€"]),
+        ([b'"a\xed\xa0\xbd"', b'"\xed\xb8\x80"'], ["a", "😀"]),
+        # The second half is missing.
+        ([rb'"a\ud83d"', b'"b"'], ["a\ufffd", "b"]),
+        ([rb'"a\ud83d"', b'"b\x01"'], ["a\ufffd", "b\x01"]),
+        ([rb'"a\ud83d"'], ["a\ufffd"]),
+        ([b'"a\xf0\x9f"', rb'"\ud83d"'], ["a\ufffd\ufffd", "\ufffd"]),
+        ([rb'"\ude00"', b'"b"'], ["\ufffd", "b"]),
+    ],
+)
+@pytest.mark.parametrize("end", [b"", b"data: [DONE]\n\n", b": comment\n\n"])
+def test_a_character_may_be_divided_between_two_events(values: list[bytes], expected: list[str], end: bytes) -> None:
+    assert texts(content(*values) + end) == expected
+
+
+def test_halves_of_different_choices_are_not_joined() -> None:
+    first, second = content(rb'"\ud83d"'), content(rb'"\ud83c"', index=1)
+    assert texts(first + second + content(rb'"\ude00"') + content(rb'"\udf00"', index=1)) == ["\ufffd"] * 4
+
+
 def test_nul_characters_are_removed() -> None:
     chunks, _ = read(data(chunk(content="a\x00b")))
     assert chunks == [chunk(content="ab")]
