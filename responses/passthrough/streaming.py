@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import orjson
+
 from kernel.errors import Failure
 from kernel.ids import new_id
 from responses.engine.converter.chat import Chunk
@@ -16,7 +18,7 @@ from responses.engine.events.types import DONE_FRAME
 from responses.engine.turn import Usage
 from responses.passthrough.embeddings_moderations import endpoint_error
 from responses.providers.clients import Form, UpstreamFailed, for_client, post, read_bytes
-from responses.providers.event_stream import EventStreamDecoder, decode, is_streamed, unnamed_event
+from responses.providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event
 from responses.providers.http_client import Answer
 from responses.runs.identity import RequestInfo
 from responses.runs.usage_records import RoutedCall
@@ -172,12 +174,13 @@ def _written(chunks: list[Chunk], reader: AnswerReader) -> bytes:
 async def _body(response: Answer, reader: AnswerReader) -> AsyncGenerator[bytes, None]:
     """Yield the media type and then the pieces of an answer that is not a stream of events."""
     content_type = response.headers.get("content-type", "")
-    if content_type.startswith("application/json"):
-        content = b"".join([piece async for piece in read_bytes(response)])
+    if content_type.lower().startswith("application/json"):
         # Checked before the client gets anything: some upstreams report errors with status 200.
-        reader.read(decode(content))
-        yield content_type.encode("latin-1")
-        yield content
+        document = await read_document(response)
+        reader.read(document)
+        yield b"application/json"
+        # Written again, as clients refuse some of the values that are accepted from upstreams.
+        yield orjson.dumps(document)
         return
     if content_type.lower().startswith("text/html"):
         # Of a proxy, or of a server without this endpoint.

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
+import orjson
 import pytest
 from aiohttp import web as aiohttp
-from openai import OpenAI
+from openai import OpenAI, Stream
 
 from tenants import scope, services
 from tenants.models import GuardAction, Guardrail, Model
@@ -52,6 +53,15 @@ def test_the_upstreams_answer_is_returned(api: Api, script: Script, caller: Call
     row = usage_record(caller)
     assert (row.endpoint, row.object_id, row.outcome) == ("completions", "cmpl-1", "stop")
     assert (row.input_tokens, row.output_tokens, row.estimated) == (3, 2, False)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_values_that_clients_refuse_are_repaired(client: OpenAI, script: Script, streamed: bool) -> None:
+    raw = orjson.dumps(piece("Once", "stop", usage=USAGE)).replace(b'"logprobs":null', b'"logprobs":{"tokens":[NaN]}')
+    script.then(stream(b"data: %b\n\n" % raw) if streamed else whole(raw.replace(b"Once", rb"On\ud83dce")))
+    answer = client.completions.create(model=script.model, prompt="Say:", stream=streamed)
+    (first, *_) = answer if isinstance(answer, Stream) else [answer]
+    assert first.choices[0].text == ("Once" if streamed else "On\ufffdce")
 
 
 @pytest.mark.parametrize("prompt", ["Once", "", ["Once", "Twice"], [1, 2], [[1], [2, 3]], None])
