@@ -1,15 +1,17 @@
 """Check of chat completions that are passed through: an answer with which a response would fail is no success here.
 
 Each choice is converted like the answer of a response, only for its outcome. Clients get the upstream's chunks, with
-finish reasons that OpenAI does not define in OpenAI's words.
+finish reasons that OpenAI does not define in OpenAI's words. A client that asked for one choice gets one, with the
+index 0.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from kernel.errors import Failure
 from responses.chat.chunks import as_chunk
 from responses.engine.converter.chat import ChatConverter, Chunk
+from responses.engine.converter.chat_choices import ChoiceSelector
 from responses.engine.converter.finish_reasons import FinishKind, finish_kind
 from responses.engine.turn import Sampling
 
@@ -29,21 +31,27 @@ class AnswerCheck:
         self._sampling = Sampling(max_output_tokens=None if several else limit)
         self._to_failure = to_failure
         self._converters: dict[str, ChatConverter] = {}
+        self._choices = ChoiceSelector()
+        self._last: Chunk = {}
         self._called = set[str]()
 
     def read_all(self, chunks: Iterable[Chunk]) -> list[Chunk]:
         """Read the chunks of one network read; return those up to the end, with OpenAI's finish reasons."""
         checked: list[Chunk] = []
         for chunk in chunks:
-            checked.append(self._read(chunk))
+            checked += self._read(chunk)
             if self.is_over:
                 break
         return checked
 
-    def _read(self, chunk: Chunk) -> Chunk:
+    def read_rest(self) -> list[Chunk]:
+        """Return the chunks at the end of a stream of which it was not known before that they belong to its choice."""
+        return self._divided(self._last, self._choices.end())
+
+    def _read(self, chunk: Chunk) -> list[Chunk]:
         choices = chunk.get("choices")
         if not isinstance(choices, list) or not choices:
-            return chunk
+            return [chunk]
         if all(isinstance(choice, dict) and "message" in choice and "delta" not in choice for choice in choices):
             # Some servers send a whole completion as the only event of a stream.
             chunk = as_chunk(chunk)
@@ -51,12 +59,32 @@ class AnswerCheck:
         if self._several:
             for choice in choices:
                 self._of(choice).feed([{"choices": [_only(choice)]}])
-        else:
-            converter = self._of(None)
-            converter.feed([{"choices": choices}])
-            if converter.limited_to is not None:
-                limited = [{**choice, "finish_reason": "length"} for choice in choices if isinstance(choice, dict)]
-                return {**chunk, "choices": limited}
+            return [self._in_our_words(chunk, choices, whole=False)]
+        if not all(isinstance(choice, dict) for choice in choices):
+            # The converter says why this fails.
+            self._of(None).feed([chunk])
+            return []
+        selected = self._choices.select(choices)
+        if selected is choices and choices[0].get("index") == 0:
+            return [self._read_only(chunk, [choices[0]])]
+        self._last = {name: value for name, value in chunk.items() if name != "usage"}
+        usage = [{**chunk, "choices": []}] if chunk.get("usage") else []
+        return self._divided(self._last, selected) + usage
+
+    def _divided(self, chunk: Chunk, selected: Sequence[Any]) -> list[Chunk]:
+        # Each choice in a chunk of its own: many clients read only the first choice of one.
+        divided: list[Chunk] = []
+        for choice in map(_only, selected):
+            divided.append(self._read_only({**chunk, "choices": [choice]}, [choice]))
+            if self.is_over:
+                break
+        return divided
+
+    def _read_only(self, chunk: Chunk, choices: list[Any]) -> Chunk:
+        converter = self._of(None)
+        converter.feed([{"choices": choices}])
+        if converter.limited_to is not None:
+            return {**chunk, "choices": [{**choice, "finish_reason": "length"} for choice in choices]}
         return self._in_our_words(chunk, choices, whole=False)
 
     def read_whole(self, completion: Chunk) -> Chunk:
@@ -65,7 +93,10 @@ class AnswerCheck:
         if not isinstance(choices, list) or not choices:
             self._of(None).whole(completion)
             return completion
-        for choice in choices if self._several else choices[:1]:
+        if not self._several and (len(choices) > 1 or not isinstance(choices[0], dict) or choices[0].get("index") != 0):
+            choices = [_only(choices[0])]
+            completion = {**completion, "choices": choices}
+        for choice in choices:
             converter = self._of(choice)
             converter.whole({"choices": [_only(choice)], "usage": completion.get("usage")})
             if (length := converter.limited_to) is not None:

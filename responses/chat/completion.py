@@ -134,6 +134,7 @@ async def _chunks(response: Answer, check: AnswerCheck) -> AsyncGenerator[list[C
             break
     else:
         yield check.read_all(lines.end())
+    yield check.read_rest()
     if (failure := lines.failure or check.end(done=lines.done)) is not None:
         raise UpstreamFailed(failure)
 

@@ -122,6 +122,38 @@ def test_tool_calls_of_a_complete_response_get_an_index(api: Api, script: Script
     assert [one["index"] for one in only["choices"][0]["delta"]["tool_calls"]] == [0, 1]
 
 
+def indexed(pieces: list[dict[str, Any]], way: str) -> list[dict[str, Any]]:
+    """Return chunks whose choice has another index than 0, or none."""
+    for number, piece in enumerate(pieces):
+        for choice in piece["choices"]:
+            choice["index"] = {"counted": number, "one": 1, "null": None}[way]
+    return pieces
+
+
+@pytest.mark.parametrize("pieces", [["Hel", "lo"], list("a rather long answer")], ids=["short", "long"])
+@pytest.mark.parametrize("way", ["counted", "one", "null"])
+def test_a_single_choice_has_the_index_0(api: Api, script: Script, pieces: list[str], way: str) -> None:
+    chunks = [*(chunk(content=piece) for piece in pieces), {**chunk(finish="stop"), "usage": USAGE}]
+    script.then(stream(*indexed(chunks, way)))
+    options = {"include_usage": True}
+    with api.stream("/chat/completions", model=script.model, messages=HI, stream_options=options) as live:
+        *sent, last = live.rest()
+    expected = [*(chunk(content=piece) for piece in pieces), chunk(finish="stop")]
+    assert [entry["choices"] for entry in sent] == [entry["choices"] for entry in expected]
+    assert (last["choices"], last["usage"]) == ([], USAGE)
+
+
+def test_choices_that_were_not_asked_for_are_left_out(api: Api, script: Script) -> None:
+    first, second = chunk(content="Hello")["choices"], chunk(content="Other")["choices"]
+    both = {**chunk(content=""), "choices": [first[0], {**second[0], "index": 1}]}
+    script.then(stream(both, chunk(finish="stop")))
+    with api.stream("/chat/completions", model=script.model, messages=HI) as live:
+        assert live.rest() == [chunk(content="Hello"), chunk(finish="stop")]
+    answer = completion("Hello")
+    script.then(whole({**answer, "choices": [*answer["choices"], {**answer["choices"][0], "index": 1}]}))
+    assert ok(api.post("/chat/completions", {"model": script.model, "messages": HI})) == answer
+
+
 def test_chunks_are_sent_immediately(api: Api, script: Script) -> None:
     gate = Gate()
     script.then(stream(chunk(content="Hel"), gate, chunk(content="lo")))
