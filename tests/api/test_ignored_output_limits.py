@@ -8,6 +8,15 @@ from tests.support.api import Api, ok
 from tests.support.chunks import chunk, completion, usage
 from tests.support.mcp_requests import tool
 from tests.support.mcp_servers import McpServer
+from tests.support.responses_upstream import (
+    answer,
+    call_events,
+    done,
+    function_call,
+    message,
+    message_events,
+    unstreamed,
+)
 from tests.support.upstream import Answer, Gate, Script, stream, whole
 
 LIMIT = 16
@@ -104,6 +113,47 @@ def test_the_text_before_a_call_beyond_the_limit_is_whole(api: Api, script: Scri
     body = {"model": script.model, "messages": HI, "max_tokens": LIMIT}
     (choice,) = ok(api.post("/chat/completions", body))["choices"]
     assert (choice["finish_reason"], choice["message"]["content"]) == ("length", words)
+
+
+WRITTEN: dict[str, tuple[Answer, int]] = {
+    "a stream": (answer(message_events(*["word "] * 1000)), MOST_BYTES),
+    "a stream without deltas": (answer([done(0, message("word " * 1000))]), MOST_BYTES_OF_FEW_PIECES),
+    "only the end": (answer(output=[message("word " * 1000)]), MOST_BYTES_OF_FEW_PIECES),
+    "a document": (unstreamed(message("word " * 1000)), MOST_BYTES_OF_FEW_PIECES),
+    "a counted document": (
+        unstreamed(message("word " * 1000), usage={"input_tokens": 7, "output_tokens": 2000}),
+        MOST_BYTES,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRITTEN)
+def test_an_answer_of_a_responses_upstream_ends_at_its_limit(api: Api, responses_api_script: Script, what: str) -> None:
+    written, most = WRITTEN[what]
+    responses_api_script.then(written)
+    response = api.events(model=responses_api_script.model, input="Hi", max_output_tokens=LIMIT)[-1]["response"]
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert len(text_of(response)) == most
+    assert text_of(api.retrieve(response["id"])) == text_of(response)
+
+
+@pytest.mark.parametrize("how", ["streamed", "whole"])
+def test_a_call_of_a_responses_upstream_beyond_the_limit_is_not_made(
+    reaching: Api, responses_api_script: Script, served: McpServer, how: str
+) -> None:
+    arguments = ['{"a":2,', *[" "] * 1000, '"b":3}']
+    call = function_call("box__add", "".join(arguments))
+    written = answer(call_events("box__add", *arguments)) if how == "streamed" else unstreamed(call)
+    responses_api_script.then(written)
+    body = {"model": responses_api_script.model, "input": "2+3?", "tools": [tool(served)], "max_output_tokens": LIMIT}
+    assert reaching.create(**body)["status"] == "incomplete"
+    assert served.calls == []
+
+
+def test_an_answer_of_a_responses_upstream_within_the_limit_is_complete(api: Api, responses_api_script: Script) -> None:
+    responses_api_script.then(answer(message_events(*[" straightforwardly"] * LIMIT)))
+    response = api.create(model=responses_api_script.model, input="Hi", max_output_tokens=LIMIT)
+    assert (response["status"], len(text_of(response))) == ("completed", 18 * LIMIT)
 
 
 def test_without_a_limit_nothing_is_cut(api: Api, script: Script) -> None:

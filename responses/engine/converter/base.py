@@ -12,6 +12,7 @@ from conversations.items import OutputText, readable_items
 from kernel.clock import now
 from kernel.errors import Failure
 from responses.engine.converter.calls import CallSegment
+from responses.engine.converter.output_bound import OutputBound
 from responses.engine.converter.segments import ReasoningCipher, SegmentQueue
 from responses.engine.converter.stop_sequences import StopSequences
 from responses.engine.events.types import Body, Event
@@ -49,6 +50,8 @@ class TurnConverter(ABC):
         self._max_calls = sampling.max_calls
         self._top_logprobs = (sampling.top_logprobs or 0) if sampling.logprobs else None
         self._stop = StopSequences(sampling.stop) if sampling.stop else None
+        limit = sampling.max_output_tokens
+        self._bound = OutputBound(limit) if limit is not None else None
         self._cipher = cipher
         self._show_raw = show_raw
         self._made: list[CallSegment] = []
@@ -150,6 +153,16 @@ class TurnConverter(ABC):
         if self._stop.found is not None:
             # Nothing more is needed, so the connection to the upstream is closed.
             self.finish_reason, self._finish, self.over = "stop_sequence", Finish.STOP, True
+        return text
+
+    def _within_limit(self, text: str, bound: OutputBound | None) -> str:
+        """Return as much of a piece of the output as the limit allows. The turn ends where it does not."""
+        if bound is None:
+            return text
+        text = bound.take(text)
+        if bound.is_reached:
+            # Nothing more is needed, so the connection to the upstream is closed.
+            self.finish_reason, self._finish, self.over = "length", Finish.LENGTH, True
         return text
 
     def _new_call(self, upstream_id: str | None, *, native: bool) -> CallSegment:

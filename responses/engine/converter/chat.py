@@ -71,8 +71,6 @@ class ChatConverter(TurnConverter):
         self._finish_kind: FinishKind | None = None
         self._reported: Failure | None = None
         self._is_document = False
-        limit = sampling.max_output_tokens if sampling is not None else None
-        self._bound = OutputBound(limit) if limit is not None else None
         self._answer_length = 0
         self._late_extras: list[tuple[CallSegment, Body]] = []
         self._loose_logprobs: list[Body] = []
@@ -256,15 +254,11 @@ class ChatConverter(TurnConverter):
         """The number of characters of the answer before the output limit; None while that is not reached."""
         return self._answer_length if self._bound is not None and self._bound.is_reached else None
 
-    def _within_limit(self, text: str) -> str:
-        """Return as much of a piece of the output as the limit allows. The turn ends where it does not."""
-        if self._bound is None:
-            return text
-        text = self._bound.take(text)
-        if self._bound.is_reached:
-            # Nothing more is needed, so the connection to the upstream is closed.
-            self.finish_reason, self._finish_kind, self._finish = "length", FinishKind.LENGTH, Finish.LENGTH
-            self.over = True
+    @override
+    def _within_limit(self, text: str, bound: OutputBound | None) -> str:
+        text = super()._within_limit(text, bound)
+        if bound is not None and bound.is_reached:
+            self._finish_kind = FinishKind.LENGTH
         return text
 
     def _write_content(self, piece: ContentPiece, logprobs: list[Body], events: list[Event]) -> None:
@@ -281,7 +275,7 @@ class ChatConverter(TurnConverter):
 
     def _write_answer(self, text: str, logprobs: list[Body], events: list[Event]) -> None:
         if self._bound is not None:
-            text = self._within_limit(text)
+            text = self._within_limit(text, self._bound)
             self._answer_length += len(text)
         if text := self._before_stop(text):
             self._write_text("output_text", text, logprobs, events)
@@ -310,7 +304,7 @@ class ChatConverter(TurnConverter):
 
     def _write_reasoning(self, piece: ReasoningDelta, events: list[Event]) -> None:
         if self._bound is not None:
-            piece = replace(piece, text=self._within_limit(piece.text))
+            piece = replace(piece, text=self._within_limit(piece.text, self._bound))
         tail = self._queue.tail
         if isinstance(tail, ChatReasoning) and tail.takes(piece):
             events += tail.write(piece)
@@ -334,7 +328,7 @@ class ChatConverter(TurnConverter):
         if self._calls.ignores(piece):
             return
         # A call that is cut off here is shown and never run.
-        self._within_limit(piece.arguments or "")
+        self._within_limit(piece.arguments or "", self._bound)
         segment, extras = self._calls.find(piece), extras_of(piece.source)
         if segment is None:
             if piece.is_empty:

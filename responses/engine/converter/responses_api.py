@@ -9,6 +9,7 @@ it agrees with what was already emitted, the rest of it is emitted, and otherwis
 
 from collections import Counter
 from collections.abc import Callable
+from copy import copy
 from typing import Any, TypeVar
 
 from typing_extensions import override
@@ -19,6 +20,7 @@ from kernel.ids import new_id
 from responses.engine.converter.base import TurnConverter, UpstreamEvent, citations, reported_usage
 from responses.engine.converter.calls import CallSegment
 from responses.engine.converter.finish_reasons import FinishKind, finish_kind
+from responses.engine.converter.output_bound import OutputBound
 from responses.engine.converter.output_matching import Written, matched
 from responses.engine.converter.segments import PartKind, ReasoningCipher, Segment
 from responses.engine.converter.upstream_items import (
@@ -84,6 +86,8 @@ class ResponsesConverter(TurnConverter):
         self._lost_reasoning = False
         self._defect: Failure | None = None
         self._is_ending = False
+        # Counts the texts of finished items, which repeat what the deltas had.
+        self._whole_bound = copy(self._bound)
 
     @override
     def _as_event(self, answer: UpstreamEvent) -> UpstreamEvent:
@@ -114,7 +118,7 @@ class ResponsesConverter(TurnConverter):
         elif kind in _CALL_DELTAS:
             call = self._target(event, CallSegment)
             if call is not None:
-                events += call.write(None, _text(event["delta"]))
+                events += call.write(None, self._within_limit(_text(event["delta"]), self._bound))
                 self._show(call, events)
             elif not self._is_ignored(event):
                 self._lose(event)
@@ -174,6 +178,8 @@ class ResponsesConverter(TurnConverter):
             return
         index = event["summary_index" if kind == "summary_text" else "content_index"]
         logprobs = self._logprobs(event.get("logprobs")) if kind == "output_text" else []
+        if self._bound is not None and kind != "summary_text":
+            text = self._within_limit(text, self._bound)
         if kind == "output_text":
             text = self._before_stop(text)
         events += segment.receive(kind, index, text, logprobs)
@@ -226,6 +232,8 @@ class ResponsesConverter(TurnConverter):
     def _done(self, index: Any, item: Body, events: list[Event]) -> None:
         segment = self._segment_of(index, item, events)
         self._lost.discard(index)
+        if self._whole_bound is not None:
+            item = self._limited(item, self._whole_bound)
         if isinstance(segment, UpstreamMessage):
             events += segment.complete(self._cut(item))
         elif isinstance(segment, UpstreamParts):
@@ -247,8 +255,21 @@ class ResponsesConverter(TurnConverter):
                 self._theirs[upstream_id] = segment
             events += self._queue.push(segment)
         if segment is not None:
-            segment.is_done = item.get("status") != "incomplete"
+            segment.is_done = item.get("status") != "incomplete" and self._finish is not Finish.LENGTH
             self._show(segment, events)
+
+    def _limited(self, item: Body, bound: OutputBound) -> Body:
+        """Return the upstream's final item with as much text as the output limit allows."""
+        if (field := _CALLS.get(item["type"])) is not None:
+            text = item[field]
+            return {**item, field: self._within_limit(text, bound)} if isinstance(text, str) else item
+        if item["type"] not in {"message", "reasoning"} or not isinstance(item.get("content"), list):
+            return item
+        content = [
+            {**part, "text": self._within_limit(part["text"], bound)} if isinstance(part.get("text"), str) else part
+            for part in item["content"]
+        ]
+        return {**item, "content": content}
 
     def _cut(self, message: Body) -> Body:
         """Return the upstream's final message without the text from the first stop sequence on."""
@@ -270,14 +291,16 @@ class ResponsesConverter(TurnConverter):
 
     def _ended(self, response: UpstreamEvent, kind: str, events: list[Event]) -> None:
         output = response.get("output") or []
+        self._usage = reported_usage(response.get("usage"), read="input", written="output")
+        if self._whole_bound is not None and self._usage is not None:
+            self._whole_bound.report(self._usage.output_tokens)
         for item in output:
             if (hosted := self._theirs.get(str(item.get("id")))) is not None:
                 hosted.add(item)
         self._read_output(output, events)
-        self._usage = reported_usage(response.get("usage"), read="input", written="output")
         self._read_tier(response.get("service_tier"))
         if self.over:
-            # One of the items ended at a stop sequence.
+            # One of the items ended at a stop sequence or at the output limit.
             return
         # Some send `response.completed` for an answer that was cut; only the status inside is right.
         status = response["status"] if f"response.{response.get('status')}" in _ENDS else kind
