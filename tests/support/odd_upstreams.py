@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -16,12 +16,13 @@ HOSTED, OWN = "look", "tell"
 
 @dataclass(kw_only=True)
 class OddAnswer:
-    """An answer. `pieces` is the chunks of a stream, or one document if `is_document`.
+    """An answer. `pieces` is the chunks or events of a stream, or one document if `is_document`.
 
     The expected content is that of a complete answer; one that `is_cut` has a beginning of it.
     """
 
     pieces: list[Chunk]
+    api: Literal["chat", "responses"] = "chat"
     is_document: bool = False
     is_cut: bool = False
     has_done: bool = True

@@ -1,20 +1,24 @@
 """Random answers made out of all quirks of upstreams at once, through the converter and the loop."""
 
 import copy
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from random import Random
 from typing import Any
 
 import pytest
 
 from kernel.clock import now
+from responses.engine.converter.base import TurnConverter
 from responses.engine.converter.chat import ChatConverter
+from responses.engine.converter.responses_api import ResponsesConverter
 from responses.engine.events.response_body import opening
 from responses.engine.events.types import Event
 from responses.engine.loop import Run
 from responses.engine.state import RunState
 from responses.engine.turn import TurnRequest, TurnResult
+from responses.providers.upstream_errors import failure_from_error
 from tests.support.chunks import text
+from tests.support.odd_responses import odd_response
 from tests.support.odd_upstreams import HOSTED, OWN, OddAnswer, odd_answer
 from tests.support.runs import Played, context, events_of, on_the_wire
 from tests.support.sampling import SEED, sized
@@ -37,14 +41,22 @@ class OddModel:
         return OddTurn(request, self._answers.pop(0))
 
 
+def converter_of(request: TurnRequest, answer: OddAnswer) -> TurnConverter:
+    """Return the converter of a turn with this answer."""
+    index, sampling = request.first_output_index, request.sampling
+    if answer.api == "chat":
+        return ChatConverter(first_output_index=index, sampling=sampling, think_tags=answer.tags)
+    return ResponsesConverter(
+        first_output_index=index, sampling=sampling, upstream_id="upstream", to_failure=failure_from_error
+    )
+
+
 class OddTurn:
     """Turn of an odd answer."""
 
     def __init__(self, request: TurnRequest, answer: OddAnswer) -> None:
         self._answer = answer
-        self._converter = ChatConverter(
-            first_output_index=request.first_output_index, sampling=request.sampling, think_tags=answer.tags
-        )
+        self._converter = converter_of(request, answer)
 
     async def events(self) -> AsyncGenerator[list[Event], None]:
         """Yield the events of each chunk, as `UpstreamTurn` does."""
@@ -74,7 +86,14 @@ async def played(answer: OddAnswer, hosted: ScriptedTools) -> Played:
 
 def texts(items: list[dict[str, Any]], kind: str) -> str:
     """Return the text of all items of a type."""
-    return "".join(part["text"] for item in items if item["type"] == kind for part in item["content"])
+    parts = [
+        part
+        for item in items
+        if item["type"] == kind
+        for name in ("summary", "content")
+        for part in item.get(name) or ()
+    ]
+    return "".join(part["text"] for part in parts)
 
 
 async def check(answer: OddAnswer) -> None:
@@ -102,11 +121,14 @@ async def check(answer: OddAnswer) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", range(BATCHES))
-async def test_an_answer_of_all_quirks_is_read_as_it_was_meant(batch: int) -> None:
+@pytest.mark.parametrize("answer", [odd_answer, odd_response])
+async def test_an_answer_of_all_quirks_is_read_as_it_was_meant(
+    answer: Callable[[Random], OddAnswer], batch: int
+) -> None:
     for number in range(ANSWERS):
         seed = f"{SEED} {batch} {number}"
         try:
-            await check(odd_answer(Random(seed)))
+            await check(answer(Random(seed)))
         except Exception as error:
-            error.add_note(f"the answer: {odd_answer(Random(seed))}")
+            error.add_note(f"the answer: {answer(Random(seed))}")
             raise

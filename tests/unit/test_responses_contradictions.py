@@ -143,6 +143,14 @@ def test_a_wrong_index_is_corrected_by_the_id_of_the_item() -> None:
     assert shown(result_of(pieces, done(1, HELLO), output=[])) == [("reasoning", "Hm."), ("message", "Hello")]
 
 
+@pytest.mark.parametrize("closing", [[], [done(0, HM)]], ids=["in the output", "in its event"])
+def test_a_part_announced_under_another_index_is_not_written_twice(closing: list[Upstream]) -> None:
+    announced = event("reasoning_summary_part.added", output_index=0, summary_index=1, part=PART)
+    reasoned = [added(0, reasoning()), announced, summary_delta(0, "Hm."), *closing]
+    result = result_of(reasoned, message_events("Hel", "lo", index=1), summary_delta(7, "lost"), output=[HM, HELLO])
+    assert (result.finish, shown(result)) == (Finish.STOP, [("reasoning", "Hm."), ("message", "Hello")])
+
+
 def test_one_index_for_all_items_is_accepted() -> None:
     result = result_of(reasoning_events("Hm."), message_events("Hello"), call_events("look", "{}"), output=[])
     assert shown(result) == [("reasoning", "Hm."), ("message", "Hello"), ("function_call", "{}")]

@@ -48,13 +48,17 @@ def _agrees(written: Written, item: Body) -> bool:
         # Raw reasoning may be hidden.
         shown = {kind for kind, _ in written.parts}
         texts = [(kind, text) for kind, text in texts if kind in shown]
+    parts = [(kind, text) for kind, text in written.parts if text]
     if written.is_whole and written.parts:
-        return [text for text in texts if text[1]] == [text for text in written.parts if text[1]]
-    if len(written.parts) > len(texts):
+        return [(kind, text) for kind, text in texts if text] == parts
+    if len(written.parts) <= len(texts):
+        # Otherwise one of them was announced under a wrong index.
+        parts = list(written.parts)
+    if len(parts) > len(texts):
         return False
     return all(
         kind == final_kind and final.startswith(text)
-        for (kind, text), (final_kind, final) in zip(written.parts, texts, strict=False)
+        for (kind, text), (final_kind, final) in zip(parts, texts, strict=False)
     )
 
 

@@ -5,7 +5,7 @@ delta; if it differs from them, `ContradictionError` is raised.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from typing_extensions import override
@@ -25,6 +25,7 @@ from responses.engine.converter.base import citations
 from responses.engine.converter.output_matching import wanted
 from responses.engine.converter.segments import (
     MessageSegment,
+    Part,
     PartKind,
     PartsSegment,
     ReasoningCipher,
@@ -75,10 +76,17 @@ class UpstreamParts(PartsSegment):
     def complete(self, item: Body) -> list[Event]:
         """Return the events of what the upstream's final item adds to its deltas."""
 
-    def complete_part(self, kind: PartKind, position: int, final: Body) -> list[Event]:
-        """Return the same for one part. `position` counts the parts of the same list: the summary or the content."""
+    def part_at(self, kind: PartKind, position: int, count: int) -> Part | None:
+        """Return the part at a position of the summary or of the content, which has `count` parts in the end."""
         same_list = [part for part in self.parts if (part.kind == "summary_text") is (kind == "summary_text")]
-        known = same_list[position] if position < len(same_list) else None
+        if len(same_list) > count:
+            # Some upstreams announce a part under another index than that of its deltas.
+            same_list = [part for part in same_list if part.text]
+        return same_list[position] if position < len(same_list) else None
+
+    def complete_part(self, kind: PartKind, position: int, finals: Sequence[Body]) -> list[Event]:
+        """Return the same for one part. `finals` is all parts of the same list: the summary or the content."""
+        final, known = finals[position], self.part_at(kind, position, len(finals))
         if known is not None and known.kind != kind:
             raise ContradictionError
         rest = remainder("".join(known.text) if known else "", final.get("refusal" if kind == "refusal" else "text"))
@@ -104,12 +112,13 @@ class UpstreamMessage(UpstreamParts, MessageSegment):
     @override
     def complete(self, item: Body) -> list[Event]:
         events: list[Event] = []
-        for position, final in enumerate(wanted(item)):
+        finals = wanted(item)
+        for position, final in enumerate(finals):
             kind = final["type"]
             if kind not in self.holds:
                 raise ValueError(kind)
-            events += self.complete_part(kind, position, final)
-            part = self.parts[position]
+            events += self.complete_part(kind, position, finals)
+            part = self.part_at(kind, position, len(finals)) or self.parts[-1]
             # Some upstreams send citations and log probabilities only in the final item.
             part.annotations = citations(final.get("annotations") or (), additional=True) or part.annotations
             part.logprobs = part.logprobs or self._read_logprobs(final.get("logprobs"))
@@ -149,14 +158,15 @@ class UpstreamReasoning(UpstreamParts, ReasoningSegment):
     @override
     def complete(self, item: Body) -> list[Event]:
         events: list[Event] = []
-        for position, final in enumerate(item.get("summary") or ()):
-            events += self.complete_part("summary_text", position, final)
+        summary = item.get("summary") or ()
+        for position in range(len(summary)):
+            events += self.complete_part("summary_text", position, summary)
         raw = item.get("content") or ()
         if any(final.get("type") in UpstreamMessage.holds for final in raw):
             raise ContradictionError
         if self.shown:
-            for position, final in enumerate(raw):
-                events += self.complete_part("reasoning_text", position, final)
+            for position in range(len(raw)):
+                events += self.complete_part("reasoning_text", position, raw)
         else:
             self.hidden_text.append(remainder("".join(self.hidden_text), "".join(final["text"] for final in raw)))
         self._upstream_content = item.get("encrypted_content")
