@@ -19,8 +19,8 @@ PRODUCT = ("platform", "responses", "conversations", "tenants")
 MEASURED = [f"{ROOT / folder}/*" for folder in PRODUCT]
 DIRECTORY, CONTEXT = "TEST_EXECUTED", "TEST_EXECUTED_CONTEXT"
 _POLL_SECONDS = 0.05
-# Many processes are killed, and keep what they have written.
-_SAVE_SECONDS = 5.0
+# Many processes are killed, and keep what they have written. They are young; to save takes time even if nothing runs.
+_SAVE_SECONDS, _SAVE_SHARE = 5.0, 0.1
 
 
 def measure(directory: Path) -> coverage.Coverage:
@@ -59,12 +59,13 @@ def _finish(measured: coverage.Coverage, pid: int) -> None:
 
 def _switch(measured: coverage.Coverage, path: Path) -> None:
     """Attribute what is executed to the test file that runs."""
-    current, saved = "", time.monotonic()
+    began = saved = time.monotonic()
+    current = ""
     while True:
         if (name := path.read_text() if path.exists() else "") != current:
             measured.switch_context(name)
             current = name
-        if time.monotonic() - saved > _SAVE_SECONDS:
+        if time.monotonic() - saved > max(_SAVE_SECONDS, (saved - began) * _SAVE_SHARE):
             measured.save()
             saved = time.monotonic()
         time.sleep(_POLL_SECONDS)
