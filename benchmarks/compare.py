@@ -322,7 +322,7 @@ def _title(content: Mapping[str, Any], server: str) -> str:
 
 
 def summary(content: Mapping[str, Any]) -> str:
-    """Return the table of README.md: rates at 64 connections and their cost."""
+    """Return the table of docs/concepts/comparison.md: rates at 64 connections and their cost."""
     cell, number = partial(figure, content), published.number
     rows = [
         [

@@ -1,4 +1,4 @@
-"""Published results: committed files, and the tables in README.md and docs/ that are made from them.
+"""Published results: committed files, and the tables in docs/ that are made from them.
 
 A command with `--publish` writes its result to `published/NAME.json`. Sections of the pages, between the comments
 `<!-- benchmark NAME VIEW -->` and `<!-- end -->`, are rewritten from these files; a test compares both.
@@ -19,7 +19,7 @@ from benchmarks.report import Floor
 
 ROOT = Path(__file__).parents[1]
 FOLDER = Path(__file__).parent / "published"
-PAGES = ("README.md", "docs/concepts/performance.md", "docs/howto/sizing.md")
+PAGES = ("docs/concepts/comparison.md", "docs/concepts/performance.md", "docs/howto/sizing.md")
 
 Content = Mapping[str, Any]
 View = Callable[[Content], str]

@@ -1,4 +1,4 @@
-"""`python -m benchmarks tables`: rewrites the tables of README.md and docs/ from the published results."""
+"""`python -m benchmarks tables`: rewrites the tables of docs/ from the published results."""
 
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence

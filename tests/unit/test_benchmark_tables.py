@@ -1,4 +1,4 @@
-"""Tables of README.md and docs/ that are made from the published results of benchmarks."""
+"""Tables of docs/ that are made from the published results of benchmarks."""
 
 from pathlib import Path
 
