@@ -16,7 +16,7 @@ from kernel.endpoints import Endpoint
 from kernel.errors import MethodNotAllowed
 from kernel.overload import admission
 from tenants.authentication import HasScope, authenticate
-from tenants.limits.throttle import LimitThrottle, add_headers, declared, throttle
+from tenants.limits.throttle import LimitThrottle, add_headers, endpoint_of, throttle
 from tenants.principal import Principal
 
 
@@ -126,7 +126,7 @@ class ApiView(APIView):
                 await in_db_thread(initial)
             else:
                 initial()
-            await throttle(principal, declared(self, request), request)
+            await throttle(principal, endpoint_of(self, request), request)
             response = await self._handler(request)(wrapped, *args, **kwargs)
         except Exception as error:  # converted by `kernel.http.exception_handler`
             await add_headers(getattr(request, "principal", None))

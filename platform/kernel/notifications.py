@@ -178,7 +178,7 @@ class Notifications:
                     listener.receive(message)
                 except Exception:
                     # A message that this version does not understand must not end the connection of all listeners.
-                    logger.exception("a message was not understood", extra={"channel": channel})
+                    logger.exception("cannot parse notification", extra={"channel": channel})
                     listener.wake.set()
             else:
                 listener.wake.set()

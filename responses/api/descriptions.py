@@ -9,7 +9,7 @@ TAGS = {
     "Responses": "Model responses: created as JSON, as a stream or in the background, then retrieved or cancelled.",
     "Conversations": "Conversations, which keep the items of several responses.",
     "Chat completions": "Chat completions, for clients that do not use the Responses API.",
-    "Messages": "Anthropic's Messages API, for clients of Claude. Runs and usage are those of responses.",
+    "Messages": "Anthropic's Messages API, for its SDKs and Claude Code. Runs and usage are like those of responses.",
     "Models": "The models that a key may use.",
     "Files": "Uploaded files: input of responses, vector stores and batches.",
     "Uploads": "Uploads of large files in several parts.",

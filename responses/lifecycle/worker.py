@@ -182,7 +182,7 @@ class Dispatcher(WorkLoop[Claim]):
 
 
 async def _admit(claim: Claim, resumed: ResumedRun) -> bool:
-    """Take what a run needs of its limits. Return False if it waits for them in the queue, or can never start."""
+    """Reserve the run's limits. Return False if the run goes back to the queue, or can never start."""
     if (reservation := resumed.reservation) is None:
         return True
     try:

@@ -352,7 +352,7 @@ def _failure(report: ErrorReport, status: int | None, *, headers: Mapping[str, s
     match _kind(report, status):
         case _Kind.QUOTA:
             # That of this platform's account, not of the client: only an operator can do something about it.
-            text = "The model's server accepts no more requests of this platform: its quota there is used up."
+            text = "The platform's quota with the model provider is exhausted."
             return Failure(code="rate_limit_exceeded", message=text, status=429, headers=FINAL)
         case _Kind.RATE_LIMIT:
             text = "The model's server is receiving too many requests. Please retry."

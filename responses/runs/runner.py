@@ -390,7 +390,7 @@ class LiveRun:
             await self._lost()
         except Exception as error:
             if not is_unavailable(error):
-                logger.exception("a run broke", extra={"response": self.identity.response_id})
+                logger.exception("run failed", extra={"response": self.identity.response_id})
                 await self._close(failed(_INTERNAL_ERROR))
             else:
                 # A worker's run is not ended: another worker resumes it once its lease has expired.

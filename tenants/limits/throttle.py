@@ -31,7 +31,7 @@ class LimitThrottle(BaseThrottle):
         principal: Any = request.user
         if not is_limited(principal):
             return True
-        endpoint = declared(view, request)
+        endpoint = endpoint_of(view, request)
         if counts(endpoint, request):
             grant = guard.reserve_sync(principal, _demand(endpoint), reservation_id=new_id("call"))
             response_headers.add(grant.headers)
@@ -51,7 +51,7 @@ async def throttle(principal: object, endpoint: Endpoint | None, request: Any) -
         await add_headers(principal)
 
 
-def declared(view: Any, request: Any) -> Endpoint | None:
+def endpoint_of(view: Any, request: Any) -> Endpoint | None:
     """Return the endpoint that a view declares for the method of a request."""
     return getattr(getattr(view, (request.method or "").lower(), None), "endpoint", None)
 

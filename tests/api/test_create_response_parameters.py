@@ -201,7 +201,7 @@ def test_it_refuses_by_name_what_it_does_not_do(api: Api, name: str) -> None:
         ({"include": ["web_search_call.rumours"]}, "include[0]"),
     ],
 )
-def test_it_refuses_values_that_it_does_not_do(api: Api, body: dict[str, Any], param: str) -> None:
+def test_unsupported_values_are_rejected(api: Api, body: dict[str, Any], param: str) -> None:
     answer = api.post("/responses", {"model": "m", "input": "Hi", **body})
     status, where, code = error(answer)
     assert (status, where) == (400, param)
