@@ -27,7 +27,7 @@ class _Writer:
             self.text = "text "
         self.is_raw = random.random() < 0.5
         self.is_confused = random.random() < 0.3
-        self.numbering = random.choice(("position", "position", "one", "far", "none"))
+        self.numbering = random.choice(("position", "position", "one", "far", "none", "absent"))
         self.has_ids = random.random() < 0.7 or self.numbering != "position"
 
     def cut(self, text: str) -> list[str]:
@@ -55,39 +55,49 @@ class _Writer:
 
     def place(self, number: int, item: Item) -> dict[str, Any]:
         """Return the fields of an event that say which item it belongs to."""
+        named = {"item_id": item["id"]} if self.has_ids else {}
+        if self.numbering == "absent":
+            return named
         numbered = {"position": number, "one": 0, "far": 7 * number + 3, "none": None}[self.numbering]
-        return {"output_index": numbered, **({"item_id": item["id"]} if self.has_ids else {})}
+        return {"output_index": numbered, **named}
+
+    def in_item(self, number: int, item: Item, **part: int) -> dict[str, Any]:
+        """Return the fields of an event that say which part it belongs to."""
+        return {**self.place(number, item), **({} if self.numbering == "absent" else part)}
 
     def deltas(self, number: int, item: Item) -> Iterator[Event]:
         place = self.place(number, item)
         match item["type"]:
             case "reasoning" if self.is_raw:
                 name = self.random.choice(("reasoning_text", "reasoning"))
-                yield from self.parts(f"{name}.delta", {**place, "content_index": 0}, item["content"][0])
+                place = self.in_item(number, item, content_index=0)
+                yield from self.parts(f"{name}.delta", place, item["content"][0])
             case "reasoning":
-                yield from self.parts("reasoning_summary_text.delta", {**place, "summary_index": 0}, item["summary"][0])
+                place = self.in_item(number, item, summary_index=0)
+                yield from self.parts("reasoning_summary_text.delta", place, item["summary"][0])
             case "message":
-                yield from self.parts("output_text.delta", {**place, "content_index": 0}, item["content"][0])
+                place = self.in_item(number, item, content_index=0)
+                yield from self.parts("output_text.delta", place, item["content"][0])
             case _:
                 for piece in self.cut(item["arguments"]):
                     yield event("function_call_arguments.delta", **place, delta=piece)
 
     def parts(self, kind: str, place: dict[str, Any], part: Item) -> Iterator[Event]:
         if self.random.random() < 0.6:
-            name = "reasoning_summary_part.added" if "summary_index" in place else "content_part.added"
+            name = "reasoning_summary_part.added" if part["type"] == "summary_text" else "content_part.added"
             yield event(name, **place, part={**part, "text": ""})
         for piece in self.cut(part["text"]):
             yield event(kind, **place, delta=piece)
 
     def streamed(self, number: int, item: Item) -> list[Event]:
         """Return the events of an item, which a converter can always tell apart from those of others."""
-        place = self.place(number, item)
+        numbered = {} if self.numbering == "absent" else {"output_index": self.place(number, item)["output_index"]}
         opening = {**item, "status": "in_progress"}
         for name in {"content", "summary", "arguments"} & set(item):
             opening[name] = "" if name == "arguments" else []
-        final = event("output_item.done", output_index=place["output_index"], item=item)
+        final = event("output_item.done", **numbered, item=item)
         way = self.random.choice(("all", "all", "whole", "no end"))
-        added = event("output_item.added", output_index=place["output_index"], item=opening)
+        added = event("output_item.added", **numbered, item=opening)
         if way == "whole":
             return [added, final] if self.random.random() < 0.5 else [final]
         # Without its end, an item under the index of another could be anything.

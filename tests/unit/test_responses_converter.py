@@ -181,3 +181,36 @@ def test_the_first_event_sets_the_time_of_the_first_token() -> None:
     assert made.first_token_at is None
     made.feed([event("output_text.delta", output_index=0, content_index=0, delta="Hi")])
     assert made.first_token_at is not None
+
+
+def test_events_without_indexes_belong_to_the_items_that_they_name() -> None:
+    """llama.cpp sends no indexes, ends all items together, and gave calls no ids at first."""
+    calls = [{**function_call("look", ""), "call_id": f"fc_{name}"} for name in "AB"]
+    for call in calls:
+        del call["id"]
+    events = [
+        event("output_item.added", item=reasoning(id="rs_1")),
+        event("reasoning_text.delta", item_id="rs_1", delta="Hm."),
+        event("output_item.added", item=message("", id="msg_1")),
+        event("content_part.added", item_id="msg_1", part={"type": "output_text", "text": ""}),
+        *(event("output_text.delta", item_id="msg_1", delta=piece) for piece in ("Hel", "lo")),
+    ]
+    for call, number in zip(calls, "12", strict=True):
+        events.append(event("output_item.added", item=call))
+        pieces = ('{"n":', f"{number}}}")
+        events += [event("function_call_arguments.delta", item_id=call["call_id"], delta=piece) for piece in pieces]
+    events += [
+        event("output_item.done", item=reasoning(id="rs_1", content=[{"type": "reasoning_text", "text": "Hm."}])),
+        event("output_item.done", item=message("Hello", id="msg_1")),
+        *(
+            event("output_item.done", item={**call, "arguments": f'{{"n":{n}}}'})
+            for call, n in zip(calls, "12", strict=True)
+        ),
+        end(),
+    ]
+    made = converter(LOOK)
+    converted(events, made)
+    result = made.result()
+    assert (result.finish, result.failure) == (Finish.STOP, None)
+    assert [words(item) for item in result.items[:2]] == [["Hm."], ["Hello"]]
+    assert [(call.call_id, call.arguments) for call in result.calls] == [("fc_A", '{"n":1}'), ("fc_B", '{"n":2}')]

@@ -131,40 +131,41 @@ class ResponsesConverter(TurnConverter):
                 case "error":
                     self.fail(self._failure_of(event.get("error") or event))
                 case "response.output_item.added":
-                    self._added(event["output_index"], event["item"], events)
+                    self._added(_place(event), event["item"], events)
                 case "response.output_item.done":
-                    self._done(event["output_index"], event["item"], events)
+                    self._done(_place(event), event["item"], events)
                 case "response.content_part.added":
-                    self._part(event, event["content_index"], events)
+                    self._part(event, event.get("content_index") or 0, events)
                 case "response.reasoning_summary_part.added":
-                    self._part(event, event["summary_index"], events)
+                    self._part(event, event.get("summary_index") or 0, events)
                 case "response.output_text.annotation.added":
                     message = self._target(event, UpstreamMessage)
                     if message is not None:
-                        events += message.begin("output_text", event["content_index"])
+                        events += message.begin("output_text", event.get("content_index") or 0)
                         message.parts[-1].annotations += citations([event["annotation"]], additional=True)
                         self._show(message, events)
 
     def _target(self, event: UpstreamEvent, cls: type[_SegmentT]) -> _SegmentT | None:
         """Return the segment that an event writes to. Some upstreams send wrong indexes and right ids."""
-        if event.get("output_index") in self._lost:
+        place = _place(event)
+        if place in self._lost:
             return None
-        for segment in (self._segments.get(event.get("output_index")), self._by_id.get(str(event.get("item_id")))):
+        for segment in (self._segments.get(place), self._by_id.get(str(event.get("item_id")))):
             if isinstance(segment, cls) and not segment.is_done:
                 return segment
         return None
 
     def _is_ignored(self, event: UpstreamEvent) -> bool:
-        index = event.get("output_index")
-        return index in self._segments and self._segments[index] is None
+        place = _place(event)
+        return place in self._segments and self._segments[place] is None
 
     def _lose(self, event: UpstreamEvent) -> None:
-        index = event.get("output_index")
-        if index in self._segments and index not in self._lost:
+        place = _place(event)
+        if place in self._segments and place not in self._lost:
             self._contradicted(_CONTRADICTED)
         else:
             # The item may follow. It is only emitted when it is complete.
-            self._lost.add(index)
+            self._lost.add(place)
 
     def _delta(self, kind: PartKind, event: UpstreamEvent, events: list[Event]) -> None:
         text = _text(event["delta"])
@@ -176,7 +177,7 @@ class ResponsesConverter(TurnConverter):
             elif text:
                 self._lose(event)
             return
-        index = event["summary_index" if kind == "summary_text" else "content_index"]
+        index = event.get("summary_index" if kind == "summary_text" else "content_index") or 0
         logprobs = self._logprobs(event.get("logprobs")) if kind == "output_text" else []
         if self._bound is not None and kind != "summary_text":
             text = self._within_limit(text, self._bound)
@@ -213,7 +214,7 @@ class ResponsesConverter(TurnConverter):
         self._segments[index] = segment
         self._kinds.append(str(item["type"]))
         if segment is not None:
-            self._by_id[str(item.get("id"))] = segment
+            self._by_id[str(_id_of(item))] = segment
             events += self._queue.push(segment)
 
     def _segment_of(self, index: Any, item: Body, events: list[Event]) -> Segment | None:
@@ -223,7 +224,7 @@ class ResponsesConverter(TurnConverter):
         segment = self._segments[index]
         if segment is None or (_holds(segment, item) and not segment.is_done):
             return segment
-        other = self._by_id.get(str(item.get("id")))
+        other = self._by_id.get(str(_id_of(item)))
         if other is not None and not other.is_done and _holds(other, item):
             return other
         self._added(index, item, events)
@@ -366,6 +367,20 @@ class ResponsesConverter(TurnConverter):
             if position not in used:
                 self._done(("output", position), item, events)
         return True
+
+
+def _place(event: UpstreamEvent) -> Any:
+    """Return what tells the item of an event apart from others: its index, or its id for servers without indexes."""
+    index = event.get("output_index")
+    if index is not None:
+        return index
+    item = event.get("item")
+    return None, event.get("item_id") if item is None else _id_of(item)
+
+
+def _id_of(item: Body) -> Any:
+    # Calls of versions of llama.cpp from before June 2026 have no id, and their deltas name the id of the call.
+    return item.get("id") or item.get("call_id")
 
 
 def _origin(call: Body) -> Body:
