@@ -12,7 +12,7 @@ from kernel.errors import Failure
 from responses.chat.chunks import as_chunk
 from responses.engine.converter.chat import ChatConverter, Chunk
 from responses.engine.converter.chat_choices import ChoiceSelector
-from responses.engine.converter.finish_reasons import FinishKind, finish_kind
+from responses.engine.converter.finish_reasons import FinishKind, finish_kind, is_finish_reason
 from responses.engine.turn import Sampling
 
 _DEFINED = {"stop", "length", "tool_calls", "content_filter", "function_call"}
@@ -143,6 +143,8 @@ class AnswerCheck:
         reason = choice.get("finish_reason")
         if (isinstance(reason, str) and reason in _DEFINED) or (not reason and not whole):
             return choice
+        if not (whole or is_finish_reason(reason)):
+            return {**choice, "finish_reason": None}
         kind = finish_kind(str(reason or ""))
         if kind is FinishKind.FAILED:
             return {**choice, "finish_reason": None}

@@ -41,6 +41,7 @@ FAILED: dict[str, Answer] = {
     "an abort after a call": stream(chunk(tool_calls=[ENTRY]), chunk(finish="abort")),
     "an error inside a choice": stream(chunk(content="Hel"), with_error(chunk(finish="stop"))),
     "no end": stream(chunk(content="Hel"), done=False),
+    "no end after words for null": stream(chunk(content="Hel", finish="null"), done=False),
     "half a call and no reason": stream(chunk(tool_calls=[HALF])),
     "half a call and an unknown reason": stream(chunk(tool_calls=[HALF]), chunk(finish="mystery")),
     "announced calls": stream(chunk(content="Hel"), chunk(finish="tool_calls")),
@@ -61,7 +62,11 @@ CUT_OFF: dict[str, tuple[str, str, str]] = {
 
 
 # As a document, the scripted upstream would send them without the defect.
-ONLY_STREAMED = {"an error inside a choice", "half a call and no reason"}
+ONLY_STREAMED = {
+    "an error inside a choice",
+    "half a call and no reason",
+    "no end after words for null",
+}
 
 
 @pytest.mark.parametrize("what", FAILED)
@@ -126,6 +131,13 @@ def test_other_words_for_a_complete_answer_become_openais(api: Api, script: Scri
     asked = {"model": script.model, "messages": HI}
     assert api.post("/chat/completions", asked).json()["choices"][0]["finish_reason"] == "stop"
     assert api.post("/chat/completions", asked).json()["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("word", ["null", "None"])
+def test_words_for_null_in_each_chunk_are_no_finish_reasons(api: Api, script: Script, word: str) -> None:
+    script.then(stream(chunk(content="Hel", finish=word), chunk(content="lo", finish=word), chunk(finish="stop")))
+    with api.stream("/chat/completions", model=script.model, messages=HI) as live:
+        assert [sent["choices"][0]["finish_reason"] for sent in live.rest()] == [None, None, "stop"]
 
 
 def test_each_of_several_choices_is_checked(api: Api, script: Script) -> None:

@@ -93,6 +93,12 @@ async def test_half_a_call_is_no_success_without_a_known_reason(reason: str | No
     assert (played.end.ending.status, statuses(played), played.end.calls) == ("failed", ["incomplete"], [])
 
 
+@pytest.mark.parametrize("word", ["null", "None", "FINISH_REASON_UNSPECIFIED"])
+async def test_half_a_call_is_no_success_after_a_word_for_null(word: str) -> None:
+    played = await play([chunk(content="Hel", finish=word), call('{"a')])
+    assert (played.end.ending.status, statuses(played)) == ("failed", ["completed", "incomplete"])
+
+
 async def test_an_unknown_reason_completes_a_text() -> None:
     assert (await ended("mystery", chunk(content="Hi"))).end.ending.status == "completed"
 

@@ -24,7 +24,7 @@ from responses.engine.converter.chat_reasoning import (
     extras_of,
     read_reasoning,
 )
-from responses.engine.converter.finish_reasons import FinishKind, finish_kind
+from responses.engine.converter.finish_reasons import FinishKind, finish_kind, is_finish_reason
 from responses.engine.converter.output_bound import OutputBound
 from responses.engine.converter.search_sources import Source, cited, read_sources
 from responses.engine.converter.segments import MessageSegment, PartKind, ReasoningCipher
@@ -201,7 +201,7 @@ class ChatConverter(TurnConverter):
             delta = {"content": text} if (text := choice.get("text")) else choice.get("message")
         if delta or logprobs:
             self._delta(delta or {}, logprobs, events)
-        if (reason := choice.get("finish_reason")) and not self.over:
+        if (reason := choice.get("finish_reason")) and not self.over and is_finish_reason(reason):
             self._read_reason(str(reason))
         if error := choice.get("error"):
             self._reported = self._reported or self._to_failure(error)

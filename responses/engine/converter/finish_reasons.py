@@ -43,6 +43,8 @@ _WORDS = {
         "function_call_filter missing_thought_signature no_image pause_turn load unload"
     ),
 }
+# Words of DashScope, of Python gateways and of Gemini for the null that other chunks than the last one have.
+_NO_REASONS = {"null", "none", "unspecified"}
 _KINDS = {word: kind for kind, words in _WORDS.items() for word in words.split()}
 # Of several words, the first kind in this order counts.
 _BY_WEIGHT = (
@@ -55,9 +57,18 @@ _BY_WEIGHT = (
 _PREFIX = regex.compile(r"^(?:finish_?reason|stop_?reason|reason)[._]")
 
 
+def _word(reason: str) -> str:
+    return _PREFIX.sub("", reason.strip().lower().replace("-", "_").replace(" ", "_"))
+
+
+def is_finish_reason(reason: object) -> bool:
+    """Return False if the answer goes on: the value of a finish reason is empty, or a word for null."""
+    return bool(reason) and _word(str(reason)) not in _NO_REASONS
+
+
 def finish_kind(reason: str) -> FinishKind:
     """Return the meaning of a finish reason."""
-    word = _PREFIX.sub("", reason.strip().lower().replace("-", "_").replace(" ", "_"))
+    word = _word(reason)
     if word in _KINDS:
         return _KINDS[word]
     kinds = {_KINDS.get(part) for part in regex.split(r"[^a-z_]+_*", word)}
