@@ -42,6 +42,7 @@ FAILED: dict[str, Answer] = {
     "an error inside a choice": stream(chunk(content="Hel"), with_error(chunk(finish="stop"))),
     "no end": stream(chunk(content="Hel"), done=False),
     "no end after words for null": stream(chunk(content="Hel", finish="null"), done=False),
+    "nothing but the end": stream(),
     "half a call and no reason": stream(chunk(tool_calls=[HALF])),
     "half a call and an unknown reason": stream(chunk(tool_calls=[HALF]), chunk(finish="mystery")),
     "announced calls": stream(chunk(content="Hel"), chunk(finish="tool_calls")),
@@ -66,6 +67,7 @@ ONLY_STREAMED = {
     "an error inside a choice",
     "half a call and no reason",
     "no end after words for null",
+    "nothing but the end",
 }
 
 

@@ -99,6 +99,10 @@ async def test_half_a_call_is_no_success_after_a_word_for_null(word: str) -> Non
     assert (played.end.ending.status, statuses(played)) == ("failed", ["completed", "incomplete"])
 
 
+async def test_a_stream_without_an_answer_or_a_reason_is_no_success() -> None:
+    assert (await play([chunk(role="assistant", content="")])).end.ending.status == "failed"
+
+
 async def test_an_unknown_reason_completes_a_text() -> None:
     assert (await ended("mystery", chunk(content="Hi"))).end.ending.status == "completed"
 

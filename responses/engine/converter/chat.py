@@ -138,7 +138,8 @@ class ChatConverter(TurnConverter):
     def _defect(self, *, done: bool) -> str | None:
         kind, made = self._finish_kind, self._made
         # Some upstreams send only `[DONE]`, others only a finish reason. A stream with neither was cut.
-        if self.finish_reason is None and (not done or any(call.is_cut for call in made)):
+        # A gateway that lost its own upstream before the first token may send nothing but `[DONE]`.
+        if self.finish_reason is None and (not done or self._is_empty or any(call.is_cut for call in made)):
             return _TOO_EARLY
         if kind is FinishKind.FAILED:
             return f"The model's server ended its answer{self._named_reason}."
@@ -151,6 +152,11 @@ class ChatConverter(TurnConverter):
         if kind not in _CUT and any(not call.name for call in made) and not self._is_beside_text:
             return "The model's server sent a tool call without a name."
         return None
+
+    @property
+    def _is_empty(self) -> bool:
+        # A document is complete by itself.
+        return not (self._is_document or self._queue.began or self._made or self._calls.has_ignored)
 
     def _cite_sources(self) -> None:
         tail = self._queue.tail
