@@ -181,6 +181,10 @@ def reported_error(document: Mapping[str, Any]) -> ErrorReport | None:
     choices, error = document.get("choices"), document.get("error")
     if error or (not choices and isinstance(error, dict)) or "error" in (document.get("type"), document.get("object")):
         return parse_error(document)
+    groq = document.get("x_groq")
+    if isinstance(groq, dict) and groq.get("error"):
+        # Groq says there why it has stopped a stream early.
+        return parse_error(groq)
     base = document.get("base_resp")
     if isinstance(base, dict) and base.get("status_code") not in (0, "0", None):
         return parse_error(base)

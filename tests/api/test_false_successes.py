@@ -43,6 +43,9 @@ FAILED: dict[str, Answer] = {
     "no end": stream(chunk(content="Hel"), done=False),
     "no end after words for null": stream(chunk(content="Hel", finish="null"), done=False),
     "nothing but the end": stream(),
+    "an early end at Groq": stream(
+        chunk(content="Hel"), {**chunk(finish="stop"), "x_groq": {"error": "over_capacity"}}
+    ),
     "half a call and no reason": stream(chunk(tool_calls=[HALF])),
     "half a call and an unknown reason": stream(chunk(tool_calls=[HALF]), chunk(finish="mystery")),
     "announced calls": stream(chunk(content="Hel"), chunk(finish="tool_calls")),
@@ -64,6 +67,7 @@ CUT_OFF: dict[str, tuple[str, str, str]] = {
 
 # As a document, the scripted upstream would send them without the defect.
 ONLY_STREAMED = {
+    "an early end at Groq",
     "an error inside a choice",
     "half a call and no reason",
     "no end after words for null",
