@@ -58,7 +58,9 @@ _KINDS = {
         (
             "ratelimit", "ratelimited", "ratelimiterror", "ratelimitexceeded", "ratelimitreached",
             "ratelimitreachederror", "resourceexhausted", "slowdown", "throttled", "throttlingexception",
-            "throttlingerror", "toomanyrequests", "toomanyrequestserror", "limitrequests",
+            "throttlingerror", "toomanyrequests", "toomanyrequestserror", "limitrequests", "limitburstrate",
+            "throttling", "throttlingallocationquota", "throttlingburstrate", "throttlingratequota",
+            "servicetiercapacityexceeded",
         ),
         _Kind.RATE_LIMIT,
     ),
@@ -66,6 +68,7 @@ _KINDS = {
         (
             "arrearage", "billingerror", "exceededcurrentquotaerror", "insufficientbalance", "insufficientbalanceerror",
             "insufficientcredits", "insufficientquota", "insufficientquotaerror", "paymentrequired", "quotaexceeded",
+            "accountoverdueerror", "allocationquotafreetieronly", "insufficientuserquota",
         ),
         _Kind.QUOTA,
     ),
@@ -96,6 +99,8 @@ _KINDS = {
         (
             "contentfilter", "contentfiltererror", "contentpolicyviolation", "contentpolicyviolationerror",
             "datainspectionfailed", "moderationblocked", "responsibleaipolicyviolation", "sensitivecontent",
+            "inputimagesensitivecontentdetected", "inputtextsensitivecontentdetected",
+            "outputtextsensitivecontentdetected", "sensitivecontentdetected",
         ),
         _Kind.CONTENT,
     ),
@@ -141,28 +146,42 @@ _BASE_RESP = {
     2056: "rate_limit_exceeded",
 }
 # Words for an input that exceeds the context window, of OpenAI, Anthropic, Gemini, Mistral, xAI, Cerebras, Bedrock,
-# DashScope, Moonshot, Zhipu, vLLM, SGLang, llama.cpp, Ollama, LM Studio, TGI and TensorRT-LLM. Few of them send a code.
+# DashScope, Moonshot, Zhipu, Volcengine, SiliconFlow, watsonx, vLLM, SGLang, llama.cpp, Ollama, LM Studio, TGI,
+# OpenVINO and TensorRT-LLM. Few of them send a code. Bedrock's "Too many tokens, please wait" is about a span of time.
 _TOO_LONG = re.compile(
-    r"context[ _](length|window|size|limit)|maximum context|(prompt|input) is too (long|large)|too many (input )?tokens"
+    r"context[ _](length|window|size|limit)|maximum context|(prompt|input) is too (long|large)"
+    r"|too many (input )?tokens(?!, please wait| per )"
     r"|maximum (prompt|input|model|sequence) length|maximum (allowed )?(input|prompt) tokens|max_model_len"
-    r"|token count.{0,40}exceeds|exceeds? the maximum number of (input )?tokens|model token limit"
+    r"|token count.{0,60}(exceeds|only supports)|exceeds? the maximum number of (input )?tokens|model token limit"
     r"|reduce the length of the (messages|prompt|input)|range of input length|prompt exceeds max|输入.{0,10}过长|超长"
     r"|inputs?`?['\"]? (tokens \+|must have less than \d+ tokens)|max_num_tokens|tokens exceed"
-    r"|too large for \S+ model\. max size: \d+ tokens",
+    r"|too large for \S+ model\. max size: \d+ tokens|max_seq_len|(input|prompt) length.{0,40}exceeds the maximum"
+    r"|prompt tokens.{0,30}exceeds|input tokens.{0,30}cannot exceed|exceed max message tokens"
+    r"|max_tokens must be at least 1, got -\d",
     re.IGNORECASE,
 )
 _UNKNOWN_MODEL = re.compile(
     r"\bmodel:? [`'\"]?[\w./:@+-]+[`'\"]?,? (is |was |could )?(does not exist|doesn't exist|not (be )?found)"
-    r"|\bmodel (does )?not (exist|found)|\b(invalid|unknown|no such) model\b|is not a valid model|model_not_found",
+    r"|\bmodel (does )?not (exist|found)|\b(invalid|unknown|no such) model\b|is not a valid model|model_not_found"
+    r"|model identifier is invalid|模型不存在",
     re.IGNORECASE,
 )
 # Of Google and xAI, with status 400. Others have a status or a name for it.
-_WRONG_KEY = re.compile(r"api key (not valid|expired)|incorrect api key", re.IGNORECASE)
-# Of Zhipu and Cloudflare, with status 429. Another request some seconds later would be refused as well.
-_NO_QUOTA = re.compile(r"insufficient balance|\bin arrears\b|used up your", re.IGNORECASE)
-_TOO_MANY = re.compile(r"\brate[ -]limit|too many requests", re.IGNORECASE)
+_WRONG_KEY = re.compile(r"api key (not valid|expired)|incorrect api key|invalid authorization header", re.IGNORECASE)
+# Of Zhipu and Cloudflare with status 429, of Anthropic with 400, of xAI, SiliconFlow and OpenRouter with 403 and of
+# Fireworks with 412. Another request some seconds later would be refused as well.
+_NO_QUOTA = re.compile(
+    r"insufficient balance|balance is insufficient|\bin arrears\b|used up your|credit balance is too low"
+    r"|used all available credits|credits or licenses|spending limit|key limit exceeded",
+    re.IGNORECASE,
+)
+_NO_QUOTA_STATUSES = {None, 400, 403, 412, 429}
+_TOO_MANY = re.compile(r"\brate[ -]limit|too many requests|throttling", re.IGNORECASE)
+_BUSY = re.compile(r"\boverloaded\b|\bmodel (is )?busy\b", re.IGNORECASE)
+# DeepSeek, xAI and Zhipu send no code for it.
 _FLAGGED = re.compile(
-    r"content[ _](management )?(policy|filter)|inappropriate content|was flagged|responsible ai policy|usage policies",
+    r"content[ _]?(management )?(policy|filter)|inappropriate content|was flagged|responsible ai policy|usage policies"
+    r"|content exists risk|usage guidelines|sensitive content|敏感内容",
     re.IGNORECASE,
 )
 
@@ -333,11 +352,13 @@ def _kind(report: ErrorReport, status: int | None) -> _Kind:
         return _Kind.MODEL
     if status in {None, 400} and _WRONG_KEY.search(words):
         return _Kind.CREDENTIALS
-    if status in {None, 429} and _NO_QUOTA.search(words):
+    if status in _NO_QUOTA_STATUSES and _NO_QUOTA.search(words):
         return _Kind.QUOTA
     if status is None and _TOO_MANY.search(words):
         return _Kind.RATE_LIMIT
-    if status in {400, 403} and _FLAGGED.search(words):
+    if status is None and _BUSY.search(words):
+        return _Kind.OVERLOADED
+    if status in {None, 400, 403} and _FLAGGED.search(words):
         return _Kind.CONTENT
     if status is None:
         is_rejected = named or any(_squashed(name) in _CODES for name in report.names)

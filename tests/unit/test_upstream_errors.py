@@ -177,6 +177,10 @@ NAMED: dict[str, list[dict[str, Any]]] = {
         {"message": "Rate limit reached for requests"},
         {"code": "insufficient_quota"},
         {"code": 402, "message": "Insufficient Balance"},
+        {"code": "Throttling.RateQuota", "message": "Requests rate exceeded."},
+        {"type": "service_tier_capacity_exceeded", "code": "3505"},
+        {"message": "An error occurred (ThrottlingException): Too many tokens, please wait before trying again."},
+        {"code": "insufficient_user_quota", "type": "new_api_error"},
     ],
     "server_error": [
         {"code": "invalid_api_key", "message": "sk-1"},
@@ -185,6 +189,7 @@ NAMED: dict[str, list[dict[str, Any]]] = {
         {"code": 403, "message": "No access."},
         {"code": 400, "message": "API key not valid.", "status": "INVALID_ARGUMENT"},
         {"code": 400, "message": "Incorrect API key provided: sk***1."},
+        {"code": 400, "message": "Missing or invalid Authorization header.", "status": "INVALID_ARGUMENT"},
     ],
     "model_not_found": [
         {"code": "model_not_found", "type": "invalid_request_error"},
@@ -194,14 +199,24 @@ NAMED: dict[str, list[dict[str, Any]]] = {
         {"message": "model 'llama9' not found, try pulling it first"},
         {"message": "The model `a/b-1:free` does not exist.", "code": 400},
         {"message": "a/b is not a valid model ID", "code": 400},
+        {"message": "The provided model identifier is invalid.", "code": 400},
     ],
     "content_policy_violation": [
         {"code": "content_filter", "message": "Filtered."},
         {"type": "content_policy_violation"},
         {"code": "data_inspection_failed"},
         {"code": 403, "message": "Your input was flagged for violence."},
+        {"type": "invalid_request_error", "message": "Output blocked by content filtering policy"},
+        {"code": "OutputTextSensitiveContentDetected", "type": "BadRequest"},
+        {"code": 400, "message": "litellm.ContentPolicyViolationError: No."},
     ],
-    "server_is_overloaded": [{"type": "overloaded_error"}, {"code": 503}, {"code": 529}, {"status": "UNAVAILABLE"}],
+    "server_is_overloaded": [
+        {"type": "overloaded_error"},
+        {"code": 503},
+        {"code": 529},
+        {"status": "UNAVAILABLE"},
+        {"message": "The model is overloaded. Please try again later."},
+    ],
 }
 
 
@@ -215,6 +230,39 @@ def test_a_used_up_quota_is_no_rate_limit() -> None:
     for text in ("Your account is in arrears.", "Insufficient balance.", "You have used up your allocation."):
         quota = failure_from_status(429, {"error": {"code": "1113", "message": text}})
         assert (quota.status, quota.message == limit.message, "quota" in quota.message) == (429, False, True)
+
+
+NO_QUOTA: list[tuple[int, dict[str, Any]]] = [
+    (400, {"type": "invalid_request_error", "message": "Your credit balance is too low to access the Anthropic API."}),
+    (403, {"code": 30001, "message": "Sorry, your account balance is insufficient"}),
+    (403, {"error": "Your newly created team doesn't have any credits or licenses yet."}),
+    (403, {"code": "AccountOverdueError", "message": "Your account has an overdue balance.", "type": "Forbidden"}),
+    (403, {"code": 403, "message": "Key limit exceeded (monthly limit)."}),
+    (
+        412,
+        {"code": "PRECONDITION_FAILED", "message": "Account is suspended, possibly due to reaching the spending limit"},
+    ),
+    (429, {"error": "Your team has either used all available credits or reached its monthly spending limit."}),
+]
+
+
+@pytest.mark.parametrize(("status", "error"), NO_QUOTA)
+def test_a_used_up_quota_is_recognised_in_the_words_of_each_provider(status: int, error: dict[str, Any]) -> None:
+    failure = failure_from_status(status, error)
+    assert (failure.status, failure.code, "quota" in failure.message) == (429, "rate_limit_exceeded", True)
+
+
+FLAGGED: list[tuple[int, dict[str, Any]]] = [
+    (400, {"message": "Content Exists Risk", "type": "invalid_request_error", "code": "invalid_request_error"}),
+    (400, {"code": "1301", "message": "System detected potentially unsafe or sensitive content in input."}),
+    (400, {"code": "1301", "message": "系统检测到输入或生成内容可能包含不安全或敏感内容"}),
+    (403, {"code": "The caller does not have permission", "error": "Content violates usage guidelines."}),
+]
+
+
+@pytest.mark.parametrize(("status", "error"), FLAGGED)
+def test_a_content_filter_is_recognised_in_the_words_of_each_provider(status: int, error: dict[str, Any]) -> None:
+    assert failure_from_status(status, error).code == "content_policy_violation"
 
 
 def test_a_name_decides_over_a_status() -> None:
@@ -260,6 +308,14 @@ OVERFLOWS = [
     "invalid params, context window exceeds limit (2013)",
     "Request body too large for gpt-4o model. Max size: 8000 tokens.",
     "Requested tokens (3000) exceed context window of 2048",
+    "the input token count is 32798 but model only supports up to 32768.",
+    "Input length (5000 tokens) exceeds the maximum allowed length (4096 tokens).",
+    "Input length 140000 exceeds the maximum length 131072.",
+    "Total tokens of image and text exceed max message tokens.",
+    "length of prompt_tokens (39962) must be less than max_seq_len (32768).",
+    "Number of prompt tokens: 5000 exceeds model max length: 4096",
+    "the number of input tokens 5000 cannot exceed the total tokens limit 4096 for this model",
+    "max_tokens must be at least 1, got -904.",
 ]
 
 
