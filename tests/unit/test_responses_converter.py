@@ -214,3 +214,26 @@ def test_events_without_indexes_belong_to_the_items_that_they_name() -> None:
     assert (result.finish, result.failure) == (Finish.STOP, None)
     assert [words(item) for item in result.items[:2]] == [["Hm."], ["Hello"]]
     assert [(call.call_id, call.arguments) for call in result.calls] == [("fc_A", '{"n":1}'), ("fc_B", '{"n":2}')]
+
+
+@pytest.mark.parametrize("arguments", ['{"n":1}', {"n": 1}])
+@pytest.mark.parametrize("missing", [{"name": ""}, {"call_id": None}, {"call_id": ""}, {}])
+def test_a_call_has_the_name_and_the_arguments_of_its_end(missing: dict[str, Any], arguments: Any) -> None:
+    final = function_call("look", arguments)
+    for events in (
+        [added(0, {**final, "arguments": "", **missing}), done(0, final), end()],
+        [done(0, final), end()],
+        [end(output=[{**final, "status": "completed"}])],
+    ):
+        made = converter(LOOK)
+        converted(events, made)
+        assert [(call.name, call.arguments, call.call_id) for call in made.result().calls] == [
+            ("look", '{"n":1}', "call_look")
+        ]
+
+
+def test_a_call_without_an_id_gets_one() -> None:
+    made = converter(LOOK)
+    converted([done(0, function_call("look", "{}", call_id=None)), end()], made)
+    (call,) = made.result().calls
+    assert (call.name, call.call_id[:5]) == ("look", "call_")

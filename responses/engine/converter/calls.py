@@ -319,6 +319,11 @@ class _ShapedFormat(_CallFormat):
         return self._shape.truncated if cut and self._checked[1] is None else self._checked[1]
 
 
+def arguments_text(arguments: object) -> str | None:
+    """Return arguments as text. Some servers send them as a JSON object."""
+    return arguments if arguments is None or isinstance(arguments, str) else orjson.dumps(arguments).decode()
+
+
 def is_object(text: str) -> bool:
     """Return True if the text is a complete JSON object."""
     try:

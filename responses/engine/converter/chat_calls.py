@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import orjson
-
-from responses.engine.converter.calls import CallSegment, is_object
+from responses.engine.converter.calls import CallSegment, arguments_text, is_object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +67,10 @@ def _read_call(call: Mapping[str, Any], position: int) -> CallPiece:
         numbered=index is not None,
         id=None if upstream_id is None else str(upstream_id),
         name=function.get("name") or None,
-        arguments=_text(function.get("input" if native else "arguments")) or None,
+        arguments=arguments_text(function.get("input" if native else "arguments")) or None,
         native=native,
         source=call,
     )
-
-
-def _text(arguments: object) -> str | None:
-    # Some servers send the arguments as a JSON object instead of text.
-    return arguments if arguments is None or isinstance(arguments, str) else orjson.dumps(arguments).decode()
 
 
 class CallJoiner:

@@ -18,7 +18,7 @@ from conversations.items import CustomToolCall, FunctionCall, from_wire
 from kernel.errors import Failure
 from kernel.ids import new_id
 from responses.engine.converter.base import TurnConverter, UpstreamEvent, citations, reported_usage
-from responses.engine.converter.calls import CallSegment
+from responses.engine.converter.calls import CallSegment, arguments_text
 from responses.engine.converter.finish_reasons import FinishKind, finish_kind
 from responses.engine.converter.output_bound import OutputBound
 from responses.engine.converter.output_matching import Written, matched
@@ -209,8 +209,11 @@ class ResponsesConverter(TurnConverter):
             case "reasoning":
                 segment = UpstreamReasoning(self._upstream_id, cipher=self._cipher, shown=self._show_raw)
             case "function_call" | "custom_tool_call" as kind if len(self._made) != self._max_calls:
-                segment = self._new_call(_text(item["call_id"]), native=kind == "custom_tool_call")
-                segment.write(_text(item["name"]), None)
+                # Some upstreams know the id and the name at the end of the call only.
+                call_id = item.get("call_id")
+                native = kind == "custom_tool_call"
+                segment = self._new_call(_text(call_id) if call_id else None, native=native)
+                segment.write(_text(item.get("name") or ""), None)
         self._segments[index] = segment
         self._kinds.append(str(item["type"]))
         if segment is not None:
@@ -240,7 +243,11 @@ class ResponsesConverter(TurnConverter):
         elif isinstance(segment, UpstreamParts):
             events += segment.complete(item)
         elif isinstance(segment, CallSegment):
-            events += segment.write(None, remainder("".join(segment.arguments), item[_CALLS[item["type"]]]))
+            if not segment.upstream_id and (upstream_id := item.get("call_id")):
+                segment.adopt(_text(upstream_id), self._usable_id(upstream_id))
+            name = None if segment.name else _text(item["name"])
+            whole = arguments_text(item[_CALLS[item["type"]]])
+            events += segment.write(name, remainder("".join(segment.arguments), whole))
             additional = additional_fields(item, CustomToolCall if segment.native else FunctionCall)
             segment.additional = {**_origin(item), **additional}
         elif item["type"] not in _CALLS:
