@@ -230,6 +230,13 @@ JOINED: dict[str, list[Chunk]] = {
         piece(A, index=0, id="1", name="f"),
         piece(B, index=1, id="2", name="g"),
     ],
+    "repeated with other white space": [
+        piece(A[:1], index=0, id="1", name="f"),
+        piece(A[1:], index=0),
+        piece(B, index=1, id="2", name="g"),
+        piece('{"a": 1}', index=0, id="1", name="f"),
+        piece('{ "b": 2 }', index=1, id="2", name="g"),
+    ],
     "renumbered at the end": [
         piece(A, index=0, id="1", name="f"),
         piece(B, index=1, id="2", name="g"),

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import orjson
+
 from responses.engine.converter.calls import CallSegment, arguments_text, is_object
 
 
@@ -163,7 +165,8 @@ def new_arguments(call: CallSegment, piece: CallPiece) -> str | None:
     # Some upstreams repeat the whole call at its end, others repeat the name and all arguments so far in each piece.
     if piece.name == call.name and piece.arguments.startswith(call.arguments[0]):
         written = "".join(call.arguments)
-        return piece.arguments[len(written) :] if piece.arguments.startswith(written) else piece.arguments
+        if piece.arguments.startswith(written):
+            return piece.arguments[len(written) :]
     return None if _is_whole(call) and _repeats(call, piece) else piece.arguments
 
 
@@ -192,7 +195,14 @@ def _begins_another(known: CallSegment, piece: CallPiece, *, at_another_index: b
 
 
 def _repeats(known: CallSegment, piece: CallPiece) -> bool:
-    return piece.arguments == "".join(known.arguments)
+    written = "".join(known.arguments)
+    if piece.arguments == written or not piece.arguments:
+        return piece.arguments == written
+    # Some servers parse the arguments and write them again, with other white space.
+    try:
+        return bool(orjson.loads(piece.arguments) == orjson.loads(written))
+    except orjson.JSONDecodeError:
+        return False
 
 
 def _is_middle(known: CallSegment, piece: CallPiece) -> bool:
