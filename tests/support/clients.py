@@ -25,7 +25,7 @@ from tests.support.web import ROOT
 CLIENTS = ROOT / "tests" / "contract" / "clients"
 # The AI SDK requires it; Ubuntu 24.04 has 18.
 MINIMUM_NODE = 20
-RUN_SECONDS = 100
+RUN_SECONDS = 300
 _INSTALL_SECONDS = 600
 # Without these they report their use to their makers, or look for newer versions.
 _SILENT = {
