@@ -44,7 +44,7 @@ class _Writer:
             items.append({"type": "reasoning", **parts})
         if self.text:
             extras: list[Item] = [{}, {"annotations": []}, {"logprobs": None, "annotations": None}]
-            said = {"type": "output_text", "text": self.text, **self.random.choice(extras)}
+            said: Item = {"type": "output_text", "text": self.text, **self.random.choice(extras)}
             items.append({"type": "message", "role": "assistant", "content": [said]})
         for place, (name, arguments) in enumerate(self.calls):
             items.append({"type": "function_call", "call_id": f"call_{place}", "name": name, "arguments": arguments})
@@ -181,6 +181,7 @@ def _failure(random: Random) -> list[Event]:
         [event("failed", response=response("failed", error={"code": "server_error", "message": "gone"}))],
         [event("incomplete", response=response("incomplete", incomplete_details=reason))],
         [event("completed", response=response("incomplete", incomplete_details=reason))],
+        [event("completed", response=response("completed", incomplete_details={"reason": "max_output_tokens"}))],
         [event("completed", response=response("completed", error={"code": "server_error", "message": "gone"}))],
         [event("cancelled", response=response("cancelled"))],
         [{"type": "error", "message": "gone", "code": "server_error"}],

@@ -192,6 +192,21 @@ def test_an_incomplete_response_may_name_the_limit_in_other_words(reason: str) -
     assert result.finish is Finish.LENGTH
 
 
+@pytest.mark.parametrize("reason", ["max_output_tokens", "content_filter"])
+def test_a_completed_response_with_a_reason_to_be_incomplete_is_not_complete(reason: str) -> None:
+    result = result_of(message_events("Hel"), output=[], incomplete_details={"reason": reason})
+    assert result.finish is (Finish.LENGTH if reason == "max_output_tokens" else Finish.CONTENT_FILTER)
+
+
+@pytest.mark.parametrize("content", ["Hello", ["Hello"], [{"type": "text", "text": "Hello"}], [{"text": "Hello"}]])
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_texts_may_be_strings_or_parts_of_chat_completions(content: Any, is_streamed: bool) -> None:
+    said, thought = message("", content=content), {**reasoning(), "summary": "Hm."}
+    pieces = [done(0, thought), *message_events("Hel", "lo", index=1)[:-1], done(1, said)] if is_streamed else []
+    result = result_of(pieces, output=[thought, said])
+    assert (result.finish, shown(result)) == (Finish.STOP, [("reasoning", "Hm."), ("message", "Hello")])
+
+
 def test_reasoning_inside_a_message_is_not_part_of_the_answer() -> None:
     content = [{"type": "reasoning_text", "text": "Hm."}, {"type": "output_text", "text": "Hello", "annotations": []}]
     mixed = message("", content=content)

@@ -71,3 +71,27 @@ def wanted(message: Body) -> Sequence[Body]:
     parts = message.get("content") or ()
     own = [part for part in parts if part["type"] not in _REASONING_PARTS]
     return own or parts
+
+
+def with_parts(item: Body) -> Body:
+    """Return an item whose text is in parts. Some servers write a string, or the part types of chat completions."""
+    match item.get("type"):
+        case "message":
+            lists = {"content": "output_text"}
+        case "reasoning":
+            lists = {"summary": "summary_text", "content": "reasoning_text"}
+        case _:
+            return item
+    changed = {name: _as_parts(item[name], kind) for name, kind in lists.items() if item.get(name)}
+    return {**item, **changed} if any(changed[name] is not item[name] for name in changed) else item
+
+
+def _as_parts(value: object, kind: str) -> object:
+    if isinstance(value, str):
+        return [{"type": kind, "text": value}]
+    if not isinstance(value, list):
+        return value
+    parts = [{"text": part} if isinstance(part, str) else part for part in value]
+    if all(part.get("type") not in {None, "text"} for part in parts):
+        return value
+    return [{**part, "type": kind} if part.get("type") in {None, "text"} else part for part in parts]

@@ -21,7 +21,7 @@ from responses.engine.converter.base import TurnConverter, UpstreamEvent, citati
 from responses.engine.converter.calls import CallSegment, arguments_text
 from responses.engine.converter.finish_reasons import FinishKind, finish_kind
 from responses.engine.converter.output_bound import OutputBound
-from responses.engine.converter.output_matching import Written, matched
+from responses.engine.converter.output_matching import Written, matched, with_parts
 from responses.engine.converter.segments import PartKind, ReasoningCipher, Segment
 from responses.engine.converter.upstream_items import (
     ContradictionError,
@@ -133,7 +133,7 @@ class ResponsesConverter(TurnConverter):
                 case "response.output_item.added":
                     self._added(_place(event), event["item"], events)
                 case "response.output_item.done":
-                    self._done(_place(event), event["item"], events)
+                    self._done(_place(event), with_parts(event["item"]), events)
                 case "response.content_part.added":
                     self._part(event, event.get("content_index") or 0, events)
                 case "response.reasoning_summary_part.added":
@@ -298,7 +298,7 @@ class ResponsesConverter(TurnConverter):
             events += self._queue.advance()
 
     def _ended(self, response: UpstreamEvent, kind: str, events: list[Event]) -> None:
-        output = response.get("output") or []
+        output = [with_parts(item) for item in response.get("output") or ()]
         self._usage = reported_usage(response.get("usage"), read="input", written="output")
         if self._whole_bound is not None and self._usage is not None:
             self._whole_bound.report(self._usage.output_tokens)
@@ -318,12 +318,12 @@ class ResponsesConverter(TurnConverter):
         match status, kind_of_end:
             case "completed", _ if response.get("error"):
                 self.fail(self._failure_of(response["error"]))
+            case "completed" | "incomplete", FinishKind.LENGTH:
+                self._finish = Finish.LENGTH
+            case "completed" | "incomplete", FinishKind.CONTENT_FILTER:
+                self._finish = Finish.CONTENT_FILTER
             case "completed", _:
                 self._finish = Finish.STOP
-            case "incomplete", FinishKind.LENGTH:
-                self._finish = Finish.LENGTH
-            case "incomplete", FinishKind.CONTENT_FILTER:
-                self._finish = Finish.CONTENT_FILTER
             case "failed", _:
                 self.fail(self._failure_of(response.get("error")))
             case _:
