@@ -43,8 +43,8 @@ def serve(server: str, *, host: str, port: int, processes: int, metrics_port: in
     from kernel import metrics as platform_metrics
     from kernel.compute import pool
     from kernel.db_threads import pool_load
-    from kernel.leases import process_name
     from kernel.overload import admission
+    from kernel.process_name import process_name
     from responses.lifecycle import dead_processes
     from responses.runs.runner import live_runs
 

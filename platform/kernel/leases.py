@@ -4,13 +4,9 @@ Taking a lease increments the token of the row (a fencing token), and every writ
 lost its lease without noticing, because it was paused for example, writes nothing.
 """
 
-import os
-import secrets
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cache
 from typing import Any, TypeVar
 
 from django.conf import settings
@@ -18,6 +14,7 @@ from django.db.models import DateTimeField, F, Func, Model, Q, QuerySet
 from django.db.models.functions import Least
 
 from kernel.clock import now, shared, shared_now
+from kernel.process_name import process_name
 
 Row = TypeVar("Row", bound=Model)
 STEP_BY_INDEX = "SET LOCAL enable_bitmapscan = off"
@@ -26,23 +23,6 @@ STEP_BY_INDEX = "SET LOCAL enable_bitmapscan = off"
 Until the next ANALYZE, PostgreSQL does not expect the 100,000 rows that a team has just added, and would sort them all
 to find the next team.
 """
-
-
-@cache
-def process_name() -> str:
-    """Return the unique name of this process, as the owner of leases."""
-    # Host and process id are not enough: containers with the same host name may all run as process 1.
-    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-
-
-def _name_process() -> None:
-    # Not left to the first call: two threads that make it at the same time would get different names.
-    process_name.cache_clear()
-    process_name()
-
-
-_name_process()
-os.register_at_fork(after_in_child=_name_process)
 
 
 def lease_until() -> datetime:

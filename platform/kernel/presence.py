@@ -19,7 +19,7 @@ from django.db import connection as django_connection
 
 from kernel.clock import shared, uptime
 from kernel.database import database_conninfo
-from kernel.leases import process_name
+from kernel.process_name import process_name
 
 logger = logging.getLogger(__name__)
 Died = Callable[[Collection[str]], object]

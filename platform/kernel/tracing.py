@@ -19,6 +19,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from kernel import telemetry_names as names
+from kernel.process_name import process_name
 
 logger = logging.getLogger(__name__)
 _EXPORT_SECONDS = 5
@@ -56,7 +57,6 @@ def start(kind: str) -> None:
             " run `python3 manage.py install --telemetry`"
         )
         return
-    from kernel.leases import process_name
 
     resource = Resource.create(
         {

@@ -16,7 +16,8 @@ from django.db.models.functions import Coalesce, RowNumber
 
 from kernel.clock import shared_now
 from kernel.errors import ServerError
-from kernel.leases import Claim, expired_before, has_expired, is_free, lease_until, lock, process_name, take
+from kernel.leases import Claim, expired_before, has_expired, is_free, lease_until, lock, take
+from kernel.process_name import process_name
 from responses.engine.turn import Usage
 from responses.lifecycle.blocked import Pause
 from responses.models.batches import OPEN_BATCHES, OPEN_LINES, Batch, BatchLine, BatchStatus, LineState

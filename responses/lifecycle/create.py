@@ -11,8 +11,9 @@ from kernel import tracing
 from kernel.clock import now
 from kernel.ids import new_id
 from kernel.large_work import off_loop
-from kernel.leases import lease_until, process_name
+from kernel.leases import lease_until
 from kernel.overload import admission
+from kernel.process_name import process_name
 from responses import moderation
 from responses.engine import spans, turn_request
 from responses.engine.calls.toolbox import Toolbox

@@ -19,7 +19,8 @@ from django.db import connection
 from django.db.models import F, Func, JSONField, Value
 
 from kernel.clock import shared_now
-from kernel.leases import HAS_EXPIRED, STEP_BY_INDEX, Claim, expired_before, lease_until, process_name
+from kernel.leases import HAS_EXPIRED, STEP_BY_INDEX, Claim, expired_before, lease_until
+from kernel.process_name import process_name
 from kernel.worker_messages import WorkerMessage
 from responses.models import RUNNING, Isolation, Response, Status
 from tenants import scope

@@ -20,7 +20,8 @@ from django.conf import settings
 from kernel import wait_limit
 from kernel.clock import shared_now
 from kernel.db_threads import in_db_thread
-from kernel.leases import expired_before, has_expired, lease_until, lock, process_name
+from kernel.leases import expired_before, has_expired, lease_until, lock
+from kernel.process_name import process_name
 from kernel.statement_pipeline import Statement
 from responses.runs import store
 from responses.runs.rows import Row, new_row

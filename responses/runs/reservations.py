@@ -33,7 +33,8 @@ from kernel.errors import (
     PriceUnknown,
     RateLimited,
 )
-from kernel.leases import lease_until, process_name
+from kernel.leases import lease_until
+from kernel.process_name import process_name
 from kernel.statement_pipeline import Statement
 from responses.engine.calls.outcomes import Execute, Refuse
 from responses.engine.compaction import token_estimate

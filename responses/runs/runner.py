@@ -22,8 +22,9 @@ from kernel.database import is_unavailable
 from kernel.db_threads import in_db_thread
 from kernel.draining import BEAT_SECONDS, ConnectionCut, surplus
 from kernel.errors import DATABASE_LOST, FINAL, SHUTTING_DOWN, Failure
-from kernel.leases import Claim, expired_before, lease_until, process_name
+from kernel.leases import Claim, expired_before, lease_until
 from kernel.notifications import loop_notifications, wait_within
+from kernel.process_name import process_name
 from kernel.timed_event import TimedEvent
 from responses.engine.events.response_body import Ending, failed
 from responses.engine.events.types import DONE_FRAME, Event

@@ -16,7 +16,8 @@ from pytest_django import Settings
 
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
-from kernel.leases import lease_until, process_name
+from kernel.leases import lease_until
+from kernel.process_name import process_name
 from responses.engine.steps import RunEnded
 from responses.models import RUNNING, Response, Status
 from responses.runs import store
@@ -247,7 +248,7 @@ def test_a_forked_process_has_a_name_of_its_own() -> None:
 
 _NAMES_IN_THREADS = """
 import os, sys, threading
-from kernel import leases
+from kernel.process_name import process_name
 
 def different_names():
     sys.setswitchinterval(1e-6)
@@ -255,14 +256,14 @@ def different_names():
     def look():
         while not may_start.is_set():
             pass
-        names.append(leases.process_name())
+        names.append(process_name())
     threads = [threading.Thread(target=look) for _ in range(8)]
     for thread in threads:
         thread.start()
     may_start.set()
     for thread in threads:
         thread.join()
-    return len({*names, leases.process_name()})
+    return len({*names, process_name()})
 
 for _ in range(40):
     if not (child := os.fork()):

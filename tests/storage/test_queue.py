@@ -12,7 +12,8 @@ import pytest
 from django.db import transaction
 
 from kernel.clock import now
-from kernel.leases import Claim, process_name
+from kernel.leases import Claim
+from kernel.process_name import process_name
 from responses.lifecycle import queue
 from responses.models import Mode, Response, Status
 from tenants import scope

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 from conversations.models import Section
 from kernel.clock import now
 from kernel.db_threads import in_db_thread
-from kernel.leases import lease_until, process_name
+from kernel.leases import lease_until
+from kernel.process_name import process_name
 from responses.engine.calls.toolbox import HostedTool, Toolbox
 from responses.engine.events.fold import read_frames
 from responses.engine.events.response_body import opening

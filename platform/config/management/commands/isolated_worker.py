@@ -17,7 +17,7 @@ from config.safety import refuse_unsafe_start
 from config.server import allow_many_sockets
 from kernel import metrics, presence, tracing, work_queue, worker_loop
 from kernel.compute import pool
-from kernel.leases import process_name
+from kernel.process_name import process_name
 from responses.lifecycle import dead_processes
 from responses.lifecycle.worker import Dispatcher
 from responses.models import Isolation

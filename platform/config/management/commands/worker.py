@@ -20,8 +20,8 @@ from config.server import allow_many_sockets, freeze_startup_objects
 from kernel import egress, heartbeats, metrics, presence, task_runs, tracing, work_queue, worker_loop
 from kernel.compute import pool
 from kernel.db_threads import pool_load
-from kernel.leases import process_name
 from kernel.overload import admission
+from kernel.process_name import process_name
 from responses.batches.runner import BatchRunner
 from responses.lifecycle import dead_processes
 from responses.lifecycle.isolation import IsolatedProcesses
